@@ -1,0 +1,220 @@
+//! What an agent's output means, whichever CLI printed it (contract.md, "Streams for the
+//! monitors"). Backends turn bytes into these; monitors, journal and life read nothing else.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Longest text kept in an event; the whole of it stays in the spool.
+pub const TEXT_LIMIT: usize = 4096;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Timed {
+    /// Seconds from the start of the stream; 0 where the line tells no time.
+    pub t: f64,
+    #[serde(flatten)]
+    pub event: AgentEvent,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum AgentEvent {
+    Session {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cwd: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<String>,
+    },
+    Prompt {
+        text: String,
+        /// The key the prompt was sent with, where the CLI echoes it: the receipt.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+    },
+    Thinking {
+        #[serde(default)]
+        chars: u64,
+        #[serde(default)]
+        text: String,
+    },
+    Text {
+        #[serde(default)]
+        chars: u64,
+        #[serde(default)]
+        text: String,
+    },
+    ToolCall {
+        id: String,
+        name: String,
+        #[serde(default)]
+        input: Value,
+    },
+    ToolOutput {
+        id: String,
+        #[serde(default)]
+        bytes: u64,
+    },
+    ToolResult {
+        id: String,
+        ok: bool,
+        #[serde(default)]
+        text: String,
+        #[serde(default)]
+        exit_code: Option<i64>,
+    },
+    /// Tokens and money of one model call.
+    Usage {
+        #[serde(default)]
+        input: u64,
+        #[serde(default)]
+        output: u64,
+        #[serde(default)]
+        cost_usd: f64,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        cache_read: u64,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        cache_write: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
+    },
+    Compaction {
+        #[serde(default)]
+        before: u64,
+        #[serde(default)]
+        after: u64,
+    },
+    ApiRetry {
+        #[serde(default)]
+        attempt: u32,
+        #[serde(default)]
+        max: u32,
+        #[serde(default)]
+        delay_s: f64,
+        #[serde(default)]
+        status: Option<u16>,
+    },
+    RateLimit {
+        #[serde(default)]
+        resets_in_s: f64,
+    },
+    Permission {
+        id: String,
+    },
+    PermissionAnswer {
+        id: String,
+    },
+    Question {
+        #[serde(default)]
+        text: String,
+    },
+    Answer {
+        #[serde(default)]
+        text: String,
+    },
+    Process {
+        #[serde(default)]
+        cpu_s: f64,
+        #[serde(default)]
+        children: u32,
+    },
+    Backpressure {
+        on: bool,
+    },
+    /// A turn ended. What the CLI reports, before validation.
+    Result(TurnResult),
+    Exit {
+        code: Option<i32>,
+    },
+    /// A line of plain output (`subprocess`), kept for `logs`.
+    Output {
+        text: String,
+    },
+    /// What the parser does not know, kept whole up to [`TEXT_LIMIT`].
+    Unknown {
+        raw: String,
+    },
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct TurnResult {
+    pub ok: bool,
+    #[serde(default)]
+    pub error: Option<TurnError>,
+    /// HTTP status of the model API, where that is what failed.
+    #[serde(default)]
+    pub status: Option<u16>,
+    /// Cumulative cost of this OS process, where the CLI reports it so; null where it reports none.
+    #[serde(default)]
+    pub cost_usd: Option<f64>,
+    #[serde(default)]
+    pub session_id: Option<String>,
+    /// The final text of the turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// The structured output, where the CLI enforces a schema, or a `subprocess` result line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structured: Option<Value>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub per_model: Vec<ModelUsage>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_turns: Option<u32>,
+}
+
+/// Cumulative use of one model by this OS process.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ModelUsage {
+    pub model: String,
+    #[serde(default)]
+    pub input: u64,
+    #[serde(default)]
+    pub output: u64,
+    #[serde(default)]
+    pub cache_read: u64,
+    #[serde(default)]
+    pub cache_write: u64,
+    #[serde(default)]
+    pub cost_usd: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TurnError {
+    Auth,
+    ApiError,
+    RateLimit,
+    MaxTurns,
+    Budget,
+    StructuredOutput,
+    Context,
+    Interrupted,
+    #[serde(other)]
+    Other,
+}
+
+/// Cuts `text` to at most `limit` bytes at a character boundary, marking the cut.
+pub fn cut(text: &str, limit: usize) -> String {
+    if text.len() <= limit {
+        return text.to_string();
+    }
+    let mut end = limit.saturating_sub('…'.len_utf8());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}…", &text[..end])
+}
+
+/// The thing a tool call works on, for a journal line or a loop detector: a path, a command, a
+/// pattern; empty when the input names none.
+pub fn target(name: &str, input: &Value) -> String {
+    const KEYS: &[&str] = &["file_path", "notebook_path", "path", "command", "pattern", "url", "query", "description"];
+    let _ = name;
+    KEYS.iter()
+        .find_map(|key| input.get(*key).and_then(Value::as_str))
+        .map(|text| cut(text.lines().next().unwrap_or_default(), 200))
+        .unwrap_or_default()
+}

@@ -1,0 +1,376 @@
+//! The state of one dispatch, folded from its events. Folding only records; deciding is
+//! [`crate::life`]'s.
+//!
+//! ```text
+//!            AttemptStarted        AgentSpawned              turn done, nothing queued,
+//!  Queued ───────────────▶ Starting ──────────▶ Working ─┐  stdin closed, process gone
+//!    ▲                        ▲                  │  │    │
+//!    │ PromptQueued           │ AttemptStarted   │  │    ▼
+//!    │ (a further turn)       └────── Backoff ◀──┘  │  Closing ──▶ Finished
+//!    │                          RestartScheduled    │  (work fetched)   │
+//!    └──────────────────────────────────────────────┴──────────────────┘
+//! ```
+
+use crate::event::{Created, Entry, Event, ExitCause, FinalState, Limit, Position, PromptKind, Record};
+use crate::id::DispatchId;
+use crate::result::AgentResult;
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dispatch {
+    pub id: DispatchId,
+    pub created: Created,
+    pub created_at: Timestamp,
+    pub phase: Phase,
+    pub since: Timestamp,
+    pub last_activity: Option<Timestamp>,
+    pub reason: Option<String>,
+    pub attempts: u32,
+    /// The newest spool epoch; 0 before the first start.
+    pub epoch: u32,
+    pub turns: u32,
+    pub restarts: u32,
+    pub session_id: Option<String>,
+    pub session_model: Option<String>,
+    pub containment: Option<String>,
+    pub prompts: Vec<Prompt>,
+    pub spend: Spend,
+    pub position: Position,
+    pub stop: Option<Stop>,
+    /// The newest interrupt that was asked for and has not ended a turn.
+    pub interrupt: Option<String>,
+    pub result: Option<AgentResult>,
+    pub result_faults: Vec<String>,
+    pub repair_used: bool,
+    pub blocked_by_us: bool,
+    pub first_started: Option<Timestamp>,
+    pub fetched: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Phase {
+    /// Durable; waits for the pool.
+    Queued,
+    /// The intent to start epoch `epoch` is durable; its agent may or may not run yet.
+    Starting { attempt: u32, epoch: u32 },
+    Working { attempt: u32, epoch: u32, pid: u32, shim_pid: u32, turn: Turn },
+    /// The process of `attempt` is gone; how the attempt ended is not yet recorded.
+    Gone { attempt: u32, epoch: u32, exit: Exit, turn: Turn },
+    Backoff { attempt: u32, until: Timestamp },
+    Closing { state: FinalState, reason: String },
+    Finished { state: FinalState },
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Turn {
+    /// No prompt is being worked on since the process began.
+    None,
+    Running { key: String },
+    /// The last turn ended so.
+    Done { ok: bool, error: Option<crate::agent_event::TurnError>, status: Option<u16>, text: String },
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exit {
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+    pub cause: ExitCause,
+    pub stderr_tail: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    pub key: String,
+    pub kind: PromptKind,
+    pub state: PromptState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PromptState {
+    Queued,
+    /// On its way to this process; no receipt yet.
+    Sent,
+    /// The CLI has it: its turn runs.
+    Taken,
+    Done,
+    /// Its turn was cut by a crash, and a `Continue` prompt stands for it.
+    Superseded,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Stop {
+    Kill { reason: String },
+    Limit { limit: Limit, detail: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Spend {
+    pub cost_usd: f64,
+    pub input: u64,
+    pub output: u64,
+    pub cache_read: u64,
+    pub cache_write: u64,
+    pub per_model: BTreeMap<String, crate::agent_event::ModelUsage>,
+    /// What the current OS process has reported and is already counted, by model.
+    pub process: BTreeMap<String, crate::agent_event::ModelUsage>,
+}
+
+impl Dispatch {
+    pub fn new(id: DispatchId, created: Created, at: Timestamp) -> Self {
+        Self {
+            id,
+            created,
+            created_at: at,
+            phase: Phase::Queued,
+            since: at,
+            last_activity: None,
+            reason: None,
+            attempts: 0,
+            epoch: 0,
+            turns: 0,
+            restarts: 0,
+            session_id: None,
+            session_model: None,
+            containment: None,
+            prompts: vec![],
+            spend: Spend::default(),
+            position: Position::default(),
+            stop: None,
+            interrupt: None,
+            result: None,
+            result_faults: vec![],
+            repair_used: false,
+            blocked_by_us: false,
+            first_started: None,
+            fetched: None,
+        }
+    }
+
+    /// The state as `status` shows it (contract.md, "States and outcomes").
+    pub fn state(&self) -> &'static str {
+        match &self.phase {
+            Phase::Queued => "queued",
+            Phase::Starting { .. } | Phase::Backoff { .. } => "starting",
+            Phase::Working { turn: Turn::Done { error: Some(crate::agent_event::TurnError::Interrupted), .. }, .. }
+                if self.next_prompt().is_none() =>
+            {
+                "waiting"
+            }
+            Phase::Working { .. } | Phase::Gone { .. } | Phase::Closing { .. } => "running",
+            Phase::Finished { state } => state.as_str(),
+        }
+    }
+
+    pub fn is_finished(&self) -> bool {
+        matches!(self.phase, Phase::Finished { .. })
+    }
+
+    /// Holds a place in the pool.
+    pub fn is_active(&self) -> bool {
+        !matches!(self.phase, Phase::Queued | Phase::Finished { .. })
+    }
+
+    pub fn next_prompt(&self) -> Option<&Prompt> {
+        self.prompts.iter().find(|p| p.state == PromptState::Queued)
+    }
+
+    pub fn prompt(&self, key: &str) -> Option<&Prompt> {
+        self.prompts.iter().find(|p| p.key == key)
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        match self.phase {
+            Phase::Working { pid, .. } => Some(pid),
+            _ => None,
+        }
+    }
+
+    /// Folds one durable record of this dispatch into its state.
+    pub fn apply(&mut self, record: &Record) {
+        let Entry { event, at, .. } = &record.entry;
+        if let Some(at) = at {
+            self.position = self.position.max(*at);
+            self.last_activity = Some(record.ts);
+        }
+        let before = self.state();
+        self.apply_event(event, record.ts);
+        if self.state() != before {
+            self.since = record.ts;
+        }
+    }
+
+    fn apply_event(&mut self, event: &Event, ts: Timestamp) {
+        match event {
+            Event::PromptQueued { key, kind, .. } => {
+                if self.prompt(key).is_some() {
+                    return;
+                }
+                if *kind == PromptKind::Continue {
+                    for prompt in &mut self.prompts {
+                        if prompt.state == PromptState::Taken {
+                            prompt.state = PromptState::Superseded;
+                        }
+                    }
+                }
+                // A repair or a continuation goes before what people queued meanwhile.
+                let prompt = Prompt { key: key.clone(), kind: *kind, state: PromptState::Queued };
+                let urgent = matches!(kind, PromptKind::Repair | PromptKind::Continue);
+                let place = if urgent {
+                    self.prompts.iter().position(|p| p.state == PromptState::Queued)
+                } else {
+                    None
+                };
+                self.prompts.insert(place.unwrap_or(self.prompts.len()), prompt);
+                if self.is_finished() {
+                    self.phase = Phase::Queued;
+                    self.stop = None;
+                    self.restarts = 0;
+                    self.result = None;
+                    self.repair_used = false;
+                    self.reason = None;
+                }
+            }
+            Event::AttemptStarted { attempt, epoch, .. } => {
+                self.attempts = *attempt;
+                self.epoch = *epoch;
+                self.first_started.get_or_insert(ts);
+                self.spend.process.clear();
+                self.interrupt = None;
+                self.blocked_by_us = false;
+                for prompt in &mut self.prompts {
+                    if prompt.state == PromptState::Sent {
+                        prompt.state = PromptState::Queued;
+                    }
+                }
+                self.position = self.position.max(Position { epoch: *epoch, ..Position::default() });
+                self.phase = Phase::Starting { attempt: *attempt, epoch: *epoch };
+                self.reason = None;
+            }
+            Event::AgentSpawned { pid, shim_pid, containment } => {
+                if let Phase::Starting { attempt, epoch } = self.phase {
+                    self.containment = Some(containment.clone());
+                    self.phase = Phase::Working { attempt, epoch, pid: *pid, shim_pid: *shim_pid, turn: Turn::None };
+                }
+            }
+            Event::SessionStarted { session_id, model } => {
+                self.session_id = Some(session_id.clone());
+                self.session_model = model.clone().or(self.session_model.take());
+            }
+            Event::PromptSent { key } => self.set_prompt(key, PromptState::Sent),
+            Event::TurnStarted { turn, key } => {
+                self.turns = *turn;
+                self.set_prompt(key, PromptState::Taken);
+                if let Phase::Working { turn, .. } = &mut self.phase {
+                    *turn = Turn::Running { key: key.clone() };
+                }
+            }
+            Event::UsageRecorded { .. } => self.count(event),
+            Event::TurnFinished { ok, error, status, text, .. } => {
+                self.interrupt = None;
+                for prompt in &mut self.prompts {
+                    if prompt.state == PromptState::Taken {
+                        prompt.state = PromptState::Done;
+                    }
+                }
+                if *ok {
+                    self.restarts = 0;
+                }
+                if let Phase::Working { turn, .. } = &mut self.phase {
+                    *turn = Turn::Done { ok: *ok, error: *error, status: *status, text: text.clone() };
+                }
+            }
+            Event::ResultReceived { result } => {
+                self.result = Some(result.clone());
+                self.result_faults.clear();
+            }
+            Event::ResultInvalid { faults, repair } => {
+                self.result = None;
+                self.result_faults = faults.clone();
+                self.repair_used |= repair;
+            }
+            Event::BlockedByUs { on } => self.blocked_by_us = *on,
+            Event::InterruptRequested { key, .. } => self.interrupt = Some(key.clone()),
+            Event::KillRequested { reason, .. } => {
+                if !self.is_finished() {
+                    self.stop = Some(Stop::Kill { reason: reason.clone() });
+                }
+            }
+            Event::LimitReached { limit, detail } => {
+                if self.stop.is_none() {
+                    self.stop = Some(Stop::Limit { limit: *limit, detail: detail.clone() });
+                }
+            }
+            Event::StartFailed { epoch, error, permanent } => {
+                if let Phase::Starting { attempt, .. } = self.phase {
+                    let cause = if *permanent { ExitCause::Exited } else { ExitCause::NeverRan };
+                    let exit = Exit { code: permanent.then_some(127), signal: None, cause, stderr_tail: error.clone() };
+                    self.phase = Phase::Gone { attempt, epoch: *epoch, exit, turn: Turn::None };
+                }
+            }
+            Event::AgentExited { epoch, code, signal, cause, stderr_tail } => {
+                let exit = Exit { code: *code, signal: *signal, cause: *cause, stderr_tail: stderr_tail.clone() };
+                match &self.phase {
+                    Phase::Starting { attempt, .. } => {
+                        self.phase = Phase::Gone { attempt: *attempt, epoch: *epoch, exit, turn: Turn::None };
+                    }
+                    Phase::Working { attempt, turn, .. } => {
+                        self.phase = Phase::Gone { attempt: *attempt, epoch: *epoch, exit, turn: turn.clone() };
+                    }
+                    _ => {}
+                }
+            }
+            Event::AttemptFinished { counted, reason, .. } => {
+                if *counted {
+                    self.restarts += 1;
+                }
+                self.reason = Some(reason.clone());
+            }
+            Event::RestartScheduled { until, .. } => {
+                self.phase = Phase::Backoff { attempt: self.attempts, until: *until };
+            }
+            Event::DispatchClosing { state, reason } => {
+                self.phase = Phase::Closing { state: *state, reason: reason.clone() };
+                self.reason = Some(reason.clone());
+            }
+            Event::WorkFetched { branch, .. } => self.fetched = Some(branch.clone()),
+            Event::DispatchFinished { state, reason, result } => {
+                self.phase = Phase::Finished { state: *state };
+                self.reason = (!reason.is_empty()).then(|| reason.clone());
+                if result.is_some() {
+                    self.result = result.clone();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn set_prompt(&mut self, key: &str, state: PromptState) {
+        if let Some(prompt) = self.prompts.iter_mut().find(|p| p.key == key) {
+            prompt.state = state;
+        }
+    }
+
+    fn count(&mut self, event: &Event) {
+        let Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, cumulative } = event else {
+            return;
+        };
+        let mut books = vec![self.spend.per_model.entry(model.clone()).or_default()];
+        if *cumulative {
+            books.push(self.spend.process.entry(model.clone()).or_default());
+        }
+        for book in books {
+            book.model.clone_from(model);
+            book.input += input;
+            book.output += output;
+            book.cache_read += cache_read;
+            book.cache_write += cache_write;
+            book.cost_usd += cost_usd;
+        }
+        self.spend.cost_usd += cost_usd;
+        self.spend.input += input;
+        self.spend.output += output;
+        self.spend.cache_read += cache_read;
+        self.spend.cache_write += cache_write;
+    }
+}

@@ -1,0 +1,245 @@
+//! The lines of `events.jsonl`: typed records of what happened. They record *decisions*: folding
+//! them never decides again (design.md, "Durability").
+//!
+//! A line is `{"crc":"xxxxxxxx",` followed by the rest, where the CRC-32C is of the rest's bytes
+//! without the newline. The rest always begins with `"v":1,"seq":…,"ts":…,"id":…`.
+
+use crate::agent_event::TurnError;
+use crate::id::DispatchId;
+use crate::result::AgentResult;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// The version written on every line.
+pub const VERSION: u16 = 1;
+
+/// One durable line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    pub v: u16,
+    pub seq: u64,
+    pub ts: Timestamp,
+    #[serde(flatten)]
+    pub entry: Entry,
+}
+
+/// What a caller asks the ledger to append. `id` is the caller's choice: the same id again is
+/// answered, not repeated.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    pub id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dispatch_id: Option<DispatchId>,
+    /// Set on events read from an agent's spool: everything before it is folded in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Position>,
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// A place in an agent's spool up to which its output has become events.
+///
+/// `(epoch, offset)` is the record in which the next unread line of stdout begins, `skip` the bytes
+/// of that record's payload that belong to lines already read, and `n` how many events of the line
+/// beginning there are already durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct Position {
+    pub epoch: u32,
+    pub offset: u64,
+    pub skip: u32,
+    pub n: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    // The daemon itself.
+    DaemonStarted { pid: u32, generation: u64, version: String, boot_id: String },
+    DaemonStopping { agents: String, alive: u32, lease_s: u64 },
+    /// A torn tail was cut back at start-up.
+    LogRecovered { cut_bytes: u64 },
+    ActorRestarted { actor: String, reason: String, restarts_in_window: u32, delay_ms: u64 },
+    /// Restarts exceeded the intensity: the parent was asked to restart its branch.
+    ActorEscalated { actor: String, reason: String },
+    /// Something went wrong that no other event names.
+    Fault { what: String, message: String },
+
+    // The life of a dispatch, in the usual order.
+    DispatchCreated(Box<Created>),
+    PromptQueued { key: String, kind: PromptKind, by: String },
+    WorktreeCreated { path: String, base: String },
+    AttemptStarted { attempt: u32, epoch: u32, resume: Option<String> },
+    AgentSpawned { pid: u32, shim_pid: u32, containment: String },
+    /// A living shim was found and taken over by this daemon.
+    AgentAdopted { shim_pid: u32, epoch: u32 },
+    StartFailed { epoch: u32, error: String, permanent: bool },
+    SessionStarted { session_id: String, model: Option<String> },
+    /// Written before the shim receives the prompt.
+    PromptSent { key: String },
+    TurnStarted { turn: u32, key: String },
+    ToolCalled { call_id: String, tool: String, target: String },
+    ToolFailed { call_id: String, text: String },
+    AgentSaid { text: String },
+    UsageRecorded {
+        model: String,
+        input: u64,
+        output: u64,
+        cache_read: u64,
+        cache_write: u64,
+        cost_usd: f64,
+        /// Counted against what this OS process had reported before.
+        cumulative: bool,
+    },
+    TurnFinished { turn: u32, ok: bool, error: Option<TurnError>, status: Option<u16>, text: String },
+    ResultReceived { result: AgentResult },
+    ResultInvalid { faults: Vec<String>, repair: bool },
+    JournalEntry { text: String },
+    ApiRetried { attempt: u32, max: u32, status: Option<u16>, delay_s: f64 },
+    Compacted { before: u64, after: u64 },
+    /// We stopped reading (spool cap or full disk): silence is ours, not the agent's.
+    BlockedByUs { on: bool },
+    InterruptRequested { key: String, by: String },
+    KillRequested { reason: String, by: String },
+    LimitReached { limit: Limit, detail: String },
+    AgentExited { epoch: u32, code: Option<i32>, signal: Option<i32>, cause: ExitCause, stderr_tail: String },
+    /// What a dead shim left was looked for and ended.
+    SweepFinished { killed: u32, clean: bool },
+    AttemptFinished { attempt: u32, outcome: Outcome, reason: String, counted: bool },
+    RestartScheduled { until: Timestamp, delay_ms: u64 },
+    /// The final state is decided; what is left is to bring the work home.
+    DispatchClosing { state: FinalState, reason: String },
+    WorkFetched { branch: String, commit: Option<String> },
+    DispatchFinished { state: FinalState, reason: String, result: Option<AgentResult> },
+
+    /// Written by a newer version.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Everything decided when a dispatch is made: later configuration changes do not reach it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Created {
+    pub role: String,
+    pub category: String,
+    /// Absolute path.
+    pub project: String,
+    pub feature: String,
+    pub backend: String,
+    #[serde(default)]
+    pub model: Option<String>,
+    /// `flag`, `role`, `category` or `default`.
+    #[serde(default)]
+    pub model_source: Option<String>,
+    pub limits: Limits,
+    #[serde(default)]
+    pub worktree: Option<String>,
+    pub journal: String,
+    /// The dispatch whose agent asked for this one.
+    #[serde(default)]
+    pub parent: Option<DispatchId>,
+    pub by: String,
+    /// Its CLI takes further turns on stdin.
+    pub multi_turn: bool,
+    /// Its CLI can go on with a session after its process died.
+    pub resumable: bool,
+    /// A validated result is asked of the agent.
+    pub wants_result: bool,
+    #[serde(default)]
+    pub trace: Option<String>,
+    /// Of the request, so that the same id with other content is told apart.
+    pub fingerprint: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    pub budget_usd: Option<f64>,
+    pub max_turns: Option<u32>,
+    /// Awake seconds from the first attempt's start.
+    pub timeout_s: Option<u64>,
+    pub inactivity_timeout_s: u64,
+    pub max_restarts: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptKind {
+    Initial,
+    Send,
+    /// Asks for the result again, naming its faults.
+    Repair,
+    /// "Go on", in a session resumed after a crash.
+    Continue,
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    Budget,
+    Turns,
+    Timeout,
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitCause {
+    /// By itself, or by a signal nobody here sent.
+    Exited,
+    /// We asked its shim to end it.
+    Terminated,
+    /// Its shim's own deadline or limits.
+    ShimPolicy,
+    /// No daemon renewed the lease: it did not fail.
+    LeaseExpired,
+    /// The shim died; how the agent ended is not known.
+    ShimLost,
+    /// The shim died before the agent was released: nothing ever ran.
+    NeverRan,
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Success,
+    Failure,
+    Timeout,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinalState {
+    Success,
+    Partial,
+    Failed,
+    Blocked,
+    Killed,
+    Stalled,
+}
+
+impl FinalState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Partial => "partial",
+            Self::Failed => "failed",
+            Self::Blocked => "blocked",
+            Self::Killed => "killed",
+            Self::Stalled => "stalled",
+        }
+    }
+}
+
+impl Event {
+    /// The `event` field's value.
+    pub fn name(&self) -> String {
+        serde_json::to_value(self)
+            .ok()
+            .and_then(|value| value.get("event")?.as_str().map(str::to_string))
+            .unwrap_or_else(|| "unknown".into())
+    }
+}

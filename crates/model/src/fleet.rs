@@ -1,0 +1,85 @@
+//! All dispatches, folded from the events: what `status` shows and what recovery starts from.
+
+use crate::dispatch::Dispatch;
+use crate::event::{Event, Record};
+use crate::id::DispatchId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+#[derive(Debug, Clone, Default)]
+pub struct Fleet {
+    /// In order of creation. `Arc`: a snapshot of the fleet copies pointers, not dispatches.
+    dispatches: BTreeMap<DispatchId, Arc<Dispatch>>,
+    order: Vec<DispatchId>,
+    pub generation: u64,
+    /// The newest record folded in.
+    pub seq: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LookupError {
+    #[error("no dispatch `{0}`")]
+    Unknown(String),
+    #[error("`{prefix}` fits {} dispatches: {}", .ids.len(), .ids.join(", "))]
+    Ambiguous { prefix: String, ids: Vec<String> },
+}
+
+impl Fleet {
+    /// Folds one record in. Records arrive in order of `seq`; one already folded is skipped.
+    pub fn apply(&mut self, record: &Record) {
+        if record.seq <= self.seq {
+            return;
+        }
+        self.seq = record.seq;
+        match (&record.entry.event, &record.entry.dispatch_id) {
+            (Event::DaemonStarted { generation, .. }, _) => self.generation = *generation,
+            (Event::DispatchCreated(created), Some(id)) => {
+                if !self.dispatches.contains_key(id) {
+                    let dispatch = Dispatch::new(id.clone(), (**created).clone(), record.ts);
+                    self.dispatches.insert(id.clone(), Arc::new(dispatch));
+                    self.order.push(id.clone());
+                }
+            }
+            (_, Some(id)) => {
+                if let Some(dispatch) = self.dispatches.get_mut(id) {
+                    Arc::make_mut(dispatch).apply(record);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub fn get(&self, id: &DispatchId) -> Option<&Arc<Dispatch>> {
+        self.dispatches.get(id)
+    }
+
+    /// In order of creation.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
+        self.order.iter().filter_map(|id| self.dispatches.get(id))
+    }
+
+    /// Finds the one dispatch whose id begins with `prefix`.
+    ///
+    /// # Errors
+    /// When none does, or more than one.
+    pub fn find(&self, prefix: &str) -> Result<&Arc<Dispatch>, LookupError> {
+        let fits: Vec<_> = self
+            .dispatches
+            .iter()
+            .filter(|(id, _)| !prefix.is_empty() && id.as_str().starts_with(prefix))
+            .collect();
+        match fits.as_slice() {
+            [] => Err(LookupError::Unknown(prefix.into())),
+            [(_, one)] => Ok(one),
+            _ if self.dispatches.keys().any(|id| id.as_str() == prefix) => fits
+                .iter()
+                .find(|(id, _)| id.as_str() == prefix)
+                .map(|(_, one)| *one)
+                .ok_or_else(|| LookupError::Unknown(prefix.into())),
+            many => Err(LookupError::Ambiguous {
+                prefix: prefix.into(),
+                ids: many.iter().map(|(id, _)| id.to_string()).collect(),
+            }),
+        }
+    }
+}

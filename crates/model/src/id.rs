@@ -1,0 +1,88 @@
+//! Ids: short random base32, no time prefix, any unique prefix accepted (contract.md, "Output").
+
+use data_encoding::{Encoding, Specification};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::OnceLock;
+
+/// Random bytes an id is made from; 40 bits are eight characters.
+pub const ID_BYTES: usize = 5;
+
+fn alphabet() -> &'static Encoding {
+    static ENCODING: OnceLock<Encoding> = OnceLock::new();
+    ENCODING.get_or_init(|| {
+        let mut spec = Specification::new();
+        spec.symbols.push_str("abcdefghijkmnpqrstuvwxyz23456789");
+        spec.encoding().unwrap_or(data_encoding::BASE32_NOPAD)
+    })
+}
+
+/// The id of a dispatch; also names its agent, its shim and its folder.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DispatchId(String);
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an id: 4 to 32 lower-case letters and digits are wanted")]
+pub struct BadId(pub String);
+
+impl DispatchId {
+    pub fn from_random(bytes: [u8; ID_BYTES]) -> Self {
+        Self(alphabet().encode(&bytes))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Encodes random bytes in the alphabet of ids, for keys and nonces.
+pub fn encode(bytes: &[u8]) -> String {
+    // Only multiples of five bytes fill whole characters; others are padded with zero bits.
+    let mut padded = bytes.to_vec();
+    padded.resize(bytes.len().div_ceil(5) * 5, 0);
+    let mut text = alphabet().encode(&padded);
+    text.truncate((bytes.len() * 8).div_ceil(5));
+    text
+}
+
+impl TryFrom<String> for DispatchId {
+    type Error = BadId;
+    /// Ids become file names: nothing but letters and digits is accepted.
+    fn try_from(text: String) -> Result<Self, BadId> {
+        let ok = (4..=32).contains(&text.len())
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        if ok { Ok(Self(text)) } else { Err(BadId(text)) }
+    }
+}
+
+impl From<DispatchId> for String {
+    fn from(id: DispatchId) -> String {
+        id.0
+    }
+}
+
+impl fmt::Display for DispatchId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_eight_characters_and_survive_the_round_trip() {
+        let id = DispatchId::from_random([0xff, 0, 1, 2, 3]);
+        assert_eq!(id.as_str().len(), 8);
+        assert_eq!(DispatchId::try_from(id.to_string()), Ok(id));
+    }
+
+    #[test]
+    fn an_id_that_could_leave_its_folder_is_refused() {
+        for bad in ["", "abc", "../../x", "a/bcd", "ABCDEFGH", "a.bcdefg"] {
+            assert!(DispatchId::try_from(bad.to_string()).is_err(), "{bad}");
+        }
+    }
+}

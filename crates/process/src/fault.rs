@@ -1,0 +1,84 @@
+//! Named points at which a test may end the process, compiled in only with `fault-points`.
+//!
+//! `MULETEER_FAULT=<name>[:<nth>][=kill|panic|stop]`: at the nth (default first) passing of the
+//! point the process is sent SIGKILL, panics, or is sent SIGSTOP. Every name stands in [`POINTS`], so
+//! `cargo xtask crash` can try each.
+
+/// Every named point, in the order of a dispatch's life.
+pub const POINTS: &[&str] = &[
+    "ledger.before_write",
+    "ledger.after_write",
+    "ledger.after_fsync",
+    "gate.create_durable",
+    "gate.create_replied",
+    "life.attempt_durable",
+    "start.before_shim",
+    "start.after_shim",
+    "shim.meta_written",
+    "shim.forked",
+    "shim.recorded",
+    "shim.released",
+    "link.before_prompt",
+    "link.after_prompt",
+    "shim.stdin_written",
+    "shim.record_written",
+    "link.batch_read",
+    "life.batch_durable",
+    "journal.mid_batch",
+    "shim.exited_written",
+    "life.exit_durable",
+    "life.before_finish",
+];
+
+/// Passes the named point. Does nothing unless compiled with `fault-points` and asked to.
+#[inline(always)]
+pub fn point(name: &'static str) {
+    #[cfg(feature = "fault-points")]
+    armed::pass(name);
+    #[cfg(not(feature = "fault-points"))]
+    let _ = name;
+}
+
+#[cfg(feature = "fault-points")]
+mod armed {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    struct Fault {
+        name: String,
+        nth: u64,
+        what: String,
+        passed: AtomicU64,
+    }
+
+    fn fault() -> Option<&'static Fault> {
+        static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
+        FAULT
+            .get_or_init(|| {
+                let spec = std::env::var("MULETEER_FAULT").ok()?;
+                let (point, what) = spec.split_once('=').unwrap_or((&spec, "kill"));
+                let (name, nth) = point.split_once(':').unwrap_or((point, "1"));
+                Some(Fault {
+                    name: name.into(),
+                    nth: nth.parse().unwrap_or(1),
+                    what: what.into(),
+                    passed: AtomicU64::new(0),
+                })
+            })
+            .as_ref()
+    }
+
+    pub(super) fn pass(name: &str) {
+        debug_assert!(super::POINTS.contains(&name), "fault point {name} is not listed");
+        let Some(fault) = fault().filter(|fault| fault.name == name) else { return };
+        if fault.passed.fetch_add(1, Ordering::SeqCst) + 1 != fault.nth {
+            return;
+        }
+        use rustix::process::{Signal, getpid, kill_process};
+        match fault.what.as_str() {
+            "panic" => panic!("fault point {name}"),
+            "stop" => drop(kill_process(getpid(), Signal::STOP)),
+            _ => drop(kill_process(getpid(), Signal::KILL)),
+        }
+    }
+}

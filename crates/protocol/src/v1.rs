@@ -1,0 +1,331 @@
+//! Version 1 of the daemon's protocol.
+//!
+//! Every enum that a peer may extend has a catch-all (`Unknown`), so an older peer skips what it
+//! does not know. Fields are only ever added, with `#[serde(default)]`.
+//!
+//! ```text
+//! client                                daemon
+//!   Hello {versions, …}        ──▶
+//!                              ◀──       Welcome {version, identity, …}  |  Refused
+//!   Request {id, trace, body}  ──▶
+//!                              ◀──       Item {id, item}*    (only while credits last)
+//!   Credit {id, n}             ──▶
+//!   Cancel {id}                ──▶
+//!                              ◀──       Reply {id, body}  |  Error {id, error}
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+/// The versions this build speaks, best first.
+pub const VERSIONS: &[u16] = &[1];
+/// Items a stream may have in flight before the client grants more.
+pub const INITIAL_CREDITS: u32 = 64;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "t", rename_all = "snake_case")]
+pub enum ClientFrame {
+    Hello(Hello),
+    Request {
+        id: u64,
+        /// W3C `traceparent` of the caller.
+        #[serde(default)]
+        trace: Option<String>,
+        body: Request,
+    },
+    Credit {
+        id: u64,
+        n: u32,
+    },
+    Cancel {
+        id: u64,
+    },
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    pub versions: Vec<u16>,
+    /// Program and version, for logs only.
+    pub client: String,
+    /// Contents of `operator.key` in hex, if the client may read it and is no agent's.
+    #[serde(default)]
+    pub operator_key: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "t", rename_all = "snake_case")]
+pub enum ServerFrame {
+    Welcome(Welcome),
+    Refused {
+        error: WireError,
+    },
+    Item {
+        id: u64,
+        item: Item,
+    },
+    Reply {
+        id: u64,
+        body: Reply,
+    },
+    Error {
+        id: u64,
+        error: WireError,
+    },
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Welcome {
+    pub version: u16,
+    pub daemon_pid: u32,
+    pub daemon_version: String,
+    /// `operator`, `agent` or `unknown` (read-only).
+    pub identity: String,
+    pub state_dir: String,
+}
+
+/// An error as a user is to see it; codes are `E_…` names of the contract.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct WireError {
+    pub code: String,
+    pub message: String,
+    #[serde(default)]
+    pub hint: Option<String>,
+    #[serde(default)]
+    pub dispatch_id: Option<String>,
+    #[serde(default)]
+    pub file: Option<String>,
+    #[serde(default)]
+    pub line: Option<u64>,
+    #[serde(default)]
+    pub column: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "snake_case")]
+pub enum Request {
+    Spawn(Box<Spawn>),
+    Status {
+        /// A unique prefix of an id; all dispatches when absent.
+        #[serde(default)]
+        id: Option<String>,
+    },
+    Tree,
+    /// Streams [`Item::Event`]; ends after the newest unless `follow`.
+    Events {
+        /// First sequence number wanted.
+        #[serde(default)]
+        from_seq: u64,
+        #[serde(default)]
+        follow: bool,
+    },
+    Send {
+        id: String,
+        /// Chosen by the client; a repeated key is answered, not repeated.
+        key: String,
+        text: String,
+    },
+    Interrupt {
+        id: String,
+    },
+    Kill {
+        id: String,
+        #[serde(default)]
+        reason: Option<String>,
+    },
+    /// Answered when every one of `ids` has ended.
+    Wait {
+        ids: Vec<String>,
+    },
+    Stop {
+        /// `keep` or `stop`.
+        agents: String,
+    },
+    Ping,
+    #[serde(other)]
+    Unknown,
+}
+
+/// A dispatch to be made. `id` is the client's choice: sent again after a lost reply, the same
+/// id with the same content is answered, not repeated.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
+pub struct Spawn {
+    pub id: String,
+    pub role: String,
+    /// Absolute path of the project's directory.
+    pub project: String,
+    pub prompt: String,
+    #[serde(default)]
+    pub feature: Option<String>,
+    #[serde(default)]
+    pub model: Option<String>,
+    #[serde(default)]
+    pub backend: Option<String>,
+    /// A string runs under `sh -c` (one element, `shell` true); a list is argv.
+    #[serde(default)]
+    pub command: Option<Command>,
+    #[serde(default)]
+    pub scenario: Option<String>,
+    #[serde(default)]
+    pub budget_usd: Option<f64>,
+    #[serde(default)]
+    pub max_turns: Option<u32>,
+    #[serde(default)]
+    pub timeout_s: Option<u64>,
+    #[serde(default)]
+    pub worktree: bool,
+    /// The asking client's environment, already reduced to the names that may pass.
+    #[serde(default)]
+    pub env: Vec<(String, String)>,
+    /// `--env K=V`: added whatever the pass list says.
+    #[serde(default)]
+    pub extra_env: Vec<(String, String)>,
+    /// `--config`, absolute.
+    #[serde(default)]
+    pub config: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Command {
+    Shell(String),
+    Argv(Vec<String>),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "t", rename_all = "snake_case")]
+pub enum Item {
+    /// One line of `events.jsonl`, without its newline.
+    Event {
+        seq: u64,
+        line: String,
+    },
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "t", rename_all = "snake_case")]
+pub enum Reply {
+    Spawned {
+        dispatch_id: String,
+    },
+    Status(StatusReport),
+    Tree(TreeNode),
+    /// Send: the prompt is durable. `queued` when a turn is running.
+    Sent {
+        dispatch_id: String,
+        queued: bool,
+    },
+    /// Interrupt, kill: the request is durable and was carried to the agent (or found needless).
+    Done {
+        dispatch_id: String,
+        #[serde(default)]
+        note: Option<String>,
+    },
+    Waited {
+        dispatches: Vec<DispatchStatus>,
+    },
+    Stopping {
+        agents_alive: u32,
+        lease_s: u64,
+    },
+    EndOfEvents {
+        next_seq: u64,
+    },
+    Pong,
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    pub daemon: DaemonStatus,
+    pub dispatches: Vec<DispatchStatus>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DaemonStatus {
+    pub running: bool,
+    pub pid: Option<u32>,
+    pub version: Option<String>,
+    pub socket: Option<String>,
+}
+
+/// One dispatch as `status --json` shows it (contract.md, "Output").
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DispatchStatus {
+    pub id: String,
+    pub role: String,
+    pub project: String,
+    pub feature: String,
+    pub state: String,
+    /// RFC 3339.
+    pub since: String,
+    pub backend: String,
+    pub model: Option<String>,
+    /// Which layer the model came from: `flag`, `role`, `category`, `default`, or null.
+    #[serde(default)]
+    pub model_source: Option<String>,
+    pub session_id: Option<String>,
+    pub turns: u32,
+    pub attempts: u32,
+    pub last_activity: Option<String>,
+    pub cost_usd: f64,
+    pub tokens: Tokens,
+    pub worktree: Option<String>,
+    pub journal: Option<String>,
+    pub pid: Option<u32>,
+    /// Why it is in this state, in a few words.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// What holds the agent to its shim here (`cgroup`, `pdeathsig+sweep`, …).
+    #[serde(default)]
+    pub containment: Option<String>,
+    pub result: Option<ResultDoc>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Tokens {
+    pub input: u64,
+    pub output: u64,
+    pub cache_read: u64,
+    pub cache_write: u64,
+}
+
+/// The validated result of a dispatch (contract.md, "States and outcomes").
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct ResultDoc {
+    pub status: String,
+    pub summary: String,
+    #[serde(default)]
+    pub changes: Vec<String>,
+    #[serde(default)]
+    pub issues: Vec<String>,
+    #[serde(default)]
+    pub questions: Vec<String>,
+    #[serde(default)]
+    pub pr_url: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TreeNode {
+    pub name: String,
+    /// `one-for-one`, `one-for-all`, `rest-for-one`, or `-` for a leaf.
+    pub strategy: String,
+    /// `permanent`, `transient` or `temporary`.
+    pub restart: String,
+    pub restarts_in_window: u32,
+    pub state: String,
+    pub children: Vec<TreeNode>,
+    pub process: Option<ProcessStatus>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    pub pid: u32,
+    pub rss_bytes: u64,
+    pub cpu_percent: f32,
+}
