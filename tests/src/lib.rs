@@ -1,1 +1,34 @@
+//! The harness of the system tests: real binaries, real processes, a world of their own each.
+//!
+//! - [`World`]: HOME, XDG directories and repositories of one test; nothing of it outlives the test.
+//! - [`Daemon`]: a daemon in the foreground, to be killed with `kill -9` at will.
+//! - [`wait_until`]: every wait is on a predicate, with a deadline. There is no bare sleep.
+//! - [`processes`]: what of a world is alive, told by its path in environment, arguments or cwd.
+//! - [`journal_of_events`](events): `events.jsonl` read as a stranger would, checksums and all.
+//! - [`model_server`]: the scripted model that the real `claude` talks to.
+//! - [`crash`]: kill -9 at named points and at seeded moments, and what must hold afterwards.
+//! - [`skip`]: how a test that cannot run says so.
 
+// This package exists to start processes and to measure time from outside.
+#![allow(clippy::disallowed_methods)]
+// A harness fails by panicking: that is what a test's failure is.
+#![allow(clippy::unwrap_used)]
+
+pub mod claude;
+pub mod crash;
+pub mod daemon;
+pub mod events;
+pub mod model_server;
+pub mod processes;
+pub mod repo;
+pub mod run;
+pub mod skip;
+pub mod wait;
+pub mod wire;
+pub mod world;
+
+pub use daemon::Daemon;
+pub use repo::Repo;
+pub use run::{Muleteer, Output};
+pub use wait::{PATIENCE, wait_until};
+pub use world::World;

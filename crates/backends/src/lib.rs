@@ -1,1 +1,87 @@
+//! The agent CLIs: what to run, what to write to its stdin, and what its output means.
+//!
+//! Architecture invariant: nothing here starts a process, reads a clock or keeps a file. A backend
+//! is a value; [`Backend::command_line`] describes a process for the supervisor to start, and a
+//! [`Parser`] is a pure function from bytes to events. So the daemon can throw a parser away at any
+//! line boundary and start a new one there: no parser knows anything across lines except how many
+//! bytes it has seen.
+//!
+//! One module per CLI, command line and parser apart:
+//!
+//! | name | module | stdin | sessions |
+//! |---|---|---|---|
+//! | `subprocess` | [`subprocess`] | the prompt, then closed | none |
+//! | `rehearsal` | [`rehearsal`] | JSON lines, several turns | resumable |
+//! | `claude-code` | [`claude_code`] | stream-json, several turns | resumable |
 
+pub mod claude_code;
+mod error;
+mod launch;
+mod lines;
+mod own_lines;
+pub mod rehearsal;
+mod replay;
+pub mod subprocess;
+mod text;
+
+pub use error::BackendError;
+pub use launch::{Capabilities, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec, StdinMode, find_program};
+pub use lines::{LINE_LIMIT, Line, Parser};
+pub use own_lines::{KINDS, is_observed};
+pub use replay::{ParseError, parse_all, settle};
+
+use std::ffi::OsStr;
+use std::fmt::Debug;
+
+/// One agent CLI.
+pub trait Backend: Send + Sync + Debug {
+    /// `subprocess`, `rehearsal` or `claude-code`.
+    fn name(&self) -> &'static str;
+
+    fn capabilities(&self) -> Capabilities;
+
+    /// The process to start for `launch`.
+    ///
+    /// # Errors
+    /// What is missing and how to get it: the CLI itself, a command, an absolute path.
+    fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError>;
+
+    /// The bytes that bring one prompt to the agent's stdin. `key` comes back in the `prompt` event
+    /// that is its receipt, where the CLI gives one ([`Capabilities::receipts`]).
+    fn prompt(&self, key: &str, text: &str) -> Vec<u8>;
+
+    /// The bytes that end the running turn and keep the session; `None` where only a signal does
+    /// (SIGINT to the group).
+    fn interrupt(&self, key: &str) -> Option<Vec<u8>>;
+
+    /// A parser at a line boundary of this CLI's stdout. Its byte count starts at 0 there.
+    fn parser(&self) -> Box<dyn Parser>;
+}
+
+/// Every name that is printed, documented and accepted.
+pub const NAMES: [&str; 3] = ["claude-code", "rehearsal", "subprocess"];
+
+/// The backend of that name; configuration keys are spelled with `_`, and both spellings work.
+///
+/// # Errors
+/// [`BackendError::UnknownName`], with the nearest name.
+pub fn by_name(name: &str) -> Result<&'static dyn Backend, BackendError> {
+    match name.replace('_', "-").as_str() {
+        "subprocess" => Ok(&subprocess::Subprocess),
+        "rehearsal" => Ok(&rehearsal::Rehearsal),
+        "claude-code" | "claude" => Ok(&claude_code::ClaudeCode),
+        _ => Err(BackendError::unknown_name(name)),
+    }
+}
+
+/// `backend: auto`: the first real agent CLI on `path` (the value of the PATH the agent will get).
+/// Never `subprocess` or `rehearsal`: those are asked for by name.
+///
+/// # Errors
+/// [`BackendError::NothingInstalled`], which says how to get one.
+pub fn auto(path: Option<&OsStr>) -> Result<&'static dyn Backend, BackendError> {
+    if find_program(claude_code::PROGRAM, path).is_some() {
+        return Ok(&claude_code::ClaudeCode);
+    }
+    Err(BackendError::NothingInstalled)
+}

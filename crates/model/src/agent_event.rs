@@ -31,6 +31,9 @@ pub enum AgentEvent {
         /// The key the prompt was sent with, where the CLI echoes it: the receipt.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<String>,
+        /// The session had this key already: an acknowledgement, no turn and no result follow.
+        #[serde(default, skip_serializing_if = "is_false")]
+        repeated: bool,
     },
     Thinking {
         #[serde(default)]
@@ -77,6 +80,11 @@ pub enum AgentEvent {
         cache_write: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<String>,
+        /// Set where these numbers come again in the turn's result (`per_model_turn`): such an event
+        /// is for monitors, counting it too counts everything twice. It names the model call, whose
+        /// numbers a CLI may tell on several lines: the same `call` is the same call.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        call: Option<String>,
     },
     Compaction {
         #[serde(default)]
@@ -95,8 +103,15 @@ pub enum AgentEvent {
         status: Option<u16>,
     },
     RateLimit {
+        /// 0 where only `resets_at` is told and nobody has put a clock to it.
         #[serde(default)]
         resets_in_s: f64,
+        /// Unix seconds, where the CLI tells the moment instead.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        resets_at: Option<f64>,
+        /// The limit is near, not reached.
+        #[serde(default, skip_serializing_if = "is_false")]
+        warning: bool,
     },
     Permission {
         id: String,
@@ -106,9 +121,13 @@ pub enum AgentEvent {
     },
     Question {
         #[serde(default)]
+        id: String,
+        #[serde(default)]
         text: String,
     },
     Answer {
+        #[serde(default)]
+        id: String,
         #[serde(default)]
         text: String,
     },
@@ -136,6 +155,10 @@ pub enum AgentEvent {
     },
 }
 
+fn is_false(b: &bool) -> bool {
+    !b
+}
+
 fn is_zero(n: &u64) -> bool {
     *n == 0
 }
@@ -148,7 +171,7 @@ pub struct TurnResult {
     /// HTTP status of the model API, where that is what failed.
     #[serde(default)]
     pub status: Option<u16>,
-    /// Cumulative cost of this OS process, where the CLI reports it so; null where it reports none.
+    /// Cumulative cost of the session, where the CLI reports it so; null where it reports none.
     #[serde(default)]
     pub cost_usd: Option<f64>,
     #[serde(default)]
@@ -159,13 +182,22 @@ pub struct TurnResult {
     /// The structured output, where the CLI enforces a schema, or a `subprocess` result line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured: Option<Value>,
+    /// Cumulative, over the session.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub per_model: Vec<ModelUsage>,
+    /// What was used since this process's previous result, where the CLI tells it. Count this and
+    /// not differences of `per_model`: Claude's totals go on from the resumed session's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub per_model_turn: Vec<ModelUsage>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_turns: Option<u32>,
+    /// Keys of the prompts this turn answers, where the CLI tells: one sent into a running turn
+    /// becomes part of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<String>,
 }
 
-/// Cumulative use of one model by this OS process.
+/// Use of one model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ModelUsage {
     pub model: String,

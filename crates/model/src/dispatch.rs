@@ -31,6 +31,8 @@ pub struct Dispatch {
     pub epoch: u32,
     pub turns: u32,
     pub restarts: u32,
+    /// Shims in a row that died before they released their agent.
+    pub start_failures: u32,
     pub session_id: Option<String>,
     pub session_model: Option<String>,
     pub containment: Option<String>,
@@ -130,6 +132,7 @@ impl Dispatch {
             epoch: 0,
             turns: 0,
             restarts: 0,
+            start_failures: 0,
             session_id: None,
             session_model: None,
             containment: None,
@@ -223,15 +226,10 @@ impl Dispatch {
                 };
                 self.prompts.insert(place.unwrap_or(self.prompts.len()), prompt);
                 if self.is_finished() {
-                    self.phase = Phase::Queued;
-                    self.stop = None;
-                    self.restarts = 0;
-                    self.result = None;
-                    self.repair_used = false;
-                    self.reason = None;
+                    self.reopen();
                 }
             }
-            Event::AttemptStarted { attempt, epoch, .. } => {
+            Event::AttemptStarted { attempt, epoch, resume } => {
                 self.attempts = *attempt;
                 self.epoch = *epoch;
                 self.first_started.get_or_insert(ts);
@@ -239,7 +237,14 @@ impl Dispatch {
                 self.interrupt = None;
                 self.blocked_by_us = false;
                 for prompt in &mut self.prompts {
-                    if prompt.state == PromptState::Sent {
+                    // Sent without a receipt goes again under its key, which the CLI knows; in a
+                    // fresh session nothing was ever said.
+                    let again = match prompt.state {
+                        PromptState::Sent => true,
+                        PromptState::Taken => resume.is_none(),
+                        _ => false,
+                    };
+                    if again {
                         prompt.state = PromptState::Queued;
                     }
                 }
@@ -250,6 +255,7 @@ impl Dispatch {
             Event::AgentSpawned { pid, shim_pid, containment } => {
                 if let Phase::Starting { attempt, epoch } = self.phase {
                     self.containment = Some(containment.clone());
+                    self.start_failures = 0;
                     self.phase = Phase::Working { attempt, epoch, pid: *pid, shim_pid: *shim_pid, turn: Turn::None };
                 }
             }
@@ -303,13 +309,15 @@ impl Dispatch {
             }
             Event::StartFailed { epoch, error, permanent } => {
                 if let Phase::Starting { attempt, .. } = self.phase {
-                    let cause = if *permanent { ExitCause::Exited } else { ExitCause::NeverRan };
-                    let exit = Exit { code: permanent.then_some(127), signal: None, cause, stderr_tail: error.clone() };
+                    self.start_failures += u32::from(!permanent);
+                    let cause = if *permanent { ExitCause::CannotStart } else { ExitCause::NeverRan };
+                    let exit = Exit { code: None, signal: None, cause, stderr_tail: error.clone() };
                     self.phase = Phase::Gone { attempt, epoch: *epoch, exit, turn: Turn::None };
                 }
             }
             Event::AgentExited { epoch, code, signal, cause, stderr_tail } => {
                 let exit = Exit { code: *code, signal: *signal, cause: *cause, stderr_tail: stderr_tail.clone() };
+                self.start_failures += u32::from(*cause == ExitCause::NeverRan);
                 match &self.phase {
                     Phase::Starting { attempt, .. } => {
                         self.phase = Phase::Gone { attempt: *attempt, epoch: *epoch, exit, turn: Turn::None };
@@ -340,9 +348,27 @@ impl Dispatch {
                 if result.is_some() {
                     self.result = result.clone();
                 }
+                // Somebody spoke in the moment it ended: that is a further turn, not a lost word.
+                let spoken_to = self.next_prompt().is_some_and(|prompt| prompt.kind == PromptKind::Send);
+                if spoken_to && *state != FinalState::Killed && self.created.resumable {
+                    self.reopen();
+                }
             }
             _ => {}
         }
+    }
+
+    /// A further turn of a dispatch that had ended: it waits for the pool again.
+    fn reopen(&mut self) {
+        self.phase = Phase::Queued;
+        self.stop = None;
+        self.restarts = 0;
+        self.start_failures = 0;
+        self.result = None;
+        self.result_faults.clear();
+        self.repair_used = false;
+        self.fetched = None;
+        self.reason = None;
     }
 
     fn set_prompt(&mut self, key: &str, state: PromptState) {

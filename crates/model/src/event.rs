@@ -33,6 +33,11 @@ pub struct Entry {
     /// Set on events read from an agent's spool: everything before it is folded in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Position>,
+    /// The next line belongs to the same batch. A batch is all or nothing: recovery cuts trailing
+    /// records back to the last one without `more`, so events that were decided together are never
+    /// half recorded (a second decision on half-folded state would differ from the first).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
     #[serde(flatten)]
     pub event: Event,
 }
@@ -40,14 +45,13 @@ pub struct Entry {
 /// A place in an agent's spool up to which its output has become events.
 ///
 /// `(epoch, offset)` is the record in which the next unread line of stdout begins, `skip` the bytes
-/// of that record's payload that belong to lines already read, and `n` how many events of the line
-/// beginning there are already durable.
+/// of that record's payload that belong to lines already read. The events of one line are one batch
+/// (see [`Entry::more`]), so a position never points into the middle of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Position {
     pub epoch: u32,
     pub offset: u64,
     pub skip: u32,
-    pub n: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -96,6 +100,8 @@ pub enum Event {
     JournalEntry { text: String },
     ApiRetried { attempt: u32, max: u32, status: Option<u16>, delay_s: f64 },
     Compacted { before: u64, after: u64 },
+    /// A checkpoint in output that holds nothing worth an event, so that the spool can be let go.
+    OutputRead {},
     /// We stopped reading (spool cap or full disk): silence is ours, not the agent's.
     BlockedByUs { on: bool },
     InterruptRequested { key: String, by: String },
@@ -133,6 +139,9 @@ pub struct Created {
     pub limits: Limits,
     #[serde(default)]
     pub worktree: Option<String>,
+    /// The branch its commits go to, as known when it was made.
+    #[serde(default)]
+    pub branch: Option<String>,
     pub journal: String,
     /// The dispatch whose agent asked for this one.
     #[serde(default)]
@@ -198,6 +207,8 @@ pub enum ExitCause {
     ShimLost,
     /// The shim died before the agent was released: nothing ever ran.
     NeverRan,
+    /// The program could not be executed, and trying again would not help.
+    CannotStart,
     #[serde(other)]
     Unknown,
 }

@@ -54,7 +54,7 @@ impl Fleet {
     }
 
     /// In order of creation.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Dispatch>> {
         self.order.iter().filter_map(|id| self.dispatches.get(id))
     }
 

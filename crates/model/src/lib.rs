@@ -8,11 +8,20 @@
 //!   output means, whatever CLI printed it.
 //! - [`dispatch`]: the state of one dispatch, folded from events; [`life`]: what to decide next.
 //! - [`fleet`]: all dispatches, folded; what `status` shows.
+//! - [`config`]: layers of settings and where each came from; [`role`]: who an agent is;
+//!   [`prompt`]: what it is told; [`journal`]: the file it and the harness write.
+//! - [`admission`]: who starts next; [`restart`]: who starts again, and when.
 
+pub mod admission;
 pub mod agent_event;
+pub mod config;
 pub mod dispatch;
 pub mod event;
 pub mod fleet;
 pub mod id;
-// life follows
+pub mod journal;
+pub mod life;
+pub mod prompt;
+pub mod restart;
 pub mod result;
+pub mod role;

@@ -11,6 +11,7 @@ pub const POINTS: &[&str] = &[
     "ledger.after_fsync",
     "gate.create_durable",
     "gate.create_replied",
+    "pool.look",
     "life.attempt_durable",
     "start.before_shim",
     "start.after_shim",

@@ -1,1 +1,18 @@
+//! What survives the process: events, the database projected from them, and files replaced whole.
+//!
+//! Architecture invariant: nothing here decides, and nothing here holds state that is not on disk
+//! first. Every call blocks; the ledger actor is the only writer and calls from a blocking thread.
+//!
+//! - [`events`]: `events.jsonl`, the truth. [`tail`]: reading it while someone appends.
+//! - [`db`]: `muleteer.db`, a projection that can always be thrown away and rebuilt.
+//! - [`atomic`]: files that are replaced whole or not at all.
+//! - [`catalog`]: every event once, as a sample and for `docs/events.md`.
 
+pub mod atomic;
+pub mod catalog;
+pub mod db;
+pub mod error;
+pub mod events;
+pub mod tail;
+
+pub use error::{AppendError, StoreError};

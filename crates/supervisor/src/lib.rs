@@ -1,1 +1,29 @@
+//! The actor tree: the only crate that knows ractor.
+//!
+//! - [`tree`]: the supervision tree as data, and [`branch`], the one actor that carries it out;
+//! - [`ledger`]: the only writer of events; [`daemon`]: start-up, which *is* recovery;
+//! - [`pool`], [`agent`]: admission, and one small subtree per dispatch;
+//! - [`gate`]: the socket people and agents talk to.
+//!
+//! Actors only carry out what `model` decides; a rule that can't be tested without a process is in
+//! the wrong place.
 
+#![allow(missing_debug_implementations)]
+
+pub mod agent;
+pub mod branch;
+pub mod context;
+pub mod daemon;
+pub mod gate;
+pub mod heartbeat;
+pub mod launch;
+pub mod ledger;
+pub mod paths;
+pub mod pool;
+pub mod projection;
+pub mod request;
+pub mod settings;
+pub mod tree;
+pub mod view;
+pub mod watch;
+pub mod worktree;

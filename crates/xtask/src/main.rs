@@ -1,1 +1,49 @@
-fn main() {}
+//! `cargo xtask`: what developers and CI run.
+
+#![allow(clippy::disallowed_methods)]
+
+mod crash;
+mod lint;
+mod test;
+
+use std::process::ExitCode;
+use xtask::{Failure, agents};
+
+const USAGE: &str = "\
+cargo xtask test [-- ARGS]   everything that must pass; ARGS go to the test binaries
+cargo xtask lint             formatting, clippy and docs, all without a warning
+cargo xtask crash [--seeds N] [--point NAME] [--seed S]
+                             kill -9 at every named point and at N seeded moments (default 200)
+cargo xtask agents           install the pinned agent CLIs and print where they are";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let task = args.next().unwrap_or_default();
+    let rest: Vec<String> = args.collect();
+    let outcome = match task.as_str() {
+        "test" => test::run(&rest),
+        "lint" => lint::run(),
+        "crash" => crash::run(&rest),
+        "agents" => print_agents(),
+        "" | "help" | "--help" | "-h" => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        other => {
+            eprintln!("xtask: no task `{other}`\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            ExitCode::from(4)
+        }
+    }
+}
+
+fn print_agents() -> Result<(), Failure> {
+    println!("claude {}", agents::install()?.claude().display());
+    Ok(())
+}

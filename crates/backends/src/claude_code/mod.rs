@@ -1,0 +1,157 @@
+//! Claude Code (`claude -p` with stream-json both ways): its command line.
+//!
+//! One process is one session of many turns. Prompts go in as user messages whose `uuid` is our
+//! prompt key; `--replay-user-messages` echoes each when it is taken, which is the receipt.
+//! Sessions stay on disk, since resuming them is how a crash is survived.
+
+mod parser;
+mod result;
+
+use crate::launch::Command;
+use crate::lines::LineParser;
+use crate::{
+    Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode,
+    find_program,
+};
+use serde_json::json;
+
+pub use result::session_is_unknown;
+
+/// What `backend: auto` looks for on PATH.
+pub const PROGRAM: &str = "claude";
+
+/// How to get it.
+pub const GET: &str = "npm install -g @anthropic-ai/claude-code";
+
+/// Variables by which one Claude Code tells another that it runs inside it; an agent of ours does not.
+pub const NESTING: [&str; 4] = [
+    "CLAUDECODE",
+    "CLAUDE_CODE_ENTRYPOINT",
+    "CLAUDE_CODE_DISABLE_FEEDBACK_SURVEY",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
+];
+
+const NAME: &str = "claude-code";
+
+/// The backend `claude-code`.
+#[derive(Debug, Clone, Copy)]
+pub struct ClaudeCode;
+
+impl Backend for ClaudeCode {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            multi_turn: true,
+            resumable: true,
+            structured: true,
+            receipts: true,
+            interrupt: Interrupt::ByStdin,
+        }
+    }
+
+    fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError> {
+        let mut argv = program(launch)?;
+        let mut files = Vec::new();
+        let mut flag = |words: &[&str]| argv.extend(words.iter().map(|word| (*word).to_string()));
+
+        flag(&["-p", "--output-format", "stream-json", "--input-format", "stream-json"]);
+        // stream-json output is refused without --verbose.
+        flag(&["--verbose", "--replay-user-messages"]);
+        // Nobody sits at a terminal to allow anything: what an agent may do is bounded around it.
+        flag(&["--permission-mode", "bypassPermissions"]);
+        // A person's own settings and hooks are theirs; a project's belong to the work.
+        flag(&["--setting-sources", "project"]);
+        if let Some(text) = launch.system_prompt_append.as_deref().filter(|text| !text.is_empty()) {
+            // In a file: arguments are public, and one argument holds at most 128 KiB.
+            let path = launch.agent_dir.join("claude/system-prompt.md");
+            flag(&["--append-system-prompt-file", &path.to_string_lossy()]);
+            files.push(LaunchFile { path, contents: text.to_string() });
+        }
+        if let Some(model) = &launch.model {
+            flag(&["--model", model]);
+        }
+        if let Some(turns) = launch.max_turns {
+            flag(&["--max-turns", &turns.to_string()]);
+        }
+        if let Some(budget) = launch.budget_usd {
+            flag(&["--max-budget-usd", &budget.to_string()]);
+        }
+        if let Some(schema) = &launch.result_schema {
+            flag(&["--json-schema", &schema.to_string()]);
+        }
+        match (&launch.resume, &launch.session_id) {
+            // A used id with --session-id is refused, so never both.
+            (Some(session), _) => flag(&["--resume", session]),
+            (None, Some(session)) => flag(&["--session-id", session]),
+            (None, None) => {}
+        }
+        argv.extend(launch.args.iter().cloned());
+
+        let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
+        let env_remove = NESTING.into_iter().filter(|name| !given(name)).map(str::to_string).collect();
+        Ok(CommandLine { argv, env: launch.env.clone(), env_remove, stdin: StdinMode::Open, files })
+    }
+
+    fn prompt(&self, key: &str, text: &str) -> Vec<u8> {
+        line(&json!({
+            "type": "user",
+            "message": {"role": "user", "content": text},
+            "parent_tool_use_id": null,
+            "session_id": "",
+            "uuid": key,
+        }))
+    }
+
+    fn interrupt(&self, key: &str) -> Option<Vec<u8>> {
+        Some(line(&json!({
+            "type": "control_request",
+            "request_id": key,
+            "request": {"subtype": "interrupt"},
+        })))
+    }
+
+    fn parser(&self) -> Box<dyn Parser> {
+        Box::new(LineParser::new(parser::StreamJson))
+    }
+}
+
+/// A stdin line that is not JSON kills the process, and JSON escapes every newline.
+fn line(value: &serde_json::Value) -> Vec<u8> {
+    let mut bytes = value.to_string().into_bytes();
+    bytes.push(b'\n');
+    bytes
+}
+
+/// The words before our flags: `claude`, or what stands in for it.
+fn program(launch: &LaunchSpec) -> Result<Vec<String>, BackendError> {
+    let words = match &launch.command {
+        None => vec![PROGRAM.to_string()],
+        Some(Command::Argv(words)) if !words.is_empty() => words.clone(),
+        Some(Command::Argv(_)) => {
+            return Err(BackendError::Incomplete {
+                backend: NAME,
+                what: "a program in its command",
+                hint: "backends.claude_code.command is an empty list: leave it out, or name the program first",
+            });
+        }
+        Some(Command::Shell(text)) if is_one_word(text) => vec![text.clone()],
+        // `exec`, so that the process we supervise is the agent and not a shell.
+        Some(Command::Shell(text)) => {
+            return Ok(["/bin/sh", "-c", &format!("exec {text} \"$@\""), PROGRAM].map(str::to_string).to_vec());
+        }
+    };
+    let path = launch.path.as_deref().map(str::as_ref);
+    let found = find_program(&words[0], path).ok_or_else(|| BackendError::ProgramMissing {
+        backend: NAME,
+        program: words[0].clone(),
+        get: "npm install -g @anthropic-ai/claude-code, or set backends.claude_code.command",
+    })?;
+    Ok(std::iter::once(found.to_string_lossy().into_owned()).chain(words.into_iter().skip(1)).collect())
+}
+
+fn is_one_word(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "/._-+@".contains(c))
+}

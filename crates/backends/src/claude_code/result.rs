@@ -1,0 +1,101 @@
+//! A `result` line: whether a turn succeeded, and if not, why.
+//!
+//! `is_error: false` is success and nothing else is: an API error comes as `subtype: "success",
+//! is_error: true`, and the exit code of a process that was interrupted is 0.
+
+use crate::text;
+use muleteer_model::agent_event::{ModelUsage, TurnError, TurnResult};
+use serde_json::Value;
+
+pub(super) fn read(value: &Value) -> TurnResult {
+    let ok = value.get("is_error").and_then(Value::as_bool) == Some(false);
+    let status = value.get("api_error_status").and_then(Value::as_u64).and_then(|s| u16::try_from(s).ok());
+    let said = said(value);
+    TurnResult {
+        ok,
+        error: (!ok).then(|| error(value, status, said.as_deref().unwrap_or_default())),
+        status,
+        cost_usd: value.get("total_cost_usd").and_then(Value::as_f64),
+        session_id: value.get("session_id").and_then(Value::as_str).map(str::to_string),
+        text: said.map(|said| text::tail(&said, text::RESULT_TEXT_LIMIT)),
+        structured: value.get("structured_output").filter(|doc| !doc.is_null()).cloned(),
+        per_model: per_model(value.get("modelUsage")),
+        per_model_turn: per_model(value.get("model_usage_since_last_result")),
+        keys: keys(value.get("user_message_uuids")),
+        num_turns: value.get("num_turns").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok()),
+    }
+}
+
+/// The session to resume is not on this machine: a new one is needed. Nothing was taken.
+pub fn session_is_unknown(result: &TurnResult) -> bool {
+    !result.ok && result.text.as_deref().is_some_and(|text| text.contains("No conversation found with session ID"))
+}
+
+/// The final text, or what went wrong where there is none.
+fn said(value: &Value) -> Option<String> {
+    if let Some(text) = value.get("result").and_then(Value::as_str) {
+        return Some(text.to_string());
+    }
+    let errors = value.get("errors")?.as_array()?;
+    let texts: Vec<_> = errors.iter().filter_map(Value::as_str).collect();
+    (!texts.is_empty()).then(|| texts.join("\n"))
+}
+
+fn error(value: &Value, status: Option<u16>, said: &str) -> TurnError {
+    let field = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
+    match field("subtype") {
+        "error_max_turns" => return TurnError::MaxTurns,
+        "error_max_budget_usd" => return TurnError::Budget,
+        "error_max_structured_output_retries" => return TurnError::StructuredOutput,
+        _ => {}
+    }
+    match field("terminal_reason") {
+        "max_turns" => return TurnError::MaxTurns,
+        "budget_exhausted" => return TurnError::Budget,
+        "structured_output_retry_exhausted" => return TurnError::StructuredOutput,
+        "aborted_tools" | "aborted_streaming" => return TurnError::Interrupted,
+        "prompt_too_long" => return TurnError::Context,
+        _ => {}
+    }
+    match status {
+        Some(401 | 403) => TurnError::Auth,
+        Some(429) => TurnError::RateLimit,
+        None if is_about_login(said) => TurnError::Auth,
+        _ if said.contains("Prompt is too long") => TurnError::Context,
+        Some(_) => TurnError::ApiError,
+        None if field("terminal_reason") == "api_error" => TurnError::ApiError,
+        None => TurnError::Other,
+    }
+}
+
+/// With no key at all no request is made, so there is no status to go by.
+fn is_about_login(said: &str) -> bool {
+    ["Not logged in", "Please run /login", "Invalid API key"].iter().any(|sign| said.contains(sign))
+}
+
+fn keys(value: Option<&Value>) -> Vec<String> {
+    let keys = value.and_then(Value::as_array).into_iter().flatten();
+    keys.filter_map(Value::as_str).map(str::to_string).collect()
+}
+
+/// In the order of the models' names: the CLI's own order may change between two lines.
+fn per_model(value: Option<&Value>) -> Vec<ModelUsage> {
+    let mut models: Vec<_> = value
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .map(|(model, usage)| {
+            let number = |key: &str| usage.get(key).and_then(Value::as_u64).unwrap_or_default();
+            ModelUsage {
+                model: model.clone(),
+                input: number("inputTokens"),
+                output: number("outputTokens"),
+                cache_read: number("cacheReadInputTokens"),
+                cache_write: number("cacheCreationInputTokens"),
+                cost_usd: usage.get("costUSD").and_then(Value::as_f64).unwrap_or_default(),
+            }
+        })
+        .collect();
+    models.sort_by(|a, b| a.model.cmp(&b.model));
+    models
+}

@@ -1,0 +1,60 @@
+//! What can be missing before an agent starts, and how to get it.
+
+use std::path::PathBuf;
+
+/// An agent that cannot be started as asked. Nothing has been started when it is returned.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BackendError {
+    #[error("backend {name:?} is not known")]
+    UnknownName { name: String, nearest: Option<&'static str> },
+    #[error("no agent CLI is on PATH")]
+    NothingInstalled,
+    #[error("{program:?}, which backend {backend} runs, is not on PATH")]
+    ProgramMissing { backend: &'static str, program: String, get: &'static str },
+    #[error("backend {backend} needs {what}")]
+    Incomplete { backend: &'static str, what: &'static str, hint: &'static str },
+    #[error("backend {backend} cannot {what}")]
+    Unsupported { backend: &'static str, what: &'static str },
+    #[error("{} is not an absolute path", path.display())]
+    Relative { path: PathBuf },
+}
+
+impl BackendError {
+    /// The name scripts test for (contract.md, "Exit codes").
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::UnknownName { .. } | Self::Incomplete { .. } | Self::Unsupported { .. } => "E_CONFIG_INVALID",
+            Self::NothingInstalled | Self::ProgramMissing { .. } | Self::Relative { .. } => "E_BACKEND_UNAVAILABLE",
+        }
+    }
+
+    /// What a person can do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::UnknownName { nearest: Some(nearest), .. } => {
+                format!("did you mean {nearest:?}? Known: auto, {}", crate::NAMES.join(", "))
+            }
+            Self::UnknownName { nearest: None, .. } => format!("known: auto, {}", crate::NAMES.join(", ")),
+            Self::NothingInstalled => format!(
+                "install Claude Code ({}), or name another agent: --backend subprocess --command 'CMD', \
+                 or --backend rehearsal for a scripted one",
+                crate::claude_code::GET
+            ),
+            Self::ProgramMissing { get, .. } => (*get).to_string(),
+            Self::Incomplete { hint, .. } => (*hint).to_string(),
+            Self::Unsupported { .. } => "choose another backend, or leave that option out".into(),
+            Self::Relative { .. } => "give the path from the root".into(),
+        }
+    }
+
+    pub(crate) fn unknown_name(name: &str) -> Self {
+        let asked = name.replace('_', "-").to_lowercase();
+        let nearest = crate::NAMES
+            .into_iter()
+            .map(|known| (strsim::damerau_levenshtein(&asked, known), known))
+            .filter(|(distance, known)| *distance <= 3 || known.starts_with(&asked) && asked.len() > 2)
+            .min()
+            .map(|(_, known)| known);
+        Self::UnknownName { name: name.to_string(), nearest }
+    }
+}

@@ -1,0 +1,121 @@
+//! What the supervisor tells a backend about one start, and what it gets back.
+
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// What a CLI can do. Decided per backend, not per start: the dispatch records it when it is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Takes further prompts on stdin while it lives.
+    pub multi_turn: bool,
+    /// A new process can go on with the session of a dead one.
+    pub resumable: bool,
+    /// Enforces a result schema itself and reports the document in `TurnResult.structured`.
+    pub structured: bool,
+    /// Echoes a prompt's key when it takes it (`prompt` event with `key`).
+    pub receipts: bool,
+    pub interrupt: Interrupt,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interrupt {
+    /// [`crate::Backend::interrupt`] gives the bytes; the process goes on living.
+    ByStdin,
+    /// SIGINT to the group; the process ends.
+    BySignal,
+}
+
+/// Everything a backend may need to know to start one agent process.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LaunchSpec {
+    /// The agent's working directory, absolute.
+    pub cwd: PathBuf,
+    /// `agents/<id>/` in the state directory, absolute: where files that only this agent reads go.
+    pub agent_dir: PathBuf,
+    /// The `muleteer` executable, absolute (`rehearsal` runs it).
+    pub muleteer: PathBuf,
+    /// The PATH the agent will get; programs are looked up there.
+    pub path: Option<String>,
+    pub model: Option<String>,
+    /// What is left of these limits: a resumed session gets what earlier processes did not use.
+    pub max_turns: Option<u32>,
+    pub budget_usd: Option<f64>,
+    /// The role's text, appended to the CLI's own system prompt.
+    pub system_prompt_append: Option<String>,
+    /// The session of a dead process to go on with.
+    pub resume: Option<String>,
+    /// The id a new session shall have (a UUID), where the CLI lets us choose.
+    pub session_id: Option<String>,
+    /// `--command` or `backends.<name>.command`: replaces the CLI's program, or is the agent.
+    pub command: Option<Command>,
+    /// `backends.<name>.args`, after our own.
+    pub args: Vec<String>,
+    /// `backends.<name>.env` and `--env`, in that order: set last, so they win over everything.
+    pub env: Vec<(String, String)>,
+    /// JSON schema of the result wanted.
+    pub result_schema: Option<Value>,
+    /// The scenario of a rehearsal, absolute.
+    pub scenario: Option<PathBuf>,
+}
+
+/// A command as people write it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
+pub enum Command {
+    /// Runs under `sh -c`.
+    Shell(String),
+    Argv(Vec<String>),
+}
+
+/// The process to start. Environment: what the supervisor passes to every agent, minus
+/// `env_remove`, plus `env`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandLine {
+    /// `argv[0]` is an absolute path. Holds no prompt and no secret: arguments are public.
+    pub argv: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub env_remove: Vec<String>,
+    pub stdin: StdinMode,
+    /// To be written (0600, whole, before the start; an existing one is replaced). Their directories
+    /// are made, 0700.
+    pub files: Vec<LaunchFile>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StdinMode {
+    /// Stays open for further prompts; closing it asks the agent to finish and go.
+    Open,
+    /// Closed after the first prompt: the agent reads to the end of file before it works.
+    CloseAfterPrompt,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaunchFile {
+    pub path: PathBuf,
+    pub contents: String,
+}
+
+/// The absolute path of `program` on `path`; a name with a `/` is taken as it is. Relative entries
+/// of PATH are skipped: they mean something else in the agent's directory.
+pub fn find_program(program: &str, path: Option<&OsStr>) -> Option<PathBuf> {
+    if program.contains('/') {
+        return Some(PathBuf::from(program)).filter(|path| is_executable(path));
+    }
+    std::env::split_paths(path?)
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join(program))
+        .find(|candidate| is_executable(candidate))
+}
+
+fn is_executable(path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    }
+    #[cfg(not(unix))]
+    {
+        path.is_file()
+    }
+}

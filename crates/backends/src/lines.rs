@@ -1,0 +1,150 @@
+//! Bytes to lines, in flat memory, whatever comes and however it is cut.
+
+use crate::text;
+use muleteer_model::agent_event::{AgentEvent, Timed};
+
+/// Longest line read as a whole. A screenshot or a document that an agent read comes back as one
+/// line of base64; what is longer than this becomes one `unknown` event with its beginning.
+pub const LINE_LIMIT: usize = 8 * 1024 * 1024;
+
+/// Room kept between lines; what a long line took beyond it is given back.
+const ROOM_KEPT: usize = 64 * 1024;
+
+/// A pure function from bytes to events, fed in pieces of any size.
+///
+/// Events depend on their own line only. So a parser made at any line boundary gives, for the rest
+/// of the stream, what the old one would have given.
+pub trait Parser: Send {
+    /// The lines completed by `bytes`, in order. An incomplete last line is kept for the next call.
+    fn push(&mut self, bytes: &[u8]) -> Vec<Line>;
+
+    /// The stream has ended: the last line, if it had no newline.
+    fn finish(&mut self) -> Vec<Line>;
+}
+
+/// What one line of stdout means.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// Bytes of stdout up to and including this line's newline, since the parser began.
+    pub consumed: u64,
+    /// Often one, several for a message of several parts, none for what is known to mean nothing
+    /// here (an empty line, an acknowledgement).
+    pub events: Vec<Timed>,
+    /// The line was longer than [`LINE_LIMIT`] and was not understood; its events hold its
+    /// beginning only.
+    pub raw_cut: bool,
+    /// The moment the line itself tells, in Unix seconds.
+    pub told_at: Option<f64>,
+}
+
+/// What one whole line (without its newline) means.
+pub(crate) trait Meaning: Send {
+    fn read(&self, line: &[u8]) -> Understood;
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Understood {
+    pub events: Vec<Timed>,
+    pub told_at: Option<f64>,
+}
+
+impl Understood {
+    pub fn one(event: AgentEvent) -> Self {
+        Self::from(vec![event])
+    }
+
+    pub fn unknown(raw: &[u8]) -> Self {
+        Self::one(AgentEvent::Unknown { raw: text::lossy(raw) })
+    }
+}
+
+impl From<Vec<AgentEvent>> for Understood {
+    fn from(events: Vec<AgentEvent>) -> Self {
+        Self { events: events.into_iter().map(|event| Timed { t: 0.0, event }).collect(), told_at: None }
+    }
+}
+
+/// Cuts bytes into lines and asks `M` what each means.
+#[derive(Debug)]
+pub(crate) struct LineParser<M> {
+    meaning: M,
+    /// The beginning of the incomplete line, at most [`LINE_LIMIT`] bytes of it.
+    partial: Vec<u8>,
+    /// More came than `partial` holds.
+    cut: bool,
+    /// Bytes of the incomplete line, kept or not.
+    pending: u64,
+    consumed: u64,
+    limit: usize,
+}
+
+impl<M: Meaning> LineParser<M> {
+    pub fn new(meaning: M) -> Self {
+        Self::with_limit(meaning, LINE_LIMIT)
+    }
+
+    pub fn with_limit(meaning: M, limit: usize) -> Self {
+        Self { meaning, partial: Vec::new(), cut: false, pending: 0, consumed: 0, limit }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        self.pending += bytes.len() as u64;
+        let room = self.limit - self.partial.len().min(self.limit);
+        self.cut |= bytes.len() > room;
+        self.partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    /// Ends the incomplete line, of which `last` is the end (newline included, if there was one).
+    fn end(&mut self, last: &[u8]) -> Line {
+        let newline = last.ends_with(b"\n");
+        // A line that came in one piece is read where it lies.
+        let whole = self.partial.is_empty() && !self.cut && last.len() <= self.limit;
+        self.consumed += self.pending + last.len() as u64;
+        let understood = if whole {
+            self.meaning.read(trim_end(last, newline))
+        } else {
+            self.keep(if newline { &last[..last.len() - 1] } else { last });
+            if self.cut {
+                Understood::unknown(&self.partial)
+            } else {
+                self.meaning.read(trim_end(&self.partial, false))
+            }
+        };
+        let line = Line {
+            consumed: self.consumed,
+            events: understood.events,
+            raw_cut: self.cut,
+            told_at: understood.told_at,
+        };
+        self.partial.clear();
+        self.partial.shrink_to(ROOM_KEPT);
+        self.cut = false;
+        self.pending = 0;
+        line
+    }
+}
+
+impl<M: Meaning> Parser for LineParser<M> {
+    fn push(&mut self, bytes: &[u8]) -> Vec<Line> {
+        let mut lines = Vec::new();
+        let mut rest = bytes;
+        while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
+            let (line, after) = rest.split_at(at + 1);
+            lines.push(self.end(line));
+            rest = after;
+        }
+        if !rest.is_empty() {
+            self.keep(rest);
+        }
+        lines
+    }
+
+    fn finish(&mut self) -> Vec<Line> {
+        if self.pending == 0 { vec![] } else { vec![self.end(b"")] }
+    }
+}
+
+fn trim_end(line: &[u8], newline: bool) -> &[u8] {
+    let line = if newline { &line[..line.len() - 1] } else { line };
+    line.strip_suffix(b"\r").unwrap_or(line)
+}

@@ -1,0 +1,88 @@
+//! A scripted agent: a real process that does what a scenario says (docs/rehearsal.md).
+//!
+//! Here are its command line, the [`scenario`] format, and the pure part of playing one
+//! ([`session`], [`step`]). The process itself is `muleteer rehearse`.
+
+pub mod scenario;
+pub mod session;
+pub mod step;
+mod vars;
+pub mod wire;
+
+pub use vars::{UnknownVariable, Vars};
+
+use crate::lines::LineParser;
+use crate::own_lines::{OwnLines, Plain};
+use crate::{Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode};
+
+const NAME: &str = "rehearsal";
+
+/// Where a rehearsed agent keeps its sessions.
+pub const DIR_VARIABLE: &str = "MULETEER_REHEARSAL_DIR";
+
+/// Names a scenario where no `--scenario` does.
+pub const SCENARIO_VARIABLE: &str = "MULETEER_SCENARIO";
+
+/// The backend `rehearsal`.
+#[derive(Debug, Clone, Copy)]
+pub struct Rehearsal;
+
+impl Backend for Rehearsal {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            multi_turn: true,
+            resumable: true,
+            structured: false,
+            receipts: true,
+            interrupt: Interrupt::ByStdin,
+        }
+    }
+
+    fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError> {
+        if launch.command.is_some() {
+            return Err(BackendError::Unsupported {
+                backend: NAME,
+                what: "run a command: it plays a scenario (--scenario FILE)",
+            });
+        }
+        for path in [&launch.muleteer, &launch.agent_dir].into_iter().chain(&launch.scenario) {
+            if !path.is_absolute() {
+                return Err(BackendError::Relative { path: path.clone() });
+            }
+        }
+        let mut argv = vec![launch.muleteer.to_string_lossy().into_owned(), "rehearse".to_string()];
+        let mut flag = |name: &str, value: &str| argv.extend([name.to_string(), value.to_string()]);
+        if let Some(scenario) = &launch.scenario {
+            flag("--scenario", &scenario.to_string_lossy());
+        }
+        if let Some(session) = &launch.resume {
+            flag("--resume", session);
+        } else if let Some(session) = &launch.session_id {
+            flag("--session-id", session);
+        }
+        if let Some(model) = &launch.model {
+            flag("--model", model);
+        }
+        argv.extend(launch.args.iter().cloned());
+        let folder = launch.agent_dir.join("rehearsal").to_string_lossy().into_owned();
+        let mut env = vec![(DIR_VARIABLE.to_string(), folder)];
+        env.extend(launch.env.iter().cloned());
+        Ok(CommandLine { argv, env, env_remove: vec![], stdin: StdinMode::Open, files: vec![] })
+    }
+
+    fn prompt(&self, key: &str, text: &str) -> Vec<u8> {
+        wire::line(&wire::Input::Prompt { key: Some(key.to_string()), text: text.to_string() })
+    }
+
+    fn interrupt(&self, _key: &str) -> Option<Vec<u8>> {
+        Some(wire::line(&wire::Input::Interrupt))
+    }
+
+    fn parser(&self) -> Box<dyn Parser> {
+        Box::new(LineParser::new(OwnLines { plain: Plain::Unknown }))
+    }
+}

@@ -1,0 +1,116 @@
+//! Reading a scenario, and the rules that its types cannot express.
+
+use super::{Ask, Crash, Scenario, ScenarioFault, Step, VERSION};
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+
+/// Signals a scenario may crash with.
+const SIGNALS: [&str; 5] = ["KILL", "SEGV", "ABRT", "TERM", "INT"];
+
+/// The same file again, for the places of its steps.
+#[derive(Deserialize)]
+struct Places {
+    turns: Vec<TurnPlaces>,
+    #[serde(default)]
+    otherwise: Vec<Spanned<serde::de::IgnoredAny>>,
+}
+
+#[derive(Deserialize)]
+struct TurnPlaces {
+    steps: Vec<Spanned<serde::de::IgnoredAny>>,
+}
+
+pub(super) fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioFault> {
+    let at = |line: u64, column: u64, message: String, hint: Option<String>| {
+        let snippet = line.checked_sub(1).and_then(|n| text.lines().nth(usize::try_from(n).ok()?));
+        // A very long line would hide the message; the place is told anyway.
+        let snippet = snippet.filter(|snippet| snippet.len() <= 200).map(str::to_string);
+        ScenarioFault { file: file.to_string(), line, column, message, hint, snippet }
+    };
+    let scenario: Scenario = serde_saphyr::from_str(text).map_err(|error| {
+        let (line, column) = error.location().map_or((0, 0), |place| (place.line(), place.column()));
+        let (message, hint) = explain(error.without_snippet());
+        at(line, column, message, hint)
+    })?;
+    if scenario.v != VERSION {
+        let message = format!("version {} of the format is not known", scenario.v);
+        return Err(at(0, 0, message, Some(format!("this build reads v: {VERSION}"))));
+    }
+    if scenario.turns.is_empty() {
+        return Err(at(0, 0, "there are no turns".into(), Some("a turn is `- steps: [...]`".into())));
+    }
+    // It was read once, so it can be read again; without places the faults are still named.
+    let places: Option<Places> = serde_saphyr::from_str(text).ok();
+    for (turn, steps) in scenario.turns.iter().map(|turn| &turn.steps).chain([&scenario.otherwise]).enumerate() {
+        let Some((step, message, hint)) = wrong_step(steps) else {
+            continue;
+        };
+        let place = places.as_ref().and_then(|places| {
+            let steps = places.turns.get(turn).map_or(&places.otherwise, |turn| &turn.steps);
+            Some(steps.get(step)?.referenced)
+        });
+        let (line, column) = place.map_or((0, 0), |place| (place.line(), place.column()));
+        return Err(at(line, column, message, Some(hint)));
+    }
+    Ok(scenario)
+}
+
+/// The first step that is well formed and makes no sense.
+fn wrong_step(steps: &[Step]) -> Option<(usize, String, String)> {
+    for (at, step) in steps.iter().enumerate() {
+        let fault = |message: &str, hint: &str| Some((at, message.to_string(), hint.to_string()));
+        match step {
+            Step::Result(_) | Step::InvalidResult(_) | Step::Fail(_) | Step::Exit(_) if at + 1 < steps.len() => {
+                return fault("the turn ends here, the steps behind it are never reached", "make it the last step");
+            }
+            Step::Crash(Crash { code: Some(_), signal: Some(_), .. }) => {
+                return fault("`crash` has both a code and a signal", "a process ends in one way");
+            }
+            Step::Crash(Crash { signal: Some(signal), .. }) if !SIGNALS.contains(&signal.as_str()) => {
+                return fault(&format!("signal {signal:?} is not known"), &format!("one of {}", SIGNALS.join(", ")));
+            }
+            Step::Crash(Crash { code: Some(0), .. }) => {
+                return fault("a crash with code 0 is none", "`exit: 0` ends the agent in good order");
+            }
+            Step::Ask(Ask { permission, question, .. }) if permission.is_some() == question.is_some() => {
+                return fault("`ask` wants either `permission` or `question`", "ask: {question: Which colour?}");
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+fn explain(error: &serde_saphyr::Error) -> (String, Option<String>) {
+    use serde_saphyr::Error as E;
+    match error {
+        E::SerdeUnknownField { field, expected, .. } => {
+            (format!("`{field}` is no key here"), Some(nearest(field, expected)))
+        }
+        E::SerdeUnknownVariant { variant, expected, .. } => {
+            (format!("`{variant}` is not known"), Some(nearest(variant, expected)))
+        }
+        E::SerdeMissingField { field, .. } => (format!("`{field}` is missing"), None),
+        E::SerdeInvalidType { unexpected, expected, .. } | E::SerdeInvalidValue { unexpected, expected, .. } => {
+            (format!("{unexpected} cannot stand here: {expected} is wanted"), None)
+        }
+        E::Message { msg, .. } => (msg.clone(), None),
+        other => {
+            let text = other.to_string();
+            (text.lines().next().unwrap_or_default().to_string(), None)
+        }
+    }
+}
+
+fn nearest(word: &str, expected: &[&'static str]) -> String {
+    let near = expected
+        .iter()
+        .map(|known| (strsim::damerau_levenshtein(word, known), known))
+        .filter(|(distance, known)| *distance <= 3.min(known.len() / 2 + 1))
+        .min();
+    let all = format!("known here: {}", expected.join(", "));
+    match near {
+        Some((_, known)) => format!("did you mean `{known}`? ({all})"),
+        None => all,
+    }
+}

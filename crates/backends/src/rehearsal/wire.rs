@@ -1,0 +1,50 @@
+//! What a rehearsed agent reads from its stdin: JSON lines.
+
+use serde::{Deserialize, Serialize};
+
+/// One line of stdin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Input {
+    Prompt {
+        /// Comes back in the `prompt` event. A key seen before is acknowledged, not worked on again.
+        #[serde(default)]
+        key: Option<String>,
+        text: String,
+    },
+    /// Ends the running turn, keeps the session.
+    Interrupt,
+    PermissionAnswer {
+        id: String,
+        #[serde(default = "yes")]
+        allow: bool,
+    },
+    Answer {
+        #[serde(default)]
+        id: String,
+        #[serde(default)]
+        text: String,
+    },
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The bytes of one line.
+pub fn line(input: &Input) -> Vec<u8> {
+    // Serializing texts and booleans cannot fail.
+    let mut bytes = serde_json::to_vec(input).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes
+}
+
+/// Reads one line. What is not one of ours is a prompt in plain text, so that a person can try a
+/// scenario with `echo "do it" | muleteer rehearse --scenario FILE`. `None` for an empty line.
+pub fn read(line: &str) -> Option<Input> {
+    let line = line.trim();
+    if line.is_empty() {
+        return None;
+    }
+    Some(serde_json::from_str(line).unwrap_or_else(|_| Input::Prompt { key: None, text: line.to_string() }))
+}

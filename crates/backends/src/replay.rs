@@ -1,0 +1,78 @@
+//! `muleteer parse BACKEND < FILE`: a backend's parser over what a CLI printed.
+
+use crate::{Backend, Line};
+use muleteer_model::agent_event::{AgentEvent, Timed};
+use std::io::{self, Read, Write};
+
+const CHUNK: usize = 64 * 1024;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ParseError {
+    #[error("cannot read what the agent printed")]
+    Read(#[source] io::Error),
+    #[error("cannot write the events")]
+    Write(#[source] io::Error),
+}
+
+/// Prints the events of `reader` as JSON lines (contract.md, "Streams for the monitors"). `t` counts
+/// from the first moment any line tells, and is 0 where a line tells none. Memory stays flat.
+///
+/// # Errors
+/// Only of reading and writing: no input is wrong.
+pub fn parse_all(backend: &dyn Backend, mut reader: impl Read, mut writer: impl Write) -> Result<(), ParseError> {
+    let mut parser = backend.parser();
+    let mut clock = Clock::default();
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let n = match reader.read(&mut chunk) {
+            Ok(n) => n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(ParseError::Read(error)),
+        };
+        let lines = if n == 0 { parser.finish() } else { parser.push(&chunk[..n]) };
+        for line in lines {
+            for event in clock.put(line) {
+                serde_json::to_writer(&mut writer, &event).map_err(|e| ParseError::Write(e.into()))?;
+                writer.write_all(b"\n").map_err(ParseError::Write)?;
+            }
+        }
+        if n == 0 {
+            return writer.flush().map_err(ParseError::Write);
+        }
+    }
+}
+
+/// Puts the moment an event was read (Unix seconds) to what the line could only tell absolutely.
+pub fn settle(event: &mut AgentEvent, unix_s: f64) {
+    if let AgentEvent::RateLimit { resets_in_s, resets_at: Some(at), .. } = event
+        && *resets_in_s == 0.0
+    {
+        *resets_in_s = (*at - unix_s).max(0.0);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Clock {
+    first: Option<f64>,
+    last: Option<f64>,
+}
+
+impl Clock {
+    fn put(&mut self, line: Line) -> Vec<Timed> {
+        let told = line.told_at.map(|at| {
+            self.last = Some(at);
+            at - *self.first.get_or_insert(at)
+        });
+        let mut events = line.events;
+        for timed in &mut events {
+            if let Some(t) = told {
+                // To the millisecond: that is what a line tells.
+                timed.t = (t.max(0.0) * 1000.0).round() / 1000.0;
+            }
+            if let Some(now) = self.last {
+                settle(&mut timed.event, now);
+            }
+        }
+        events
+    }
+}

@@ -1,0 +1,84 @@
+//! Any command as an agent: the prompt on stdin, lines on stdout.
+//!
+//! A line is output, unless it is a JSON object whose `type` is one of our agent events: then it is
+//! that event. `{"type":"result", …}` with the fields of a result is the agent's result.
+
+use crate::launch::Command;
+use crate::lines::LineParser;
+use crate::own_lines::{OwnLines, Plain};
+use crate::{
+    Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode, find_program,
+};
+
+const NAME: &str = "subprocess";
+
+/// The backend `subprocess`.
+#[derive(Debug, Clone, Copy)]
+pub struct Subprocess;
+
+impl Backend for Subprocess {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            multi_turn: false,
+            resumable: false,
+            structured: false,
+            receipts: false,
+            interrupt: Interrupt::BySignal,
+        }
+    }
+
+    fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError> {
+        let missing = BackendError::Incomplete {
+            backend: NAME,
+            what: "a command",
+            hint: "--command 'CMD', or backends.subprocess.command in the configuration",
+        };
+        let mut argv = match &launch.command {
+            Some(Command::Shell(text)) if !text.trim().is_empty() => {
+                let mut argv = ["/bin/sh", "-c", text].map(str::to_string).to_vec();
+                if !launch.args.is_empty() {
+                    // `$0` of the command, so that the configured arguments are its "$@".
+                    argv.push("sh".to_string());
+                }
+                argv
+            }
+            Some(Command::Argv(words)) if !words.is_empty() => {
+                let path = launch.path.as_deref().map(str::as_ref);
+                let found = find_program(&words[0], path).ok_or_else(|| BackendError::ProgramMissing {
+                    backend: NAME,
+                    program: words[0].clone(),
+                    get: "install it, or give the absolute path as the command's first word",
+                })?;
+                std::iter::once(found.to_string_lossy().into_owned()).chain(words.iter().skip(1).cloned()).collect()
+            }
+            _ => return Err(missing),
+        };
+        if launch.resume.is_some() {
+            return Err(BackendError::Unsupported { backend: NAME, what: "resume a session" });
+        }
+        argv.extend(launch.args.iter().cloned());
+        Ok(CommandLine {
+            argv,
+            env: launch.env.clone(),
+            env_remove: vec![],
+            stdin: StdinMode::CloseAfterPrompt,
+            files: vec![],
+        })
+    }
+
+    fn prompt(&self, _key: &str, text: &str) -> Vec<u8> {
+        text.as_bytes().to_vec()
+    }
+
+    fn interrupt(&self, _key: &str) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn parser(&self) -> Box<dyn Parser> {
+        Box::new(LineParser::new(OwnLines { plain: Plain::Output }))
+    }
+}

@@ -1,0 +1,222 @@
+//! What Claude Code really printed, read whole, byte by byte and cut at every place.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_backends::{Backend, Line, claude_code::ClaudeCode, parse_all};
+use muleteer_model::agent_event::{AgentEvent, TurnError, TurnResult};
+use std::path::PathBuf;
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/claude")
+}
+
+fn fixtures() -> Vec<(String, Vec<u8>)> {
+    let mut all: Vec<_> = std::fs::read_dir(folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ext| ext == "jsonl"))
+        .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), std::fs::read(path).unwrap()))
+        .collect();
+    all.sort();
+    assert!(all.len() > 50, "fixtures are missing");
+    all
+}
+
+fn fixture(name: &str) -> Vec<u8> {
+    std::fs::read(folder().join(format!("{name}.jsonl"))).unwrap()
+}
+
+fn parse<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Line> {
+    let mut parser = ClaudeCode.parser();
+    let mut lines: Vec<_> = pieces.into_iter().flat_map(|piece| parser.push(piece)).collect();
+    lines.extend(parser.finish());
+    lines
+}
+
+fn events(bytes: &[u8]) -> Vec<AgentEvent> {
+    parse([bytes]).into_iter().flat_map(|line| line.events).map(|timed| timed.event).collect()
+}
+
+fn results(name: &str) -> Vec<TurnResult> {
+    let of = |event| match event {
+        AgentEvent::Result(result) => Some(result),
+        _ => None,
+    };
+    events(&fixture(name)).into_iter().filter_map(of).collect()
+}
+
+/// The events of every fixture as `muleteer parse claude-code` prints them, long lines cut.
+#[test]
+fn every_fixture_is_understood() {
+    let groups: [(&str, &[&str]); 4] = [
+        ("failures", &["f", "g", "no", "bad", "ratelimit", "budget", "max"]),
+        ("sessions", &["resume", "streamin", "prompt", "killed", "sigint", "compact"]),
+        ("control", &["control", "permission", "hook", "mcp"]),
+        ("tasks", &["acceptEdits", "allowedTools", "basic", "json", "misc", "output"]),
+    ];
+    let mut unseen: Vec<_> = fixtures().into_iter().map(|(name, _)| name).collect();
+    for (group, prefixes) in groups {
+        let mut shown = String::new();
+        for (name, bytes) in fixtures() {
+            let Some((first, _)) = name.split_once('_').or(Some((name.as_str(), ""))) else { continue };
+            // `f401_…` belongs to `f`.
+            let kind = first.trim_end_matches(|c: char| c.is_ascii_digit());
+            if !prefixes.contains(&kind) {
+                continue;
+            }
+            unseen.retain(|other| *other != name);
+            let mut out = Vec::new();
+            parse_all(&ClaudeCode, bytes.as_slice(), &mut out).unwrap();
+            shown.push_str(&format!("== {name}\n"));
+            for line in String::from_utf8(out).unwrap().lines() {
+                let short: String = line.chars().take(360).collect();
+                shown.push_str(&short);
+                shown.push_str(if short.len() < line.len() { " …\n" } else { "\n" });
+            }
+        }
+        insta::assert_snapshot!(group, shown);
+    }
+    assert_eq!(unseen, Vec::<String>::new());
+}
+
+#[test]
+fn nothing_that_is_known_becomes_unknown() {
+    for (name, bytes) in fixtures() {
+        for event in events(&bytes) {
+            assert!(!matches!(event, AgentEvent::Unknown { .. }), "{name}: {event:?}");
+        }
+    }
+}
+
+#[test]
+fn byte_by_byte_is_the_same() {
+    for (name, bytes) in fixtures() {
+        assert_eq!(parse(bytes.chunks(1)), parse([bytes.as_slice()]), "{name}");
+    }
+}
+
+/// Every place for short streams, every 997th byte for long ones.
+#[test]
+fn cut_anywhere_is_the_same() {
+    for (name, bytes) in fixtures() {
+        let whole = parse([bytes.as_slice()]);
+        let step = if bytes.len() < 4000 { 1 } else { 997 };
+        for at in (0..=bytes.len()).step_by(step) {
+            let (left, right) = bytes.split_at(at);
+            assert_eq!(parse([left, right]), whole, "{name} cut at {at}");
+        }
+    }
+}
+
+/// After a crash the supervisor goes on at a line boundary with a new parser.
+#[test]
+fn a_new_parser_at_any_line_gives_what_the_old_one_would_have() {
+    for (name, bytes) in fixtures() {
+        let whole = parse([bytes.as_slice()]);
+        for (n, line) in whole.iter().enumerate() {
+            let rest = parse([&bytes[usize::try_from(line.consumed).unwrap()..]]);
+            let moved: Vec<_> = rest.into_iter().map(|l| Line { consumed: l.consumed + line.consumed, ..l }).collect();
+            assert_eq!(moved, whole[n + 1..], "{name} after line {n}");
+        }
+    }
+}
+
+#[test]
+fn consumed_counts_every_byte() {
+    for (name, bytes) in fixtures() {
+        let lines = parse([bytes.as_slice()]);
+        assert_eq!(lines.last().unwrap().consumed, bytes.len() as u64, "{name}");
+    }
+}
+
+/// The CLI's order of keys changes between two lines of the same kind.
+#[test]
+fn the_order_of_keys_means_nothing() {
+    fn reversed(value: serde_json::Value) -> serde_json::Value {
+        match value {
+            serde_json::Value::Object(map) => map.into_iter().rev().map(|(k, v)| (k, reversed(v))).collect(),
+            serde_json::Value::Array(items) => items.into_iter().map(reversed).collect(),
+            other => other,
+        }
+    }
+    for (name, bytes) in fixtures() {
+        for line in bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
+            let turned = reversed(serde_json::from_slice(line).unwrap()).to_string();
+            assert_eq!(events(turned.as_bytes()), events(line), "{name}");
+        }
+    }
+}
+
+#[test]
+fn why_a_turn_failed() {
+    use TurnError::{ApiError, Auth, Budget, Interrupted, MaxTurns, Other};
+    for (name, error, status) in [
+        ("f400", ApiError, Some(400)),
+        ("g_401_retries0", Auth, Some(401)),
+        ("f404", ApiError, Some(404)),
+        ("f500_default", ApiError, Some(500)),
+        ("f529_retries2", ApiError, Some(529)),
+        ("f_conn_refused", ApiError, None),
+        ("f_hang_api_timeout_5s", ApiError, None),
+        ("no_key", Auth, None),
+        ("max_turns", MaxTurns, None),
+        ("budget_exhausted", Budget, None),
+        ("sigint_tool", Interrupted, None),
+        ("control_interrupt", Interrupted, None),
+        ("bad_resume", Other, None),
+    ] {
+        let first = &results(name)[0];
+        assert_eq!((first.ok, first.error, first.status), (false, Some(error), status), "{name}");
+    }
+    let unknown: Vec<_> = fixtures()
+        .into_iter()
+        .filter(|(name, _)| results(name).iter().any(muleteer_backends::claude_code::session_is_unknown))
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(unknown, ["bad_resume"]);
+}
+
+#[test]
+fn success_is_told_by_is_error_alone() {
+    for name in ["basic_success", "json_schema", "compact_manual", "f529_then_ok", "f_hangmid_default"] {
+        assert!(results(name).iter().all(|result| result.ok && result.error.is_none()), "{name}");
+    }
+    // Neither of these ever printed a result: whoever waits for one must look at the exit too.
+    for name in ["sigint_wait", "f401"] {
+        assert_eq!(results(name), vec![], "{name}");
+    }
+}
+
+/// Totals go on from what the last process wrote when it ended in good order, so they are wrong
+/// after a kill; what was used since the last result never is.
+#[test]
+fn what_a_turn_cost_is_told_apart_from_the_total() {
+    let cost = |usage: &[muleteer_model::agent_event::ModelUsage]| usage.iter().map(|u| u.cost_usd).sum::<f64>();
+    for name in ["resume_2", "killed_in_a_tool_resumed"] {
+        let result = &results(name)[0];
+        assert!((cost(&result.per_model_turn) - 0.0008).abs() < 1e-9, "{name}: {result:?}");
+        assert!(cost(&result.per_model) > 0.001, "{name}: {result:?}");
+    }
+}
+
+#[test]
+fn a_prompt_the_session_holds_is_acknowledged_as_such() {
+    let prompts = |name: &str| -> Vec<(String, bool)> {
+        let of = |event| match event {
+            AgentEvent::Prompt { key, repeated, .. } => Some((key.unwrap(), repeated)),
+            _ => None,
+        };
+        events(&fixture(name)).into_iter().filter_map(of).collect()
+    };
+    let key = |n: u32| format!("00000000-0000-4000-8000-00000000000{n}");
+    assert_eq!(prompts("prompt_repeated"), [(key(1), false), (key(1), true)]);
+    assert_eq!(prompts("prompt_repeated_after_resume"), [(key(1), true), (key(2), false)]);
+    assert_eq!(prompts("prompt_folded_into_a_turn"), [(key(5), false), (key(6), false)]);
+    assert_eq!(results("prompt_folded_into_a_turn")[0].keys, [key(5), key(6)]);
+}
+
+#[test]
+fn a_structured_output_is_the_document() {
+    assert_eq!(results("json_schema")[0].structured, Some(serde_json::json!({"name": "bob", "n": 3})));
+    assert_eq!(results("json_schema_bad_then_text")[0].structured, None);
+}

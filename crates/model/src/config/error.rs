@@ -1,0 +1,157 @@
+//! What is wrong with a file a person wrote, and where: one type for configuration and roles, so
+//! that both read alike.
+
+use serde::Serialize;
+use std::fmt;
+
+/// The code every error of a configuration or role file carries (contract.md, "Exit codes": 2).
+pub const CODE: &str = "E_CONFIG_INVALID";
+
+/// One fault in a file (or a variable, or a flag) with its place, if it has one.
+///
+/// `Display` prints several lines: the message, the place, the line itself with a mark below the
+/// column, and the hint. Serialised, it is the body of the contract's `{"error": …}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConfigError {
+    pub code: &'static str,
+    pub message: String,
+    /// A path, or the name of the variable or flag the value came from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// From 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// From 1, in characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<u32>,
+    /// The line at fault, cut to a readable length.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snippet: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// Longest piece of a line shown; a minified file must not flood a terminal.
+const SNIPPET_CHARS: usize = 120;
+
+impl ConfigError {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self {
+            code: CODE,
+            message: message.into(),
+            file: None,
+            line: None,
+            column: None,
+            snippet: None,
+            hint: None,
+        }
+    }
+
+    pub(crate) fn with_hint(mut self, hint: Option<String>) -> Self {
+        self.hint = hint;
+        self
+    }
+
+    /// Sets the place, and takes the snippet from `text`, the whole file.
+    pub(crate) fn at(mut self, file: Option<&str>, text: &str, place: Option<Place>) -> Self {
+        self.file = file.map(str::to_string);
+        if let Some(Place { line, column }) = place {
+            self.line = Some(line);
+            self.column = Some(column);
+            let source = text.lines().nth(line as usize - 1).unwrap_or_default();
+            let source = source.replace(char::is_control, " ");
+            self.snippet = Some(source.chars().take(SNIPPET_CHARS).collect());
+        }
+        self
+    }
+
+    /// Takes the snippet from another text with the same line numbers.
+    pub(crate) fn in_text(self, text: &str) -> Self {
+        let place = self.line.zip(self.column).map(|(line, column)| Place { line, column });
+        let file = self.file.clone();
+        self.at(file.as_deref(), text, place)
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match (&self.file, self.line, self.column) {
+            (Some(file), Some(line), Some(column)) => write!(f, "\n  --> {file}:{line}:{column}")?,
+            (Some(file), ..) => write!(f, "\n  --> {file}")?,
+            (None, Some(line), Some(column)) => write!(f, "\n  --> line {line}, column {column}")?,
+            (None, ..) => {}
+        }
+        if let (Some(snippet), Some(line), Some(column)) = (&self.snippet, self.line, self.column) {
+            let number = line.to_string();
+            let margin = " ".repeat(number.len());
+            write!(f, "\n {margin} |\n {number} | {}", snippet.trim_end())?;
+            let before = column as usize - 1;
+            if before < SNIPPET_CHARS {
+                write!(f, "\n {margin} | {}^", " ".repeat(before))?;
+            }
+        }
+        if let Some(hint) = &self.hint {
+            write!(f, "\n  hint: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// A name nobody knows, with the nearest known one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no {kind} `{name}`")]
+pub struct NotFound {
+    /// `role`, `category`, `project`, …
+    pub kind: &'static str,
+    pub name: String,
+    /// "did you mean …", or the list of what there is.
+    pub hint: String,
+}
+
+impl NotFound {
+    pub fn new<'a>(kind: &'static str, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+        let known: Vec<&str> = known.into_iter().collect();
+        let hint = match nearest(name, known.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None if known.is_empty() => format!("no {kind} is known here"),
+            None => format!("known: {}", list(&known)),
+        };
+        Self { kind, name: name.into(), hint }
+    }
+}
+
+/// The known name nearest to a mistyped one, if one is near enough to be meant.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let folded = fold(name);
+    known
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(&folded, &fold(candidate)), candidate))
+        // A third of the letters wrong is still a typo; more is another word.
+        .filter(|(distance, candidate)| *distance <= 1.max(candidate.chars().count() / 3))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+fn fold(name: &str) -> String {
+    // An unbounded name would make the distance quadratic in what a file holds.
+    name.chars().filter(|c| !matches!(c, '_' | '-')).take(64).flat_map(char::to_lowercase).collect()
+}
+
+/// At most a dozen names, comma-separated.
+pub(crate) fn list(names: &[&str]) -> String {
+    let mut text = names.iter().take(12).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    if names.len() > 12 {
+        text.push_str(", …");
+    }
+    text
+}
+
+/// Where something stands in a file; both from 1, the column in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub line: u32,
+    pub column: u32,
+}

@@ -1,0 +1,218 @@
+//! Merging the layers, and checking what only the merged whole can tell.
+
+use super::decode::{Leaf, decode, dotted};
+use super::error::{ConfigError, NotFound, Place};
+use super::{Config, DEFAULT, ENV_PREFIX, Layer, Origin, Settings, Source, yaml};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Every effective leaf by its path, with the source it came from.
+type Leaves = BTreeMap<Vec<String>, Set>;
+
+#[derive(Debug, Clone)]
+struct Set {
+    value: Value,
+    place: Option<Place>,
+    /// Index into the ordered sources.
+    source: usize,
+}
+
+pub(super) fn load(sources: &[Source], env: &[(String, String)]) -> Result<Config, Vec<ConfigError>> {
+    let mut sources: Vec<Source> = std::iter::once(Source { layer: Layer::Default, file: None, text: DEFAULT.into() })
+        .chain(sources.iter().cloned())
+        .chain(env.iter().filter_map(|(name, value)| variable(name, value)))
+        .collect();
+    sources.sort_by_key(|source| source.layer);
+
+    let mut errors = vec![];
+    let mut leaves = Leaves::new();
+    for (index, source) in sources.iter().enumerate() {
+        match read(source) {
+            Ok(read) => read.into_iter().for_each(|leaf| set(&mut leaves, leaf, index)),
+            Err(faults) => errors.extend(faults),
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    complete_categories(&mut leaves);
+    let settings: Settings = serde_json::from_value(tree(&leaves)).map_err(|error| {
+        vec![ConfigError::new(format!("the layers do not fit together: {error}"))]
+    })?;
+    let faults: Vec<_> = faults(&settings).into_iter().map(|fault| fault.locate(&leaves, &sources)).collect();
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    Ok(Config { origins: origins(&leaves, &sources), settings })
+}
+
+fn read(source: &Source) -> Result<Vec<Leaf>, Vec<ConfigError>> {
+    let file = source.file.as_deref();
+    let generated = matches!(source.layer, Layer::Env | Layer::Flag);
+    let result = yaml::parse(&source.text, file)
+        .map_err(|error| vec![error])
+        .and_then(|root| decode::<Settings>(root, file, &source.text).map(|(_, leaves)| leaves));
+    result.map_err(|mut errors| {
+        // The text of a variable or flag is ours: only its name means something to a person.
+        for error in errors.iter_mut().filter(|_| generated) {
+            (error.line, error.column, error.snippet) = (None, None, None);
+        }
+        errors
+    })
+}
+
+/// `MULETEER_CONFIG__POOL__MAX_AGENTS` and its value as a source.
+fn variable(name: &str, value: &str) -> Option<Source> {
+    let parts: Vec<&str> = name.strip_prefix(ENV_PREFIX)?.split("__").collect();
+    // Names of variables are upper case for good: `BACKENDS__CODEX__ENV__NO_COLOR`.
+    let lower = |at: usize| !(at == 3 && parts[0].eq_ignore_ascii_case("backends") && parts[2].eq_ignore_ascii_case("env"));
+    let parts: Vec<String> = parts
+        .iter()
+        .enumerate()
+        .map(|(at, part)| if lower(at) { part.to_lowercase() } else { (*part).to_string() })
+        .collect();
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    Some(Source { layer: Layer::Env, file: Some(name.into()), text: nested(&parts, value) })
+}
+
+/// The YAML text of one value below a path of keys.
+pub(super) fn nested(parts: &[&str], value: &str) -> String {
+    let mut text = String::new();
+    for (depth, part) in parts.iter().enumerate() {
+        // A JSON string is a YAML key, whatever characters it holds.
+        let key = Value::String((*part).to_string()).to_string();
+        text.push_str(&format!("\n{}{key}:", "  ".repeat(depth)));
+    }
+    format!("{} {value}\n", text.trim_start_matches('\n'))
+}
+
+/// Puts a leaf over what weaker layers said. What it replaces may be a mapping where it is none, or
+/// the other way round; an empty mapping replaces nothing.
+fn set(leaves: &mut Leaves, leaf: Leaf, source: usize) {
+    let empty_map = leaf.value.as_object().is_some_and(Map::is_empty);
+    if empty_map && has(leaves, &leaf.path) {
+        return;
+    }
+    for shorter in 1..leaf.path.len() {
+        leaves.remove(&leaf.path[..shorter]);
+    }
+    leaves.retain(|path, _| !path.starts_with(&leaf.path));
+    leaves.insert(leaf.path, Set { value: leaf.value, place: leaf.place, source });
+}
+
+/// Whether anything is set at or below `path`.
+fn has(leaves: &Leaves, path: &[String]) -> bool {
+    leaves.range(path.to_vec()..).next().is_some_and(|(first, _)| first.starts_with(path))
+}
+
+/// What a category of the user's own leaves out is coding's: the one with limits. A new category
+/// must not mean "no limits" because someone set one key of it.
+fn complete_categories(leaves: &mut Leaves) {
+    let part = |text: &str| text.to_string();
+    let names: std::collections::BTreeSet<String> =
+        leaves.keys().filter(|path| path[0] == "categories").filter_map(|path| path.get(1).cloned()).collect();
+    let coding: Vec<(Vec<String>, Set)> = leaves
+        .iter()
+        .filter(|(path, _)| path.len() == 3 && path[0] == "categories" && path[1] == "coding")
+        .map(|(path, set)| (path.clone(), set.clone()))
+        .collect();
+    for name in names.iter().filter(|name| *name != "coding") {
+        leaves.remove(&[part("categories"), name.clone()][..]);
+        for (path, set) in &coding {
+            leaves.entry(vec![part("categories"), name.clone(), path[2].clone()]).or_insert_with(|| set.clone());
+        }
+    }
+}
+
+fn tree(leaves: &Leaves) -> Value {
+    let mut root = Map::new();
+    for (path, set) in leaves {
+        let Some((last, above)) = path.split_last() else { continue };
+        let mut at = &mut root;
+        for part in above {
+            let below = at.entry(part.clone()).or_insert_with(|| Value::Object(Map::new()));
+            // `set` keeps no leaf above another one.
+            let Value::Object(below) = below else { return Value::Null };
+            at = below;
+        }
+        at.insert(last.clone(), set.value.clone());
+    }
+    Value::Object(root)
+}
+
+fn origins(leaves: &Leaves, sources: &[Source]) -> Vec<Origin> {
+    let origin = |(path, set): (&Vec<String>, &Set)| {
+        let source = &sources[set.source];
+        let generated = matches!(source.layer, Layer::Env | Layer::Flag);
+        let place = set.place.filter(|_| !generated);
+        Origin {
+            key: dotted(path),
+            value: set.value.clone(),
+            layer: source.layer,
+            file: source.file.clone(),
+            line: place.map(|place| place.line),
+            column: place.map(|place| place.column),
+        }
+    };
+    leaves.iter().map(origin).collect()
+}
+
+/// Something wrong with a value that fits its type.
+struct ValueFault {
+    path: Vec<String>,
+    message: String,
+    hint: Option<String>,
+}
+
+impl ValueFault {
+    fn locate(self, leaves: &Leaves, sources: &[Source]) -> ConfigError {
+        let error = ConfigError::new(format!("`{}`: {}", dotted(&self.path), self.message)).with_hint(self.hint);
+        let Some(set) = leaves.get(&self.path) else { return error };
+        let source = &sources[set.source];
+        let generated = matches!(source.layer, Layer::Env | Layer::Flag);
+        error.at(source.file.as_deref(), &source.text, set.place.filter(|_| !generated))
+    }
+}
+
+fn faults(settings: &Settings) -> Vec<ValueFault> {
+    let mut faults = vec![];
+    let mut wanted = |ok: bool, path: &[&str], message: &str| {
+        if !ok {
+            let path = path.iter().map(|part| (*part).to_string()).collect();
+            faults.push(ValueFault { path, message: message.into(), hint: None });
+        }
+    };
+    for (name, category) in &settings.categories {
+        let at = |key: &'static str| ["categories", name.as_str(), key];
+        wanted(category.inactivity_timeout.as_secs() >= 1, &at("inactivity_timeout"), "at least one second is wanted");
+        wanted(category.timeout.is_none_or(|t| t.as_secs() >= 1), &at("timeout"), "at least one second is wanted");
+        wanted(category.max_turns != Some(0), &at("max_turns"), "at least 1 is wanted, or null for no limit");
+        wanted(category.max_restarts <= 1000, &at("max_restarts"), "at most 1000 are possible");
+        let budget = category.budget_usd.is_none_or(|usd| usd.is_finite() && usd > 0.0);
+        wanted(budget, &at("budget_usd"), "more than 0 is wanted, or null for no limit");
+    }
+    let pool = &settings.pool;
+    wanted((1..=1000).contains(&pool.max_agents), &["pool", "max_agents"], "1 to 1000 are possible");
+    wanted(pool.max_depth <= 100, &["pool", "max_depth"], "0 to 100 are possible");
+    let agent = &settings.run.agent;
+    let positive = "at least 1 is wanted";
+    wanted(agent.max_concurrency >= 1, &["run", "agent", "max_concurrency"], positive);
+    wanted(agent.timeout_per_bead.as_secs() >= 1, &["run", "agent", "timeout_per_bead"], "at least one second is wanted");
+    let phases = &settings.run.phases;
+    wanted(phases.maintain.n >= 1, &["run", "phases", "maintain", "n"], positive);
+    wanted(phases.maintain.max_concurrency >= 1, &["run", "phases", "maintain", "max_concurrency"], positive);
+    wanted(phases.judge.max_iterations >= 1, &["run", "phases", "judge", "max_iterations"], positive);
+    wanted(!settings.run.target_branch.is_empty(), &["run", "target_branch"], "a branch, or `auto`, is wanted");
+    let variable = |name: &str| !name.is_empty() && !name.contains(['=', '\0', ' ']);
+    wanted(settings.env.pass.iter().all(|name| variable(name)), &["env", "pass"], "names of variables are wanted, without values");
+    let categories = || settings.categories.keys().map(String::as_str);
+    for name in settings.models.overrides.keys().filter(|name| !settings.categories.contains_key(*name)) {
+        let unknown = NotFound::new("category", name, categories());
+        faults.push(ValueFault {
+            path: vec!["models".into(), "overrides".into(), name.clone()],
+            message: unknown.to_string(),
+            hint: Some(unknown.hint),
+        });
+    }
+    faults
+}

@@ -1,0 +1,273 @@
+//! What people write, and what they are told when it is wrong.
+
+use super::*;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+fn user(text: &str) -> Source {
+    Source::new(Layer::User, "/home/ann/.config/muleteer/config.yaml", text)
+}
+
+fn project(text: &str) -> Source {
+    Source::new(Layer::Project, "/work/shop/.muleteer/config.yaml", text)
+}
+
+fn ok(sources: &[Source]) -> Config {
+    load(sources, &[]).unwrap_or_else(|errors| panic!("{}", shown(&errors)))
+}
+
+fn shown(errors: &[ConfigError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n\n")
+}
+
+fn fails(text: &str) -> Vec<ConfigError> {
+    load(&[user(text)], &[]).expect_err(text)
+}
+
+fn vars(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string())).collect()
+}
+
+#[test]
+fn the_defaults_are_the_references() {
+    let config = Config::defaults().unwrap_or_else(|errors| panic!("{}", shown(&errors)));
+    for (name, silence, budget, turns) in
+        [("coding", 300, Some(10.0), Some(100)), ("conversational", 180, None, None), ("research", 420, Some(10.0), Some(100))]
+    {
+        let limits = config.category(name).unwrap().limits();
+        assert_eq!((limits.inactivity_timeout_s, limits.budget_usd, limits.max_turns), (silence, budget, turns), "{name}");
+    }
+    assert_eq!((config.pool.max_agents, config.pool.max_depth, config.backend), (8, 3, BackendChoice::Auto));
+    assert_eq!(config.run.agent.timeout_per_bead.as_secs(), 900);
+}
+
+/// Otherwise a `Default` of Rust, a zero mostly, would reach a user.
+#[test]
+fn every_key_has_its_value_in_the_default_file() {
+    fn leaves(value: &Value, path: &str, out: &mut Vec<String>) {
+        match value {
+            Value::Object(map) if !map.is_empty() => {
+                map.iter().for_each(|(key, value)| leaves(value, &format!("{path}.{key}"), out));
+            }
+            _ => out.push(path.trim_start_matches('.').to_string()),
+        }
+    }
+    let config = Config::defaults().unwrap();
+    let mut keys = vec![];
+    leaves(&config.to_json(), "", &mut keys);
+    for key in keys {
+        assert!(config.origin(&key).is_some(), "{key} is not in default.yaml");
+    }
+    assert!(config.origins().iter().all(|origin| origin.layer == Layer::Default && origin.line.is_some()));
+}
+
+#[test]
+fn layers_merge_by_key_and_every_value_knows_its_line() {
+    let config = load(
+        &[
+            project("pool: {max_agents: 2}\ncategories:\n  coding:\n    inactivityTimeout: 15m\n"),
+            user("pool:\n  maxAgents: 4\n  max_depth: 1\ncategories:\n  coding: {budget_usd: null}\n"),
+            Source::new(Layer::File, "extra.yaml", "env: {pass: [CI]}\n"),
+            Source::flag("pool.max_agents", "7"),
+        ],
+        &vars(&[("MULETEER_CONFIG__POOL__MAX_AGENTS", "3"), ("MULETEER_CONFIG__MODELS__DEFAULT", "opus"), ("PATH", "/bin")]),
+    )
+    .unwrap();
+    let coding = config.category("coding").unwrap();
+    assert_eq!((coding.inactivity_timeout.as_secs(), coding.budget_usd, coding.max_turns), (900, None, Some(100)));
+    assert_eq!((config.pool.max_agents, config.pool.max_depth), (7, 1));
+
+    let from = |key: &str| {
+        let origin = config.origin(key).unwrap();
+        (origin.layer, origin.file.as_deref(), origin.line, origin.column)
+    };
+    let (ann, shop) = (Some("/home/ann/.config/muleteer/config.yaml"), Some("/work/shop/.muleteer/config.yaml"));
+    assert_eq!(from("pool.max_agents"), (Layer::Flag, Some("flag pool.max_agents"), None, None));
+    assert_eq!(from("pool.max_depth"), (Layer::User, ann, Some(3), Some(14)));
+    assert_eq!(from("categories.coding.inactivity_timeout"), (Layer::Project, shop, Some(4), Some(24)));
+    assert_eq!(from("categories.coding.budget_usd"), (Layer::User, ann, Some(5), Some(24)));
+    assert_eq!(from("env.pass"), (Layer::File, Some("extra.yaml"), Some(1), Some(13)));
+    assert_eq!(from("models.default"), (Layer::Env, Some("MULETEER_CONFIG__MODELS__DEFAULT"), None, None));
+    assert_eq!(from("categories.coding.max_turns").0, Layer::Default);
+    assert_eq!(config.origin("categories.coding.inactivity_timeout").unwrap().value, json!("15m"));
+    assert_eq!(config.to_json()["categories"]["coding"]["inactivity_timeout"], json!(900));
+}
+
+#[test]
+fn variables_reach_every_key() {
+    let config = load(
+        &[],
+        &vars(&[
+            ("MULETEER_CONFIG__ENV__PASS", "[A, B]"),
+            ("MULETEER_CONFIG__BACKENDS__CLAUDE_CODE__ENV__NO_COLOR", "1"),
+            ("MULETEER_CONFIG__BACKENDS__SUBPROCESS__COMMAND", "[python3, agent.py]"),
+            ("MULETEER_CONFIG__PROJECTS__SHOP", "/work/shop"),
+            ("MULETEER_CONFIG__CATEGORIES__CODING__INACTIVITY_TIMEOUT", "1h30m"),
+        ]),
+    )
+    .unwrap();
+    assert_eq!(config.env.pass, ["A", "B"]);
+    assert_eq!(config.backends.claude_code.env["NO_COLOR"], "1");
+    assert_eq!(config.backends.subprocess.command, Some(Command::Argv(vec!["python3".into(), "agent.py".into()])));
+    assert_eq!(config.project_path("shop", None), Some("/work/shop".into()));
+    assert_eq!(config.category("coding").unwrap().inactivity_timeout.as_secs(), 5400);
+
+    let errors = load(&[], &vars(&[("MULETEER_CONFIG__POOL__MAX_AGENT", "4")])).unwrap_err();
+    insta::assert_snapshot!("a_wrong_variable", shown(&errors));
+}
+
+#[test]
+fn a_category_of_ones_own_has_codings_limits() {
+    let config = ok(&[user("categories:\n  ops: {max_turns: 5}\n  docs:\n")]);
+    let ops = config.category("ops").unwrap();
+    assert_eq!((ops.max_turns, ops.budget_usd, ops.inactivity_timeout.as_secs()), (Some(5), Some(10.0), 300));
+    assert_eq!(config.category("docs").unwrap(), config.category("coding").unwrap());
+    let unknown = config.category("codng").unwrap_err();
+    assert_eq!((unknown.to_string(), unknown.hint), ("no category `codng`".into(), "did you mean `coding`?".into()));
+}
+
+#[test]
+fn a_project_is_a_path_or_a_mapping() {
+    let layers = [
+        user("projects:\n  shop: ~/shop\n  tools: src/tools\n  My-App: {path: /srv/app}\n"),
+        project("projects: {web: ../web, shop: {path: here}}\n"),
+    ];
+    let config = ok(&layers);
+    let path = |name: &str| config.project_path(name, Some(Path::new("/home/ann"))).unwrap().display().to_string();
+    assert_eq!(path("My-App"), "/srv/app");
+    assert_eq!(path("tools"), "/home/ann/.config/muleteer/src/tools");
+    assert_eq!(path("web"), "/work/shop/../web");
+    assert_eq!(path("shop"), "/work/shop/here");
+    assert_eq!(ok(&layers[..1]).project_path("shop", Some(Path::new("/home/ann"))), Some("/home/ann/shop".into()));
+}
+
+#[test]
+fn spellings_of_the_references_are_read() {
+    let config = ok(&[user(
+        "backend: claude_code\nbackends: {claude-code: {command: /opt/claude}}\n\
+         run: {agent: {maxConcurrency: 2, timeoutPerBead: 60}, phases: {judge: {on_complete: none}}}\n\
+         pool:\nadapters: {slack: {botName: Mule}, web: {}}\ntelemetry: {endpoint: 'http://localhost:4318'}\n",
+    )]);
+    assert_eq!(config.backend, BackendChoice::ClaudeCode);
+    assert_eq!(config.backends.claude_code.command, Some(Command::Text("/opt/claude".into())));
+    assert_eq!(config.run.phases.judge.on_complete, OnComplete::None);
+    assert_eq!(config.pool.max_agents, 8, "an empty section changes nothing");
+    assert_eq!(config.adapters["slack"], json!({"botName": "Mule"}));
+    assert_eq!(config.adapters["web"], json!({}));
+}
+
+#[test]
+fn the_most_specific_model_wins() {
+    let config = ok(&[user("models:\n  default: base\n  overrides: {coding: strong}\n")]);
+    let model = |flag, role, category| {
+        let (model, source) = resolve_model(flag, role, category, &config);
+        format!("{} ({})", model.unwrap_or_default(), source.as_str())
+    };
+    assert_eq!(model(Some("mine"), Some("its"), "coding"), "mine (flag)");
+    assert_eq!(model(None, Some("its"), "coding"), "its (role)");
+    assert_eq!(model(None, None, "coding"), "strong (category)");
+    assert_eq!(model(None, None, "research"), "base (default)");
+    assert_eq!(resolve_model(None, None, "coding", &Config::defaults().unwrap()), (None, ModelSource::Default));
+}
+
+#[test]
+fn an_error_says_where_and_what_to_do() {
+    let text = "\
+pool:
+  max_agnets: 4
+  max_depth: four
+categories:
+  coding:
+    inactivity_timeout: 5 minutes
+    budget_usd: -1
+    result: maybe
+backend: claud-code
+projects:
+  shop: {pth: /x}
+env:
+  pass: [A, [B]]
+models:
+  default: 3.5
+";
+    insta::assert_snapshot!("every_fault_of_a_file", shown(&fails(text)));
+    insta::assert_snapshot!("a_value_out_of_range", shown(&fails("pool: {max_agents: 0}\nmodels: {overrides: {codng: x}}\n")));
+}
+
+#[test]
+fn broken_yaml_is_located() {
+    for (name, text) in [
+        ("unclosed", "pool: {max_agents: 4\n"),
+        ("tab", "pool:\n\tmax_agents: 4\n"),
+        ("twice", "pool: {max_agents: 4}\npool: {max_agents: 5}\n"),
+        ("no_mapping", "- a\n- b\n"),
+        ("two_documents", "pool: {max_agents: 4}\n---\npool: {max_agents: 5}\n"),
+        ("two_spellings", "pool: {max_agents: 4, maxAgents: 5}\n"),
+    ] {
+        insta::assert_snapshot!(format!("broken_{name}"), shown(&fails(text)));
+    }
+}
+
+#[test]
+fn an_empty_file_says_nothing() {
+    for text in ["", "\n", "# pool: {max_agents: 1}\n", "---\n", "{}\n", "~\n"] {
+        assert_eq!(ok(&[user(text)]).to_json(), Config::defaults().unwrap().to_json(), "{text:?}");
+    }
+}
+
+#[test]
+fn an_alias_bomb_is_refused_at_once() {
+    let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+    for level in 1..12 {
+        let before = format!("*a{}, ", level - 1).repeat(10);
+        bomb.push_str(&format!("a{level}: &a{level} [{}]\n", before.trim_end_matches(", ")));
+    }
+    // A tenth of a second in truth; without the budget it does not end at all.
+    let began = Instant::now();
+    let errors = fails(&bomb);
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(errors[0].message.contains("not valid YAML"), "{}", shown(&errors));
+}
+
+#[test]
+fn huge_and_deep_files_are_refused_at_once() {
+    let began = Instant::now();
+    let long = format!("projects:\n{}", (0..200_000).map(|n| format!("  p{n}: /p\n")).collect::<String>());
+    assert!(shown(&fails(&long)).contains("at most"), "too long");
+    let many = format!("projects: {{{}}}\n", (0..20_000).map(|n| format!("p{n}: /p, ")).collect::<String>());
+    assert!(shown(&fails(&many)).contains("not valid YAML"), "too many");
+    let deep = format!("adapters: {}{}\n", "[".repeat(5_000), "]".repeat(5_000));
+    assert!(shown(&fails(&deep)).contains("not valid YAML"), "too deep");
+    let wide = format!("backend: {}\n", "x".repeat(500_000));
+    assert!(shown(&fails(&wide)).len() < 2_000, "an error is short whatever the file holds");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[test]
+fn aliases_and_merge_keys_work_in_measure() {
+    let config = ok(&[user("categories:\n  a: &a {max_turns: 5, budget_usd: 1}\n  b: {<<: *a, max_turns: 6}\n  c: *a\n")]);
+    let b = config.category("b").unwrap();
+    assert_eq!((b.max_turns, b.budget_usd), (Some(6), Some(1.0)));
+    assert_eq!(config.category("c").unwrap().max_turns, Some(5));
+}
+
+#[test]
+fn the_generated_schema_is_up_to_date() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/schema.json");
+    let mut now = serde_json::to_string_pretty(&schema()).unwrap();
+    now.push('\n');
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        std::fs::write(path, &now).unwrap();
+    }
+    let checked_in = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(checked_in == now, "run `UPDATE_SCHEMA=1 cargo test -p muleteer-model schema` and commit config/schema.json");
+}
+
+proptest::proptest! {
+    /// Nothing a person could type panics, and an error is never without words.
+    #[test]
+    fn no_text_panics(text in "([a-z_]{1,8}|[:\\-{}\\[\\],&*!|>'\"#%@`~ \n\t]|pool|max_agents|[0-9.]{1,4}|null){0,40}") {
+        if let Err(errors) = load(&[user(&text)], &[]) {
+            proptest::prop_assert!(!errors.is_empty() && errors.iter().all(|error| !error.message.is_empty()));
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The typed configuration (contract.md, "Configuration keys"). Every field has its value from
+//! `config/default.yaml`; the `Default` implementations here only let one layer leave keys out and
+//! never reach a user.
+
+use super::span::Span;
+use crate::event::Limits;
+use schemars::JsonSchema;
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Everything a configuration file may say.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The agent CLI used where neither a flag nor the role names one.
+    pub backend: BackendChoice,
+    /// Limits shared by the roles of a category. Keys left out of a category of your own are
+    /// `coding`'s.
+    pub categories: BTreeMap<String, Category>,
+    pub models: Models,
+    pub pool: Pool,
+    pub backends: Backends,
+    pub env: EnvRules,
+    /// Names for directories.
+    pub projects: BTreeMap<String, Project>,
+    /// The spec run.
+    pub run: Run,
+    /// By adapter; read by the adapter itself.
+    pub adapters: BTreeMap<String, Value>,
+    pub telemetry: BTreeMap<String, Value>,
+    pub retention: BTreeMap<String, Value>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum BackendChoice {
+    /// What is found on PATH.
+    #[default]
+    Auto,
+    ClaudeCode,
+    Codex,
+    Acp,
+    Subprocess,
+    Rehearsal,
+}
+
+impl BackendChoice {
+    pub const ALL: [Self; 6] =
+        [Self::Auto, Self::ClaudeCode, Self::Codex, Self::Acp, Self::Subprocess, Self::Rehearsal];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::ClaudeCode => "claude-code",
+            Self::Codex => "codex",
+            Self::Acp => "acp",
+            Self::Subprocess => "subprocess",
+            Self::Rehearsal => "rehearsal",
+        }
+    }
+
+    /// Takes `claude-code`, `claude_code` and `claudeCode`.
+    ///
+    /// # Errors
+    /// An unknown name, with the nearest known one.
+    pub fn parse(name: &str) -> Result<Self, super::NotFound> {
+        let wanted = super::canonical(name);
+        Self::ALL
+            .into_iter()
+            .find(|choice| super::canonical(choice.as_str()) == wanted)
+            .ok_or_else(|| super::NotFound::new("backend", name, Self::ALL.map(Self::as_str)))
+    }
+}
+
+impl fmt::Display for BackendChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Category {
+    /// Silence longer than this, with no evidence of life, is a stall.
+    pub inactivity_timeout: Span,
+    /// Counted attempts after a crash before the dispatch has failed.
+    pub max_restarts: u32,
+    /// Of one dispatch; null for none.
+    pub budget_usd: Option<f64>,
+    /// Model turns of one dispatch; null for no limit.
+    pub max_turns: Option<u32>,
+    /// Awake time from the first attempt's start; null for none.
+    pub timeout: Option<Span>,
+    /// What follows a crash.
+    pub on_crash: OnCrash,
+    /// A validated result is asked of the agent.
+    pub result: bool,
+}
+
+impl Category {
+    /// The limits of a dispatch in this category, before flags override them.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            budget_usd: self.budget_usd,
+            max_turns: self.max_turns,
+            timeout_s: self.timeout.map(Span::as_secs),
+            inactivity_timeout_s: self.inactivity_timeout.as_secs(),
+            max_restarts: self.max_restarts,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnCrash {
+    /// Resume the session, up to `max_restarts` times, with growing pauses.
+    #[default]
+    Resume,
+    /// Block and ask a person.
+    Ask,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Models {
+    /// Null leaves the choice to the agent CLI.
+    pub default: Option<String>,
+    /// By category; a role's own `model` and `--model` win.
+    pub overrides: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pool {
+    /// Agents alive at once; further dispatches wait in order.
+    pub max_agents: u32,
+    /// How deep agents may dispatch agents; 0: not at all.
+    pub max_depth: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Backends {
+    pub claude_code: Backend,
+    pub codex: Backend,
+    pub acp: Backend,
+    pub subprocess: Backend,
+    pub rehearsal: Backend,
+}
+
+impl Backends {
+    /// `None` for [`BackendChoice::Auto`], which is no backend yet.
+    pub fn get(&self, choice: BackendChoice) -> Option<&Backend> {
+        Some(match choice {
+            BackendChoice::Auto => return None,
+            BackendChoice::ClaudeCode => &self.claude_code,
+            BackendChoice::Codex => &self.codex,
+            BackendChoice::Acp => &self.acp,
+            BackendChoice::Subprocess => &self.subprocess,
+            BackendChoice::Rehearsal => &self.rehearsal,
+        })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Backend {
+    /// The program, if not the one on PATH. For `subprocess`: text runs under `sh -c`, a list is
+    /// the argument vector.
+    pub command: Option<Command>,
+    /// Added after the arguments Muleteer gives.
+    pub args: Vec<String>,
+    /// Set for this backend's agents.
+    pub env: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Command {
+    Text(String),
+    Argv(Vec<String>),
+}
+
+/// By hand: a derived untagged enum says only that nothing fitted, not what and where.
+impl<'de> Deserialize<'de> for Command {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextOrList;
+        impl<'de> Visitor<'de> for TextOrList {
+            type Value = Command;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a command (text, or a list of arguments)")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Command, E> {
+                Ok(Command::Text(text.into()))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Command, A::Error> {
+                let argv = Vec::<String>::deserialize(de::value::SeqAccessDeserializer::new(seq))?;
+                if argv.is_empty() {
+                    return Err(de::Error::custom("the list is empty: its first item is the program"));
+                }
+                Ok(Command::Argv(argv))
+            }
+        }
+        deserializer.deserialize_any(TextOrList)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct EnvRules {
+    /// Variables let through to agents beside the built-in list.
+    pub pass: Vec<String>,
+}
+
+/// A directory with a name: its path, or a mapping with `path`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Project {
+    Path(String),
+    Full(ProjectSettings),
+}
+
+impl Project {
+    /// As it was written; see [`super::Config::project_path`].
+    pub fn path(&self) -> &str {
+        match self {
+            Self::Path(path) => path,
+            Self::Full(full) => &full.path,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Project {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PathOrMap;
+        impl<'de> Visitor<'de> for PathOrMap {
+            type Value = Project;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a path, or a mapping with `path`")
+            }
+            fn visit_str<E: de::Error>(self, path: &str) -> Result<Project, E> {
+                Ok(Project::Path(path.into()))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Project, A::Error> {
+                ProjectSettings::deserialize(de::value::MapAccessDeserializer::new(map)).map(Project::Full)
+            }
+        }
+        deserializer.deserialize_any(PathOrMap)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProjectSettings {
+    pub path: String,
+}
+
+/// Keys of the spec run (reference: spec run, "Configuration").
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Run {
+    pub spec: Option<String>,
+    pub agent: RunAgent,
+    /// `auto` for an integration branch of the run's own, or a branch.
+    pub target_branch: String,
+    pub worktree: Worktree,
+    pub phases: Phases,
+    pub acceptance: Acceptance,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RunAgent {
+    pub backend: BackendChoice,
+    pub command: Option<Command>,
+    pub max_concurrency: u32,
+    pub timeout_per_bead: Span,
+    pub max_retries_per_bead: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Worktree {
+    pub strategy: WorktreeStrategy,
+    /// Null: the branch checked out now.
+    pub base_branch: Option<String>,
+    pub cleanup: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorktreeStrategy {
+    #[default]
+    PerAgent,
+    Shared,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Phases {
+    pub decompose: Decompose,
+    pub implement: Implement,
+    pub maintain: Maintain,
+    pub judge: Judge,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Decompose {
+    pub auto: bool,
+    /// Wait for a person's approval after decomposition.
+    pub human_review: bool,
+    /// Labels of beads that exist already and make up the run.
+    pub existing_selector: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Implement {
+    pub guidelines: Vec<String>,
+    /// What an agent must pass before it closes a bead.
+    pub completion_checks: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Maintain {
+    pub trigger: MaintainTrigger,
+    pub n: u32,
+    pub parallel: bool,
+    pub max_concurrency: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MaintainTrigger {
+    #[default]
+    EveryNBeads,
+    AfterAll,
+    Never,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Judge {
+    pub enabled: bool,
+    pub spec_drift: bool,
+    pub acceptance: bool,
+    pub max_iterations: u32,
+    pub on_complete: OnComplete,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnComplete {
+    #[default]
+    Pr,
+    None,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Acceptance {
+    pub generate: bool,
+    pub model: Option<String>,
+    /// Criteria written by hand, instead of generated ones.
+    pub path: Option<String>,
+}

@@ -1,0 +1,148 @@
+//! The `[harness]` lines: each a function of one event and nothing else, so the same events always
+//! give the same lines.
+
+use crate::agent_event::cut;
+use crate::config::Span;
+use crate::event::{Event, ExitCause, Limit, Outcome, PromptKind, Record};
+use jiff::tz::Offset;
+use std::time::Duration;
+
+/// Longest text in a line, in bytes: a journal is read, not searched.
+const TEXT: usize = 300;
+
+/// The line an event leaves in the journal of its dispatch, without a newline; `None` for events
+/// that leave none. The time is shown at `offset`.
+pub fn harness_line(record: &Record, offset: Offset) -> Option<String> {
+    let text = text(&record.entry.event)?;
+    let time = record.ts.to_zoned(offset.to_time_zone()).strftime("%H:%M").to_string();
+    Some(format!("- {time} — [harness] {text}"))
+}
+
+fn text(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::DispatchCreated(created) => {
+            let model = created.model.as_ref().map(|model| format!(", model {}", say(model))).unwrap_or_default();
+            format!("dispatched {} ({}) to {}{model}", code(&created.role), say(&created.category), say(&created.backend))
+        }
+        Event::PromptQueued { kind, by, .. } => match kind {
+            PromptKind::Initial | PromptKind::Unknown => return None,
+            PromptKind::Send => format!("further prompt from {}", say(by)),
+            PromptKind::Repair => "asked for the result again".into(),
+            PromptKind::Continue => "asked to go on after the crash".into(),
+        },
+        Event::WorktreeCreated { path, base } => format!("worktree {} at {}", code(path), code(base)),
+        Event::AttemptStarted { attempt, resume, .. } => match resume {
+            Some(session) => format!("attempt {attempt} started, resuming session {}", code(session)),
+            None => format!("attempt {attempt} started"),
+        },
+        Event::AgentSpawned { pid, .. } => format!("agent started, pid {pid}"),
+        Event::AgentAdopted { .. } => "agent adopted by a new daemon; it was not disturbed".into(),
+        Event::StartFailed { error, .. } => format!("agent could not be started: {}", say(error)),
+        Event::SessionStarted { session_id, model } => {
+            let model = model.as_ref().map(|model| format!(", model {}", say(model))).unwrap_or_default();
+            format!("session {}{model}", code(session_id))
+        }
+        Event::TurnStarted { turn, .. } => format!("turn {turn} started"),
+        Event::ToolCalled { tool, target, .. } if target.is_empty() => format!("tool_use: {}", say(tool)),
+        Event::ToolCalled { tool, target, .. } => format!("tool_use: {} {}", say(tool), code(target)),
+        Event::ToolFailed { text, .. } => format!("tool failed: {}", say(text)),
+        Event::TurnFinished { turn, ok: true, .. } => format!("turn {turn} finished"),
+        Event::TurnFinished { turn, error, status, .. } => {
+            let error = error.and_then(|error| serde_json::to_value(error).ok());
+            let error = error.as_ref().and_then(|error| error.as_str()).unwrap_or("error").to_string();
+            let status = status.map(|status| format!(" (status {status})")).unwrap_or_default();
+            format!("turn {turn} failed: {error}{status}")
+        }
+        Event::ResultReceived { result } => {
+            let status = serde_json::to_value(result.status).unwrap_or_default();
+            format!("result: {} — {}", status.as_str().unwrap_or_default(), say(&result.summary))
+        }
+        Event::ResultInvalid { faults, repair } => {
+            let next = if *repair { "; asking once more" } else { "" };
+            format!("result invalid: {}{next}", say(&faults.join("; ")))
+        }
+        Event::ApiRetried { attempt, max, status, delay_s } => {
+            let status = status.map(|status| format!(", status {status}")).unwrap_or_default();
+            let delay = seconds(*delay_s);
+            format!("model API retry {attempt} of {max}{status}, after {delay}")
+        }
+        Event::Compacted { before, after } => format!("context compacted: {before} to {after} tokens"),
+        Event::BlockedByUs { on: true } => "output held back by Muleteer (spool or disk full)".into(),
+        Event::BlockedByUs { on: false } => "output flows again".into(),
+        Event::InterruptRequested { by, .. } => format!("interrupt requested by {}", say(by)),
+        Event::KillRequested { reason, by } if reason.is_empty() => format!("kill requested by {}", say(by)),
+        Event::KillRequested { reason, by } => format!("kill requested by {}: {}", say(by), say(reason)),
+        Event::LimitReached { limit, detail } => format!("limit reached: {}: {}", name(*limit), say(detail)),
+        Event::AgentExited { code, signal, cause, stderr_tail, .. } => exited(*code, *signal, *cause, stderr_tail),
+        Event::SweepFinished { killed: 0, clean: true } => return None,
+        Event::SweepFinished { killed, clean: true } => format!("swept up {killed} left-over processes"),
+        Event::SweepFinished { killed, clean: false } => {
+            format!("swept up {killed} left-over processes, and some would not end")
+        }
+        Event::AttemptFinished { attempt, outcome, reason, .. } => {
+            let outcome = match outcome {
+                Outcome::Success => "succeeded",
+                Outcome::Failure => "failed",
+                Outcome::Timeout => "timed out",
+            };
+            if reason.is_empty() {
+                format!("attempt {attempt} {outcome}")
+            } else {
+                format!("attempt {attempt} {outcome}: {}", say(reason))
+            }
+        }
+        Event::RestartScheduled { delay_ms, .. } => format!("restart in {}", Span(Duration::from_millis(*delay_ms))),
+        Event::WorkFetched { branch, commit: Some(commit) } => {
+            format!("work fetched to branch {} at {}", code(branch), code(commit))
+        }
+        Event::WorkFetched { branch, commit: None } => format!("nothing to fetch to branch {}", code(branch)),
+        Event::DispatchFinished { state, reason, .. } if reason.is_empty() => format!("finished: {}", state.as_str()),
+        Event::DispatchFinished { state, reason, .. } => format!("finished: {} — {}", state.as_str(), say(reason)),
+
+        // The daemon's own, the agent's own, too frequent to be read, or of a newer version.
+        _ => return None,
+    })
+}
+
+fn exited(code: Option<i32>, signal: Option<i32>, cause: ExitCause, stderr: &str) -> String {
+    let how = match (code, signal) {
+        (Some(code), _) => format!("with code {code}"),
+        (None, Some(signal)) => format!("by signal {signal}"),
+        (None, None) => "in an unknown way".into(),
+    };
+    let why = match cause {
+        ExitCause::Exited | ExitCause::Unknown => "",
+        ExitCause::Terminated => ", ended by Muleteer",
+        ExitCause::ShimPolicy => ", ended by its shim at a limit",
+        ExitCause::LeaseExpired => ", ended because no daemon renewed its lease",
+        ExitCause::ShimLost => ", its shim died first",
+        ExitCause::NeverRan => ", before it ever ran",
+        ExitCause::CannotStart => ", it could not be started",
+    };
+    let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).map(say);
+    let last = last.filter(|_| code != Some(0)).map(|line| format!(": {line}")).unwrap_or_default();
+    format!("agent exited {how}{why}{last}")
+}
+
+fn name(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Budget => "budget",
+        Limit::Turns => "turns",
+        Limit::Timeout => "time",
+        Limit::Unknown => "unknown",
+    }
+}
+
+fn seconds(seconds: f64) -> Span {
+    Span(Duration::from_millis((seconds.clamp(0.0, 1e9) * 1000.0) as u64))
+}
+
+fn say(text: &str) -> String {
+    cut(&super::one_line(text), TEXT)
+}
+
+/// A code span that its own backticks cannot end.
+fn code(text: &str) -> String {
+    let text = say(text);
+    if text.contains('`') { format!("`` {text} ``") } else { format!("`{text}`") }
+}

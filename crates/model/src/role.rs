@@ -1,0 +1,310 @@
+//! Roles: who an agent is. A markdown file with YAML front matter; its body is appended to the
+//! agent's system prompt (design.md, "Words").
+//!
+//! ```text
+//! ---
+//! name: reviewer            # the file's name where it is left out
+//! category: research        # which limits apply; coding where it is left out
+//! displayName: Reviewer     # snake_case is read as well
+//! iconUrl: https://…
+//! model: claude-opus-4-6
+//! description: Reads a change and says what is wrong with it.
+//! backend: auto
+//! tools: [Read, Grep]
+//! ---
+//! You review …
+//! ```
+//!
+//! Unknown keys are errors, except in `.claude/agents/*.md`, which belong to another program: what is
+//! of use there is taken, the rest passed over.
+
+use crate::config::{BackendChoice, ConfigError, NotFound, Place, decode, yaml};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The roles in the binary: file name and text.
+pub const SHIPPED: [(&str, &str); 5] = [
+    ("product-analyst", include_str!("../../../roles/product-analyst.md")),
+    ("project-coordinator", include_str!("../../../roles/project-coordinator.md")),
+    ("developer", include_str!("../../../roles/developer.md")),
+    ("tester", include_str!("../../../roles/tester.md")),
+    ("reviewer", include_str!("../../../roles/reviewer.md")),
+];
+
+/// Longest system prompt taken from a role.
+const BODY_LIMIT: usize = 256 * 1024;
+
+/// Where a role came from, weakest first: of two roles with one name the stronger is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoleLayer {
+    /// Embedded.
+    Shipped,
+    /// `$XDG_CONFIG_HOME/muleteer/roles/*.md`.
+    User,
+    /// `<repo>/.claude/agents/*.md`.
+    ClaudeAgents,
+    /// `<repo>/.muleteer/roles/*.md`.
+    Project,
+}
+
+impl RoleLayer {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Shipped => "shipped",
+            Self::User => "user",
+            Self::ClaudeAgents => "claude_agents",
+            Self::Project => "project",
+        }
+    }
+}
+
+impl fmt::Display for RoleLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A role file's text, read by the caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoleSource {
+    pub layer: RoleLayer,
+    /// Its path; the name of the file without `.md` is the role's name where the file gives none.
+    pub file: String,
+    pub text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Role {
+    pub name: String,
+    pub category: String,
+    pub display_name: Option<String>,
+    pub icon_url: Option<String>,
+    pub model: Option<String>,
+    pub description: Option<String>,
+    /// `None`: the configured one.
+    pub backend: Option<BackendChoice>,
+    /// Tools the agent may use; empty: its CLI's own choice.
+    pub tools: Vec<String>,
+    /// Appended to the system prompt.
+    pub body: String,
+    pub layer: RoleLayer,
+    pub file: String,
+}
+
+impl Role {
+    /// What a person sees it as.
+    pub fn display(&self) -> &str {
+        self.display_name.as_deref().unwrap_or(&self.name)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RoleError {
+    #[error(transparent)]
+    Unknown(#[from] NotFound),
+    /// The strongest file of that name cannot be read as a role.
+    #[error(transparent)]
+    Invalid(#[from] ConfigError),
+}
+
+/// The roles in the binary, as sources.
+pub fn shipped() -> Vec<RoleSource> {
+    SHIPPED
+        .iter()
+        .map(|(name, text)| RoleSource {
+            layer: RoleLayer::Shipped,
+            file: format!("{name}.md (built in)"),
+            text: (*text).into(),
+        })
+        .collect()
+}
+
+/// Every role by name, the strongest of each; a file that cannot be read hides no other role.
+#[derive(Debug, Clone, Default)]
+pub struct Catalog {
+    roles: BTreeMap<String, Result<Role, ConfigError>>,
+}
+
+impl Catalog {
+    /// Reads `sources`, in any order, over the shipped roles.
+    pub fn new(sources: &[RoleSource]) -> Self {
+        let mut sources: Vec<_> = shipped().into_iter().chain(sources.iter().cloned()).collect();
+        sources.sort_by_key(|source| source.layer);
+        let mut roles = BTreeMap::new();
+        for source in &sources {
+            let read = parse(source);
+            let name = read.as_ref().map_or_else(|_| stem(&source.file), |role| role.name.clone());
+            roles.insert(name, read);
+        }
+        Self { roles }
+    }
+
+    /// # Errors
+    /// When no role has that name, or its file is faulty.
+    pub fn resolve(&self, name: &str) -> Result<&Role, RoleError> {
+        match self.roles.get(name) {
+            Some(Ok(role)) => Ok(role),
+            Some(Err(error)) => Err(error.clone().into()),
+            None => Err(NotFound::new("role", name, self.roles.keys().map(String::as_str)).into()),
+        }
+    }
+
+    /// In order of their names.
+    pub fn roles(&self) -> impl Iterator<Item = &Role> {
+        self.roles.values().filter_map(|role| role.as_ref().ok())
+    }
+
+    pub fn errors(&self) -> impl Iterator<Item = &ConfigError> {
+        self.roles.values().filter_map(|role| role.as_ref().err())
+    }
+}
+
+/// One role out of `sources` and the shipped ones; see [`Catalog`].
+///
+/// # Errors
+/// When no role has that name, or its file is faulty.
+pub fn resolve(name: &str, sources: &[RoleSource]) -> Result<Role, RoleError> {
+    Catalog::new(sources).resolve(name).cloned()
+}
+
+/// Reads one role file.
+///
+/// # Errors
+/// The first fault, located.
+pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
+    let text = source.text.strip_prefix('\u{feff}').unwrap_or(&source.text);
+    let file = Some(source.file.as_str());
+    let (front, body) = split(text).map_err(|error| error.at(file, text, Some(Place { line: 1, column: 1 })))?;
+    let front = match source.layer {
+        RoleLayer::ClaudeAgents => claude_agent(&front),
+        _ => read(&front, file, text)?,
+    };
+    let name = front.name.unwrap_or_else(|| stem(&source.file));
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let named = (1..=64).contains(&name.len()) && name.chars().all(plain) && name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !named {
+        // It becomes part of file names, branches and journals.
+        let message = format!("`{}` is not a name for a role", name.chars().take(80).collect::<String>());
+        let hint = "letters, digits, `-`, `_` and `.` are, beginning with a letter or digit, at most 64".to_string();
+        return Err(ConfigError::new(message).with_hint(Some(hint)).at(file, text, place_of(text, "name")));
+    }
+    if body.len() > BODY_LIMIT {
+        let message = format!("the role's text has {} bytes: at most {BODY_LIMIT} are used", body.len());
+        return Err(ConfigError::new(message).at(file, text, None));
+    }
+    Ok(Role {
+        name,
+        category: front.category.unwrap_or_else(|| "coding".into()),
+        display_name: front.display_name,
+        icon_url: front.icon_url,
+        model: front.model.filter(|model| model != "inherit" && !model.is_empty()),
+        description: front.description,
+        backend: front.backend,
+        tools: front.tools.map(|tools| tools.0).unwrap_or_default(),
+        body: body.trim().to_string(),
+        layer: source.layer,
+        file: source.file.clone(),
+    })
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Front {
+    name: Option<String>,
+    category: Option<String>,
+    display_name: Option<String>,
+    icon_url: Option<String>,
+    model: Option<String>,
+    description: Option<String>,
+    backend: Option<BackendChoice>,
+    tools: Option<Tools>,
+}
+
+/// `[Read, Grep]` or `Read, Grep`.
+#[derive(Debug)]
+struct Tools(Vec<String>);
+
+impl<'de> Deserialize<'de> for Tools {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextOrList;
+        impl<'de> serde::de::Visitor<'de> for TextOrList {
+            type Value = Tools;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of tools")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Tools, E> {
+                Ok(Tools(words(text)))
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, seq: A) -> Result<Tools, A::Error> {
+                Vec::deserialize(serde::de::value::SeqAccessDeserializer::new(seq)).map(Tools)
+            }
+        }
+        deserializer.deserialize_any(TextOrList)
+    }
+}
+
+fn words(text: &str) -> Vec<String> {
+    let text = text.trim().trim_start_matches('[').trim_end_matches(']');
+    text.split(',').map(|word| word.trim().to_string()).filter(|word| !word.is_empty()).collect()
+}
+
+/// The front matter, padded so that its line numbers are the file's, and the body. A file without
+/// front matter is all body.
+fn split(text: &str) -> Result<(String, &str), ConfigError> {
+    let mut lines = text.split_inclusive('\n');
+    match lines.next() {
+        Some(first) if first.trim_end() == "---" => {
+            let mut front = String::from("\n");
+            let mut at = first.len();
+            for line in lines {
+                at += line.len();
+                if line.trim_end() == "---" {
+                    return Ok((front, &text[at..]));
+                }
+                front.push_str(line);
+            }
+            let hint = "end it with a line `---`".to_string();
+            Err(ConfigError::new("the front matter that begins here has no end").with_hint(Some(hint)))
+        }
+        _ => Ok((String::new(), text)),
+    }
+}
+
+fn read(front: &str, file: Option<&str>, whole: &str) -> Result<Front, ConfigError> {
+    let node = yaml::parse(front, file).map_err(|error| error.in_text(whole))?;
+    let read = decode(node, file, whole);
+    read.map(|(front, _)| front).map_err(|mut errors| errors.swap_remove(0))
+}
+
+/// Claude Code reads its agents line by line and does not mind what YAML would, so neither do we.
+fn claude_agent(front: &str) -> Front {
+    let value = |key: &str| {
+        let line = front.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim();
+        let quoted = |quote| line.strip_prefix(quote).and_then(|rest: &str| rest.strip_suffix(quote));
+        Some(quoted('"').or_else(|| quoted('\'')).unwrap_or(line).to_string()).filter(|value| !value.is_empty())
+    };
+    Front {
+        name: value("name"),
+        model: value("model"),
+        description: value("description"),
+        tools: value("tools").map(|tools| Tools(words(&tools))),
+        ..Front::default()
+    }
+}
+
+/// `some/where/reviewer.md` is `reviewer`.
+fn stem(file: &str) -> String {
+    let name = file.rsplit(['/', '\\']).next().unwrap_or(file);
+    name.split(".md").next().unwrap_or(name).to_string()
+}
+
+fn place_of(text: &str, key: &str) -> Option<Place> {
+    let at = text.lines().position(|line| line.starts_with(key) && line[key.len()..].trim_start().starts_with(':'))?;
+    Some(Place { line: at as u32 + 1, column: 1 })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

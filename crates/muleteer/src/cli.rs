@@ -1,0 +1,183 @@
+//! What can be typed: the global options and the list of verbs. The arguments of a verb are beside its
+//! code, in [`crate::commands`].
+
+use crate::commands::*;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::{Color, Output};
+use clap::error::ErrorKind;
+use clap::{ArgAction, Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const ABOUT: &str = "Supervises AI coding agents: starts them, keeps them alive or ends them by rule, records all they do";
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer demo                                   see it work, in under a minute
+  muleteer spawn developer . \"Fix the flaky test\"  send an agent to work on this directory
+  muleteer status                                 what runs, and what came of it
+  muleteer logs k3f9 -f                           watch one; any unique beginning of an id will do
+
+`muleteer ctl VERB` is the same as `muleteer VERB`.
+Exit codes: 0 done, 2 bad input, 3 a precondition (no daemon, locked), 4 failed, 6 killed (wait).";
+
+#[derive(Debug, Parser)]
+#[command(name = "muleteer", version, about = ABOUT, after_help = EXAMPLES, max_term_width = 100)]
+#[command(subcommand_required = true, arg_required_else_help = true, infer_subcommands = false)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The options of every verb.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// Print results and errors as one JSON document on stdout (JSON lines when following)
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// The daemon's socket [default: the state directory's, or MULETEER_SOCKET]
+    #[arg(long, global = true, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// A configuration file, layered over the user's and the project's
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print no remarks, only results and errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Say more about what is done; twice for more still
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// When to use colours
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
+    pub color: Color,
+}
+
+impl Global {
+    pub fn output(&self) -> Output {
+        Output { json: self.json, quiet: self.quiet, verbose: self.verbose, color: self.color }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    Daemon(daemon::Args),
+    Spawn(Box<spawn::Args>),
+    Status(status::Args),
+    Tree(tree::Args),
+    Events(events::Args),
+    Logs(logs::Args),
+    Journal(journal::Args),
+    Send(send::Args),
+    Interrupt(interrupt::Args),
+    Kill(kill::Args),
+    Wait(wait::Args),
+    Roles(roles::Args),
+    Config(config::Args),
+    // `demo` is reserved: its module comes.
+    Parse(parse::Args),
+    Completions(completions::Args),
+    Man(man::Args),
+}
+
+/// What came of reading the arguments.
+#[derive(Debug)]
+pub enum Parsed {
+    Run(Box<Cli>),
+    /// Help, a version or an error was shown; nothing is left to do.
+    Shown(ExitCode),
+}
+
+impl Cli {
+    pub fn read(args: Vec<OsString>) -> Parsed {
+        let json = args.iter().any(|arg| arg == "--json");
+        let error = match Self::try_parse_from(without_ctl(args)) {
+            Ok(cli) => return Parsed::Run(Box::new(cli)),
+            Err(error) => error,
+        };
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                drop(error.print());
+                Parsed::Shown(ExitCode::SUCCESS)
+            }
+            _ if json => {
+                let output = Output { json, ..Output::default() };
+                output.failure(&usage(&error));
+                Parsed::Shown(Exit::BadInput.into())
+            }
+            _ => {
+                drop(error.print());
+                Parsed::Shown(Exit::BadInput.into())
+            }
+        }
+    }
+}
+
+/// clap's error in the shape of ours: its first line is the message, the rest helps.
+fn usage(error: &clap::Error) -> Failure {
+    let text = error.render().to_string();
+    let mut lines = text.trim().lines();
+    let first = lines.next().unwrap_or("the command line is wrong");
+    let rest: Vec<_> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
+    let failure = Failure::new("E_USAGE", first.strip_prefix("error: ").unwrap_or(first));
+    if rest.is_empty() { failure } else { failure.hint(rest.join(" ")) }
+}
+
+/// Takes the word `ctl` away where it stands for the verb.
+fn without_ctl(mut args: Vec<OsString>) -> Vec<OsString> {
+    let mut at = 1;
+    while let Some(arg) = args.get(at).map(|arg| arg.to_string_lossy().into_owned()) {
+        match arg.as_str() {
+            "ctl" => {
+                args.remove(at);
+                break;
+            }
+            // The global options that take a value in the next word.
+            "--socket" | "--config" | "--color" => at += 2,
+            option if option.starts_with('-') && option != "--" => at += 1,
+            _ => break,
+        }
+    }
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn ctl_is_only_the_verb_s_synonym() {
+        for (typed, meant) in [
+            ("muleteer ctl status", "muleteer status"),
+            ("muleteer --json --socket ctl ctl status", "muleteer --json --socket ctl status"),
+            ("muleteer send k3f9 ctl", "muleteer send k3f9 ctl"),
+        ] {
+            assert_eq!(without_ctl(words(typed)), words(meant), "{typed}");
+        }
+    }
+
+    #[test]
+    fn every_verb_takes_the_global_options_and_its_help_has_an_example() {
+        for verb in Cli::command().get_subcommands().filter(|verb| verb.get_name() != "help") {
+            let help = verb.clone().render_long_help().to_string();
+            assert!(help.contains("Example"), "{} has no example", verb.get_name());
+        }
+        for line in ["muleteer status --json -q --color never --socket /s --config /c", "muleteer --json wait abcd"] {
+            assert!(matches!(Cli::read(words(line)), Parsed::Run(cli) if cli.global.json), "{line}");
+        }
+    }
+}

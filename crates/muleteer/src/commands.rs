@@ -1,0 +1,53 @@
+//! The verbs, one module each: its arguments, and what it does.
+
+pub mod act;
+pub mod completions;
+pub mod config;
+pub mod daemon;
+pub mod events;
+pub mod follow;
+pub mod hidden;
+pub mod interrupt;
+pub mod journal;
+pub mod kill;
+pub mod logs;
+pub mod man;
+pub mod parse;
+pub mod roles;
+pub mod send;
+pub mod spawn;
+pub mod status;
+pub mod tree;
+pub mod wait;
+pub mod watching;
+
+use crate::block_on;
+use crate::cli::Verb;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+/// Does what was typed.
+///
+/// # Errors
+/// What the user is to read, with its exit code.
+pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
+    match verb {
+        Verb::Daemon(args) => daemon::run(&args, context),
+        Verb::Spawn(args) => block_on(spawn::run(&args, context)),
+        Verb::Status(args) => block_on(status::run(&args, context)),
+        Verb::Tree(_) => block_on(tree::run(context)),
+        Verb::Events(args) => block_on(events::run(&args, context)),
+        Verb::Logs(args) => block_on(logs::run(&args, context)),
+        Verb::Journal(args) => block_on(journal::run(&args, context)),
+        Verb::Send(args) => block_on(send::run(&args, context)),
+        Verb::Interrupt(args) => block_on(interrupt::run(&args, context)),
+        Verb::Kill(args) => block_on(kill::run(&args, context)),
+        Verb::Wait(args) => block_on(wait::run(&args, context)),
+        Verb::Roles(args) => roles::run(&args, context),
+        Verb::Config(args) => config::run(&args, context),
+        Verb::Parse(args) => parse::run(&args, context),
+        Verb::Completions(args) => completions::run(&args, context),
+        Verb::Man(args) => man::run(&args, context),
+    }
+}

@@ -1,0 +1,121 @@
+//! `config`: what is in force, and from which file and line each value came.
+
+use crate::context::{Context, absolute};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::render::{DIM, RESET, safe};
+use crate::settings;
+use muleteer_model::config::{Origin, schema};
+use muleteer_model::role::Catalog;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer config show                     every value, and where it comes from
+  muleteer config show pool                only what is below a key
+  muleteer config check --config ci.yaml   exits 2 with file, line and column of every fault
+  muleteer config schema > schema.json     for an editor
+
+Layers, weakest first: built in, the user's config.yaml, the project's .muleteer/config.yaml,
+--config, MULETEER_CONFIG__POOL__MAX_AGENTS=4, flags.";
+
+/// Show or check the configuration in force
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Sub,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Sub {
+    /// Every value in force, with the file and line it comes from
+    #[command(after_help = "Example:\n  muleteer config show categories.coding")]
+    Show {
+        /// Only this key and what is below it
+        key: Option<String>,
+        /// As seen from this directory [default: the current one]
+        #[arg(long, value_name = "DIR")]
+        project: Option<PathBuf>,
+    },
+    /// Check every configuration and role file that is in force
+    #[command(after_help = "Example:\n  muleteer config check --project ../web")]
+    Check {
+        /// As seen from this directory [default: the current one]
+        #[arg(long, value_name = "DIR")]
+        project: Option<PathBuf>,
+    },
+    /// The JSON schema of a configuration file
+    #[command(after_help = "Example:\n  muleteer config schema > schema.json")]
+    Schema,
+}
+
+pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let dir = |project: &Option<PathBuf>| absolute(project.as_deref().unwrap_or(".".as_ref()));
+    match &args.verb {
+        Sub::Show { key, project } => show(context, key.as_deref(), &dir(project)),
+        Sub::Check { project } => check(context, &dir(project)),
+        Sub::Schema => context.out.document(&schema()).map(|()| Exit::Done),
+    }
+}
+
+fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Result<Exit, Failure> {
+    let config = settings::config(context, Some(project))?;
+    let below = |origin: &&Origin| {
+        key.is_none_or(|key| origin.key.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+    };
+    let origins: Vec<_> = config.origins().iter().filter(below).collect();
+    if let Some(key) = key.filter(|_| origins.is_empty()) {
+        return Err(Failure::new("E_NOT_FOUND", format!("nothing is set at `{key}`")).hint("`muleteer config show` lists every key"));
+    }
+    if context.out.json {
+        context.out.document(&json!({ "config": config.to_json(), "origins": origins }))?;
+        return Ok(Exit::Done);
+    }
+    let lines: Vec<_> = origins.iter().map(|origin| (format!("{}: {}", origin.key, plain(&origin.value)), place(origin))).collect();
+    let width = lines.iter().map(|(left, _)| left.chars().count()).filter(|width| *width <= 60).max().unwrap_or(0);
+    for (left, place) in lines {
+        let padding = " ".repeat(width.saturating_sub(left.chars().count()));
+        context.out.line(format!("{}{padding}  {DIM}# {place}{RESET}", safe(&left)))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// `user ~/.config/muleteer/config.yaml:3`.
+fn place(origin: &Origin) -> String {
+    let file = origin.file.as_deref().map(|file| format!(" {file}")).unwrap_or_default();
+    let line = origin.line.filter(|_| origin.file.is_some()).map(|line| format!(":{line}")).unwrap_or_default();
+    format!("{}{file}{line}", origin.layer)
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn check(context: &Context, project: &std::path::Path) -> Result<Exit, Failure> {
+    let sources = settings::sources(context, Some(project))?;
+    let role_sources = settings::role_sources(context, Some(project))?;
+    let config = settings::config(context, Some(project));
+    let role_errors: Vec<_> = Catalog::new(&role_sources).errors().cloned().collect();
+    match config {
+        Err(failure) if role_errors.is_empty() => return Err(failure),
+        Err(failure) => return Err(failure.and([settings::invalid(role_errors)])),
+        Ok(_) if !role_errors.is_empty() => return Err(settings::invalid(role_errors)),
+        Ok(_) => {}
+    }
+    let files: Vec<_> = sources.iter().filter_map(|source| source.file.clone()).chain(role_sources.iter().map(|role| role.file.clone())).collect();
+    if context.out.json {
+        context.out.document(&json!({ "ok": true, "files": files }))?;
+    } else if files.is_empty() {
+        context.out.line("ok: no files, only the built-in configuration")?;
+    } else {
+        for file in files {
+            context.out.line(format!("ok  {file}"))?;
+        }
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,124 @@
+//! `daemon`: the supervisor in the foreground; `daemon stop`.
+
+use crate::connect::unexpected;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::{block_on, offline, render, settings};
+use clap::ValueEnum;
+use muleteer_model::config::{BadSpan, Span};
+use muleteer_protocol::v1::{Reply, Request};
+use muleteer_supervisor::daemon::{self, DaemonOptions, StartError};
+use muleteer_supervisor::daemon::{DaemonOptions, StartError, run as supervise};
+use muleteer_supervisor::paths::Paths;
+use serde_json::json;
+use std::time::Duration;
+use tracing_subscriber::EnvFilter;
+
+/// A daemon started on demand goes when it has been idle for so long.
+const IDLE_EXIT: Duration = Duration::from_secs(600);
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer daemon                       in the foreground, for systemd or a terminal
+  muleteer daemon stop                  its agents go on, and are adopted by the next daemon
+  muleteer daemon stop --agents stop    ends them too
+
+Killing the daemon, even with -9, loses nothing: the next one adopts its agents.";
+
+const STOP_EXAMPLES: &str = "\
+Example:
+  muleteer daemon stop --agents keep";
+
+/// Run the supervisor in the foreground, or stop it
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Option<Sub>,
+    /// Started by a verb that needed a daemon: leave its session, and exit when idle
+    #[arg(long, hide = true)]
+    on_demand: bool,
+    /// Exit after this long without agents and clients
+    #[arg(long, hide = true, value_name = "TIME", value_parser = span)]
+    idle_exit: Option<Duration>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Sub {
+    /// Stop the daemon; its agents go on in their shims unless told otherwise
+    #[command(after_help = STOP_EXAMPLES)]
+    Stop {
+        /// What becomes of the agents
+        #[arg(long, value_enum, default_value_t)]
+        agents: Agents,
+    },
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Agents {
+    /// They go on, and the next daemon adopts them
+    #[default]
+    Keep,
+    /// They are ended: TERM, 10 s, KILL
+    Stop,
+}
+
+pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    match &args.verb {
+        Some(Sub::Stop { agents }) => block_on(stop(*agents, context)),
+        None => host(args, context),
+    }
+}
+
+async fn stop(agents: Agents, context: &Context) -> Result<Exit, Failure> {
+    let mut client = context.connect().await?;
+    let word = match agents {
+        Agents::Keep => "keep",
+        Agents::Stop => "stop",
+    };
+    let pid = client.welcome().daemon_pid;
+    match client.call(Request::Stop { agents: word.into() }).await? {
+        Reply::Stopping { agents_alive, lease_s } if context.out.json => {
+            context.out.document(&json!({ "pid": pid, "agents": word, "agents_alive": agents_alive, "lease_s": lease_s }))?;
+        }
+        Reply::Stopping { agents_alive: 0, .. } => context.out.line("stopped; no agent is left")?,
+        Reply::Stopping { agents_alive, lease_s } => {
+            let lease = render::span(Duration::from_secs(lease_s));
+            let agents = if agents_alive == 1 { "agent goes on".to_string() } else { "agents go on".to_string() };
+            context.out.line(format!("stopped; {agents_alive} {agents} without a daemon for up to {lease}, until the next one adopts them"))?;
+        }
+        other => return Err(unexpected(&other)),
+    }
+    Ok(Exit::Done)
+}
+
+fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    if args.on_demand {
+        // Out of the session of whoever asked, so that closing their terminal strands nobody. It fails
+        // only if we lead a session already, which is as good.
+        drop(rustix::process::setsid());
+    }
+    let idle_exit = args.idle_exit.or(args.on_demand.then_some(IDLE_EXIT));
+    let options = DaemonOptions { paths: context.paths.clone(), config: context.config.clone(), idle_exit };
+    daemon::run(options).map(|()| Exit::Done).map_err(refused)
+}
+
+/// Why the daemon did not start, or could not go on.
+fn refused(error: StartError) -> Failure {
+    match error {
+        StartError::Running { .. } => Failure::of("E_ALREADY_RUNNING", &error)
+            .hint("`muleteer status` shows what it does; `muleteer daemon stop` stops it"),
+        StartError::Config(errors) => settings::invalid(errors),
+        StartError::Events(error) => offline::stored(error),
+        StartError::Io { ref path, .. } => Failure::of("E_STATE_DIR", &error).file(path),
+        StartError::NotPrivate(ref path) => {
+            Failure::of("E_STATE_DIR", &error).file(path).hint("remove it, or set XDG_RUNTIME_DIR to a directory of your own")
+        }
+        other => Failure::of("E_DAEMON", &other),
+    }
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    text.parse::<Span>().map(Span::as_duration).map_err(|error: BadSpan| error.to_string())
+}

@@ -1,0 +1,83 @@
+//! `roles`: who can be sent, and where each role comes from.
+
+use crate::context::{Context, absolute};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::render::table::{Align, Cell, layout};
+use crate::render::{BOLD, clip, safe};
+use crate::settings;
+use muleteer_model::role::{Catalog, Role, RoleError};
+use serde_json::json;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer roles
+  muleteer roles developer              one role in full
+  muleteer roles --project ../web --json
+
+Roles are markdown files with YAML front matter: built in, in the user's configuration (roles/*.md),
+in a project's .claude/agents and .muleteer/roles. The later ones win.";
+
+/// List the roles, or show one
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// One role
+    name: Option<String>,
+    /// As seen from this directory [default: the current one]
+    #[arg(long, value_name = "DIR")]
+    project: Option<PathBuf>,
+}
+
+pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let project = absolute(args.project.as_deref().unwrap_or(".".as_ref()));
+    let catalog = Catalog::new(&settings::role_sources(context, Some(&project))?);
+    if let Some(name) = &args.name {
+        let role = catalog.resolve(name).map_err(|error| match error {
+            RoleError::Unknown(error) => Failure::of("E_ROLE_NOT_FOUND", &error).hint(&error.hint),
+            RoleError::Invalid(error) => settings::invalid(vec![error]),
+        })?;
+        if context.out.json { context.out.document(role)? } else { context.out.text(full(role))? }
+        return Ok(Exit::Done);
+    }
+    let errors: Vec<_> = catalog.errors().cloned().collect();
+    if context.out.json {
+        context.out.document(&json!({ "roles": catalog.roles().collect::<Vec<_>>(), "errors": errors }))?;
+        return Ok(Exit::Done);
+    }
+    let heads = ["ROLE", "CATEGORY", "MODEL", "FROM", "DESCRIPTION"].map(|head| (head, Align::Left));
+    let rows: Vec<_> = catalog.roles().map(row).collect();
+    context.out.text(layout(&heads, &rows))?;
+    if !errors.is_empty() {
+        context.out.note(settings::invalid(errors).text());
+    }
+    Ok(Exit::Done)
+}
+
+fn row(role: &Role) -> Vec<Cell> {
+    vec![
+        Cell::colored(role.name.as_str(), BOLD),
+        clip(&role.category, 20).into(),
+        clip(role.model.as_deref().unwrap_or("-"), 30).into(),
+        role.layer.as_str().into(),
+        clip(role.description.as_deref().unwrap_or_default(), 80).into(),
+    ]
+}
+
+fn full(role: &Role) -> String {
+    let backend = role.backend.map(|backend| backend.as_str().to_string());
+    let tools = (!role.tools.is_empty()).then(|| role.tools.join(", "));
+    let facts = [
+        ("name", Some(role.name.clone())),
+        ("shown as", role.display_name.clone()),
+        ("category", Some(role.category.clone())),
+        ("model", role.model.clone()),
+        ("backend", backend),
+        ("tools", tools),
+        ("description", role.description.clone()),
+        ("from", Some(format!("{} ({})", role.file, role.layer))),
+    ];
+    let facts = facts.into_iter().filter_map(|(name, value)| Some(format!("{name:<13}{}\n", safe(&value?))));
+    facts.chain([format!("\n{}\n", safe(role.body.trim()))]).collect()
+}

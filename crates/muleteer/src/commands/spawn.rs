@@ -1,0 +1,278 @@
+//! `spawn`: make a dispatch.
+
+use crate::commands::{follow, wait};
+use crate::connect::unexpected;
+use crate::context::{Context, absolute};
+use crate::env_pass;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::settings;
+use muleteer_model::config::{BadSpan, Config, Span};
+use muleteer_model::id::{DispatchId, ID_BYTES};
+use muleteer_protocol::codec::PROMPT_LIMIT;
+use muleteer_protocol::v1::{Command, Reply, Request, Spawn};
+use serde_json::json;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer spawn developer . \"Fix the flaky test in tests/net.rs\"
+  muleteer spawn tester web --prompt-file plan.md --wait --json
+  git diff | muleteer spawn reviewer . --feature review-42
+  muleteer spawn developer . \"list the files\" --backend subprocess --command 'cat; ls' --wait
+
+One word after the role is the project, never the prompt: it must be a directory or a configured
+name. The prompt is then read from --prompt-file or from stdin.
+Prints the id of the dispatch. With --wait, exits 0 on success, 4 if partial, failed or blocked, 6
+if killed.";
+
+/// Send a role to work on a project; prints the id of the dispatch
+#[derive(Debug, Default, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Who: a role's name (see `muleteer roles`)
+    role: String,
+    /// Where: a directory, or a project's name [default: the current directory]
+    project: Option<String>,
+    /// What to do [default: read from --prompt-file, or stdin]
+    #[arg(conflicts_with = "prompt_file")]
+    prompt: Option<String>,
+    /// Read the prompt from a file (`-` is stdin)
+    #[arg(long, value_name = "FILE")]
+    prompt_file: Option<PathBuf>,
+    /// The model [default: the role's, its category's, the configured default]
+    #[arg(long)]
+    model: Option<String>,
+    /// The agent's program: auto, claude-code, subprocess, rehearsal
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// What the `subprocess` backend runs, under `sh -c`; a JSON list of words runs as it is
+    #[arg(long, value_name = "CMD")]
+    command: Option<String>,
+    /// The scenario of the `rehearsal` backend [default: MULETEER_SCENARIO]
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// Stop when it has cost this much
+    #[arg(long, value_name = "USD", value_parser = budget)]
+    budget_usd: Option<f64>,
+    /// Stop after this many turns of the model
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_turns: Option<u32>,
+    /// Stop after this long: 15m, 300s or bare seconds, not counting time asleep
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    timeout: Option<u64>,
+    /// Give the agent a variable, whatever the pass list says
+    #[arg(long, value_name = "K=V", value_parser = variable)]
+    env: Vec<(String, String)>,
+    /// Work in a private clone; its branch comes back as `muleteer/<id>`
+    #[arg(long)]
+    worktree: bool,
+    /// The feature its journal is filed under [default: the id of the dispatch]
+    #[arg(long, value_name = "NAME")]
+    feature: Option<String>,
+    /// Wait until it has ended, and exit by how
+    #[arg(long)]
+    wait: bool,
+    /// Show what it does until it has ended, and exit by how
+    #[arg(long)]
+    follow: bool,
+}
+
+/// # Errors
+/// Bad input before anything was made; then what the daemon says.
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let spawn = request(args, context)?;
+    let id = spawn.id.clone();
+    let reply = context.ask(Request::Spawn(Box::new(spawn))).await?;
+    let Reply::Spawned { dispatch_id } = reply else { return Err(unexpected(&reply).dispatch(&id)) };
+    let out = &context.out;
+    match (out.json, args.follow, args.wait) {
+        (true, false, true) => {}
+        (true, true, _) => out.json_line(&json!({ "dispatch_id": dispatch_id }))?,
+        (true, false, false) => out.document(&json!({ "dispatch_id": dispatch_id }))?,
+        (false, ..) => out.line(&dispatch_id)?,
+    }
+    if args.follow {
+        return follow::dispatch(context, &dispatch_id).await;
+    }
+    if args.wait { wait::one(context, &dispatch_id).await } else { Ok(Exit::Done) }
+}
+
+fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
+    let here = std::env::current_dir()
+        .map_err(|error| Failure::new("E_PROJECT_NOT_FOUND", format!("the current directory cannot be used: {error}")))?;
+    let project = project(args, context, &here)?;
+    let config = settings::config(context, Some(&project))?;
+    let prompt = prompt(args)?;
+    // Only what was typed chooses a backend: the variable alone must not turn a real agent into a
+    // rehearsal.
+    let backend = args.backend.clone().or_else(|| {
+        let implied = [(args.command.is_some(), "subprocess"), (args.scenario.is_some(), "rehearsal")];
+        implied.into_iter().find(|(given, _)| *given).map(|(_, name)| name.to_string())
+    });
+    let variable = || std::env::var_os("MULETEER_SCENARIO").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let scenario = args.scenario.clone().or_else(variable);
+    Ok(Spawn {
+        id: new_id()?,
+        role: args.role.clone(),
+        project: utf8(project)?,
+        prompt,
+        feature: args.feature.clone(),
+        model: args.model.clone(),
+        backend,
+        command: args.command.as_deref().map(command),
+        scenario: scenario.as_deref().map(absolute).map(utf8).transpose()?,
+        budget_usd: args.budget_usd,
+        max_turns: args.max_turns,
+        timeout_s: args.timeout,
+        worktree: args.worktree,
+        env: passed_env(&config),
+        extra_env: args.env.clone(),
+        config: context.config.clone().map(utf8).transpose()?,
+    })
+}
+
+fn project(args: &Args, context: &Context, here: &Path) -> Result<PathBuf, Failure> {
+    let Some(word) = &args.project else { return Ok(here.to_path_buf()) };
+    // Canonical: the daemon and the agent must mean the same directory whatever links lead to it.
+    let directory = |path: &Path| path.is_dir().then(|| path.canonicalize().unwrap_or_else(|_| absolute(path)));
+    if let Some(path) = directory(Path::new(word)) {
+        return Ok(path);
+    }
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let config = settings::config(context, Some(here))?;
+    if let Some(path) = config.project_path(word, home.as_deref()) {
+        return directory(&path).ok_or_else(|| {
+            let message = format!("the project `{word}` is configured as {}, which is no directory", path.display());
+            Failure::new("E_PROJECT_NOT_FOUND", message)
+        });
+    }
+    let message = format!("`{}` is neither a directory nor the name of a configured project", shorten(word));
+    let hint = if args.prompt.is_none() {
+        format!("one word after the role is the project; to give a prompt, name the project first: muleteer spawn {} . \"…\"", args.role)
+    } else {
+        "`muleteer config show` lists the configured projects under `projects`".to_string()
+    };
+    Err(Failure::new("E_PROJECT_NOT_FOUND", message).hint(hint))
+}
+
+fn prompt(args: &Args) -> Result<String, Failure> {
+    let text = match (&args.prompt, &args.prompt_file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) if path != Path::new("-") => {
+            let unreadable = |error| Failure::new("E_NOT_FOUND", format!("cannot read the prompt: {error}")).file(path);
+            read_prompt(std::fs::File::open(path).map_err(unreadable)?)?
+        }
+        (None, file) => {
+            if file.is_none() && io::stdin().is_terminal() {
+                return Err(Failure::new("E_PROMPT_MISSING", "there is no prompt")
+                    .hint(format!("give it last: muleteer spawn {} . \"…\", or --prompt-file FILE, or on stdin", args.role)));
+            }
+            read_prompt(io::stdin().lock())?
+        }
+    };
+    if text.trim().is_empty() {
+        return Err(Failure::new("E_PROMPT_MISSING", "the prompt is empty"));
+    }
+    check_prompt(text)
+}
+
+fn read_prompt(source: impl Read) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    source
+        .take(PROMPT_LIMIT as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::new("E_IO", format!("cannot read the prompt: {error}")))?;
+    String::from_utf8(bytes).map_err(|_| Failure::new("E_PROMPT_MISSING", "the prompt is not UTF-8 text"))
+}
+
+/// Refuses what the daemon would hang up on.
+pub fn check_prompt(text: String) -> Result<String, Failure> {
+    if text.len() > PROMPT_LIMIT {
+        let message = format!("the prompt is longer than {} MiB", PROMPT_LIMIT >> 20);
+        return Err(Failure::new("E_PROMPT_TOO_LONG", message).hint("put the material in a file and name the file in the prompt"));
+    }
+    Ok(text)
+}
+
+fn passed_env(config: &Config) -> Vec<(String, String)> {
+    let vars = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    env_pass::filter(vars, &config.env.pass)
+}
+
+/// The client chooses the id, so that a request sent again after a lost answer is the same one.
+fn new_id() -> Result<String, Failure> {
+    Ok(DispatchId::from_random(random()?).to_string())
+}
+
+/// # Errors
+/// When the system has no randomness to give.
+pub fn random() -> Result<[u8; ID_BYTES], Failure> {
+    let mut bytes = [0; ID_BYTES];
+    getrandom::fill(&mut bytes).map_err(|error| Failure::new("E_IO", format!("no random bytes: {error}")))?;
+    Ok(bytes)
+}
+
+/// `["a", "b"]` is a list of words, anything else a line for the shell.
+fn command(text: &str) -> Command {
+    match serde_json::from_str::<Vec<String>>(text) {
+        Ok(words) if !words.is_empty() => Command::Argv(words),
+        _ => Command::Shell(text.to_string()),
+    }
+}
+
+fn utf8(path: PathBuf) -> Result<String, Failure> {
+    path.into_os_string().into_string().map_err(|path| {
+        Failure::new("E_USAGE", format!("the path {} is not UTF-8", Path::new(&path).display()))
+    })
+}
+
+fn shorten(word: &str) -> String {
+    let line = word.lines().next().unwrap_or_default();
+    muleteer_model::agent_event::cut(line, 60)
+}
+
+fn budget(text: &str) -> Result<f64, String> {
+    match text.trim_start_matches('$').parse::<f64>() {
+        Ok(usd) if usd.is_finite() && usd > 0.0 => Ok(usd),
+        _ => Err("an amount above 0 is wanted, like 2.50".into()),
+    }
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    let span: Span = text.parse().map_err(|error: BadSpan| error.to_string())?;
+    Some(span.as_secs()).filter(|seconds| *seconds > 0).ok_or_else(|| "at least a second is wanted".into())
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.contains('\0') => Ok((name.into(), value.into())),
+        _ => Err("NAME=VALUE is wanted".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_a_line_for_the_shell_unless_it_is_a_list() {
+        assert_eq!(command("[ -f x ] && ls"), Command::Shell("[ -f x ] && ls".into()));
+        assert_eq!(command(r#"["ls","-l"]"#), Command::Argv(vec!["ls".into(), "-l".into()]));
+    }
+
+    #[test]
+    fn values_that_mean_nothing_are_refused() {
+        assert!(budget("0").is_err() && budget("nan").is_err() && budget("$2.5") == Ok(2.5));
+        assert!(seconds("0").is_err() && seconds("soon").is_err() && seconds("15m") == Ok(900));
+        assert!(variable("=x").is_err() && variable("X").is_err());
+        assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
+    }
+
+    #[test]
+    fn an_endless_prompt_is_read_no_further_than_the_limit() {
+        let text = read_prompt(io::repeat(b'x')).expect("text");
+        assert!(check_prompt(text).is_err());
+    }
+}

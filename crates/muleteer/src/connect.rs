@@ -1,0 +1,123 @@
+//! Reaching the daemon: connecting, starting one on demand, and asking again after a lost answer.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::on_demand;
+use muleteer_protocol::client::{Client, ClientError};
+use muleteer_protocol::v1::{Reply, Request};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// How long an agent's client waits for its daemon to come back (design.md, "Processes").
+const AGENT_PATIENCE: Duration = Duration::from_secs(60);
+/// After a lost answer, a daemon that something else restarts (systemd, a test) gets this long before
+/// we start one ourselves.
+const RESTART_PATIENCE: Duration = Duration::from_secs(2);
+/// A request other than `wait` is given up after so many lost answers.
+const RESENDS: u32 = 10;
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+impl Context {
+    /// Connects once.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn dial(&self) -> Result<Client, ClientError> {
+        let name = concat!("muleteer/", env!("CARGO_PKG_VERSION"));
+        let mut client = Client::connect(&self.socket, name, self.operator_key()).await?;
+        client.set_trace(std::env::var("TRACEPARENT").ok());
+        Ok(client)
+    }
+
+    /// Connects to a daemon that must be there; an agent's client waits for it to come back.
+    ///
+    /// # Errors
+    /// `E_NO_DAEMON` and what else the connection fails with.
+    pub async fn connect(&self) -> Result<Client, Failure> {
+        let patience = if self.is_agent { AGENT_PATIENCE } else { Duration::ZERO };
+        self.dial_within(patience).await.map_err(Failure::from)
+    }
+
+    /// Connects if there is a daemon; for verbs that can read from disk.
+    ///
+    /// # Errors
+    /// When something is there, and is of no use.
+    pub async fn connect_if_running(&self) -> Result<Option<Client>, Failure> {
+        match self.connect().await {
+            Ok(client) => Ok(Some(client)),
+            Err(failure) if failure.code() == "E_NO_DAEMON" => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Connects, and starts a daemon if there is none and this client may.
+    ///
+    /// # Errors
+    /// `E_NO_DAEMON`, or `E_DAEMON_START` with the end of the daemon's log.
+    pub async fn connect_or_start(&self) -> Result<Client, Failure> {
+        if self.is_agent {
+            return self.connect().await;
+        }
+        match self.dial().await {
+            Err(ClientError::NoDaemon { .. } | ClientError::Lost) => on_demand::start(self).await,
+            other => other.map_err(Failure::from),
+        }
+    }
+
+    /// Asks a daemon, starting one if need be, and asks again when it goes away before it answers.
+    ///
+    /// The request must be one that may be repeated: it carries an id or key of ours, or changes
+    /// nothing by being done twice. `wait` is asked for as long as daemons come back; the others
+    /// [`RESENDS`] times.
+    ///
+    /// # Errors
+    /// The daemon's own, or why it cannot be reached.
+    pub async fn ask(&self, request: Request) -> Result<Reply, Failure> {
+        let endless = matches!(request, Request::Wait { .. });
+        let mut lost = 0;
+        loop {
+            let mut client = self.connect_or_start().await?;
+            match client.call(request.clone()).await {
+                Err(error) if error.is_lost() && (endless || lost < RESENDS) => {
+                    lost += 1;
+                    self.out.detail("the daemon went away before it answered; asking again");
+                    if !self.is_agent {
+                        drop(self.dial_within(RESTART_PATIENCE).await);
+                    }
+                }
+                answer => return answer.map_err(Failure::from),
+            }
+        }
+    }
+
+    /// Dials until someone answers or `patience` is over.
+    pub async fn dial_within(&self, patience: Duration) -> Result<Client, ClientError> {
+        let deadline = Instant::now() + patience;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.dial().await {
+                Err(error) if error.is_lost() && Instant::now() < deadline => {
+                    sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// The key that shows we may read the state directory. An agent's client must not show it, even
+    /// where it could: it would take the operator's rights.
+    fn operator_key(&self) -> Option<String> {
+        if self.is_agent {
+            return None;
+        }
+        let key = std::fs::read_to_string(self.paths.operator_key()).ok()?;
+        Some(key.trim().to_string()).filter(|key| !key.is_empty())
+    }
+}
+
+/// The error for a reply that does not answer the request.
+pub fn unexpected(reply: &Reply) -> Failure {
+    Failure::from(ClientError::Unexpected(format!("{reply:?}").chars().take(200).collect()))
+}

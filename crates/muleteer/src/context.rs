@@ -1,0 +1,46 @@
+//! What every verb starts from: the global options and the environment, worked out once.
+
+use crate::cli::Global;
+use crate::failure::Failure;
+use crate::output::Output;
+use muleteer_supervisor::paths::Paths;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Clone)]
+pub struct Context {
+    pub out: Output,
+    pub paths: Paths,
+    /// The daemon's socket: `--socket`, else `MULETEER_SOCKET`, else the state directory's.
+    pub socket: PathBuf,
+    /// `MULETEER_SOCKET` is set: an agent asks. It never starts a daemon and shows no operator key.
+    pub is_agent: bool,
+    /// `--config`, absolute.
+    pub config: Option<PathBuf>,
+    /// `--socket` was given, so a daemon started on demand must listen there.
+    pub socket_given: bool,
+}
+
+impl Context {
+    /// # Errors
+    /// When the environment does not say where anything lives.
+    pub fn new(global: &Global) -> Result<Self, Failure> {
+        let paths = Paths::from_env()
+            .map_err(|error| Failure::of("E_USAGE", &error).hint("set HOME, or the XDG_… directories, to absolute paths"))?;
+        let from_env = std::env::var_os("MULETEER_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let is_agent = from_env.is_some();
+        let socket = global.socket.as_deref().map(absolute).or(from_env).unwrap_or_else(|| paths.socket.clone());
+        Ok(Self {
+            out: global.output(),
+            paths,
+            socket,
+            is_agent,
+            config: global.config.as_deref().map(absolute),
+            socket_given: global.socket.is_some(),
+        })
+    }
+}
+
+/// The path as seen from anywhere; as given if there is no current directory to start from.
+pub fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
+}

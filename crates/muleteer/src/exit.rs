@@ -1,0 +1,93 @@
+//! Every exit code of every verb, and which error has which (contract.md, "Exit codes").
+
+use std::process::ExitCode;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Exit {
+    Done = 0,
+    /// Bad input or configuration.
+    BadInput = 2,
+    /// A precondition does not hold: no daemon, locked, already running.
+    Precondition = 3,
+    /// It failed. Of `wait`: partial, failed, blocked.
+    Failed = 4,
+    /// A limit was reached (`run`, `tasks run`).
+    Limit = 5,
+    /// Of `wait`: killed.
+    Killed = 6,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Every error code this version may print, with its exit code and what it means. A code that is
+/// not here (of a newer daemon) exits as [`Exit::Failed`].
+pub const CODES: &[(&str, Exit, &str)] = &[
+    ("E_USAGE", Exit::BadInput, "the command line is wrong"),
+    ("E_CONFIG_INVALID", Exit::BadInput, "a configuration file or role is wrong; file, line and column say where"),
+    ("E_PROMPT_MISSING", Exit::BadInput, "there is no prompt, or it is empty"),
+    ("E_PROMPT_TOO_LONG", Exit::BadInput, "a prompt is over 8 MiB"),
+    ("E_PROJECT_NOT_FOUND", Exit::BadInput, "the project is neither a directory nor a configured name"),
+    ("E_ROLE_NOT_FOUND", Exit::BadInput, "no role has this name"),
+    ("E_NOT_FOUND", Exit::BadInput, "no dispatch has this id, or a named file is not there"),
+    ("E_AMBIGUOUS", Exit::BadInput, "more than one dispatch begins with this id"),
+    ("E_BAD_REQUEST", Exit::BadInput, "the daemon does not take this request"),
+    ("E_ID_TAKEN", Exit::BadInput, "a dispatch with this id and other content exists"),
+    ("E_BACKEND_UNAVAILABLE", Exit::BadInput, "the agent's program is not there"),
+    ("E_NO_DAEMON", Exit::Precondition, "no daemon answers, and none may be started"),
+    ("E_DAEMON_START", Exit::Precondition, "a daemon could not be started; the message holds the end of its log"),
+    ("E_ALREADY_RUNNING", Exit::Precondition, "another daemon has this state directory"),
+    ("E_LOCKED", Exit::Precondition, "something else holds a lock"),
+    ("E_FORBIDDEN", Exit::Precondition, "this peer may not do that"),
+    ("E_VERSION", Exit::Precondition, "client and daemon share no protocol version"),
+    ("E_STOPPING", Exit::Precondition, "the daemon is on its way out"),
+    ("E_DISK_FULL", Exit::Precondition, "nothing can be made durable"),
+    ("E_CORRUPT", Exit::Precondition, "a file of the state directory is damaged; the message says which and where"),
+    ("E_CONNECTION_LOST", Exit::Failed, "the daemon went away, again and again, before it answered"),
+    ("E_PROTOCOL", Exit::Failed, "the peer does not speak our protocol"),
+    ("E_IO", Exit::Failed, "a file or stream failed"),
+    ("E_INTERNAL", Exit::Failed, "a bug"),
+];
+
+/// The exit code of an error code.
+pub fn of_code(code: &str) -> Exit {
+    CODES.iter().find(|(name, ..)| *name == code).map_or(Exit::Failed, |(_, exit, _)| *exit)
+}
+
+/// The exit code of a dispatch that has ended in `state`. Several: the highest.
+pub fn of_state(state: &str) -> Exit {
+    match state {
+        "success" => Exit::Done,
+        "killed" => Exit::Killed,
+        _ => Exit::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_exits_as_the_contract_says() {
+        let table = [("success", 0), ("partial", 4), ("failed", 4), ("blocked", 4), ("stalled", 4), ("killed", 6)];
+        for (state, code) in table {
+            assert_eq!(of_state(state) as u8, code, "{state}");
+        }
+        let worst = ["success", "killed", "failed"].into_iter().map(of_state).max();
+        assert_eq!(worst, Some(Exit::Killed));
+    }
+
+    #[test]
+    fn error_codes_are_listed_once_and_an_unknown_one_is_a_failure() {
+        let mut names: Vec<_> = CODES.iter().map(|(name, ..)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CODES.len());
+        assert_eq!(of_code("E_FROM_THE_FUTURE"), Exit::Failed);
+        assert_eq!(of_code("E_NO_DAEMON") as u8, 3);
+    }
+}

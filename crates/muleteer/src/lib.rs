@@ -1,0 +1,60 @@
+//! The `muleteer` program: one command line over the whole of Muleteer.
+//!
+//! Every verb is a *client*: it asks the daemon over its socket, or reads the state directory's files.
+//! No verb but `daemon` hosts the actor tree (closing a terminal must strand nobody), and none changes
+//! a file that the daemon owns.
+//!
+//! - [`cli`]: what can be typed; one module of [`commands`] for each verb;
+//! - [`connect`], [`on_demand`]: reaching the daemon, and starting it; [`offline`]: doing without;
+//! - [`render`]: what a person sees; [`output`]: which stream it goes to; [`exit`]: the exit codes.
+
+pub mod cli;
+pub mod commands;
+pub mod connect;
+pub mod context;
+pub mod env_pass;
+pub mod exit;
+pub mod failure;
+pub mod file_watch;
+pub mod history;
+pub mod interrupt;
+pub mod live_fleet;
+pub mod offline;
+pub mod on_demand;
+pub mod output;
+pub mod render;
+pub mod settings;
+pub mod spool_lines;
+
+use crate::cli::{Cli, Parsed};
+use crate::context::Context;
+use crate::failure::Failure;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Runs the program with its arguments (the first is its name) and says how to exit.
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    // The shim and the rehearsal agent come before everything else: they are processes of their own
+    // that must stay small, and share nothing with the verbs but the file they are in.
+    if let Some(code) = commands::hidden::dispatch(&args) {
+        return code;
+    }
+    let cli = match Cli::read(args) {
+        Parsed::Run(cli) => *cli,
+        Parsed::Shown(code) => return code,
+    };
+    let out = cli.global.output();
+    let done = Context::new(&cli.global).and_then(|context| commands::run(cli.verb, &context));
+    match done {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            out.failure(&failure);
+            failure.exit().into()
+        }
+    }
+}
+
+/// Runs a client's future. One thread: a verb waits for one thing at a time.
+fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::from)?.block_on(future)
+}

@@ -1,0 +1,153 @@
+//! Starting a daemon because a verb needs one: detached, with a clean environment, its output in a
+//! file, and gone again when it has been idle for a while.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use muleteer_protocol::client::{Client, ClientError};
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// A daemon must answer within this time of its start; recovery of many agents happens after that.
+const DEADLINE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(10);
+/// A log longer than this is set aside when a daemon starts.
+const LOG_LIMIT: u64 = 8 << 20;
+/// How much of the log an error shows.
+const TAIL_LINES: usize = 12;
+const TAIL_BYTES: u64 = 8 << 10;
+
+/// What the daemon's own environment is made of. It outlives the shell that caused it by days: what is
+/// meant for one agent travels in the request (see `env_pass`), and nothing else of that shell stays.
+const CLEAN: &[&str] = &["HOME", "PATH", "LANG", "TZ", "USER", "LOGNAME", "TMPDIR"];
+/// Ours, and yet not for a daemon: an agent's marks, and points at which tests end *this* process.
+const NOT_OURS: &[&str] = &[
+    "MULETEER_SOCKET", "MULETEER_DISPATCH_ID", "MULETEER_ROLE", "MULETEER_JOURNAL", "MULETEER_PROMPT_FILE",
+    "MULETEER_SCENARIO", "MULETEER_FAULT", "MULETEER_NONCE",
+];
+
+/// Starts a daemon and connects to it. Of two clients that do this at once, one daemon gets the lock
+/// and both clients get it.
+///
+/// # Errors
+/// `E_DAEMON_START` when none answers in time, with the end of the log.
+pub async fn start(context: &Context) -> Result<Client, Failure> {
+    let log = context.paths.daemon_log();
+    let cannot = |error: io::Error| {
+        Failure::new("E_DAEMON_START", format!("cannot start a daemon: {error}")).file(&log)
+    };
+    let file = open_log(&log).map_err(cannot)?;
+    context.out.detail(format!("starting a daemon; its log is {}", log.display()));
+    let mut child = launch(context, file).map_err(cannot)?;
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        match context.dial().await {
+            Ok(client) => return Ok(client),
+            Err(ClientError::NoDaemon { .. } | ClientError::Lost) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ended = child.try_wait().map_err(cannot)?;
+        // Exit 3: another daemon has the lock; its socket is about to appear. Anything else is final.
+        if let Some(status) = ended.filter(|status| status.code() != Some(3)) {
+            return Err(died(&log, &format!("the daemon ended at once ({status})")));
+        }
+        if Instant::now() >= deadline {
+            let what = format!("no daemon answered at {} within {}s", context.socket.display(), DEADLINE.as_secs());
+            return Err(died(&log, &what));
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+fn launch(context: &Context, log: File) -> io::Result<std::process::Child> {
+    let mut command = std::process::Command::new(own_program());
+    command.args(["daemon", "--on-demand"]);
+    if context.socket_given {
+        command.arg("--socket").arg(&context.socket);
+    }
+    if let Some(config) = &context.config {
+        command.arg("--config").arg(config);
+    }
+    command
+        .env_clear()
+        .envs(clean(std::env::vars_os()))
+        .current_dir("/")
+        .stdin(std::process::Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    // The daemon leaves our session by itself, before anything else (see `commands::daemon`).
+    command.spawn()
+}
+
+/// The variables that a daemon started on demand inherits.
+fn clean(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<(OsString, OsString)> {
+    let keep = |name: &str| {
+        CLEAN.contains(&name)
+            || name.starts_with("XDG_")
+            || name.starts_with("LC_")
+            || (name.starts_with("MULETEER_") && !NOT_OURS.contains(&name))
+    };
+    vars.into_iter().filter(|(name, _)| name.to_str().is_some_and(keep)).collect()
+}
+
+/// This very program, also when the file it was started from has been replaced or removed.
+fn own_program() -> PathBuf {
+    std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| "/proc/self/exe".into())
+}
+
+fn open_log(path: &Path) -> io::Result<File> {
+    if let Some(dir) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    }
+    if fs::metadata(path).is_ok_and(|meta| meta.len() > LOG_LIMIT) {
+        fs::rename(path, path.with_extension("log.1"))?;
+    }
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+fn died(log: &Path, what: &str) -> Failure {
+    let tail = tail(log).unwrap_or_default();
+    let message = if tail.is_empty() { what.to_string() } else { format!("{what}; its log ends with:\n{tail}") };
+    Failure::new("E_DAEMON_START", message)
+        .file(log)
+        .hint("run `muleteer daemon` in a terminal to see it start")
+}
+
+fn tail(log: &Path) -> io::Result<String> {
+    let mut file = File::open(log)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<_> = text.lines().collect();
+    Ok(lines[lines.len().saturating_sub(TAIL_LINES)..].iter().map(|line| format!("  {line}\n")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_inherits_places_and_no_secrets() {
+        let names = ["HOME", "XDG_STATE_HOME", "ANTHROPIC_API_KEY", "MULETEER_LOG", "MULETEER_FAULT", "MULETEER_SOCKET", "PWD"];
+        let vars = names.map(|name| (OsString::from(name), OsString::from("x")));
+        let kept: Vec<_> = clean(vars).into_iter().map(|(name, _)| name.into_string().unwrap_or_default()).collect();
+        assert_eq!(kept, ["HOME", "XDG_STATE_HOME", "MULETEER_LOG"]);
+    }
+
+    #[test]
+    fn an_error_shows_the_end_of_the_log() {
+        let dir = tempfile::tempdir().expect("dir");
+        let log = dir.path().join("daemon.log");
+        let lines: String = (0..100).map(|n| format!("line {n}\n")).collect();
+        fs::write(&log, lines).expect("write");
+        let text = died(&log, "the daemon ended at once").text();
+        assert!(text.contains("  line 99\n") && text.contains("line 88"), "{text}");
+        assert!(!text.contains("line 87"), "{text}");
+    }
+}

@@ -1,0 +1,92 @@
+//! The session file: replaced whole, durable before anything it says is reported.
+
+use muleteer_backends::rehearsal::session::{Session, VERSION};
+use muleteer_process::lock::{LockGuard, lock_within};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a dead process's lock may take to be let go.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub struct Keep {
+    /// `None`: nobody gave us a folder, so nothing is kept.
+    place: Option<(PathBuf, LockGuard)>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    #[error("No conversation found with session ID: {0}")]
+    Unknown(String),
+    #[error("Session ID {0} is already in use")]
+    InUse(String),
+    #[error("{0:?} is no session id: letters, digits, - and _ are wanted")]
+    BadId(String),
+    #[error("the session file {}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+}
+
+impl Keep {
+    /// A new session under that id.
+    pub fn create(folder: Option<&Path>, id: &str) -> Result<(Self, Session), KeepError> {
+        let keep = Self::claim(folder, id)?;
+        if keep.place.as_ref().is_some_and(|(path, _)| path.exists()) {
+            return Err(KeepError::InUse(id.to_string()));
+        }
+        let session = Session::new(id);
+        keep.save(&session)?;
+        Ok((keep, session))
+    }
+
+    /// The session of a process that has gone.
+    pub fn resume(folder: Option<&Path>, id: &str) -> Result<(Self, Session), KeepError> {
+        let keep = Self::claim(folder, id)?;
+        let Some((path, _)) = &keep.place else {
+            return Err(KeepError::Unknown(id.to_string()));
+        };
+        let failed = |source| KeepError::Io { path: path.clone(), source };
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(KeepError::Unknown(id.to_string())),
+            Err(error) => return Err(failed(error)),
+        };
+        let session: Session = serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))?;
+        if session.v != VERSION {
+            let message = format!("version {} is not known to this build", session.v);
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidData, message)));
+        }
+        Ok((keep, session))
+    }
+
+    /// Two processes never play one session: that is what supervising must prevent, so it is noticed.
+    fn claim(folder: Option<&Path>, id: &str) -> Result<Self, KeepError> {
+        let Some(folder) = folder else {
+            return Ok(Self { place: None });
+        };
+        if id.is_empty() || !id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
+            return Err(KeepError::BadId(id.to_string()));
+        }
+        let lock = folder.join(format!("{id}.lock"));
+        let failed = |source| KeepError::Io { path: lock.clone(), source };
+        fs::create_dir_all(folder).map_err(failed)?;
+        let guard = lock_within(&lock, PATIENCE).map_err(failed)?.ok_or_else(|| KeepError::InUse(id.to_string()))?;
+        Ok(Self { place: Some((folder.join(format!("{id}.json")), guard)) })
+    }
+
+    pub fn save(&self, session: &Session) -> Result<(), KeepError> {
+        let Some((path, _)) = &self.place else {
+            return Ok(());
+        };
+        let write = || {
+            let temporary = path.with_extension("json.new");
+            let mut file = File::create(&temporary)?;
+            file.write_all(&serde_json::to_vec(session)?)?;
+            file.sync_all()?;
+            fs::rename(&temporary, path)?;
+            File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+        };
+        write().map_err(|source| KeepError::Io { path: path.clone(), source })
+    }
+}

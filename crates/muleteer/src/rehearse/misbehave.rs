@@ -1,0 +1,61 @@
+//! What no agent should do, done on purpose.
+
+#![allow(clippy::disallowed_methods, reason = "an agent's own children are what supervision is tested with")]
+
+use muleteer_process::clock;
+use muleteer_process::signals::Signals;
+use rustix::process::{Signal, getpid, kill_process, setsid};
+use std::convert::Infallible;
+use std::io;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Ends this process as asked, without a word.
+pub fn crash(code: Option<i32>, signal: Option<&str>) -> Infallible {
+    if let Some(code) = code {
+        std::process::exit(code);
+    }
+    let signal = match signal {
+        Some("SEGV") => Signal::SEGV,
+        Some("ABRT") => Signal::ABORT,
+        Some("TERM") => Signal::TERM,
+        Some("INT") => Signal::INT,
+        _ => Signal::KILL,
+    };
+    let _ = kill_process(getpid(), signal);
+    // Somebody ignores that signal.
+    std::thread::sleep(Duration::from_secs(1));
+    std::process::abort()
+}
+
+/// From now on SIGTERM does nothing.
+pub fn ignore_term() -> io::Result<()> {
+    static CAUGHT: OnceLock<Signals> = OnceLock::new();
+    if CAUGHT.get().is_none() {
+        let _ = CAUGHT.set(Signals::catch(&[Signal::TERM.as_raw()])?);
+    }
+    Ok(())
+}
+
+/// Starts a grandchild that outlives every signal but KILL. It keeps our stdout and stderr open, as
+/// such processes do.
+pub fn leak(life: Duration) -> io::Result<u32> {
+    let child = Command::new(std::env::current_exe()?)
+        .args(["rehearse", "--leaked", &life.as_millis().to_string()])
+        .stdin(Stdio::null())
+        .spawn()?;
+    Ok(child.id())
+}
+
+/// That grandchild: of a session of its own, deaf to signals, doing nothing.
+pub fn linger(life: Duration) -> ExitCode {
+    // Fails for the leader of a group only, which a child is not.
+    let _ = setsid();
+    let _deaf = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::PIPE].map(Signal::as_raw));
+    let end = clock::awake() + life;
+    while let Some(left) = end.checked_sub(clock::awake()).filter(|left| !left.is_zero()) {
+        std::thread::sleep(left);
+    }
+    ExitCode::SUCCESS
+}

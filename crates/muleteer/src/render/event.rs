@@ -1,0 +1,110 @@
+//! One event in one line, as an operations channel would show it.
+
+use super::{BOLD, DIM, RED, RESET, YELLOW, clip, count, span, state_color, usd};
+use jiff::tz::TimeZone;
+use muleteer_model::event::{Event, Record};
+use std::time::Duration;
+
+/// Room for what an agent said.
+const TEXT: usize = 160;
+
+/// The line of one event; none for what this version does not know.
+pub fn line(record: &Record) -> Option<String> {
+    let what = describe(&record.entry.event)?;
+    let time = record.ts.to_zoned(TimeZone::system()).strftime("%H:%M:%S");
+    let who = record.entry.dispatch_id.as_ref().map_or("-", |id| id.as_str());
+    Some(format!("{DIM}{time}{RESET} {BOLD}{who:<8}{RESET} {what}"))
+}
+
+fn describe(event: &Event) -> Option<String> {
+    let text = |text: &str| clip(text.trim(), TEXT);
+    let warn = |text: String| format!("{YELLOW}{text}{RESET}");
+    let bad = |text: String| format!("{RED}{text}{RESET}");
+    let state = |state: &str| format!("{}{state}{RESET}", state_color(state));
+    Some(match event {
+        Event::DaemonStarted { pid, version, .. } => format!("daemon {version} started, pid {pid}"),
+        Event::DaemonStopping { alive: 0, .. } => "daemon stopping, no agents left".into(),
+        Event::DaemonStopping { agents, alive, lease_s } => {
+            format!("daemon stopping: {alive} agents ({agents}), lease {}", span(Duration::from_secs(*lease_s)))
+        }
+        Event::LogRecovered { cut_bytes } => warn(format!("a torn tail of {cut_bytes} bytes was cut from the events")),
+        Event::ActorRestarted { actor, reason, restarts_in_window, delay_ms } => {
+            warn(format!("{actor} restarted after {delay_ms} ms ({restarts_in_window} in the window): {}", text(reason)))
+        }
+        Event::ActorEscalated { actor, reason } => bad(format!("{actor} failed too often: {}", text(reason))),
+        Event::Fault { what, message } => bad(format!("{what}: {}", text(message))),
+        Event::DispatchCreated(created) => {
+            format!("{} on {} ({}), asked by {}", created.role, created.project, created.backend, created.by)
+        }
+        Event::PromptQueued { kind, by, .. } => format!("prompt queued by {by} ({})", word(kind)),
+        Event::WorktreeCreated { path, base } => format!("worktree {path} at {}", clip(base, 12)),
+        Event::AttemptStarted { attempt, resume, .. } => {
+            format!("attempt {attempt}{}", if resume.is_some() { ", resuming its session" } else { "" })
+        }
+        Event::AgentSpawned { pid, containment, .. } => format!("agent started, pid {pid} ({containment})"),
+        Event::AgentAdopted { shim_pid, .. } => format!("agent adopted from shim {shim_pid}"),
+        Event::StartFailed { error, .. } => bad(format!("start failed: {}", text(error))),
+        Event::SessionStarted { session_id, model } => {
+            format!("session {}{}", clip(session_id, 40), model.as_ref().map(|model| format!(", {model}")).unwrap_or_default())
+        }
+        Event::PromptSent { .. } => "prompt sent".into(),
+        Event::TurnStarted { turn, .. } => format!("turn {turn}"),
+        Event::ToolCalled { tool, target, .. } => format!("{tool} {}", text(target)),
+        Event::ToolFailed { text: why, .. } => warn(format!("tool failed: {}", text(why))),
+        Event::AgentSaid { text: said } => format!("“{}”", text(said)),
+        Event::UsageRecorded { model, input, output, cost_usd, .. } => {
+            format!("{model}: {} in, {} out, {}", count(*input), count(*output), usd(*cost_usd))
+        }
+        Event::TurnFinished { turn, ok: true, .. } => format!("turn {turn} done"),
+        Event::TurnFinished { turn, error, status, text: why, .. } => {
+            let error = error.map(|error| word(&error)).unwrap_or_default();
+            let status = status.map(|status| format!(" {status}")).unwrap_or_default();
+            warn(format!("turn {turn} failed: {error}{status} {}", text(why)))
+        }
+        Event::ResultReceived { result } => format!("result: {} {}", state(&word(&result.status)), text(&result.summary)),
+        Event::ResultInvalid { faults, repair } => {
+            let repair = if *repair { "; asked again" } else { "" };
+            warn(format!("invalid result: {}{repair}", text(&faults.join("; "))))
+        }
+        Event::JournalEntry { text: entry } => format!("journal: {}", text(entry)),
+        Event::ApiRetried { attempt, max, status, delay_s } => {
+            let status = status.map(|status| format!(" after HTTP {status}")).unwrap_or_default();
+            warn(format!("the model's API is tried again ({attempt}/{max}){status}, in {delay_s:.0}s"))
+        }
+        Event::Compacted { before, after } => format!("context compacted from {} to {} tokens", count(*before), count(*after)),
+        Event::BlockedByUs { on: true } => warn("output held back: the spool or the disk is full".into()),
+        Event::BlockedByUs { on: false } => "output flows again".into(),
+        Event::InterruptRequested { by, .. } => format!("interrupt asked by {by}"),
+        Event::KillRequested { reason, by } => format!("kill asked by {by}: {}", text(reason)),
+        Event::LimitReached { limit, detail } => warn(format!("limit reached: {} ({})", word(limit), text(detail))),
+        Event::AgentExited { code, signal, cause, .. } => {
+            let how = match (code, signal) {
+                (Some(code), _) => format!("exited with {code}"),
+                (None, Some(signal)) => format!("ended by signal {signal}"),
+                (None, None) => "ended".into(),
+            };
+            format!("agent {how} ({})", word(cause).replace('_', " "))
+        }
+        Event::SweepFinished { killed: 0, clean: true } => "nothing was left behind".into(),
+        Event::SweepFinished { killed, clean: true } => warn(format!("{killed} processes left behind were ended")),
+        Event::SweepFinished { killed, clean: false } => bad(format!("processes are left that could not be ended ({killed} were)")),
+        Event::AttemptFinished { attempt, outcome, reason, .. } => {
+            format!("attempt {attempt}: {} {}", word(outcome), text(reason))
+        }
+        Event::RestartScheduled { delay_ms, .. } => warn(format!("restarts in {}", span(Duration::from_millis(*delay_ms)))),
+        Event::DispatchClosing { .. } => "bringing the work home".into(),
+        Event::WorkFetched { branch, .. } => format!("work is on branch {branch}"),
+        Event::DispatchFinished { state: ended, reason, .. } => format!("{} {}", state(ended.as_str()), text(reason)),
+        Event::Unknown => return None,
+        #[allow(unreachable_patterns)]
+        other => other.name().replace('_', " "),
+    })
+}
+
+/// A unit variant as it is spelled in files.
+fn word(value: &impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
+    }
+}

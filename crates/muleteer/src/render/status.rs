@@ -1,0 +1,126 @@
+//! `status`: the table, one dispatch in full, and how one ended in a line.
+
+use super::table::{Align, Cell, layout};
+use super::{BOLD, DIM, RESET, age, clip, count, safe, state_color, usd};
+use jiff::Timestamp;
+use muleteer_protocol::v1::DispatchStatus;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Room for a reason or summary at the end of a line.
+const TAIL: usize = 60;
+
+pub fn table(dispatches: &[DispatchStatus], now: Timestamp) -> String {
+    if dispatches.is_empty() {
+        return "no dispatches\n".into();
+    }
+    let heads = [
+        ("ID", Align::Left),
+        ("STATE", Align::Left),
+        ("SINCE", Align::Right),
+        ("ROLE", Align::Left),
+        ("PROJECT", Align::Left),
+        ("TURNS", Align::Right),
+        ("TRIES", Align::Right),
+        ("ACTIVE", Align::Right),
+        ("TOKENS", Align::Right),
+        ("COST", Align::Right),
+        ("", Align::Left),
+    ];
+    let rows: Vec<_> = dispatches.iter().map(|dispatch| row(dispatch, now)).collect();
+    layout(&heads, &rows)
+}
+
+fn row(dispatch: &DispatchStatus, now: Timestamp) -> Vec<Cell> {
+    let tokens = &dispatch.tokens;
+    let total = tokens.input + tokens.output + tokens.cache_read + tokens.cache_write;
+    vec![
+        Cell::colored(dispatch.id.as_str(), BOLD),
+        Cell::colored(dispatch.state.as_str(), state_color(&dispatch.state)),
+        age(Some(&dispatch.since), now).into(),
+        clip(&dispatch.role, 20).into(),
+        clip(&place(dispatch), 20).into(),
+        dispatch.turns.to_string().into(),
+        dispatch.attempts.to_string().into(),
+        age(dispatch.last_activity.as_deref(), now).into(),
+        if total == 0 { "-".into() } else { count(total).into() },
+        usd(dispatch.cost_usd).into(),
+        Cell::colored(why(dispatch), DIM),
+    ]
+}
+
+/// The directory's own name: the whole path is in the details.
+fn place(dispatch: &DispatchStatus) -> String {
+    let name = Path::new(&dispatch.project).file_name();
+    name.map_or_else(|| dispatch.project.clone(), |name| name.to_string_lossy().into_owned())
+}
+
+fn why(dispatch: &DispatchStatus) -> String {
+    let summary = || dispatch.result.as_ref().map(|result| result.summary.as_str());
+    let text = dispatch.reason.as_deref().filter(|reason| !reason.is_empty()).or_else(summary);
+    clip(text.unwrap_or_default().lines().next().unwrap_or_default(), TAIL)
+}
+
+/// `k3f9abcd: success, 3 turns, $0.42: Fixed the test`.
+pub fn ending(dispatch: &DispatchStatus) -> String {
+    let color = state_color(&dispatch.state);
+    let mut line = format!("{}: {color}{}{RESET}", dispatch.id, dispatch.state);
+    if dispatch.turns > 0 {
+        let _ = write!(line, ", {} turn{}", dispatch.turns, if dispatch.turns == 1 { "" } else { "s" });
+    }
+    if dispatch.cost_usd > 0.0 {
+        let _ = write!(line, ", {}", usd(dispatch.cost_usd));
+    }
+    let summary = dispatch.result.as_ref().map(|result| result.summary.as_str()).filter(|text| !text.is_empty());
+    if let Some(text) = summary.or(dispatch.reason.as_deref()) {
+        let _ = write!(line, ": {}", clip(text.lines().next().unwrap_or_default(), 200));
+    }
+    line
+}
+
+/// Everything known of one dispatch.
+pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
+    let mut text = String::new();
+    let mut put = |name: &str, value: String| {
+        if !value.is_empty() {
+            let _ = writeln!(text, "{DIM}{name:<13}{RESET}{value}");
+        }
+    };
+    let color = state_color(&dispatch.state);
+    let opt = |value: &Option<String>| value.as_deref().map(safe).unwrap_or_default();
+    put("id", format!("{BOLD}{}{RESET}", dispatch.id));
+    put("state", format!("{color}{}{RESET} for {}", dispatch.state, age(Some(&dispatch.since), now)));
+    put("reason", opt(&dispatch.reason));
+    put("role", safe(&dispatch.role));
+    put("project", safe(&dispatch.project));
+    put("feature", safe(&dispatch.feature));
+    put("backend", safe(&dispatch.backend));
+    let source = dispatch.model_source.as_deref().map(|source| format!(" (from {source})")).unwrap_or_default();
+    put("model", dispatch.model.as_ref().map(|model| format!("{}{source}", safe(model))).unwrap_or_default());
+    put("session", opt(&dispatch.session_id));
+    put("turns", dispatch.turns.to_string());
+    put("attempts", dispatch.attempts.to_string());
+    if dispatch.last_activity.is_some() {
+        put("last activity", format!("{} ago", age(dispatch.last_activity.as_deref(), now)));
+    }
+    put("cost", if dispatch.cost_usd > 0.0 { usd(dispatch.cost_usd) } else { String::new() });
+    let tokens = &dispatch.tokens;
+    let cached = format!("{} read and {} written in cache", count(tokens.cache_read), count(tokens.cache_write));
+    put("tokens", format!("{} in, {} out, {cached}", count(tokens.input), count(tokens.output)));
+    put("worktree", opt(&dispatch.worktree));
+    put("journal", opt(&dispatch.journal));
+    put("pid", dispatch.pid.map(|pid| pid.to_string()).unwrap_or_default());
+    put("held by", opt(&dispatch.containment));
+    if let Some(result) = &dispatch.result {
+        put("result", format!("{}{}{RESET}", state_color(&result.status), result.status));
+        let indented = safe(&result.summary).trim_end().replace('\n', "\n             ");
+        put("summary", indented);
+        for (name, list) in [("changes", &result.changes), ("issues", &result.issues), ("questions", &result.questions)] {
+            for (at, item) in list.iter().enumerate() {
+                put(if at == 0 { name } else { "" }, format!("- {}", clip(item, 200)));
+            }
+        }
+        put("pull request", opt(&result.pr_url));
+    }
+    text
+}

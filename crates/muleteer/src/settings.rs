@@ -1,0 +1,54 @@
+//! Configuration and roles for the verbs: the supervisor reads the files and the model merges them;
+//! here their errors become a user's.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use muleteer_model::config::{Config, ConfigError, Source, load};
+use muleteer_model::role::RoleSource;
+use muleteer_supervisor::settings::{self, Unreadable};
+use std::path::Path;
+
+/// What is in force for a project: embedded defaults, the user's file, the project's, `--config`, and
+/// `MULETEER_CONFIG__…` variables.
+///
+/// # Errors
+/// `E_CONFIG_INVALID` with every fault and its place.
+pub fn config(context: &Context, project: Option<&Path>) -> Result<Config, Failure> {
+    let env: Vec<_> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    load(&sources(context, project)?, &env).map_err(invalid)
+}
+
+/// The configuration files there are, weakest first.
+///
+/// # Errors
+/// When one cannot be read; only `--config` must be there.
+pub fn sources(context: &Context, project: Option<&Path>) -> Result<Vec<Source>, Failure> {
+    settings::sources(&context.paths, project, context.config.as_deref()).map_err(|error| unreadable(&error))
+}
+
+/// The role files there are beside the built-in ones.
+///
+/// # Errors
+/// When one is there and cannot be read.
+pub fn role_sources(context: &Context, project: Option<&Path>) -> Result<Vec<RoleSource>, Failure> {
+    settings::roles(&context.paths, project).map_err(|error| unreadable(&error))
+}
+
+/// Configuration errors as one failure: the first, with the others added.
+pub fn invalid(errors: Vec<ConfigError>) -> Failure {
+    let mut failures = errors.into_iter().map(|error| {
+        let failure = Failure::new(error.code, error.message)
+            .at(error.line.map(u64::from), error.column.map(u64::from))
+            .snippet(error.snippet);
+        let failure = error.file.into_iter().fold(failure, Failure::file);
+        error.hint.into_iter().fold(failure, Failure::hint)
+    });
+    let first = failures.next().unwrap_or_else(|| Failure::new("E_CONFIG_INVALID", "the configuration is invalid"));
+    first.and(failures.collect::<Vec<_>>())
+}
+
+pub fn unreadable(error: &Unreadable) -> Failure {
+    Failure::of("E_CONFIG_INVALID", error).file(&error.path)
+}

@@ -1,0 +1,51 @@
+//! A cgroup (v2) of the agent's own, only where we may make one: nothing escapes it, and one write
+//! kills all of it.
+
+use std::path::{Path, PathBuf};
+
+/// Makes the cgroup `name` below this process's own. `None` where there is no v2 hierarchy or no
+/// permission; that is usual, and containment then rests on descent and nonce.
+pub fn create(name: &str) -> Option<PathBuf> {
+    let path = own()?.join(name);
+    std::fs::create_dir(&path).ok()?;
+    // A hierarchy that cannot kill is no help.
+    if path.join("cgroup.kill").exists() {
+        return Some(path);
+    }
+    remove(&path);
+    None
+}
+
+/// Moves a process into it.
+pub fn enter(cgroup: &Path, pid: u32) -> bool {
+    std::fs::write(cgroup.join("cgroup.procs"), pid.to_string()).is_ok()
+}
+
+/// Kills everything in it and below it, at once.
+pub fn kill(cgroup: &Path) {
+    let _ = std::fs::write(cgroup.join("cgroup.kill"), "1");
+}
+
+/// The living processes in it.
+pub fn members(cgroup: &Path) -> Vec<u32> {
+    std::fs::read_to_string(cgroup.join("cgroup.procs"))
+        .map(|text| text.lines().filter_map(|line| line.parse().ok()).collect())
+        .unwrap_or_default()
+}
+
+/// Removes it if it is empty.
+pub fn remove(cgroup: &Path) {
+    let _ = std::fs::remove_dir(cgroup);
+}
+
+/// The directory of this process's cgroup.
+fn own() -> Option<PathBuf> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mount = mounts.lines().find_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        kind.starts_with("cgroup2 ").then(|| place.split(' ').nth(4)).flatten()
+    })?;
+    Some(Path::new(mount).join(path))
+}

@@ -1,0 +1,78 @@
+//! The clocks. Deadlines count awake time, because laptops sleep and an agent that could not run
+//! did not waste its time.
+
+#![allow(unsafe_code)]
+
+use std::time::Duration;
+
+/// Time since some fixed point during which this machine was awake.
+pub fn awake() -> Duration {
+    read(AWAKE)
+}
+
+/// Time since the same kind of point, including suspension. On hosts without such a clock it
+/// equals [`awake`], and no suspension is ever seen.
+pub fn boot() -> Duration {
+    read(BOOT)
+}
+
+/// Milliseconds since 1970, for records that people read. Never for deadlines.
+pub fn wall_ms() -> u64 {
+    read(libc::CLOCK_REALTIME).as_millis() as u64
+}
+
+/// [`awake`] in milliseconds.
+pub fn awake_ms() -> u64 {
+    awake().as_millis() as u64
+}
+
+#[cfg(target_os = "linux")]
+const AWAKE: libc::clockid_t = libc::CLOCK_MONOTONIC;
+#[cfg(target_os = "linux")]
+const BOOT: libc::clockid_t = libc::CLOCK_BOOTTIME;
+// On macOS CLOCK_MONOTONIC goes on during sleep and CLOCK_UPTIME_RAW does not.
+#[cfg(target_vendor = "apple")]
+const AWAKE: libc::clockid_t = libc::CLOCK_UPTIME_RAW;
+#[cfg(not(target_os = "linux"))]
+const BOOT: libc::clockid_t = libc::CLOCK_MONOTONIC;
+#[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+const AWAKE: libc::clockid_t = libc::CLOCK_MONOTONIC;
+
+fn read(clock: libc::clockid_t) -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid timespec to write to; an unknown clock leaves it untouched.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
+}
+
+/// Tells suspensions of the machine from the two clocks drifting apart.
+#[derive(Debug)]
+pub struct SuspendWatch {
+    apart: Duration,
+}
+
+impl SuspendWatch {
+    /// Shorter than this is jitter of reading two clocks.
+    const LEAST: Duration = Duration::from_millis(500);
+
+    pub fn new() -> Self {
+        Self { apart: boot().saturating_sub(awake()) }
+    }
+
+    /// How long the machine slept since the last call that said so.
+    pub fn slept(&mut self) -> Option<Duration> {
+        let apart = boot().saturating_sub(awake());
+        let slept = apart.saturating_sub(self.apart);
+        if slept < Self::LEAST {
+            return None;
+        }
+        self.apart = apart;
+        Some(slept)
+    }
+}
+
+impl Default for SuspendWatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}

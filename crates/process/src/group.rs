@@ -1,0 +1,115 @@
+//! Ending everything an agent started, wherever it went: by process group, by descent, by cgroup, and
+//! by the nonce in the environment.
+
+use crate::cgroup;
+use crate::host::{Stat, host};
+use crate::identity::{NONCE_VAR, Pinned, raw, signal};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// What a sweep did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SweepReport {
+    /// Processes killed.
+    pub killed: u32,
+    /// Two sweeps in a row found nothing. Only then may a successor be started.
+    pub clean: bool,
+    /// What still lived when time was up.
+    pub survivors: Vec<u32>,
+}
+
+/// Kills every process with `MULETEER_NONCE=<nonce>` in its environment or in `cgroup`, until two
+/// looks in a row found none, for at most `limit`. Removes the cgroup at the end.
+///
+/// Never this process itself. Blocks the thread.
+pub fn sweep(nonce: &str, cgroup: Option<&Path>, limit: Duration) -> SweepReport {
+    let deadline = crate::clock::awake() + limit;
+    let mut report = SweepReport::default();
+    let mut killed = HashSet::new();
+    let mut quiet = 0;
+    loop {
+        if let Some(cgroup) = cgroup {
+            cgroup::kill(cgroup);
+        }
+        let mut found = by_nonce(nonce);
+        found.extend(cgroup.into_iter().flat_map(cgroup::members));
+        found.sort_unstable();
+        found.dedup();
+        let mut alive = vec![];
+        for pid in found {
+            let marked = || carries(pid, nonce) || cgroup.is_some_and(|cgroup| cgroup::members(cgroup).contains(&pid));
+            let Ok(pinned) = Pinned::open(pid) else { continue };
+            // Looked at again once pinned: the pid may have passed to somebody else in between.
+            if !marked() {
+                continue;
+            }
+            alive.push(pid);
+            if pinned.signal(libc::SIGKILL).is_ok() && killed.insert(pinned.id()) {
+                report.killed += 1;
+            }
+        }
+        if alive.is_empty() {
+            quiet += 1;
+            if quiet == 2 {
+                report.clean = true;
+                report.survivors.clear();
+                cgroup.map(cgroup::remove);
+                return report;
+            }
+        } else {
+            quiet = 0;
+            report.survivors = alive;
+        }
+        if crate::clock::awake() >= deadline {
+            return report;
+        }
+        // Time for the killed to go, and for one just being forked or exec'd to become visible.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Every living process but this one whose environment carries the nonce.
+pub fn by_nonce(nonce: &str) -> Vec<u32> {
+    let own = std::process::id();
+    let mut pids = host().pids();
+    pids.retain(|&pid| pid != own && carries(pid, nonce) && host().stat(pid).is_some_and(|stat| !stat.zombie));
+    pids
+}
+
+fn carries(pid: u32, nonce: &str) -> bool {
+    let Some(environ) = host().environ(pid) else { return false };
+    environ
+        .split(|&byte| byte == 0)
+        .any(|entry| entry.strip_prefix(NONCE_VAR.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) == Some(nonce.as_bytes()))
+}
+
+/// Every process below `root`, zombies included, nearest first.
+pub fn descendants(root: u32) -> Vec<Stat> {
+    let mut children: HashMap<u32, Vec<Stat>> = HashMap::new();
+    for stat in host().pids().into_iter().filter_map(|pid| host().stat(pid)) {
+        children.entry(stat.parent).or_default().push(stat);
+    }
+    let mut found = vec![];
+    let mut roots = vec![root];
+    while let Some(parent) = roots.pop() {
+        for stat in children.remove(&parent).unwrap_or_default() {
+            roots.push(stat.pid);
+            found.push(stat);
+        }
+    }
+    found
+}
+
+/// The children of the calling thread, zombies included; `None` where the kernel does not tell.
+pub fn children_of_this_thread() -> Option<Vec<u32>> {
+    let text = std::fs::read_to_string("/proc/thread-self/children").ok()?;
+    text.split_ascii_whitespace().map(|pid| pid.parse().ok()).collect()
+}
+
+/// Signals a process group. The caller must know that the group is still the one it means, that is,
+/// its leader must live or be an unreaped zombie of the caller's.
+pub fn signal_group(leader: u32, signo: i32) -> io::Result<()> {
+    Ok(rustix::process::kill_process_group(raw(leader)?, signal(signo)?)?)
+}

@@ -1,0 +1,101 @@
+//! Linux: `/proc`, pidfds, subreaper.
+
+use super::{Abilities, Host, Stat};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+
+#[derive(Debug)]
+pub struct Linux;
+
+impl Host for Linux {
+    fn pids(&self) -> Vec<u32> {
+        let Ok(entries) = std::fs::read_dir("/proc") else { return vec![] };
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    fn stat(&self, pid: u32) -> Option<Stat> {
+        parse_stat(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn environ(&self, pid: u32) -> Option<Vec<u8>> {
+        std::fs::read(format!("/proc/{pid}/environ")).ok()
+    }
+
+    fn boot_id(&self) -> String {
+        std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+            .map_or_else(|_| "unknown".into(), |id| id.trim().to_owned())
+    }
+
+    fn pid_namespace(&self) -> u64 {
+        std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
+    }
+
+    fn pin(&self, pid: u32) -> io::Result<Option<OwnedFd>> {
+        let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => Ok(Some(fd)),
+            Err(rustix::io::Errno::NOSYS) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn become_subreaper(&self) -> bool {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).is_ok()
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            pidfd: matches!(self.pin(std::process::id()), Ok(Some(_))),
+            subreaper: true,
+            parent_death_signal: true,
+        }
+    }
+}
+
+/// Parses `/proc/PID/stat`. The name in parentheses may hold spaces and parentheses of its own, so
+/// fields are counted from the last closing one.
+fn parse_stat(line: &[u8]) -> Option<Stat> {
+    let open = line.iter().position(|&byte| byte == b'(')?;
+    let close = line.iter().rposition(|&byte| byte == b')')?;
+    let pid = std::str::from_utf8(line.get(..open)?).ok()?.trim().parse().ok()?;
+    let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
+    // Counted as in proc(5), where the state is field 3.
+    let field = |n: usize| rest.split_ascii_whitespace().nth(n - 3);
+    let number = |n: usize| field(n)?.parse::<i64>().ok();
+    Some(Stat {
+        pid,
+        parent: number(4)?.max(0) as u32,
+        group: number(5)?.max(0) as u32,
+        session: number(6)?.max(0) as u32,
+        start_time: field(22)?.parse().ok()?,
+        zombie: matches!(field(3)?, "Z" | "X" | "x"),
+        rss: number(24).unwrap_or(0).max(0) as u64 * rustix::param::page_size() as u64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_and_spaces_is_no_trouble() {
+        let line = b"42 (a) Z (b) S 1 42 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 9876 1000 3 18446744073709551615 1 1";
+        let stat = parse_stat(line).unwrap();
+        assert_eq!((stat.pid, stat.parent, stat.group, stat.session), (42, 1, 42, 40));
+        assert_eq!(stat.start_time, 9876);
+        assert!(!stat.zombie);
+        assert_eq!(stat.rss, 3 * rustix::param::page_size() as u64);
+    }
+
+    #[test]
+    fn garbage_is_no_process() {
+        for line in [&b""[..], b"1", b"1 (", b")(", b"1 (x) S", b"x (y) S 1 1 1"] {
+            assert_eq!(parse_stat(line), None);
+        }
+    }
+}

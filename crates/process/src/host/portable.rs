@@ -1,0 +1,97 @@
+//! Any POSIX system: `ps` tells what the kernel knows. Slower, and without anything that pins a
+//! process: a pid is compared with its start time right before it is used, which narrows the race
+//! to microseconds and cannot close it.
+
+use super::{Abilities, Host, Stat};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+
+#[derive(Debug)]
+pub struct Portable;
+
+impl Host for Portable {
+    fn pids(&self) -> Vec<u32> {
+        ps(&["-A", "-o", "pid="]).lines().filter_map(|line| line.trim().parse().ok()).collect()
+    }
+
+    fn stat(&self, pid: u32) -> Option<Stat> {
+        parse(ps(&["-p", &pid.to_string(), "-o", "pid=,ppid=,pgid=,rss=,stat=,lstart="]).lines().next()?)
+    }
+
+    fn environ(&self, pid: u32) -> Option<Vec<u8>> {
+        // `ps -E` appends the environment of our own processes to the command, separated by spaces.
+        let text = ps(&["-E", "-ww", "-p", &pid.to_string(), "-o", "command="]);
+        (!text.is_empty()).then(|| text.trim_end().bytes().map(|byte| if byte == b' ' { 0 } else { byte }).collect())
+    }
+
+    fn boot_id(&self) -> String {
+        let sysctl = |name| run(Command::new("sysctl").args(["-n", name]));
+        let session = sysctl("kern.bootsessionuuid");
+        let id = if session.trim().is_empty() { sysctl("kern.boottime") } else { session };
+        if id.trim().is_empty() { "unknown".into() } else { id.trim().to_owned() }
+    }
+
+    fn pid_namespace(&self) -> u64 {
+        0
+    }
+
+    fn pin(&self, _: u32) -> io::Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+
+    fn become_subreaper(&self) -> bool {
+        false
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities { pidfd: false, subreaper: false, parent_death_signal: false }
+    }
+}
+
+fn ps(args: &[&str]) -> String {
+    run(Command::new("ps").args(args))
+}
+
+fn run(command: &mut Command) -> String {
+    let command = command.env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::null());
+    command.output().map_or_else(|_| String::new(), |out| String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// One line of `pid ppid pgid rss stat lstart`. The start time is `lstart`'s text hashed: it is
+/// only ever compared.
+fn parse(line: &str) -> Option<Stat> {
+    let mut fields = line.split_ascii_whitespace();
+    let mut number = || fields.next()?.parse::<u32>().ok();
+    let (pid, parent, group, rss) = (number()?, number()?, number()?, number()?);
+    let state = fields.next()?;
+    let mut start_time = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in fields.flat_map(str::bytes) {
+        start_time = (start_time ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    }
+    Some(Stat {
+        pid,
+        parent,
+        group,
+        session: 0,
+        start_time,
+        zombie: state.starts_with('Z'),
+        rss: u64::from(rss) * 1024,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_line_of_ps_is_understood() {
+        let one = parse("  42     1    42  1024 Ss   Sat Nov 21 23:09:25 2026").unwrap();
+        let other = parse("  42     1    42  1024 Z    Sat Nov 21 23:09:26 2026").unwrap();
+        assert_eq!((one.pid, one.parent, one.group, one.rss), (42, 1, 42, 1 << 20));
+        assert!(!one.zombie && other.zombie);
+        assert_ne!(one.start_time, other.start_time);
+        assert_eq!(parse("nonsense"), None);
+    }
+}

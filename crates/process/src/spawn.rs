@@ -1,0 +1,323 @@
+//! The trampoline: a child that exists, and can be recorded, before anything of the agent runs.
+//!
+//! ```text
+//!   parent                              child
+//!   fork ─────────────────────────────▶ own group, dies with parent
+//!   records the pid, durably            waits on the release pipe ── end of file ─▶ _exit(0)
+//!   writes one byte ──────────────────▶ chdir, exec
+//!   reads the status pipe: end of file  ◀── exec closed it
+//!                          8 bytes      ◀── exec failed: errno and stage, _exit(127)
+//! ```
+//!
+//! So there is no moment in which an unrecorded agent runs, and a parent that dies anywhere before
+//! the byte leaves nothing behind.
+
+#![allow(unsafe_code)]
+
+use crate::identity::ProcessId;
+use rustix::pipe::PipeFlags;
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// What to run once released. Everything is made ready before the fork: the child allocates nothing.
+#[derive(Debug)]
+pub struct Program {
+    path: CString,
+    argv: Vec<CString>,
+    envp: Vec<CString>,
+    cwd: CString,
+    umask: u32,
+}
+
+/// The agent's ends of its standard streams.
+#[derive(Debug)]
+pub struct Stdio {
+    pub stdin: OwnedFd,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+/// A forked child that waits to be released. Dropping it ends the child.
+#[derive(Debug)]
+pub struct Held {
+    id: ProcessId,
+    release: OwnedFd,
+    status: OwnedFd,
+}
+
+/// A released child that may or may not have reached its program.
+#[derive(Debug)]
+pub struct Released {
+    status: OwnedFd,
+}
+
+/// Whether the program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExecStatus {
+    /// Not known yet.
+    Pending,
+    /// Exec succeeded, or the child died before it could fail.
+    Passed,
+    Failed { errno: i32, stage: Stage },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    Chdir,
+    Exec,
+}
+
+impl Program {
+    /// `InvalidInput` if a string holds a NUL.
+    pub fn new<'a>(
+        path: &Path,
+        argv: impl IntoIterator<Item = &'a str>,
+        env: impl IntoIterator<Item = (&'a str, &'a str)>,
+        cwd: &Path,
+        umask: u32,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            path: c_string(path.as_os_str().as_bytes())?,
+            argv: argv.into_iter().map(|word| c_string(word.as_bytes())).collect::<io::Result<_>>()?,
+            envp: env
+                .into_iter()
+                .map(|(name, value)| c_string(format!("{name}={value}").as_bytes()))
+                .collect::<io::Result<_>>()?,
+            cwd: c_string(cwd.as_os_str().as_bytes())?,
+            umask,
+        })
+    }
+
+    /// Forks the child and holds it before the program. It leads a process group of its own, and
+    /// on Linux is killed when the calling *thread* ends: call this from a single-threaded process.
+    pub fn hold(&self, stdio: Stdio) -> io::Result<Held> {
+        let (release_read, release) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let (status, status_write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        rustix::fs::fcntl_setfl(&status, rustix::fs::OFlags::NONBLOCK)?;
+        let argv = pointers(&self.argv);
+        let envp = pointers(&self.envp);
+        let child = Child {
+            parent: std::process::id(),
+            stdio: [stdio.stdin.as_raw_fd(), stdio.stdout.as_raw_fd(), stdio.stderr.as_raw_fd()],
+            release_read: release_read.as_raw_fd(),
+            release: release.as_raw_fd(),
+            status: status_write.as_raw_fd(),
+            path: self.path.as_ptr(),
+            argv: argv.as_ptr(),
+            envp: envp.as_ptr(),
+            cwd: self.cwd.as_ptr(),
+            umask: self.umask as libc::mode_t,
+        };
+        // SAFETY: the child only calls async-signal-safe functions on memory made ready above, and
+        // ends in exec or _exit, never returning into Rust code that could unwind or allocate.
+        let pid = unsafe { libc::fork() };
+        match pid {
+            -1 => Err(io::Error::last_os_error()),
+            // SAFETY: we are the only thread of the child; the pointers outlive it.
+            0 => unsafe { child.run() },
+            pid => {
+                // In both, so that neither can be ahead of the group's existence.
+                if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                    let _ = rustix::process::setpgid(Some(pid), Some(pid));
+                }
+                let pid = pid as u32;
+                let id = ProcessId::of(pid).unwrap_or(ProcessId { pid, start_time: 0 });
+                Ok(Held { id, release, status })
+            }
+        }
+    }
+}
+
+impl Held {
+    pub fn id(&self) -> ProcessId {
+        self.id
+    }
+
+    /// Lets the child go on to its program.
+    pub fn release(self) -> io::Result<Released> {
+        // A child that was killed meanwhile makes this EPIPE; its exit status tells.
+        let _ = rustix::io::write(&self.release, b"G");
+        Ok(Released { status: self.status })
+    }
+}
+
+impl Released {
+    /// Asks without waiting.
+    pub fn status(&self) -> ExecStatus {
+        let mut bytes = [0; 8];
+        match rustix::io::read(&self.status, &mut bytes) {
+            Ok(0) => ExecStatus::Passed,
+            Ok(8) => {
+                let [a, b, c, d, stage, ..] = bytes;
+                let stage = if stage == 1 { Stage::Chdir } else { Stage::Exec };
+                ExecStatus::Failed { errno: i32::from_ne_bytes([a, b, c, d]), stage }
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => ExecStatus::Pending,
+            _ => ExecStatus::Passed,
+        }
+    }
+}
+
+impl AsFd for Released {
+    /// Readable when [`Released::status`] is known.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.status.as_fd()
+    }
+}
+
+struct Child {
+    parent: u32,
+    stdio: [RawFd; 3],
+    release_read: RawFd,
+    release: RawFd,
+    status: RawFd,
+    path: *const libc::c_char,
+    argv: *const *const libc::c_char,
+    envp: *const *const libc::c_char,
+    cwd: *const libc::c_char,
+    umask: libc::mode_t,
+}
+
+impl Child {
+    /// # Safety
+    /// Only in a freshly forked child, with every pointer valid.
+    unsafe fn run(&self) -> ! {
+        // SAFETY: async-signal-safe calls only, on descriptors and memory the parent made ready.
+        unsafe {
+            libc::setpgid(0, 0);
+            #[cfg(target_os = "linux")]
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            // The parent may have died before that took hold.
+            if libc::getppid() as u32 != self.parent {
+                libc::_exit(0);
+            }
+            // Exec resets handlers but keeps what is ignored, and Rust ignores SIGPIPE; until exec
+            // the parent's handlers would swallow a TERM that is meant for us.
+            for signo in 1..32 {
+                libc::signal(signo, libc::SIG_DFL);
+            }
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+            // Our own copy would keep the pipe from ever ending.
+            libc::close(self.release);
+            for (target, &fd) in self.stdio.iter().enumerate() {
+                libc::dup2(fd, target as RawFd);
+            }
+            let mut byte = 0u8;
+            loop {
+                match libc::read(self.release_read, (&raw mut byte).cast(), 1) {
+                    1 => break,
+                    -1 if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
+                    _ => libc::_exit(0),
+                }
+            }
+            // Everything from 3 up is close-on-exec by construction; this holds when a library is not.
+            #[cfg(target_os = "linux")]
+            libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 4u32 /* CLOSE_RANGE_CLOEXEC */);
+            libc::umask(self.umask);
+            if libc::chdir(self.cwd) != 0 {
+                self.fail(1);
+            }
+            libc::execve(self.path, self.argv, self.envp);
+            self.fail(2)
+        }
+    }
+
+    /// # Safety
+    /// As [`Child::run`].
+    unsafe fn fail(&self, stage: u8) -> ! {
+        let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
+        let [a, b, c, d] = errno.to_ne_bytes();
+        let message = [a, b, c, d, stage, 0, 0, 0];
+        // SAFETY: write and _exit are async-signal-safe, the buffer is ours.
+        unsafe {
+            libc::write(self.status, message.as_ptr().cast(), message.len());
+            libc::_exit(127)
+        }
+    }
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    pub pid: u32,
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+}
+
+/// Looks for an ended child without reaping it: a zombie keeps its pid, and its group's number, from
+/// being reused. `None` as pid: any child.
+pub fn peek_exit(pid: Option<u32>) -> Option<Exit> {
+    wait_for(pid, libc::WNOWAIT)
+}
+
+/// Reaps an ended child; `None` if it has not ended, or is no child.
+pub fn reap(pid: u32) -> Option<Exit> {
+    wait_for(Some(pid), 0)
+}
+
+fn wait_for(pid: Option<u32>, flags: libc::c_int) -> Option<Exit> {
+    let (kind, id) = pid.map_or((libc::P_ALL, 0), |pid| (libc::P_PID, pid));
+    // SAFETY: siginfo_t is plain data that the kernel fills; zeroed it says "nobody".
+    let (done, info) = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let done = libc::waitid(kind, id, &mut info, libc::WEXITED | libc::WNOHANG | flags);
+        (done, info)
+    };
+    // SAFETY: after waitid these fields of the union are the valid ones.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    if done != 0 || pid == 0 {
+        return None;
+    }
+    let exited = info.si_code == libc::CLD_EXITED;
+    Some(Exit { pid: pid as u32, code: exited.then_some(status), signal: (!exited).then_some(status) })
+}
+
+/// Finds the program a name means: as exec would, but on a given `PATH`, and with the error exec would give.
+pub fn find_program(name: &str, path: Option<&str>, cwd: &Path) -> io::Result<PathBuf> {
+    let name = OsStr::new(name);
+    if name.as_bytes().contains(&b'/') {
+        return Ok(cwd.join(name));
+    }
+    let mut error = io::Error::from_raw_os_error(libc::ENOENT);
+    for dir in path.unwrap_or("/usr/local/bin:/usr/bin:/bin").split(':') {
+        let candidate = cwd.join(dir).join(name);
+        let Ok(meta) = std::fs::metadata(&candidate) else { continue };
+        if meta.is_file() && rustix::fs::access(&candidate, rustix::fs::Access::EXEC_OK).is_ok() {
+            return Ok(candidate);
+        }
+        error = io::Error::from_raw_os_error(libc::EACCES);
+    }
+    Err(error)
+}
+
+fn c_string(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a NUL in a program's words"))
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+/// Closes every descriptor from 3 up but this one, in a process that was just started and has
+/// opened nothing else yet.
+pub fn close_others(keep: &impl AsFd) {
+    let keep = keep.as_fd().as_raw_fd() as u32;
+    // SAFETY: descriptors below 3 and `keep` stay; nothing in this process owns any other yet.
+    #[cfg(target_os = "linux")]
+    unsafe {
+        if keep > 3 {
+            libc::syscall(libc::SYS_close_range, 3u32, keep - 1, 0u32);
+        }
+        libc::syscall(libc::SYS_close_range, keep + 1, u32::MAX, 0u32);
+    }
+    #[cfg(not(target_os = "linux"))]
+    for fd in (3..1024).filter(|&fd| fd != keep) {
+        // SAFETY: as above.
+        unsafe { libc::close(fd as RawFd) };
+    }
+}

@@ -1,0 +1,231 @@
+//! The client's end of the daemon's socket: connect, shake hands, ask, stream.
+//!
+//! One connection answers one question at a time; who needs two at once opens two. So there is no
+//! task to own, no map of pending requests, and dropping the client is all the clean-up there is.
+
+use crate::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter};
+use crate::v1::{ClientFrame, DaemonStatus, Hello, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, VERSIONS, Welcome, WireError};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+/// How long a daemon may take to accept a connection and to answer the greeting.
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+/// The kernel's limit on the path of a socket, with its terminating zero.
+const SUN_PATH: usize = 108;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens there: no daemon, or a socket left by a dead one.
+    #[error("no daemon answers at {}", .path.display())]
+    NoDaemon { path: PathBuf, source: io::Error },
+    #[error("cannot connect to {}", .path.display())]
+    Connect { path: PathBuf, source: io::Error },
+    #[error("the daemon refused the connection: {}", .0.message)]
+    Refused(WireError),
+    /// The connection ended before the answer: whether the request was taken is not known, and it
+    /// may be sent again with the same id or key.
+    #[error("the connection to the daemon was lost before it answered")]
+    Lost,
+    #[error("the daemon does not speak our protocol")]
+    Frame(#[source] FrameError),
+    #[error("the daemon did not answer within {}s", .0.as_secs())]
+    Slow(Duration),
+    /// The daemon's answer is an error.
+    #[error("{}", .0.message)]
+    Remote(WireError),
+    #[error("the daemon's answer is of a kind this version does not know: {0}")]
+    Unexpected(String),
+}
+
+impl ClientError {
+    /// Whether the same request may be sent again on a new connection: the daemon went away, rather
+    /// than said no.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::NoDaemon { .. } | Self::Lost)
+    }
+}
+
+impl From<FrameError> for ClientError {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Io(_) | FrameError::Truncated => Self::Lost,
+            other => Self::Frame(other),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Client {
+    reader: FrameReader<OwnedReadHalf>,
+    writer: FrameWriter<OwnedWriteHalf>,
+    welcome: Welcome,
+    trace: Option<String>,
+    next_id: u64,
+}
+
+impl Client {
+    /// Connects to the daemon at `path` and shakes hands. `name` is for its logs.
+    ///
+    /// # Errors
+    /// [`ClientError::NoDaemon`] when nobody listens; the others say that something does, and why
+    /// it is of no use.
+    pub async fn connect(path: &Path, name: &str, operator_key: Option<String>) -> Result<Self, ClientError> {
+        let slow = |_| ClientError::Slow(HANDSHAKE_DEADLINE);
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                ClientError::NoDaemon { path: path.into(), source }
+            }
+            _ => ClientError::Connect { path: path.into(), source },
+        };
+        let short = ShortPath::of(path).map_err(failed)?;
+        let stream = timeout(HANDSHAKE_DEADLINE, UnixStream::connect(&short.path)).await.map_err(slow)?;
+        let stream = stream.map_err(failed)?;
+        let (reader, writer) = stream.into_split();
+        let (mut reader, mut writer) = (FrameReader::new(reader, FRAME_LIMIT), FrameWriter::new(writer));
+        let hello = Hello { versions: VERSIONS.to_vec(), client: name.into(), operator_key };
+        writer.write(&ClientFrame::Hello(hello)).await?;
+        let answer = timeout(HANDSHAKE_DEADLINE, reader.next::<ServerFrame>()).await.map_err(slow)?;
+        match answer?.ok_or(ClientError::Lost)? {
+            ServerFrame::Welcome(welcome) => Ok(Self { reader, writer, welcome, trace: None, next_id: 1 }),
+            ServerFrame::Refused { error } => Err(ClientError::Refused(error)),
+            other => Err(ClientError::Unexpected(format!("{other:?}"))),
+        }
+    }
+
+    /// What the daemon said of itself and of us.
+    pub fn welcome(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    /// The W3C `traceparent` that every later request carries.
+    pub fn set_trace(&mut self, trace: Option<String>) {
+        self.trace = trace;
+    }
+
+    /// Asks, and waits for the one answer, however long it takes (`wait` may take days).
+    ///
+    /// Not cancel safe: after a dropped call the client must be dropped too.
+    ///
+    /// # Errors
+    /// [`ClientError::Remote`] carries the daemon's own error; see [`ClientError::is_lost`].
+    pub async fn call(&mut self, body: Request) -> Result<Reply, ClientError> {
+        let mut stream = self.stream(body).await?;
+        loop {
+            if let Next::End(reply) = stream.next().await? {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// Asks for a stream of items, which [`Stream::next`] hands over one by one.
+    ///
+    /// # Errors
+    /// When the request cannot be sent.
+    pub async fn stream(&mut self, body: Request) -> Result<Stream<'_>, ClientError> {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.writer.write(&ClientFrame::Request { id, trace: self.trace.clone(), body }).await?;
+        Ok(Stream { client: self, id, taken: 0 })
+    }
+}
+
+/// A name for a socket's path that is short enough for the kernel: an agent's socket lies as deep as
+/// its state directory. Where there is no `/proc`, the kernel's own error has to do.
+struct ShortPath {
+    path: PathBuf,
+    /// Open for as long as the name is used.
+    _folder: Option<std::fs::File>,
+}
+
+impl ShortPath {
+    fn of(path: &Path) -> io::Result<Self> {
+        let parts = path.parent().zip(path.file_name());
+        let Some((folder, name)) = parts.filter(|_| path.as_os_str().len() >= SUN_PATH && cfg!(target_os = "linux")) else {
+            return Ok(Self { path: path.into(), _folder: None });
+        };
+        let folder = std::fs::File::open(folder)?;
+        let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+        Ok(Self { path, _folder: Some(folder) })
+    }
+}
+
+/// What a stream hands over.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Next {
+    Item(Item),
+    /// The last: the reply that ends the stream.
+    End(Reply),
+}
+
+/// A running reply. Items arrive only while credits last; they are granted again as items are
+/// *taken*, so a slow reader holds up its own stream and nobody else's.
+#[derive(Debug)]
+pub struct Stream<'a> {
+    client: &'a mut Client,
+    id: u64,
+    taken: u32,
+}
+
+impl Stream<'_> {
+    /// The next item, or the reply that ends the stream.
+    ///
+    /// Cancel safe only between items: a call dropped while it grants credits spoils the client.
+    /// A caller that selects on it and then goes away need not care.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn next(&mut self) -> Result<Next, ClientError> {
+        if self.taken >= INITIAL_CREDITS / 2 {
+            let credit = ClientFrame::Credit { id: self.id, n: self.taken };
+            self.taken = 0;
+            // A daemon that has gone may have sent the rest before: only reading tells.
+            drop(self.client.writer.write(&credit).await);
+        }
+        loop {
+            match self.client.reader.next::<ServerFrame>().await?.ok_or(ClientError::Lost)? {
+                ServerFrame::Item { id, item } if id == self.id => {
+                    self.taken += 1;
+                    return Ok(Next::Item(item));
+                }
+                ServerFrame::Reply { id, body } if id == self.id => return Ok(Next::End(body)),
+                ServerFrame::Error { id, error } if id == self.id => return Err(ClientError::Remote(error)),
+                // The daemon ends a connection so when it cannot go on with it.
+                ServerFrame::Refused { error } => return Err(ClientError::Refused(error)),
+                // Left over from a stream that was cancelled, or from a newer daemon.
+                _ => {}
+            }
+        }
+    }
+
+    /// Asks the daemon to end the stream and waits until it has, so the client can be used again.
+    ///
+    /// # Errors
+    /// When the connection fails; a remote error counts as the end.
+    pub async fn cancel(mut self) -> Result<(), ClientError> {
+        self.client.writer.write(&ClientFrame::Cancel { id: self.id }).await?;
+        loop {
+            match self.next().await {
+                Ok(Next::Item(_)) => {}
+                Ok(Next::End(_)) | Err(ClientError::Remote(_)) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Welcome {
+    /// The daemon's part of `status --json`, as it introduced itself.
+    pub fn daemon_status(&self, socket: &Path) -> DaemonStatus {
+        DaemonStatus {
+            running: true,
+            pid: Some(self.daemon_pid),
+            version: Some(self.daemon_version.clone()),
+            socket: Some(socket.display().to_string()),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The client against a scripted daemon.
+
+use muleteer_protocol::client::{Client, ClientError, Next};
+use muleteer_protocol::codec::{FRAME_LIMIT, FrameReader, FrameWriter};
+use muleteer_protocol::v1::*;
+use std::path::PathBuf;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+
+struct Peer {
+    reader: FrameReader<OwnedReadHalf>,
+    writer: FrameWriter<OwnedWriteHalf>,
+}
+
+impl Peer {
+    fn new(stream: UnixStream) -> Self {
+        let (reader, writer) = stream.into_split();
+        Self { reader: FrameReader::new(reader, FRAME_LIMIT), writer: FrameWriter::new(writer) }
+    }
+
+    async fn hear(&mut self) -> ClientFrame {
+        self.reader.next().await.expect("frame").expect("open")
+    }
+
+    async fn say(&mut self, frame: ServerFrame) {
+        self.writer.write(&frame).await.expect("write");
+    }
+
+    /// Hears a request and gives its id.
+    async fn request(&mut self) -> (u64, Request) {
+        match self.hear().await {
+            ClientFrame::Request { id, body, .. } => (id, body),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn welcome() -> ServerFrame {
+    ServerFrame::Welcome(Welcome {
+        version: 1,
+        daemon_pid: 1,
+        daemon_version: "0".into(),
+        identity: "operator".into(),
+        state_dir: "/s".into(),
+    })
+}
+
+fn socket(name: &str) -> (PathBuf, UnixListener) {
+    let dir = std::env::temp_dir().join(format!("muleteer-client-{}-{name}", std::process::id()));
+    drop(std::fs::remove_dir_all(&dir));
+    std::fs::create_dir_all(&dir).expect("dir");
+    let path = dir.join("sock");
+    let listener = UnixListener::bind(&path).expect("bind");
+    (path, listener)
+}
+
+/// Runs a client against what `script` answers after the greeting.
+async fn against<F: Future<Output = ()>, T>(name: &str, script: impl FnOnce(Peer) -> F, client: impl AsyncFnOnce(Client) -> T) -> T {
+    let (path, listener) = socket(name);
+    let serve = async {
+        let mut peer = Peer::new(listener.accept().await.expect("accept").0);
+        assert!(matches!(peer.hear().await, ClientFrame::Hello(Hello { versions, .. }) if versions == VERSIONS));
+        peer.say(welcome()).await;
+        script(peer).await;
+    };
+    let ask = async { client(Client::connect(&path, "test", None).await.expect("connect")).await };
+    let ((), answer) = tokio::join!(serve, ask);
+    answer
+}
+
+#[tokio::test]
+async fn nobody_there_is_no_daemon() {
+    let (path, listener) = socket("nobody");
+    drop(listener);
+    let error = Client::connect(&path, "test", None).await.expect_err("nobody listens");
+    assert!(matches!(error, ClientError::NoDaemon { .. }) && error.is_lost(), "{error}");
+    let error = Client::connect(&path.with_file_name("other"), "test", None).await.expect_err("no socket");
+    assert!(matches!(error, ClientError::NoDaemon { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_socket_deeper_than_the_kernel_takes_is_reached() {
+    let dir = std::env::temp_dir().join(format!("muleteer-deep-{}", std::process::id())).join("d".repeat(120));
+    std::fs::create_dir_all(&dir).expect("dir");
+    let error = Client::connect(&dir.join("sock"), "test", None).await.expect_err("no socket");
+    assert!(matches!(error, ClientError::NoDaemon { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn an_error_of_the_daemon_comes_as_it_is() {
+    let error = WireError { code: "E_NOT_FOUND".into(), message: "no dispatch `x`".into(), ..WireError::default() };
+    let sent = error.clone();
+    let script = |mut peer: Peer| async move {
+        let (id, _) = peer.request().await;
+        // Another request's answer, and a frame from the future, are not ours.
+        peer.say(ServerFrame::Reply { id: id + 9, body: Reply::Pong }).await;
+        peer.say(ServerFrame::Unknown).await;
+        peer.say(ServerFrame::Error { id, error: sent }).await;
+    };
+    let answer = against("error", script, async |mut client| client.call(Request::Ping).await).await;
+    assert!(matches!(answer, Err(ClientError::Remote(remote)) if remote == error));
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_known_as_lost() {
+    let script = |mut peer: Peer| async move {
+        peer.request().await;
+    };
+    let answer = against("lost", script, async |mut client| client.call(Request::Ping).await).await;
+    assert!(answer.expect_err("lost").is_lost());
+}
+
+#[tokio::test]
+async fn credits_are_granted_as_items_are_taken() {
+    const ITEMS: u64 = 1000;
+    let script = |mut peer: Peer| async move {
+        let (id, _) = peer.request().await;
+        let mut credits = INITIAL_CREDITS;
+        for seq in 0..ITEMS {
+            while credits == 0 {
+                match peer.hear().await {
+                    ClientFrame::Credit { n, .. } => credits += n,
+                    other => panic!("{other:?}"),
+                }
+            }
+            credits -= 1;
+            peer.say(ServerFrame::Item { id, item: Item::Event { seq, line: String::new() } }).await;
+        }
+        peer.say(ServerFrame::Reply { id, body: Reply::EndOfEvents { next_seq: ITEMS } }).await;
+    };
+    let seqs = against("credits", script, async |mut client| {
+        let mut stream = client.stream(Request::Events { from_seq: 0, follow: false }).await.expect("stream");
+        let mut seqs = Vec::new();
+        loop {
+            match stream.next().await.expect("next") {
+                Next::Item(Item::Event { seq, .. }) => seqs.push(seq),
+                Next::End(Reply::EndOfEvents { next_seq: ITEMS }) => return seqs,
+                other => panic!("{other:?}"),
+            }
+        }
+    })
+    .await;
+    assert!(seqs.into_iter().eq(0..ITEMS));
+}
+
+#[tokio::test]
+async fn a_cancelled_stream_leaves_the_client_usable() {
+    let script = |mut peer: Peer| async move {
+        let (id, _) = peer.request().await;
+        for seq in 0..3 {
+            peer.say(ServerFrame::Item { id, item: Item::Event { seq, line: String::new() } }).await;
+        }
+        assert_eq!(peer.hear().await, ClientFrame::Cancel { id });
+        peer.say(ServerFrame::Error { id, error: WireError::default() }).await;
+        let (id, _) = peer.request().await;
+        peer.say(ServerFrame::Reply { id, body: Reply::Pong }).await;
+    };
+    let answer = against("cancel", script, async |mut client| {
+        let mut stream = client.stream(Request::Events { from_seq: 0, follow: true }).await.expect("stream");
+        assert!(matches!(stream.next().await, Ok(Next::Item(_))));
+        stream.cancel().await.expect("cancel");
+        client.call(Request::Ping).await
+    })
+    .await;
+    assert!(matches!(answer, Ok(Reply::Pong)));
+}

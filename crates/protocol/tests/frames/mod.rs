@@ -1,0 +1,212 @@
+//! One of every frame, with every field filled. A new variant does not compile until it has a name
+//! here, and does not pass until it has a sample.
+
+use muleteer_protocol::v1::*;
+
+/// Makes the function that names a frame and the list of all names, from one table.
+macro_rules! names {
+    ($name:ident, $all:ident, $frame:ty, { $($pattern:pat => $text:literal,)* }) => {
+        pub const $all: &[&str] = &[$($text),*];
+        pub fn $name(frame: &$frame) -> &'static str {
+            match frame { $($pattern => $text,)* }
+        }
+    };
+}
+
+names!(client_name, CLIENT_NAMES, ClientFrame, {
+    ClientFrame::Hello(_) => "hello",
+    ClientFrame::Request { body: Request::Spawn(_), .. } => "request_spawn",
+    ClientFrame::Request { body: Request::Status { .. }, .. } => "request_status",
+    ClientFrame::Request { body: Request::Tree, .. } => "request_tree",
+    ClientFrame::Request { body: Request::Events { .. }, .. } => "request_events",
+    ClientFrame::Request { body: Request::Send { .. }, .. } => "request_send",
+    ClientFrame::Request { body: Request::Interrupt { .. }, .. } => "request_interrupt",
+    ClientFrame::Request { body: Request::Kill { .. }, .. } => "request_kill",
+    ClientFrame::Request { body: Request::Wait { .. }, .. } => "request_wait",
+    ClientFrame::Request { body: Request::Stop { .. }, .. } => "request_stop",
+    ClientFrame::Request { body: Request::Ping, .. } => "request_ping",
+    ClientFrame::Request { body: Request::Unknown, .. } => "request_unknown",
+    ClientFrame::Credit { .. } => "credit",
+    ClientFrame::Cancel { .. } => "cancel",
+    ClientFrame::Unknown => "client_unknown",
+});
+
+names!(server_name, SERVER_NAMES, ServerFrame, {
+    ServerFrame::Welcome(_) => "welcome",
+    ServerFrame::Refused { .. } => "refused",
+    ServerFrame::Item { item: Item::Event { .. }, .. } => "item_event",
+    ServerFrame::Item { item: Item::Unknown, .. } => "item_unknown",
+    ServerFrame::Reply { body: Reply::Spawned { .. }, .. } => "reply_spawned",
+    ServerFrame::Reply { body: Reply::Status(_), .. } => "reply_status",
+    ServerFrame::Reply { body: Reply::Tree(_), .. } => "reply_tree",
+    ServerFrame::Reply { body: Reply::Sent { .. }, .. } => "reply_sent",
+    ServerFrame::Reply { body: Reply::Done { .. }, .. } => "reply_done",
+    ServerFrame::Reply { body: Reply::Waited { .. }, .. } => "reply_waited",
+    ServerFrame::Reply { body: Reply::Stopping { .. }, .. } => "reply_stopping",
+    ServerFrame::Reply { body: Reply::EndOfEvents { .. }, .. } => "reply_end_of_events",
+    ServerFrame::Reply { body: Reply::Pong, .. } => "reply_pong",
+    ServerFrame::Reply { body: Reply::Unknown, .. } => "reply_unknown",
+    ServerFrame::Error { .. } => "error",
+    ServerFrame::Unknown => "server_unknown",
+});
+
+fn text(text: &str) -> Option<String> {
+    Some(text.to_string())
+}
+
+fn texts(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_string()).collect()
+}
+
+pub fn spawn() -> Spawn {
+    Spawn {
+        id: "k3f9abcd".into(),
+        role: "developer".into(),
+        project: "/home/u/web".into(),
+        prompt: "Fix the flaky test\nand say why.".into(),
+        feature: text("flaky"),
+        model: text("claude-opus-4-6"),
+        backend: text("subprocess"),
+        command: Some(Command::Shell("cat; ls".into())),
+        scenario: text("/home/u/scenario.yaml"),
+        budget_usd: Some(2.5),
+        max_turns: Some(40),
+        timeout_s: Some(900),
+        worktree: true,
+        env: vec![("PATH".into(), "/bin".into())],
+        extra_env: vec![("A".into(), "b=c".into())],
+        config: text("/home/u/c.yaml"),
+    }
+}
+
+pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
+    let hello = Hello { versions: vec![1], client: "muleteer/0.1.0".into(), operator_key: text("00ff") };
+    let mut samples = vec![
+        ("hello", ClientFrame::Hello(hello)),
+        ("credit", ClientFrame::Credit { id: 7, n: 32 }),
+        ("cancel", ClientFrame::Cancel { id: 7 }),
+        ("client_unknown", ClientFrame::Unknown),
+    ];
+    let argv = Spawn { command: Some(Command::Argv(texts(&["ls", "-l"]))), ..spawn() };
+    let plain = Spawn { id: "k3f9abcd".into(), role: "developer".into(), project: "/p".into(), prompt: "Go".into(), ..Spawn::default() };
+    let (id, key) = (String::from("k3f9"), String::from("m2mzcvqd"));
+    let requests = [
+        ("request_spawn", Request::Spawn(Box::new(spawn()))),
+        ("request_spawn_argv", Request::Spawn(Box::new(argv))),
+        ("request_spawn_plain", Request::Spawn(Box::new(plain))),
+        ("request_status", Request::Status { id: text("k3f9") }),
+        ("request_tree", Request::Tree),
+        ("request_events", Request::Events { from_seq: 1 << 40, follow: true }),
+        ("request_send", Request::Send { id: id.clone(), key, text: "Now a test for it".into() }),
+        ("request_interrupt", Request::Interrupt { id: id.clone() }),
+        ("request_kill", Request::Kill { id: id.clone(), reason: text("superseded") }),
+        ("request_wait", Request::Wait { ids: vec![id, "mmmm".into()] }),
+        ("request_stop", Request::Stop { agents: "keep".into() }),
+        ("request_ping", Request::Ping),
+        ("request_unknown", Request::Unknown),
+    ];
+    let trace = text("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    samples.extend(requests.map(|(name, body)| (name, ClientFrame::Request { id: 7, trace: trace.clone(), body })));
+    samples
+}
+
+fn error() -> WireError {
+    WireError {
+        code: "E_CONFIG_INVALID".into(),
+        message: "no key `modle`".into(),
+        hint: text("did you mean `model`?"),
+        dispatch_id: text("k3f9abcd"),
+        file: text("/home/u/c.yaml"),
+        line: Some(3),
+        column: Some(5),
+    }
+}
+
+fn status() -> DispatchStatus {
+    DispatchStatus {
+        id: "k3f9abcd".into(),
+        role: "developer".into(),
+        project: "/home/u/web".into(),
+        feature: "flaky".into(),
+        state: "success".into(),
+        since: "2026-01-02T03:04:05.678Z".into(),
+        backend: "claude-code".into(),
+        model: text("claude-opus-4-6"),
+        model_source: text("role"),
+        session_id: text("0d2f8a34"),
+        turns: 3,
+        attempts: 2,
+        last_activity: text("2026-01-02T03:04:04.000Z"),
+        cost_usd: 0.42,
+        tokens: Tokens { input: 1200, output: 340, cache_read: 56_000, cache_write: 7 },
+        worktree: text("/home/u/web/.muleteer/worktrees/k3f9abcd"),
+        journal: text("/home/u/web/.agents/journals/flaky/k3f9abcd.md"),
+        pid: Some(4242),
+        reason: text("turn limit"),
+        containment: text("cgroup"),
+        result: Some(ResultDoc {
+            status: "success".into(),
+            summary: "Fixed".into(),
+            changes: texts(&["tests/net.rs"]),
+            issues: texts(&["slow"]),
+            questions: texts(&["why?"]),
+            pr_url: text("https://example.org/pr/1"),
+        }),
+    }
+}
+
+fn tree() -> TreeNode {
+    let leaf = TreeNode {
+        name: "life".into(),
+        strategy: "-".into(),
+        restart: "permanent".into(),
+        restarts_in_window: 2,
+        state: "running".into(),
+        children: vec![],
+        process: Some(ProcessStatus { pid: 4242, rss_bytes: 135_168, cpu_percent: 12.5 }),
+    };
+    TreeNode {
+        name: "root".into(),
+        strategy: "one-for-one".into(),
+        restart: "permanent".into(),
+        restarts_in_window: 0,
+        state: "running".into(),
+        children: vec![leaf],
+        process: None,
+    }
+}
+
+pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
+    let welcome = Welcome {
+        version: 1,
+        daemon_pid: 4000,
+        daemon_version: "0.1.0".into(),
+        identity: "operator".into(),
+        state_dir: "/home/u/.local/state/muleteer".into(),
+    };
+    let daemon = DaemonStatus { running: true, pid: Some(4000), version: text("0.1.0"), socket: text("/run/user/1000/muleteer/x/daemon.sock") };
+    let line = r#"{"crc":"00000000","v":1,"seq":9}"#.to_string();
+    let mut samples = vec![
+        ("welcome", ServerFrame::Welcome(welcome)),
+        ("refused", ServerFrame::Refused { error: error() }),
+        ("item_event", ServerFrame::Item { id: 7, item: Item::Event { seq: 9, line } }),
+        ("item_unknown", ServerFrame::Item { id: 7, item: Item::Unknown }),
+        ("error", ServerFrame::Error { id: 7, error: error() }),
+        ("server_unknown", ServerFrame::Unknown),
+    ];
+    let dispatch_id = String::from("k3f9abcd");
+    let replies = [
+        ("reply_spawned", Reply::Spawned { dispatch_id: dispatch_id.clone() }),
+        ("reply_status", Reply::Status(StatusReport { daemon, dispatches: vec![status()] })),
+        ("reply_tree", Reply::Tree(tree())),
+        ("reply_sent", Reply::Sent { dispatch_id: dispatch_id.clone(), queued: true }),
+        ("reply_done", Reply::Done { dispatch_id, note: text("it had ended") }),
+        ("reply_waited", Reply::Waited { dispatches: vec![status()] }),
+        ("reply_stopping", Reply::Stopping { agents_alive: 2, lease_s: 28_800 }),
+        ("reply_end_of_events", Reply::EndOfEvents { next_seq: 10 }),
+        ("reply_pong", Reply::Pong),
+        ("reply_unknown", Reply::Unknown),
+    ];
+    samples.extend(replies.map(|(name, body)| (name, ServerFrame::Reply { id: 7, body })));
+    samples
+}

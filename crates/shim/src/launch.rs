@@ -1,0 +1,192 @@
+//! `launch-<epoch>.json`: all a shim needs to know, written by the daemon before it starts one. 0600,
+//! because the agent's environment may hold secrets.
+
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The `v` this build writes, and the newest it reads.
+pub const VERSION: u16 = 1;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    pub v: u16,
+    /// One more than any epoch this agent directory has seen; from 1.
+    pub epoch: u32,
+    /// Of the daemon that starts it; only it or a newer one may speak to the shim.
+    pub generation: u64,
+    /// Put into the agent's environment as `MULETEER_NONCE`; its processes are found again by it. Only
+    /// ASCII letters, digits, `-` and `_`.
+    pub nonce: String,
+    /// The program, found on the `PATH` of `env` unless it has a slash, and its arguments.
+    pub argv: Vec<String>,
+    /// The agent's whole environment; nothing is inherited from the shim.
+    pub env: Vec<(String, String)>,
+    /// Absolute.
+    pub cwd: PathBuf,
+    #[serde(default)]
+    pub stdin: StdinMode,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(default)]
+    pub spool: SpoolLimits,
+    #[serde(default)]
+    pub timing: Timing,
+    /// Try to give the agent a cgroup of its own.
+    #[serde(default = "yes")]
+    pub cgroup: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StdinMode {
+    /// Open until a `WriteStdin` with `close`, or the lease's end, closes it.
+    #[default]
+    Pipe,
+    /// `/dev/null`.
+    Null,
+}
+
+/// Enforced by the shim alone, with or without a daemon. Zero means none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// Awake time from the start, milliseconds.
+    pub deadline_ms: u64,
+    /// Processes of this agent at once, sampled.
+    pub max_procs: u32,
+    /// Resident bytes of all of them together, sampled.
+    pub max_memory_bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SpoolLimits {
+    pub segment_bytes: u64,
+    /// At this much on disk the shim stops reading the agent's output.
+    pub cap_bytes: u64,
+    /// How much is kept although it is acknowledged.
+    pub retain_bytes: u64,
+}
+
+impl Default for SpoolLimits {
+    fn default() -> Self {
+        Self { segment_bytes: 32 << 20, cap_bytes: 1 << 30, retain_bytes: 64 << 20 }
+    }
+}
+
+impl SpoolLimits {
+    /// The same limits made possible to keep: with too large segments, or too much retained, a full
+    /// spool could never become less full.
+    pub fn sane(self) -> Self {
+        let cap_bytes = self.cap_bytes.max(64 << 10);
+        let segment_bytes = self.segment_bytes.clamp(4 << 10, cap_bytes / 4);
+        Self { cap_bytes, segment_bytes, retain_bytes: self.retain_bytes.min(cap_bytes / 4) }
+    }
+}
+
+/// Milliseconds of awake time. Tests shorten them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Timing {
+    /// Without a heartbeat for this long the agent is let go.
+    pub lease_ms: u64,
+    /// From closing stdin, so that a CLI can finish its turn, to TERM.
+    pub lease_grace_ms: u64,
+    /// From TERM to KILL, whoever asked but [`Terminate`](muleteer_protocol::shim::v1::ToShim), which
+    /// names its own.
+    pub term_grace_ms: u64,
+    /// From KILL to giving up on processes that will not die.
+    pub kill_grace_ms: u64,
+    /// Between two looks at processes and memory, if they are limited.
+    pub sample_ms: u64,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            lease_ms: 3_600_000,
+            lease_grace_ms: 600_000,
+            term_grace_ms: 10_000,
+            kill_grace_ms: 30_000,
+            sample_ms: 2_000,
+        }
+    }
+}
+
+impl Launch {
+    /// A launch with default limits.
+    pub fn new(epoch: u32, generation: u64, nonce: String, argv: Vec<String>, cwd: PathBuf) -> Self {
+        Self {
+            v: VERSION,
+            epoch,
+            generation,
+            nonce,
+            argv,
+            env: vec![],
+            cwd,
+            stdin: StdinMode::default(),
+            limits: Limits::default(),
+            spool: SpoolLimits::default(),
+            timing: Timing::default(),
+            cgroup: true,
+        }
+    }
+
+    /// The file's path below the agent's directory.
+    pub fn path(dir: &Path, epoch: u32) -> PathBuf {
+        dir.join(format!("launch-{epoch:08}.json"))
+    }
+
+    /// Reads and checks the launch of `epoch`.
+    pub fn read(dir: &Path, epoch: u32) -> Result<Self, LaunchError> {
+        let path = Self::path(dir, epoch);
+        let bytes = std::fs::read(&path).map_err(|source| LaunchError::Read { path: path.clone(), source })?;
+        let launch: Self =
+            serde_json::from_slice(&bytes).map_err(|source| LaunchError::Parse { path: path.clone(), source })?;
+        if launch.v > VERSION {
+            return Err(LaunchError::Version { path, found: launch.v });
+        }
+        // The nonce names a cgroup and is searched for in environments.
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        let nonce = !launch.nonce.is_empty() && launch.nonce.bytes().all(plain);
+        if launch.epoch != epoch || launch.argv.is_empty() || !nonce {
+            return Err(LaunchError::Senseless { path });
+        }
+        Ok(launch)
+    }
+
+    /// Writes it, 0600, in one step.
+    pub fn write(&self, dir: &Path) -> io::Result<()> {
+        write_private(&Self::path(dir, self.epoch), &serde_json::to_vec_pretty(self)?)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    #[error("cannot read {path}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} is no launch file")]
+    Parse { path: PathBuf, source: serde_json::Error },
+    #[error("{path} has version {found}, this shim knows {VERSION}: start it with the muleteer that wrote it")]
+    Version { path: PathBuf, found: u16 },
+    #[error("{path} names another epoch, no program, or a nonce that is not a plain word")]
+    Senseless { path: PathBuf },
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Replaces `path` by a file of mode 0600 in one step.
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    use std::io::Write;
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tmp");
+    // A crash may have left one; its mode may not be ours.
+    let _ = std::fs::remove_file(&temporary);
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    file.write_all(bytes)?;
+    std::fs::rename(&temporary, path)
+}

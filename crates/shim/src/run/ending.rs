@@ -1,0 +1,195 @@
+//! Ending the agent, and everything it started: TERM, a while, KILL; recorded in the right order.
+
+use super::{Phase, Shim};
+use crate::control::{Cause, Control, Policy};
+use muleteer_process::clock::awake;
+use muleteer_process::group::{self, by_nonce, descendants, signal_group};
+use muleteer_process::host::Stat;
+use muleteer_process::identity::Pinned;
+use muleteer_process::spawn::{self, Exit};
+use muleteer_process::{cgroup, fault};
+use muleteer_protocol::shim::v1::FromShim;
+use std::time::Duration;
+
+/// Between two looks at what is left while something is being killed.
+const RESCAN: Duration = Duration::from_millis(20);
+
+impl Shim {
+    /// TERM to everything now, KILL after `grace`. Once begun, only the time can become shorter.
+    pub(super) fn terminate(&mut self, grace: Duration, cause: Cause) {
+        let kill_at = awake() + grace;
+        match &mut self.phase {
+            Phase::Starting(_) | Phase::Running | Phase::Letting { .. } => {
+                self.cause = Some(cause);
+                self.phase = Phase::Terminating { kill_at };
+                self.signal_all(libc::SIGTERM);
+            }
+            Phase::Terminating { kill_at: sooner } | Phase::Clearing { kill_at: sooner } => {
+                *sooner = kill_at.min(*sooner);
+            }
+            Phase::Killing { .. } | Phase::ClearKilling { .. } | Phase::Gone => {}
+        }
+    }
+
+    /// Deals with ended children.
+    pub(super) fn reap(&mut self) {
+        let agent = self.agent.pid;
+        if self.agent_is_ours() {
+            // Not reaped: as a zombie it keeps its pid, and so its group's number, from being
+            // reused until we are done with signalling them.
+            if let Some(exit) = spawn::peek_exit(Some(agent)) {
+                self.agent_ended(exit);
+            }
+        }
+        while let Some(exit) = spawn::peek_exit(None).filter(|exit| exit.pid != agent) {
+            spawn::reap(exit.pid);
+        }
+        if matches!(self.phase, Phase::Clearing { .. } | Phase::ClearKilling { .. }) {
+            self.scan_at = Some(Duration::ZERO);
+        }
+    }
+
+    fn agent_is_ours(&self) -> bool {
+        !matches!(self.phase, Phase::Clearing { .. } | Phase::ClearKilling { .. } | Phase::Gone)
+    }
+
+    fn agent_ended(&mut self, exit: Exit) {
+        // A failed exec is an end too, and must not pass for the agent's.
+        self.look_at_exec();
+        if !self.agent_is_ours() {
+            return;
+        }
+        self.drain();
+        let cause = self.cause.unwrap_or(Cause::Exited);
+        self.say(Control::Exited { code: exit.code, signal: exit.signal, cause });
+        fault::point("shim.exited_written");
+        self.close_stdin();
+        let now = awake();
+        let grace = Duration::from_millis(self.launch.timing.term_grace_ms);
+        self.phase = match self.phase {
+            Phase::Terminating { kill_at } => Phase::Clearing { kill_at },
+            Phase::Killing { give_up_at } => Phase::ClearKilling { give_up_at },
+            _ => Phase::Clearing { kill_at: now + grace },
+        };
+        let end = self.writer.cursor();
+        self.peers.tell(&FromShim::Exited { epoch: end.epoch, offset: end.offset });
+        // Below a subreaper every orphan becomes its child, so without children of ours nothing is
+        // left. An agent that ended by itself and alone is the usual case, and is spared the search.
+        let alone = self.cause.is_none() && group::children_of_this_thread().is_some_and(|pids| pids == [self.agent.pid]);
+        if alone && self.cgroup.as_deref().is_none_or(|cgroup| cgroup::members(cgroup).is_empty()) {
+            return self.finish(0);
+        }
+        self.signal_all(libc::SIGTERM);
+        self.scan_at = Some(Duration::ZERO);
+    }
+
+    /// What is due in ending.
+    pub(super) fn advance_ending(&mut self, now: Duration) {
+        let give_up_at = now + Duration::from_millis(self.launch.timing.kill_grace_ms);
+        match self.phase {
+            Phase::Letting { term_at } if term_at <= now => {
+                let grace = Duration::from_millis(self.launch.timing.term_grace_ms);
+                self.terminate(grace, Cause::LeaseExpired);
+            }
+            Phase::Terminating { kill_at } if kill_at <= now => {
+                self.phase = Phase::Killing { give_up_at };
+                self.kill_all();
+                self.scan_at = Some(now + RESCAN);
+            }
+            // Never given up: while the agent itself cannot be killed, our lock says that it lives.
+            Phase::Killing { give_up_at } if self.scan_at.is_some_and(|at| at <= now) => {
+                self.kill_all();
+                self.scan_at = Some(now + if give_up_at <= now { RESCAN * 50 } else { RESCAN });
+            }
+            Phase::Clearing { kill_at } => {
+                let kill = kill_at <= now;
+                if kill {
+                    self.phase = Phase::ClearKilling { give_up_at };
+                }
+                if kill || self.scan_at.is_some_and(|at| at <= now) {
+                    self.clear(now, kill, false);
+                }
+            }
+            Phase::ClearKilling { give_up_at } if self.scan_at.is_some_and(|at| at <= now) => {
+                self.clear(now, true, give_up_at <= now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Looks whether anything is left behind, and kills it or waits for its end.
+    fn clear(&mut self, now: Duration, kill: bool, give_up: bool) {
+        let left = self.left_behind();
+        // Children of dead children become ours, and somebody has to reap them.
+        for stat in left.iter().filter(|stat| stat.zombie && stat.parent == self.own.pid) {
+            spawn::reap(stat.pid);
+        }
+        let left = left.iter().filter(|stat| !stat.zombie).count() as u32;
+        if left == 0 || give_up {
+            return self.finish(left);
+        }
+        if kill {
+            self.kill_all();
+        }
+        // The death of the last one always reaches us as a SIGCHLD; the dying are looked at again.
+        self.scan_at = kill.then_some(now + RESCAN);
+    }
+
+    /// The last words.
+    pub(super) fn finish(&mut self, survivors: u32) {
+        self.drain();
+        self.phase = Phase::Gone;
+        self.say(Control::Ended { survivors });
+    }
+
+    /// Everything of the agent's but the agent itself, zombies included.
+    fn left_behind(&self) -> Vec<Stat> {
+        let agent = self.agent.pid;
+        let mut left: Vec<Stat> = descendants(self.own.pid).into_iter().filter(|stat| stat.pid != agent).collect();
+        let elsewhere = self.cgroup.iter().flat_map(|cgroup| cgroup::members(cgroup)).chain(by_nonce(&self.launch.nonce));
+        for pid in elsewhere {
+            if pid != agent
+                && pid != self.own.pid
+                && !left.iter().any(|stat| stat.pid == pid)
+                && let Some(stat) = muleteer_process::host::host().stat(pid)
+            {
+                left.push(stat);
+            }
+        }
+        left
+    }
+
+    fn signal_all(&self, signo: i32) {
+        let agent = self.agent.pid;
+        let _ = signal_group(agent, signo);
+        for stat in self.left_behind() {
+            // The group has had it already.
+            if stat.group != agent && !stat.zombie {
+                let _ = Pinned::open(stat.pid).and_then(|pinned| pinned.signal(signo));
+            }
+        }
+    }
+
+    fn kill_all(&self) {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup::kill(cgroup);
+        }
+        self.signal_all(libc::SIGKILL);
+    }
+
+    /// Looks at the limits that can only be sampled.
+    pub(super) fn sample(&mut self) {
+        if !matches!(self.phase, Phase::Running | Phase::Letting { .. }) {
+            return;
+        }
+        let below = group::descendants(self.own.pid);
+        let limits = self.launch.limits;
+        let processes = below.iter().filter(|stat| !stat.zombie).count() as u32;
+        let memory: u64 = below.iter().map(|stat| stat.rss).sum();
+        if limits.max_procs > 0 && processes > limits.max_procs {
+            self.break_rule(Policy::Processes, format!("{processes} of {}", limits.max_procs));
+        } else if limits.max_memory_bytes > 0 && memory > limits.max_memory_bytes {
+            self.break_rule(Policy::Memory, format!("{memory} of {} bytes", limits.max_memory_bytes));
+        }
+    }
+}

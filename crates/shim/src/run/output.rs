@@ -1,0 +1,147 @@
+//! From the agent's pipes to the spool: one buffer, whatever the agent prints.
+
+use super::{LAST_WORDS, Shim, wait::Ready};
+use crate::control::{BlockReason, Control};
+use crate::record::{MAX_PAYLOAD, Stream};
+use crate::spool::Room;
+use muleteer_process::clock::awake;
+use muleteer_process::fault;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// Reads of fewer bytes than this, close upon another, are worth waiting a moment for more.
+const SMALL: usize = 16 << 10;
+/// The longest wait, and how close the previous read must have been.
+const HOLD: Duration = Duration::from_micros(500);
+const CLOSE: Duration = Duration::from_millis(1);
+
+/// The two streams, in this order everywhere.
+pub(super) const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
+
+#[derive(Debug)]
+pub(super) struct Output {
+    pub pipes: [Option<OwnedFd>; 2],
+    /// Until then a stream is not read, so that its pipe gathers what comes in drops.
+    pub held_until: [Option<Duration>; 2],
+    read_at: [Duration; 2],
+    buffer: Vec<u8>,
+    /// The buffer's first bytes are of this stream and could not be written yet.
+    pending: Option<(usize, usize)>,
+}
+
+impl Output {
+    pub fn new(stdout: Option<OwnedFd>, stderr: Option<OwnedFd>) -> Self {
+        Self {
+            pipes: [stdout, stderr],
+            held_until: [None; 2],
+            read_at: [Duration::ZERO; 2],
+            // Zeroed pages are not touched until used: a quiet agent's shim stays small.
+            buffer: vec![0; MAX_PAYLOAD],
+            pending: None,
+        }
+    }
+}
+
+impl Shim {
+    /// Reads once from each stream that has something, if the spool has room.
+    pub(super) fn read_output(&mut self, ready: &Ready) {
+        for index in 0..STREAMS.len() {
+            if ready.output[index] && self.blocked.is_none() {
+                self.read_stream(index);
+            }
+        }
+    }
+
+    fn read_stream(&mut self, index: usize) {
+        if let Room::No(reason) = self.writer.room() {
+            return self.block(reason);
+        }
+        let Some(pipe) = &self.output.pipes[index] else { return };
+        match rustix::io::read(pipe, &mut self.output.buffer[..]) {
+            Ok(0) => self.output.pipes[index] = None,
+            Ok(n) => {
+                if self.writer.append(STREAMS[index], &self.output.buffer[..n]).is_err() {
+                    // There was room a moment ago. What was read must not be lost: it waits in
+                    // the buffer, which nobody reads into while we are blocked.
+                    self.output.pending = Some((index, n));
+                    return self.block(BlockReason::Disk);
+                }
+                fault::point("shim.record_written");
+                let now = awake();
+                let close = now.saturating_sub(self.output.read_at[index]) < CLOSE;
+                self.output.held_until[index] = (n < SMALL && close).then_some(now + HOLD);
+                self.output.read_at[index] = now;
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(_) => self.output.pipes[index] = None,
+        }
+    }
+
+    fn block(&mut self, reason: BlockReason) {
+        self.blocked = Some(reason);
+        self.say(Control::Blocked { on: true, reason });
+        // Nobody tells when a disk has room again; an acknowledgement tells about the cap.
+        if reason == BlockReason::Disk {
+            self.retry_at.get_or_insert(awake() + super::DISK_RETRY);
+        }
+    }
+
+    /// Goes on reading if there is room again.
+    pub(super) fn look_for_room(&mut self) {
+        let Some(reason) = self.blocked else { return };
+        match self.writer.room() {
+            Room::Yes => {
+                if let Some((index, n)) = self.output.pending
+                    && self.writer.append(STREAMS[index], &self.output.buffer[..n]).is_err()
+                {
+                    self.retry_at.get_or_insert(awake() + super::DISK_RETRY);
+                    return;
+                }
+                self.output.pending = None;
+                self.blocked = None;
+                self.say(Control::Blocked { on: false, reason });
+            }
+            Room::No(reason) => {
+                self.blocked = Some(reason);
+                if reason == BlockReason::Disk {
+                    self.retry_at.get_or_insert(awake() + super::DISK_RETRY);
+                }
+            }
+        }
+    }
+
+    /// Spools what the pipes hold at this moment, room or not: the agent that wrote it is dead, and its
+    /// end must not be recorded before it. More than that may come for ever, from processes it
+    /// left behind, and is not waited for.
+    pub(super) fn drain(&mut self) {
+        if let Some((index, n)) = self.output.pending.take() {
+            self.keep_or_lose(index, n);
+        }
+        for index in 0..STREAMS.len() {
+            let Some(pipe) = &self.output.pipes[index] else { continue };
+            let mut left = rustix::io::ioctl_fionread(pipe).unwrap_or(0) as usize;
+            while left > 0 {
+                let Some(pipe) = &self.output.pipes[index] else { break };
+                let most = left.min(MAX_PAYLOAD);
+                match rustix::io::read(pipe, &mut self.output.buffer[..most]) {
+                    Ok(0) => self.output.pipes[index] = None,
+                    Ok(n) => {
+                        left -= n;
+                        self.keep_or_lose(index, n);
+                    }
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(_) => break,
+                }
+            }
+        }
+    }
+
+    fn keep_or_lose(&mut self, index: usize, n: usize) {
+        // Asked so that it is allocated, or the segment changed, where that can be.
+        let room = self.writer.room() == Room::Yes || self.writer.reserve() > LAST_WORDS + n as u64;
+        if !room || self.writer.append(STREAMS[index], &self.output.buffer[..n]).is_err() {
+            let stream = if index == 0 { "stdout" } else { "stderr" };
+            self.say(Control::Lost { stream: stream.into(), bytes: n as u64 });
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! An agent's output on disk: written by its shim alone, read by the daemon, by cursor.
+//!
+//! `write(2)` survives any kill; only a power cut loses the tail, and then no agent is alive to
+//! disagree. Every shim opens a new epoch and never appends to an older one.
+
+mod reader;
+mod writer;
+
+pub use crate::record::{Cursor, Stream};
+pub use reader::{Batch, ReadError, Reader, Record, State};
+pub use writer::{Room, Writer};
+
+use crate::record::parse_segment_name;
+use std::io;
+use std::path::Path;
+
+/// The segments in a spool directory, in the order of their records.
+pub fn segments(spool: &Path) -> io::Result<Vec<Cursor>> {
+    let mut found: Vec<Cursor> = std::fs::read_dir(spool)?
+        .filter_map(|entry| parse_segment_name(entry.ok()?.file_name().to_str()?))
+        .collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The newest epoch a spool knows; 0 if none.
+pub fn newest_epoch(spool: &Path) -> io::Result<u32> {
+    Ok(segments(spool)?.last().map_or(0, |cursor| cursor.epoch))
+}

@@ -1,0 +1,251 @@
+//! Writing a spool: append only, one write per record, with room kept for the last words.
+//!
+//! ```text
+//!   segment file:  ├ header ┼ records ………… end ┤┄┄ RESERVE ┄┄┄ reserved ┤
+//!                                          file size   blocks allocated beyond it
+//! ```
+//!
+//! Blocks are allocated ahead of the file's end, at least [`RESERVE`] of them before any output is
+//! accepted. So when the disk is full, output is refused but what the shim itself has to say, and
+//! what the agent's pipes still hold when it dies, always fits.
+
+use crate::control::BlockReason;
+use crate::launch::SpoolLimits;
+use crate::record::{Cursor, Header, MAX_PAYLOAD, RECORD_HEADER, SEGMENT_HEADER, Stream, segment_header, segment_path};
+use muleteer_process::clock;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Kept beyond the end: two pipes' worth of output at the end of an agent, and control records.
+const RESERVE: u64 = 160 << 10;
+/// How much is allocated at once beyond the reserve.
+const AHEAD: std::ops::Range<u64> = (64 << 10)..(1 << 20);
+
+/// May output be accepted?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    Yes,
+    /// Not now: stop reading the agent's pipes.
+    No(BlockReason),
+}
+
+/// Appends the records of one epoch.
+#[derive(Debug)]
+pub struct Writer {
+    dir: PathBuf,
+    limits: SpoolLimits,
+    epoch: u32,
+    segment: Cursor,
+    file: File,
+    /// End of the newest complete record.
+    end: u64,
+    /// Up to which place in the current file blocks are allocated; `None` where the file system
+    /// cannot do that, and a full disk is met by trying again.
+    reserved: Option<u64>,
+    seq: u64,
+    acked: Cursor,
+    /// All segments on disk with their file sizes, of this epoch and older ones, the current last.
+    on_disk: Vec<(Cursor, u64)>,
+}
+
+impl Writer {
+    /// Opens `epoch` in `spool`. Refused if the epoch has segments already: nobody ever appends to an
+    /// older shim's file.
+    pub fn create(spool: &Path, epoch: u32, limits: SpoolLimits) -> io::Result<Self> {
+        let mut on_disk = vec![];
+        for segment in super::segments(spool)? {
+            if segment.epoch >= epoch {
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the spool has this epoch or a newer one"));
+            }
+            on_disk.push((segment, std::fs::metadata(segment_path(spool, segment))?.len()));
+        }
+        let start = Cursor::start_of(epoch);
+        let (file, reserved) = create_segment(spool, start)?;
+        on_disk.push((start, SEGMENT_HEADER as u64));
+        Ok(Self {
+            dir: spool.to_owned(),
+            limits: limits.sane(),
+            epoch,
+            segment: start,
+            file,
+            end: 0,
+            reserved,
+            seq: 0,
+            acked: Cursor::default(),
+            on_disk,
+        })
+    }
+
+    /// End of the newest complete record.
+    pub fn cursor(&self) -> Cursor {
+        Cursor { epoch: self.epoch, offset: self.end }
+    }
+
+    pub fn acked(&self) -> Cursor {
+        self.acked
+    }
+
+    /// Whether a record of up to [`MAX_PAYLOAD`] bytes of output may be accepted now.
+    pub fn room(&mut self) -> Room {
+        let full = self.on_disk.iter().map(|(_, size)| size).sum::<u64>() >= self.limits.cap_bytes;
+        let in_file = self.in_file();
+        let rotated = full || in_file < self.limits.segment_bytes || self.rotate().is_ok();
+        // At the cap too: our own records go on, and must not eat up the room for the last ones.
+        let allocated = self.allocate(RESERVE + (MAX_PAYLOAD + RECORD_HEADER) as u64).is_ok();
+        match (full, rotated && allocated) {
+            (true, _) => Room::No(BlockReason::Cap),
+            (false, false) => Room::No(BlockReason::Disk),
+            (false, true) => Room::Yes,
+        }
+    }
+
+    /// Appends one record (payloads longer than [`MAX_PAYLOAD`] become several), without asking for
+    /// room: the caller has, or it is something that has a right to the reserve.
+    ///
+    /// On an error nothing of the failed record remains, and it may be tried again.
+    pub fn append(&mut self, stream: Stream, payload: &[u8]) -> io::Result<()> {
+        if payload.is_empty() {
+            return self.append_one(stream, payload);
+        }
+        payload.chunks(MAX_PAYLOAD).try_for_each(|chunk| self.append_one(stream, chunk))
+    }
+
+    /// Everything before `acked` is durable elsewhere: old segments go, but for a retained tail. A
+    /// cursor beyond our own end is no promise anyone could make, and is ignored.
+    pub fn ack(&mut self, acked: Cursor) {
+        if acked <= self.acked || acked > self.cursor() {
+            return;
+        }
+        self.acked = acked;
+        let mut kept: u64 = self.on_disk.iter().map(|(_, size)| size).sum();
+        while let [(oldest, size), (next, _), ..] = self.on_disk[..] {
+            let behind = kept.saturating_sub(size);
+            if next > acked || behind < self.limits.retain_bytes {
+                break;
+            }
+            if std::fs::remove_file(segment_path(&self.dir, oldest)).is_err() {
+                break;
+            }
+            self.on_disk.remove(0);
+            kept = behind;
+        }
+    }
+
+    /// Bytes that are sure to fit whatever happens to the disk, if the file system can promise any.
+    pub fn reserve(&self) -> u64 {
+        self.reserved.map_or(u64::MAX, |reserved| reserved.saturating_sub(self.in_file()))
+    }
+
+    /// Gives back what was allocated beyond the end. Nothing is appended after it.
+    pub fn finish(&mut self) {
+        let _ = self.file.set_len(self.in_file());
+        self.reserved = None;
+    }
+
+    fn append_one(&mut self, stream: Stream, payload: &[u8]) -> io::Result<()> {
+        let header = Header {
+            len: payload.len() as u32,
+            seq: self.seq,
+            wall_ms: clock::wall_ms(),
+            awake_ms: clock::awake_ms(),
+            stream,
+            payload_crc: crc32c::crc32c(payload),
+        };
+        let start = self.in_file();
+        if let Err(error) = write_all_at(&self.file, &header.encode(), payload, start) {
+            // A short write on a full disk would glue the next record to its half.
+            let _ = self.file.set_len(start);
+            self.reserved = self.reserved.map(|_| start);
+            return Err(error);
+        }
+        self.seq += 1;
+        self.end += header.total();
+        let size = self.in_file();
+        if let Some(current) = self.on_disk.last_mut() {
+            current.1 = size;
+        }
+        Ok(())
+    }
+
+    /// Place in the current file at which the next record begins.
+    fn in_file(&self) -> u64 {
+        SEGMENT_HEADER as u64 + self.end - self.segment.offset
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        let start = self.cursor();
+        let (file, reserved) = create_segment(&self.dir, start)?;
+        self.finish();
+        self.file = file;
+        self.reserved = reserved;
+        self.segment = start;
+        self.on_disk.push((start, SEGMENT_HEADER as u64));
+        Ok(())
+    }
+
+    fn allocate(&mut self, least: u64) -> io::Result<()> {
+        let in_file = self.in_file();
+        let Some(reserved) = self.reserved else { return Ok(()) };
+        if reserved >= in_file + least {
+            return Ok(());
+        }
+        // Grows with the file: an agent that says little holds little.
+        let target = in_file + least + in_file.clamp(AHEAD.start, AHEAD.end);
+        self.reserved = allocate(&self.file, reserved, target)?;
+        Ok(())
+    }
+}
+
+fn create_segment(spool: &Path, start: Cursor) -> io::Result<(File, Option<u64>)> {
+    let path = segment_path(spool, start);
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
+    let made = (|| {
+        let reserved = allocate(&file, 0, SEGMENT_HEADER as u64 + RESERVE)?;
+        write_all_at(&file, &segment_header(start), &[], 0)?;
+        Ok(reserved)
+    })();
+    if made.is_err() {
+        let _ = std::fs::remove_file(&path);
+    }
+    made.map(|reserved| (file, reserved))
+}
+
+/// Allocates blocks up to `to` without changing the file's size. `None` where that cannot be done.
+#[cfg(target_os = "linux")]
+fn allocate(file: &File, from: u64, to: u64) -> io::Result<Option<u64>> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::io::Errno;
+    loop {
+        return match fallocate(file, FallocateFlags::KEEP_SIZE, from, to - from) {
+            Ok(()) => Ok(Some(to)),
+            Err(Errno::INTR) => continue,
+            Err(Errno::NOTSUP | Errno::NOSYS | Errno::INVAL) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allocate(_: &File, _: u64, _: u64) -> io::Result<Option<u64>> {
+    Ok(None)
+}
+
+/// One pwritev, and more only if it was short.
+fn write_all_at(file: &File, head: &[u8], tail: &[u8], mut at: u64) -> io::Result<()> {
+    let (mut head, mut tail) = (head, tail);
+    while !head.is_empty() || !tail.is_empty() {
+        let written = match rustix::io::pwritev(file, &[IoSlice::new(head), IoSlice::new(tail)], at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => written,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        at += written as u64;
+        let of_head = written.min(head.len());
+        head = &head[of_head..];
+        tail = &tail[written - of_head..];
+    }
+    Ok(())
+}

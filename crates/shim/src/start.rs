@@ -1,0 +1,122 @@
+//! The daemon's side of starting a shim. Blocking, but short: file writes and one spawn.
+
+use crate::launch::{Launch, write_private};
+use muleteer_process::lock::LockGuard;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// The log a shim complains to is cut to nothing at a start when it has grown beyond this.
+const LOG_LIMIT: u64 = 64 << 10;
+
+/// The program a shim runs, held open from the daemon's start: a package upgrade that replaces or
+/// removes the file disturbs nobody.
+#[derive(Debug)]
+pub struct ShimProgram {
+    file: File,
+    path: PathBuf,
+    /// Words before the shim's own, `shim` when the program is `muleteer`.
+    words: Vec<OsString>,
+}
+
+impl ShimProgram {
+    /// `muleteer-shim` beside the running executable, else that executable with `shim`.
+    pub fn locate() -> io::Result<Self> {
+        let own = std::env::current_exe()?;
+        let beside = own.with_file_name("muleteer-shim");
+        match Self::open(&beside, &[]) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // The link stays good when the file was replaced since we were started.
+                let link = Path::new("/proc/self/exe");
+                Self::open(if link.exists() { link } else { &own }, &["shim"])
+            }
+            found => found,
+        }
+    }
+
+    /// Opens a given program; `words` come before the shim's own arguments.
+    pub fn open(path: &Path, words: &[&str]) -> io::Result<Self> {
+        let file = File::open(path)?;
+        Ok(Self { file, path: path.to_owned(), words: words.iter().map(OsString::from).collect() })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = if cfg!(target_os = "linux") {
+            Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+        } else {
+            Command::new(&self.path)
+        };
+        command.arg0("muleteer-shim").args(&self.words);
+        command
+    }
+}
+
+/// Makes the agent's directory complete for `launch`: the directory (0700), `spool/`, `prompt/`, `key`
+/// (kept if present), and `launch-<epoch>.json`. May be repeated.
+pub fn prepare(agent_dir: &Path, launch: &Launch) -> io::Result<()> {
+    let mut private = std::fs::DirBuilder::new();
+    private.recursive(true).mode(0o700);
+    for dir in [agent_dir.to_owned(), agent_dir.join("spool"), agent_dir.join("prompt")] {
+        private.create(&dir)?;
+    }
+    match read_key(agent_dir) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut key = [0; 16];
+            getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;
+            write_private(&agent_dir.join("key"), &key)?;
+        }
+        Err(error) => return Err(error),
+    }
+    launch.write(agent_dir)
+}
+
+/// The 128-bit key of this agent's shims. `InvalidData` if the file has another length.
+pub fn read_key(agent_dir: &Path) -> io::Result<[u8; 16]> {
+    let key = std::fs::read(agent_dir.join("key"))?;
+    key.try_into().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "agents/<id>/key is not 16 bytes"))
+}
+
+/// Starts the shim of a prepared launch and gives it `lock`, the guard of `agents/<id>/lock`.
+///
+/// The caller keeps its own guard until it drops it: drop it soon after, or the agent looks alive
+/// as long as the daemon lives. Closing it frees nothing while the shim lives. The child must be reaped
+/// by the caller; until it is, its zombie counts as dead everywhere here.
+///
+/// The lock is handed over as the shim's standard input: that way it needs no code between fork and
+/// exec, and no other child of the daemon, started at the same moment, can inherit it past its exec.
+pub fn launch(agent_dir: &Path, program: &ShimProgram, lock: &LockGuard, epoch: u32) -> io::Result<Child> {
+    let log = shim_log(agent_dir)?;
+    let mut command = program.command();
+    command.arg("--epoch").arg(epoch.to_string());
+    // Only so that `ps` tells one shim from another.
+    if let Some(name) = agent_dir.file_name() {
+        command.arg("--agent").arg(name);
+    }
+    command.env_clear();
+    // The nonce: if this daemon is itself something an agent started, its shims are found with it.
+    for name in ["PATH", "HOME", "MULETEER_FAULT", "RUST_BACKTRACE", "MULETEER_NONCE", "LLVM_PROFILE_FILE"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    command
+        .current_dir(agent_dir)
+        .stdin(Stdio::from(lock.share()?))
+        .stdout(Stdio::from(log.try_clone()?))
+        .stderr(Stdio::from(log))
+        .spawn()
+}
+
+fn shim_log(agent_dir: &Path) -> io::Result<File> {
+    let log = File::options().append(true).create(true).mode(0o600).open(agent_dir.join("shim.log"))?;
+    if log.metadata()?.len() > LOG_LIMIT {
+        log.set_len(0)?;
+    }
+    Ok(log)
+}

@@ -1,0 +1,178 @@
+//! Files that are replaced whole or not at all, and directories that survive a power failure.
+
+use crate::error::StoreError;
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Temporary files are `.<name>.tmp-<pid>-<n>`.
+const MARK: &str = ".tmp-";
+
+/// Replaces `path` by `bytes`: temporary file beside it, fsync, rename, fsync of the directory.
+/// Whoever reads `path` sees all of the old or all of the new, also after a power failure.
+/// `mode` is exact: the umask does not change it.
+///
+/// # Errors
+/// `E_STORE_IO`. The old file is as it was, unless only the directory's fsync failed: then the new
+/// one is there, but may be gone after a power failure.
+pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
+    let fail = |doing| StoreError::io(path, doing);
+    let temporary = Temporary::beside(path).map_err(fail("write"))?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode & 0o600)
+        .open(&temporary.0)
+        .map_err(fail("write"))?;
+    file.write_all(bytes).map_err(fail("write"))?;
+    file.set_permissions(Permissions::from_mode(mode)).map_err(fail("set the mode of"))?;
+    file.sync_all().map_err(fail("make durable"))?;
+    temporary.rename(path)
+}
+
+/// The temporary file of one replacement; removed again unless renamed.
+pub(crate) struct Temporary(pub PathBuf);
+
+impl Temporary {
+    pub(crate) fn beside(path: &Path) -> io::Result<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let mut hidden = OsStr::new(".").to_os_string();
+        hidden.push(name);
+        hidden.push(format!("{MARK}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+        let temporary = path.with_file_name(hidden);
+        // Of a killed process that had our pid: nobody else uses this name.
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(Self(temporary)),
+        }
+    }
+
+    /// Puts it in place of `path`, durably.
+    pub(crate) fn rename(self, path: &Path) -> Result<(), StoreError> {
+        fs::rename(&self.0, path).map_err(StoreError::io(path, "replace"))?;
+        sync_dir(parent(path))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // After a rename there is nothing by this name.
+        drop(fs::remove_file(&self.0));
+    }
+}
+
+/// Creates `path` and its missing parents, each with `mode` (less the umask) and durable in its
+/// parent. One that exists is left as it is.
+///
+/// # Errors
+/// `E_STORE_IO`, also when something else than a directory has that name.
+pub fn create_dir_durable(path: &Path, mode: u32) -> Result<(), StoreError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let above = parent(path);
+    if above != path && !above.is_dir() {
+        create_dir_durable(above, mode)?;
+    }
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        other => other.map_err(StoreError::io(path, "create"))?,
+    }
+    sync_dir(above)
+}
+
+/// Makes the entries of a directory (what was created, renamed or removed in it) durable.
+///
+/// # Errors
+/// `E_STORE_IO`.
+pub fn sync_dir(path: &Path) -> Result<(), StoreError> {
+    File::open(path)
+        .and_then(|dir| dir.sync_all())
+        .map_err(StoreError::io(path, "make durable"))
+}
+
+/// Removes what [`write_atomic`] left in `dir` when it was killed; returns how many. Call it only
+/// where nobody else writes: it would take a living writer's file away.
+///
+/// # Errors
+/// `E_STORE_IO`.
+pub fn clean_leftovers(dir: &Path) -> Result<u32, StoreError> {
+    let fail = |doing| StoreError::io(dir, doing);
+    let mut removed = 0;
+    for entry in fs::read_dir(dir).map_err(fail("list"))? {
+        let entry = entry.map_err(fail("list"))?;
+        if is_leftover(&entry.file_name()) && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            fs::remove_file(entry.path()).map_err(fail("clean"))?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+fn is_leftover(name: &OsStr) -> bool {
+    let Some((stem, numbers)) = name.to_str().and_then(|name| name.rsplit_once(MARK)) else { return false };
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    stem.len() > 1 && stem.starts_with('.') && numbers.split_once('-').is_some_and(|(a, b)| digits(a) && digits(b))
+}
+
+/// The directory a name is in; `.` for a bare name.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(above) if above.as_os_str().is_empty() => Path::new("."),
+        Some(above) => above,
+        None => path,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_with_its_mode() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("meta.json");
+        write_atomic(&path, b"one", 0o600).expect("writes");
+        write_atomic(&path, b"two", 0o644).expect("writes");
+        assert_eq!(fs::read(&path).expect("reads"), b"two");
+        assert_eq!(fs::metadata(&path).expect("is there").permissions().mode() & 0o7777, 0o644);
+        assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 1, "nothing is left over");
+    }
+
+    #[test]
+    fn a_failed_replacement_leaves_the_old_one_and_no_litter() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("taken");
+        fs::create_dir_all(path.join("full")).expect("creates");
+        let error = write_atomic(&path, b"x", 0o600).expect_err("a directory is in the way");
+        assert_eq!((error.code(), error.file()), ("E_STORE_IO", path.as_path()));
+        assert!(path.join("full").is_dir());
+        assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 1);
+    }
+
+    #[test]
+    fn only_our_own_leftovers_are_cleaned() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let keep = ["meta.json", ".meta.json.tmp-", ".x.tmp-12-a", "x.tmp-1-2", ".tmp-1-2"];
+        for name in keep.iter().chain(&[".meta.json.tmp-12-0", ".a.tmp-b.tmp-1-2"]) {
+            fs::write(dir.path().join(name), "").expect("writes");
+        }
+        assert_eq!(clean_leftovers(dir.path()).expect("cleans"), 2);
+        assert!(keep.iter().all(|name| dir.path().join(name).exists()));
+    }
+
+    #[test]
+    fn missing_parents_are_created_and_a_file_in_the_way_is_an_error() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let deep = dir.path().join("a/b/c");
+        create_dir_durable(&deep, 0o700).expect("creates");
+        create_dir_durable(&deep, 0o700).expect("again");
+        assert_eq!(fs::metadata(&deep).expect("is there").permissions().mode() & 0o777, 0o700);
+        fs::write(deep.join("f"), "").expect("writes");
+        assert!(create_dir_durable(&deep.join("f"), 0o700).is_err());
+    }
+}

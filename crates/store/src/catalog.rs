@@ -1,0 +1,261 @@
+//! Every event once: as a sample, and described for `docs/events.md`.
+//!
+//! Adding a variant of [`Event`] without an entry here does not compile: the macro makes of its
+//! entries a match with no wildcard.
+
+use jiff::Timestamp;
+use muleteer_model::agent_event::TurnError;
+use muleteer_model::event::{
+    Created, Entry, Event, ExitCause, FinalState, Limit, Limits, Outcome, Position, PromptKind, Record, VERSION,
+};
+use muleteer_model::id::DispatchId;
+use muleteer_model::result::{AgentResult, ResultStatus};
+use serde_json::Value;
+
+macro_rules! catalog {
+    ($($variant:ident: $meaning:literal = $sample:expr;)*) => {
+        fn meaning(event: &Event) -> &'static str {
+            match event {
+                $(Event::$variant { .. } => $meaning,)*
+                Event::Unknown => "Written by a newer version.",
+            }
+        }
+
+        fn events() -> Vec<Event> {
+            vec![$($sample),*]
+        }
+    };
+}
+
+catalog! {
+    DaemonStarted: "A daemon took the state directory over; `generation` fences the ones before it."
+        = Event::DaemonStarted { pid: 4711, generation: 3, version: "0.1.0".into(), boot_id: "3c8f1a52".into() };
+    DaemonStopping: "It was asked to stop. `agents` is `keep` or `stop`; `lease_s` is how long kept ones go on alone."
+        = Event::DaemonStopping { agents: "keep".into(), alive: 2, lease_s: 28800 };
+    LogRecovered: "A torn tail was cut from the events at start-up."
+        = Event::LogRecovered { cut_bytes: 120 };
+    ActorRestarted: "A part of the supervisor failed and was started again."
+        = Event::ActorRestarted {
+            actor: "journal".into(),
+            reason: "panicked: index out of bounds".into(),
+            restarts_in_window: 1,
+            delay_ms: 100,
+        };
+    ActorEscalated: "It failed too often: its parent was asked to restart the whole branch."
+        = Event::ActorEscalated { actor: "link".into(), reason: "5 restarts in 60 s".into() };
+    Fault: "Something went wrong that no other event names."
+        = Event::Fault { what: "watcher".into(), message: "inotify limit reached".into() };
+    DispatchCreated: "A role was put to a task. Everything decided then is in here: later configuration does not reach it."
+        = Event::DispatchCreated(Box::new(created()));
+    PromptQueued: "A prompt waits for its turn; `kind` is `initial`, `send`, `repair` or `continue`."
+        = Event::PromptQueued { key: "k1".into(), kind: PromptKind::Initial, by: "operator".into() };
+    WorktreeCreated: "The agent has a clone of its own, made at commit `base`."
+        = Event::WorktreeCreated { path: "/repo/.muleteer/worktrees/abcdefgh".into(), base: "9fceb02d".into() };
+    AttemptStarted: "Written before the shim is started; `resume` is the CLI's session that goes on."
+        = Event::AttemptStarted { attempt: 1, epoch: 1, resume: Some("session-1".into()) };
+    AgentSpawned: "The agent's process runs; `containment` says what ends it with its shim."
+        = Event::AgentSpawned { pid: 4713, shim_pid: 4712, containment: "cgroup".into() };
+    AgentAdopted: "A living shim was found and taken over by this daemon."
+        = Event::AgentAdopted { shim_pid: 4712, epoch: 1 };
+    StartFailed: "The agent could not be started."
+        = Event::StartFailed { epoch: 1, error: "no such file".into(), permanent: true };
+    SessionStarted: "The CLI named its session."
+        = Event::SessionStarted { session_id: "session-1".into(), model: Some("sonnet".into()) };
+    PromptSent: "Written before the shim receives the prompt."
+        = Event::PromptSent { key: "k1".into() };
+    TurnStarted: "The CLI has taken the prompt `key`."
+        = Event::TurnStarted { turn: 1, key: "k1".into() };
+    ToolCalled: "The agent called a tool; `target` is its file or command, cut."
+        = Event::ToolCalled { call_id: "t1".into(), tool: "Edit".into(), target: "src/lib.rs".into() };
+    ToolFailed: "The tool answered with an error."
+        = Event::ToolFailed { call_id: "t1".into(), text: "old_string not found".into() };
+    AgentSaid: "Text of the agent, cut."
+        = Event::AgentSaid { text: "The test passes now.".into() };
+    UsageRecorded: "Tokens and cost since the last such event."
+        = Event::UsageRecorded {
+            model: "sonnet".into(),
+            input: 1200,
+            output: 300,
+            cache_read: 9000,
+            cache_write: 500,
+            cost_usd: 0.0125,
+            cumulative: true,
+        };
+    TurnFinished: "The agent is done with a prompt; `status` is an HTTP status, if one is to blame."
+        = Event::TurnFinished {
+            turn: 1,
+            ok: false,
+            error: Some(TurnError::ApiError),
+            status: Some(529),
+            text: "overloaded".into(),
+        };
+    ResultReceived: "The agent returned a valid result."
+        = Event::ResultReceived { result: result() };
+    ResultInvalid: "It returned something else; `repair`: it is asked once more."
+        = Event::ResultInvalid { faults: vec!["`status` is missing".into()], repair: true };
+    JournalEntry: "The agent wrote this into its journal."
+        = Event::JournalEntry { text: "Chose a BTreeMap: order matters.".into() };
+    ApiRetried: "The CLI tries a call to its API again."
+        = Event::ApiRetried { attempt: 1, max: 10, status: Some(529), delay_s: 2.5 };
+    Compacted: "The CLI shortened its context, from and to so many tokens."
+        = Event::Compacted { before: 180_000, after: 30_000 };
+    OutputRead: "Output was read up to `at`, and held nothing worth an event."
+        = Event::OutputRead {};
+    BlockedByUs: "We stopped (or went on) reading the agent's output: its silence is ours."
+        = Event::BlockedByUs { on: true };
+    InterruptRequested: "Someone asked to stop the turn."
+        = Event::InterruptRequested { key: "i1".into(), by: "operator".into() };
+    KillRequested: "Someone asked to end the agent; it is never started again."
+        = Event::KillRequested { reason: "wrong branch".into(), by: "operator".into() };
+    LimitReached: "`budget`, `turns` or `timeout`: the agent is ended."
+        = Event::LimitReached { limit: Limit::Budget, detail: "$10.02 of $10.00".into() };
+    AgentExited: "The agent's process is gone; `cause` says by whom."
+        = Event::AgentExited {
+            epoch: 1,
+            code: Some(0),
+            signal: Some(9),
+            cause: ExitCause::Exited,
+            stderr_tail: "warning: x".into(),
+        };
+    SweepFinished: "What a dead shim left was looked for and ended."
+        = Event::SweepFinished { killed: 1, clean: true };
+    AttemptFinished: "How the attempt ended, and whether it counts against `max_restarts`."
+        = Event::AttemptFinished { attempt: 1, outcome: Outcome::Failure, reason: "exit 1".into(), counted: true };
+    RestartScheduled: "The next attempt waits until then."
+        = Event::RestartScheduled { until: time(), delay_ms: 2000 };
+    DispatchClosing: "The final state is decided; what is left is to bring the work home."
+        = Event::DispatchClosing { state: FinalState::Success, reason: "result".into() };
+    WorkFetched: "The agent's commits are in the project as `branch`."
+        = Event::WorkFetched { branch: "muleteer/abcdefgh".into(), commit: Some("1a2b3c4d".into()) };
+    DispatchFinished: "Nothing more happens to this dispatch."
+        = Event::DispatchFinished { state: FinalState::Success, reason: "result".into(), result: Some(result()) };
+}
+
+/// One record of every event, in the order of [`Event`]; optional fields are filled in.
+pub fn samples() -> Vec<Record> {
+    let id = DispatchId::from_random([1, 2, 3, 4, 5]);
+    let records = (1..).zip(events()).map(|(seq, event)| {
+        let name = event.name();
+        // Those before the first dispatch are the daemon's own.
+        let of_dispatch = seq > 6;
+        let read = matches!(event, Event::ToolCalled { .. } | Event::UsageRecorded { .. } | Event::OutputRead {});
+        let at = Position { epoch: 1, offset: 4096 + seq, skip: 17 };
+        let entry = Entry {
+            id: format!("{name}-{seq}"),
+            dispatch_id: of_dispatch.then(|| id.clone()),
+            at: read.then_some(at),
+            more: matches!(event, Event::ToolCalled { .. }),
+            event,
+        };
+        Record { v: VERSION, seq, ts: time(), entry }
+    });
+    records.collect()
+}
+
+fn time() -> Timestamp {
+    Timestamp::from_millisecond(1_767_261_600_250).unwrap_or_default()
+}
+
+fn result() -> AgentResult {
+    AgentResult {
+        status: ResultStatus::Success,
+        summary: "Fixed the parser.".into(),
+        changes: vec!["src/lib.rs".into()],
+        issues: vec!["slow on large files".into()],
+        questions: vec!["keep the old flag?".into()],
+        pr_url: Some("https://example.org/pr/1".into()),
+    }
+}
+
+fn created() -> Created {
+    Created {
+        role: "developer".into(),
+        category: "coding".into(),
+        project: "/repo".into(),
+        feature: "parser".into(),
+        backend: "claude-code".into(),
+        model: Some("sonnet".into()),
+        model_source: Some("role".into()),
+        limits: Limits {
+            budget_usd: Some(10.0),
+            max_turns: Some(100),
+            timeout_s: Some(3600),
+            inactivity_timeout_s: 300,
+            max_restarts: 3,
+        },
+        worktree: Some("/repo/.muleteer/worktrees/abcdefgh".into()),
+        branch: Some("main".into()),
+        journal: "/repo/.agents/journals/parser/developer.md".into(),
+        parent: Some(DispatchId::from_random([5, 4, 3, 2, 1])),
+        by: "operator".into(),
+        multi_turn: true,
+        resumable: true,
+        wants_result: true,
+        trace: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
+        fingerprint: "5d41402a".into(),
+    }
+}
+
+const INTRODUCTION: &str = r#"# Events
+
+<!-- Generated from crates/store/src/catalog.rs; a test compares them. Write it anew with
+     UPDATE_DOCS=1 cargo test -p muleteer-store events_doc -->
+
+`events.jsonl` holds one JSON object a line. A line begins with `{"crc":"xxxxxxxx",`: the CRC-32C, in
+eight lower-case hex digits, of the bytes after that comma up to the newline. Then, on every line:
+
+| field | is |
+|---|---|
+| `v` | number: the version of the format, 1 |
+| `seq` | number: counts from 1 without gaps |
+| `ts` | string: when it was appended, RFC 3339, UTC, milliseconds |
+| `id` | string: chosen by who appended it, so that sending it again does not repeat it |
+| `dispatch_id` | string: the dispatch it belongs to, if one |
+| `at` | object: how far the agent's output had been read (`epoch`, `offset`, `skip`), on events read from it |
+| `more` | `true` if the next line belongs to the same batch: a batch is recovered whole or not at all |
+| `event` | string: the name, one of those below |
+| `info` | `true` if a reader that does not know the event may fold the rest without it |
+
+"or null" means that the field may be null or missing. Viewers skip events they do not know.
+"#;
+
+/// The text of `docs/events.md`.
+pub fn events_doc() -> String {
+    let mut doc = INTRODUCTION.to_string();
+    for event in events() {
+        doc.push_str(&format!("\n## `{}`\n\n{}\n", event.name(), meaning(&event)));
+        let Ok(Value::Object(fields)) = serde_json::to_value(&event) else { continue };
+        let fields: Vec<_> = fields.iter().filter(|(name, _)| *name != "event").collect();
+        if !fields.is_empty() {
+            doc.push_str("\n| field | is | for example |\n|---|---|---|\n");
+        }
+        for (name, value) in fields {
+            let null = if may_be_null(&event, name) { " or null" } else { "" };
+            doc.push_str(&format!("| `{name}` | {}{null} | `{}` |\n", kind(value), example(value)));
+        }
+    }
+    doc
+}
+
+/// Asks the reader itself, so the documentation cannot be wrong.
+fn may_be_null(event: &Event, field: &str) -> bool {
+    let mut value = serde_json::to_value(event).unwrap_or_default();
+    value[field] = Value::Null;
+    serde_json::from_value::<Event>(value).is_ok()
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn example(value: &Value) -> String {
+    // A bar would end the table's cell.
+    value.to_string().replace('|', "\\|")
+}

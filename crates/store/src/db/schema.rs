@@ -1,0 +1,138 @@
+//! The tables, and opening a file that may hold anything.
+
+use super::{Opened, SCHEMA_VERSION, error};
+use crate::error::StoreError;
+use rusqlite::{Connection, OpenFlags};
+use std::path::Path;
+use std::time::Duration;
+
+/// "MULE" in the file's header tells our database from another program's.
+const APPLICATION_ID: i64 = 0x4d55_4c45;
+
+const TABLES: &str = "
+CREATE TABLE meta (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    applied_seq INTEGER NOT NULL
+);
+INSERT INTO meta VALUES (1, 0);
+CREATE TABLE dispatches (
+    id TEXT PRIMARY KEY,
+    role TEXT NOT NULL,
+    category TEXT NOT NULL,
+    project TEXT NOT NULL,
+    feature TEXT NOT NULL,
+    backend TEXT NOT NULL,
+    model TEXT,
+    parent TEXT,
+    state TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    since TEXT NOT NULL,
+    turns INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    cost_usd REAL NOT NULL,
+    input INTEGER NOT NULL,
+    output INTEGER NOT NULL,
+    cache_read INTEGER NOT NULL,
+    cache_write INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE usage (
+    dispatch_id TEXT NOT NULL,
+    model TEXT NOT NULL,
+    day TEXT NOT NULL,
+    input INTEGER NOT NULL,
+    output INTEGER NOT NULL,
+    cache_read INTEGER NOT NULL,
+    cache_write INTEGER NOT NULL,
+    cost_usd REAL NOT NULL,
+    PRIMARY KEY (dispatch_id, model, day)
+) WITHOUT ROWID;
+CREATE INDEX usage_day ON usage (day);
+";
+
+/// Opens for writing; returns the applied seq. `E_DB_CORRUPT` for what is not a whole database of ours.
+pub(super) fn open(path: &Path, flags: OpenFlags, opened: &mut Opened) -> Result<(Connection, u64), StoreError> {
+    let fail = error(path);
+    let mut connection = connect(path, flags)?;
+    let (version, empty) = version(&connection, path)?;
+    if version == SCHEMA_VERSION {
+        check(&connection, path)?;
+    }
+    // Only after the version is known to be ours: a newer one is not touched.
+    connection.pragma_update(None, "journal_mode", "WAL").map_err(&fail)?;
+    connection.pragma_update(None, "synchronous", "FULL").map_err(&fail)?;
+    if version < SCHEMA_VERSION {
+        opened.emptied = !empty;
+        create(&mut connection).map_err(&fail)?;
+    }
+    let applied = applied(&connection, path)?;
+    Ok((connection, applied))
+}
+
+pub(super) fn open_read_only(path: &Path) -> Result<Option<(Connection, u64)>, StoreError> {
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    if version(&connection, path)?.0 < SCHEMA_VERSION {
+        return Ok(None);
+    }
+    let applied = applied(&connection, path)?;
+    Ok(Some((connection, applied)))
+}
+
+fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
+    let fail = error(path);
+    let connection = Connection::open_with_flags(path, flags).map_err(&fail)?;
+    connection.busy_timeout(Duration::from_secs(5)).map_err(&fail)?;
+    Ok(connection)
+}
+
+/// The schema's version, and whether there is nothing in the file yet.
+fn version(connection: &Connection, path: &Path) -> Result<(i64, bool), StoreError> {
+    let fail = error(path);
+    let ask = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0)).map_err(&fail);
+    let (application, version) = (ask("application_id")?, ask("user_version")?);
+    let objects: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(&fail)?;
+    if application != APPLICATION_ID && (objects > 0 || version > 0) {
+        return Err(StoreError::DbCorrupt { file: path.into(), why: "it is not muleteer's".into() });
+    }
+    if version > SCHEMA_VERSION {
+        return Err(StoreError::DbVersion { file: path.into(), found: version, known: SCHEMA_VERSION });
+    }
+    Ok((version, objects == 0))
+}
+
+fn check(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    let fail = error(path);
+    let answer: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(&fail)?;
+    if answer == "ok" { Ok(()) } else { Err(StoreError::DbCorrupt { file: path.into(), why: answer }) }
+}
+
+fn applied(connection: &Connection, path: &Path) -> Result<u64, StoreError> {
+    let applied: rusqlite::Result<i64> = connection.query_row("SELECT applied_seq FROM meta", [], |row| row.get(0));
+    let corrupt = |why: String| StoreError::DbCorrupt { file: path.into(), why };
+    match applied {
+        Ok(seq) => u64::try_from(seq).map_err(|_| corrupt(format!("its applied seq is {seq}"))),
+        // A whole file without its tables: not ours to trust.
+        Err(source) => match error(path)(source) {
+            StoreError::Db { source, .. } => Err(corrupt(source.to_string())),
+            other => Err(other),
+        },
+    }
+}
+
+/// One transaction: a process killed in it leaves an empty file or the old tables.
+fn create(connection: &mut Connection) -> rusqlite::Result<()> {
+    let transaction = connection.transaction()?;
+    let tables: Vec<String> = {
+        let mut statement = transaction.prepare("SELECT name FROM sqlite_schema WHERE type = 'table'")?;
+        let names = statement.query_map([], |row| row.get(0))?;
+        names.collect::<rusqlite::Result<_>>()?
+    };
+    for table in tables.iter().filter(|name| !name.starts_with("sqlite_")) {
+        transaction.execute_batch(&format!("DROP TABLE \"{table}\""))?;
+    }
+    transaction.execute_batch(TABLES)?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+    transaction.commit()
+}

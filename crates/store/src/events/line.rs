@@ -1,0 +1,183 @@
+//! One line of `events.jsonl`, to bytes and back.
+//!
+//! `{"crc":"xxxxxxxx",` + rest + newline; the CRC-32C is of the rest's bytes, so a reader needs no
+//! JSON parser to tell a whole line from a torn one.
+
+use jiff::Timestamp;
+use muleteer_model::event::{Entry, Event, Record, VERSION};
+use serde::{Deserialize, Serialize};
+
+/// Longest line, newline included. Beyond it a reader stops collecting bytes: a file of garbage
+/// without newlines must not fill the memory.
+pub const MAX_LINE: usize = 4 * 1024 * 1024;
+
+const HEAD: &[u8] = b"{\"crc\":\"";
+const CRC_END: usize = HEAD.len() + 8;
+const REST: usize = CRC_END + 2;
+
+/// Why bytes are no record.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// Not what was once written: torn or damaged.
+    Garbled(String),
+    /// Whole, and still not understood: never to be cut away.
+    Unreadable(serde_json::Error),
+    Version(u64),
+    /// An event this version does not know and may not pass over when folding.
+    Unknown(String),
+}
+
+/// As it stands on the line; `ts` always has milliseconds.
+#[derive(Serialize)]
+struct Out<'a> {
+    v: u16,
+    seq: u64,
+    ts: String,
+    #[serde(flatten)]
+    entry: &'a Entry,
+}
+
+/// What every version's line tells, and whether an unknown event may be passed over.
+#[derive(Deserialize)]
+struct Outline {
+    v: u64,
+    #[serde(default)]
+    event: String,
+    #[serde(default)]
+    info: bool,
+}
+
+/// Appends the line of `entry` to `out`. The record returned is the one read back from it: what
+/// could not be read again (a cost of NaN, say, becomes `null`) must not reach the file, where it
+/// would stop every later start.
+pub(crate) fn encode(entry: &Entry, seq: u64, ts: Timestamp, out: &mut Vec<u8>) -> Result<Record, String> {
+    let ts = format!("{ts:.3}");
+    let json = serde_json::to_vec(&Out { v: VERSION, seq, ts, entry }).map_err(|error| error.to_string())?;
+    let rest = json.get(1..).unwrap_or_default();
+    let begin = out.len();
+    out.extend_from_slice(HEAD);
+    out.extend_from_slice(format!("{:08x}\",", crc32c::crc32c(rest)).as_bytes());
+    out.extend_from_slice(rest);
+    let checked = check(entry, &out[begin..]);
+    out.push(b'\n');
+    checked
+}
+
+fn check(entry: &Entry, line: &[u8]) -> Result<Record, String> {
+    if line.len() >= MAX_LINE {
+        return Err(format!("it is {} bytes long, and {MAX_LINE} is the limit", line.len()));
+    }
+    let record: Record = serde_json::from_slice(line).map_err(|error| format!("it cannot be read back: {error}"))?;
+    if record.entry.event == Event::Unknown {
+        return Err("it is of no known kind".into());
+    }
+    let read = &record.entry;
+    if (&read.id, &read.dispatch_id, read.at, read.more) != (&entry.id, &entry.dispatch_id, entry.at, entry.more) {
+        return Err("it reads back as another one".into());
+    }
+    Ok(record)
+}
+
+/// Reads one line, without its newline.
+pub(crate) fn decode(line: &[u8]) -> Result<Record, Fault> {
+    let rest = checksummed(line).map_err(|why| Fault::Garbled(why.into()))?;
+    debug_assert!(!rest.is_empty());
+    match serde_json::from_slice::<Record>(line) {
+        Ok(record) if record.v <= VERSION => Ok(record),
+        Ok(record) => Err(Fault::Version(record.v.into())),
+        Err(error) => match serde_json::from_slice::<Outline>(line) {
+            Ok(outline) if outline.v > u64::from(VERSION) => Err(Fault::Version(outline.v)),
+            _ => Err(Fault::Unreadable(error)),
+        },
+    }
+}
+
+/// Like [`decode`], but refuses an unknown event unless its line says `"info":true`.
+pub(crate) fn decode_for_fold(line: &[u8]) -> Result<Record, Fault> {
+    let record = decode(line)?;
+    if record.entry.event == Event::Unknown {
+        let outline: Outline = serde_json::from_slice(line).map_err(Fault::Unreadable)?;
+        if !outline.info {
+            return Err(Fault::Unknown(outline.event));
+        }
+    }
+    Ok(record)
+}
+
+/// The bytes the checksum is of, if it is right.
+fn checksummed(line: &[u8]) -> Result<&[u8], &'static str> {
+    if line.len() <= REST || !line.starts_with(HEAD) || &line[CRC_END..REST] != b"\"," {
+        return Err("it does not begin with a checksum");
+    }
+    let hex = &line[HEAD.len()..CRC_END];
+    // Exactly as written: `from_str_radix` alone would also take capitals and a sign.
+    if !hex.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        return Err("it does not begin with a checksum");
+    }
+    let stored = std::str::from_utf8(hex).ok().and_then(|hex| u32::from_str_radix(hex, 16).ok());
+    let rest = &line[REST..];
+    if stored == Some(crc32c::crc32c(rest)) { Ok(rest) } else { Err("its checksum is wrong") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(what: &str) -> Entry {
+        let event = Event::Fault { what: what.into(), message: String::new() };
+        Entry { id: "e1".into(), dispatch_id: None, at: None, more: false, event }
+    }
+
+    fn line_of(rest: &str) -> Vec<u8> {
+        format!("{{\"crc\":\"{:08x}\",{rest}", crc32c::crc32c(rest.as_bytes())).into_bytes()
+    }
+
+    #[test]
+    fn a_line_begins_as_documented_and_reads_back() {
+        let ts = Timestamp::from_second(1_700_000_000).expect("a time");
+        let mut out = vec![];
+        let record = encode(&fault("x"), 7, ts, &mut out).expect("encodes");
+        let text = String::from_utf8(out.clone()).expect("utf-8");
+        assert_eq!(
+            &text[18..],
+            "\"v\":1,\"seq\":7,\"ts\":\"2023-11-14T22:13:20.000Z\",\"id\":\"e1\",\"event\":\"fault\",\"what\":\"x\",\"message\":\"\"}\n"
+        );
+        assert_eq!(decode(&out[..out.len() - 1]).expect("decodes"), record);
+    }
+
+    #[test]
+    fn what_cannot_be_read_back_is_refused() {
+        let usage = Event::UsageRecorded {
+            model: "m".into(),
+            input: 0,
+            output: 0,
+            cache_read: 0,
+            cache_write: 0,
+            cost_usd: f64::NAN,
+            cumulative: false,
+        };
+        for event in [usage, Event::Unknown, Event::Fault { what: "x".repeat(MAX_LINE), message: String::new() }] {
+            let entry = Entry { id: "e".into(), dispatch_id: None, at: None, more: false, event };
+            assert!(encode(&entry, 1, Timestamp::UNIX_EPOCH, &mut vec![]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_newer_line_is_refused_by_version_whatever_it_holds() {
+        let odd = line_of("\"v\":2,\"seq\":\"no longer a number\"}");
+        assert!(matches!(decode(&odd), Err(Fault::Version(2))));
+        let alike = line_of("\"v\":70000,\"seq\":1,\"ts\":\"2023-11-14T22:13:20Z\",\"id\":\"e\",\"event\":\"fault\"}");
+        assert!(matches!(decode(&alike), Err(Fault::Version(70000))));
+        assert!(matches!(decode(&line_of("\"v\":1}")), Err(Fault::Unreadable(_))));
+    }
+
+    #[test]
+    fn an_unknown_event_is_folded_only_if_informational() {
+        let rest =
+            "\"v\":1,\"seq\":1,\"ts\":\"2023-11-14T22:13:20Z\",\"id\":\"e\",\"event\":\"from_the_future\",\"x\":[1]";
+        let plain = line_of(&format!("{rest}}}"));
+        assert_eq!(decode(&plain).expect("viewers read it").entry.event, Event::Unknown);
+        assert!(matches!(decode_for_fold(&plain), Err(Fault::Unknown(name)) if name == "from_the_future"));
+        assert!(decode_for_fold(&line_of(&format!("{rest},\"info\":true}}"))).is_ok());
+    }
+}

@@ -1,0 +1,181 @@
+//! Opening a log that may have been left in any state.
+
+use super::{mark, scan};
+use crate::atomic::{Temporary, sync_dir, write_atomic};
+use crate::error::StoreError;
+use muleteer_model::event::Record;
+use muleteer_model::fleet::Fleet;
+use scan::Scan;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// What reading a log found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// 0 when there are no records.
+    pub last_seq: u64,
+    pub records: u64,
+    /// Length of the valid part, bytes.
+    pub len: u64,
+    /// Bytes after it that are no line, or lines of an unfinished batch: cut away by [`EventLog::open`](super::EventLog::open),
+    /// passed over by [`read`].
+    pub cut_bytes: u64,
+    pub cut_why: Option<String>,
+    /// Where the cut bytes are kept, if they were more than an unfinished write.
+    pub cut_kept: Option<PathBuf>,
+    /// The last process had given the file up (a failed fsync); its valid part was copied to a new one.
+    pub copied: bool,
+    pub created: bool,
+}
+
+/// Reads all valid records of a log, changing nothing; a missing file has none. Beside a living
+/// writer the end may be a line short.
+///
+/// # Errors
+/// As [`EventLog::open`](super::EventLog::open), but for `E_DB_AHEAD`.
+pub fn read(path: &Path, each: impl FnMut(Record)) -> Result<Recovery, StoreError> {
+    // Before the file: a living writer may move it on meanwhile.
+    let marked = mark::read(path).unwrap_or(0);
+    let found = match File::open(path) {
+        Ok(file) => scan::scan(path, &file, marked, each)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Scan::default(),
+        Err(error) => return Err(StoreError::io(path, "open")(error)),
+    };
+    check_length(path, &found, marked, 0)?;
+    Ok(report(&found))
+}
+
+/// All dispatches as the events tell, with no daemon: what `status` shows from disk.
+///
+/// # Errors
+/// As [`read`].
+pub fn fold_fleet(path: &Path) -> Result<(Fleet, Recovery), StoreError> {
+    let mut tries = 3;
+    loop {
+        tries -= 1;
+        let mut fleet = Fleet::default();
+        match read(path, |record| fleet.apply(&record)) {
+            Ok(recovery) => return Ok((fleet, recovery)),
+            // A living writer on a full disk may have cut back and rewritten the end as we read it.
+            Err(StoreError::Corrupt { .. } | StoreError::Gap { .. }) if tries > 0 => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+pub(super) fn open(path: &Path, applied_seq: u64, each: impl FnMut(Record)) -> Result<(File, Recovery), StoreError> {
+    let marked = mark::read(path).unwrap_or(0);
+    let file = match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            check_length(path, &Scan::default(), marked, applied_seq)?;
+            return Ok((create(path)?, Recovery { created: true, ..Recovery::default() }));
+        }
+        Err(error) => return Err(StoreError::io(path, "open")(error)),
+    };
+    let found = scan::scan(path, &file, marked.max(applied_seq), each)?;
+    check_length(path, &found, marked, applied_seq)?;
+
+    let mut recovery = report(&found);
+    if found.tail.as_ref().is_some_and(|tail| tail.damaged) {
+        recovery.cut_kept = Some(keep_tail(path, &file, found.len)?);
+    }
+    if poison_marker(path).exists() {
+        let file = copy_anew(path, &file, found.len)?;
+        recovery.copied = true;
+        return Ok((file, recovery));
+    }
+    if found.tail.is_some() {
+        file.set_len(found.len).map_err(StoreError::io(path, "cut the torn tail of"))?;
+    }
+    // What a killed process wrote and did not sync is about to be acted on.
+    if let Err(error) = file.sync_all() {
+        leave_poison_marker(path, "fsync failed at start");
+        return Err(StoreError::io(path, "make durable")(error));
+    }
+    // A killed process may have created the file and not yet synced its directory.
+    sync_dir(directory(path))?;
+    Ok((file, recovery))
+}
+
+fn report(found: &Scan) -> Recovery {
+    Recovery {
+        last_seq: found.last_seq,
+        records: found.records,
+        len: found.len,
+        cut_bytes: found.tail.as_ref().map_or(0, |tail| tail.bytes),
+        cut_why: found.tail.as_ref().map(|tail| format!("line {}: {}", tail.line, tail.why)),
+        ..Recovery::default()
+    }
+}
+
+/// Records that were durable must be there.
+fn check_length(path: &Path, found: &Scan, marked: u64, applied: u64) -> Result<(), StoreError> {
+    let last = found.last_seq;
+    if applied > last {
+        return Err(StoreError::DbAhead { file: path.into(), applied, last });
+    }
+    if marked > last {
+        return Err(StoreError::Short { file: path.into(), last, durable: marked });
+    }
+    Ok(())
+}
+
+fn create(path: &Path) -> Result<File, StoreError> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).mode(0o600).open(path);
+    let file = file.map_err(StoreError::io(path, "create"))?;
+    file.sync_all().map_err(StoreError::io(path, "make durable"))?;
+    sync_dir(directory(path))?;
+    drop(fs::remove_file(poison_marker(path)));
+    Ok(file)
+}
+
+/// The pages of the old file may be in memory only, and marked clean: they reach the disk by being
+/// written as new ones.
+fn copy_anew(path: &Path, old: &File, len: u64) -> Result<File, StoreError> {
+    let fail = |doing| StoreError::io(path, doing);
+    let temporary = Temporary::beside(path).map_err(fail("copy"))?;
+    let mut options = OpenOptions::new();
+    let new = options.read(true).write(true).create_new(true).mode(0o600).open(&temporary.0);
+    let mut new = new.map_err(fail("copy"))?;
+    let mut valid = old;
+    valid.seek(SeekFrom::Start(0)).map_err(fail("copy"))?;
+    let copied = io::copy(&mut valid.take(len), &mut new).map_err(fail("copy"))?;
+    if copied != len {
+        return Err(fail("copy all of")(io::ErrorKind::UnexpectedEof.into()));
+    }
+    new.sync_all().map_err(fail("make durable"))?;
+    temporary.rename(path)?;
+    // Last: dying before this only copies once more.
+    let marker = poison_marker(path);
+    fs::remove_file(&marker).map_err(StoreError::io(&marker, "remove"))?;
+    Ok(new)
+}
+
+/// A bad line that had been finished is damage, not an interrupted write: its bytes may be wanted.
+fn keep_tail(path: &Path, file: &File, offset: u64) -> Result<PathBuf, StoreError> {
+    const KEPT: u64 = 16 * 1024 * 1024;
+    let mut tail = Vec::new();
+    let mut from = file;
+    from.seek(SeekFrom::Start(offset)).map_err(StoreError::io(path, "read"))?;
+    from.take(KEPT).read_to_end(&mut tail).map_err(StoreError::io(path, "read"))?;
+    let kept = path.with_extension(format!("cut-{offset}"));
+    write_atomic(&kept, &tail, 0o600)?;
+    Ok(kept)
+}
+
+fn poison_marker(path: &Path) -> PathBuf {
+    path.with_extension("poisoned")
+}
+
+/// Best effort: the disk that failed may be the one the marker is written to.
+pub(super) fn leave_poison_marker(path: &Path, why: &str) {
+    drop(write_atomic(&poison_marker(path), why.as_bytes(), 0o600));
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}

@@ -1,0 +1,175 @@
+//! Reading a whole log, in bounded memory, and telling a torn tail from damage.
+//!
+//! ```text
+//!  good lines ──▶ first bad line ──▶ a good line after it?  yes ─▶ named error
+//!                                     no ─▶ is a seq missing that was durable?  yes ─▶ named error
+//!                                                                              no ─▶ torn tail
+//! ```
+//!
+//! A batch (records with `more` and the one after them) is all or nothing: its records are given out
+//! when it is complete, and an incomplete one at the end belongs to the torn tail.
+
+use super::line::{Fault, MAX_LINE, decode_for_fold};
+use crate::error::StoreError;
+use muleteer_model::event::Record;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+
+#[derive(Debug, Default)]
+pub(crate) struct Scan {
+    pub last_seq: u64,
+    pub records: u64,
+    /// Length of the valid part.
+    pub len: u64,
+    pub tail: Option<Tail>,
+}
+
+/// Bytes after the last good line.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    pub line: u64,
+    pub bytes: u64,
+    pub why: String,
+    /// A finished line in it is bad: that is damage, and no unfinished write.
+    pub damaged: bool,
+}
+
+/// Reads `file` from its beginning; `durable` is the highest seq known to have been durable.
+pub(crate) fn scan(path: &Path, file: &File, durable: u64, each: impl FnMut(Record)) -> Result<Scan, StoreError> {
+    let mut reader = BufReader::with_capacity(256 * 1024, file);
+    let mut scanner = Scanner { path, found: Scan::default(), batch: vec![], batch_bytes: 0, each };
+    let mut buffer = Vec::new();
+    loop {
+        let read = read_line(&mut reader, &mut buffer).map_err(StoreError::io(path, "read"))?;
+        if read.bytes == 0 {
+            return scanner.finish(durable);
+        }
+        let decoded = match (read.whole, read.newline) {
+            (true, _) => decode_for_fold(&buffer),
+            (false, true) => Err(Fault::Garbled(format!("it is longer than {MAX_LINE} bytes"))),
+            (false, false) => Err(Fault::Garbled("it is unfinished".into())),
+        };
+        scanner.line(decoded, &read)?;
+    }
+}
+
+struct Scanner<'a, F> {
+    path: &'a Path,
+    found: Scan,
+    /// Records of a batch whose last one has not come yet.
+    batch: Vec<Record>,
+    batch_bytes: u64,
+    each: F,
+}
+
+impl<F: FnMut(Record)> Scanner<'_, F> {
+    fn line(&mut self, decoded: Result<Record, Fault>, read: &LineRead) -> Result<(), StoreError> {
+        let file = self.path.to_path_buf();
+        let line = self.found.tail.as_ref().map_or(self.lines() + 1, |tail| tail.line);
+        let offset = self.found.len + self.batch_bytes;
+        match (decoded, &mut self.found.tail) {
+            (Err(Fault::Garbled(why)), None) => {
+                self.found.tail = Some(Tail { line, bytes: read.bytes, why, damaged: read.newline });
+                Ok(())
+            }
+            (Err(Fault::Garbled(_)), Some(tail)) => {
+                tail.bytes += read.bytes;
+                tail.damaged |= read.newline;
+                Ok(())
+            }
+            (_, Some(tail)) => {
+                let why = format!("{}, and good lines follow", tail.why);
+                Err(StoreError::Corrupt { file, line, offset, why })
+            }
+            (Ok(record), None) => self.good(record, read.bytes),
+            (Err(Fault::Unreadable(source)), None) => Err(StoreError::Unreadable { file, line, offset, source }),
+            (Err(Fault::Version(found)), None) => {
+                let known = muleteer_model::event::VERSION.into();
+                Err(StoreError::Version { file, line, found, known })
+            }
+            (Err(Fault::Unknown(event)), None) => Err(StoreError::UnknownEvent { file, line, event }),
+        }
+    }
+
+    fn good(&mut self, record: Record, bytes: u64) -> Result<(), StoreError> {
+        let wanted = self.found.last_seq + self.batch.len() as u64 + 1;
+        if record.seq != wanted {
+            return Err(StoreError::Gap {
+                file: self.path.into(),
+                line: self.lines() + 1,
+                offset: self.found.len + self.batch_bytes,
+                wanted,
+                found: record.seq,
+            });
+        }
+        let complete = !record.entry.more;
+        self.batch.push(record);
+        self.batch_bytes += bytes;
+        if complete {
+            self.found.last_seq = wanted;
+            self.found.records = self.lines();
+            self.found.len += std::mem::take(&mut self.batch_bytes);
+            self.batch.drain(..).for_each(&mut self.each);
+        }
+        Ok(())
+    }
+
+    /// Good ones so far: every line is a record.
+    fn lines(&self) -> u64 {
+        self.found.records + self.batch.len() as u64
+    }
+
+    fn finish(mut self, durable: u64) -> Result<Scan, StoreError> {
+        let (line, batched) = (self.lines() + 1, self.batch.len());
+        if let Some(tail) = &self.found.tail
+            && self.found.last_seq < durable
+        {
+            return Err(StoreError::Corrupt {
+                file: self.path.into(),
+                line: tail.line,
+                offset: self.found.len + self.batch_bytes,
+                why: format!("{}, and events up to seq {durable} were durable", tail.why),
+            });
+        }
+        if batched > 0 {
+            let why = format!("the batch of {batched} lines before it is unfinished");
+            let none = Tail { line, bytes: 0, why, damaged: false };
+            self.found.tail.get_or_insert(none).bytes += self.batch_bytes;
+        }
+        Ok(self.found)
+    }
+}
+
+pub(crate) struct LineRead {
+    /// Newline included; 0 at the end of the file.
+    pub bytes: u64,
+    pub newline: bool,
+    /// The buffer holds all of it, without its newline.
+    pub whole: bool,
+}
+
+/// Reads one line of any length, keeping at most [`MAX_LINE`] bytes of it.
+pub(crate) fn read_line(reader: &mut impl BufRead, buffer: &mut Vec<u8>) -> io::Result<LineRead> {
+    buffer.clear();
+    let mut bytes = 0u64;
+    loop {
+        let chunk = match reader.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            other => other?,
+        };
+        if chunk.is_empty() {
+            return Ok(LineRead { bytes, newline: false, whole: false });
+        }
+        let end = chunk.iter().position(|b| *b == b'\n');
+        let take = end.map_or(chunk.len(), |at| at + 1);
+        bytes += take as u64;
+        if bytes <= MAX_LINE as u64 {
+            buffer.extend_from_slice(&chunk[..end.unwrap_or(take)]);
+        }
+        reader.consume(take);
+        if end.is_some() {
+            return Ok(LineRead { bytes, newline: true, whole: bytes <= MAX_LINE as u64 });
+        }
+    }
+}

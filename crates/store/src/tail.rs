@@ -1,0 +1,310 @@
+//! Reading events line by line, also while someone appends: `muleteer events`, with or without `-f`.
+//!
+//! A line is returned once it and its batch are complete. What is not yet a line is "not there yet": a later call
+//! reads it again from its beginning, never glued to bytes that were cut back in between. Events this
+//! version does not know come as [`Event::Unknown`](muleteer_model::event::Event::Unknown), for the
+//! viewer to skip.
+
+use crate::error::StoreError;
+use crate::events::{Fault, decode, read_line, read_mark};
+use jiff::Timestamp;
+use muleteer_model::event::{Record, VERSION};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where reading begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    Beginning,
+    /// The first record with this seq or a higher one.
+    Seq(u64),
+    /// The first record of this time or a later one.
+    Time(Timestamp),
+    /// After all that is there when the reader is made.
+    End,
+    /// Where another reader was ([`Reader::cursor`]).
+    Cursor(Cursor),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cursor {
+    pub offset: u64,
+    /// Of the last record returned; 0 before the first.
+    pub seq: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// As it stands in the file, without the newline.
+    pub raw: String,
+    pub record: Record,
+}
+
+#[derive(Debug)]
+pub struct Reader {
+    path: PathBuf,
+    file: Option<BufReader<File>>,
+    /// Of the next line to read; ahead of `returned` by the batch being collected or given out.
+    at: Cursor,
+    returned: Cursor,
+    batch: VecDeque<(Line, Cursor)>,
+    /// Records before it are passed over.
+    from_seq: u64,
+    from_time: Option<Timestamp>,
+    durable_only: bool,
+    /// As far as the mark was when last looked at.
+    durable: u64,
+    buffer: Vec<u8>,
+}
+
+impl Reader {
+    /// Reads what is in the file, durable or not yet: for looking without a daemon. The file need
+    /// not exist yet.
+    ///
+    /// # Errors
+    /// `E_STORE_IO`.
+    pub fn open(path: &Path, start: Start) -> Result<Self, StoreError> {
+        Self::new(path, start, false)
+    }
+
+    /// Like [`Reader::open`], but returns a record only once its writer has made it durable: for
+    /// following a living writer, who may still cut an unsynced batch back on a full disk.
+    ///
+    /// # Errors
+    /// `E_STORE_IO`.
+    pub fn follow(path: &Path, start: Start) -> Result<Self, StoreError> {
+        Self::new(path, start, true)
+    }
+
+    fn new(path: &Path, start: Start, durable_only: bool) -> Result<Self, StoreError> {
+        let mut reader = Self {
+            path: path.into(),
+            file: None,
+            at: Cursor::default(),
+            returned: Cursor::default(),
+            batch: VecDeque::new(),
+            from_seq: 0,
+            from_time: None,
+            durable_only,
+            durable: 0,
+            buffer: vec![],
+        };
+        match start {
+            Start::Beginning => {}
+            Start::Seq(seq) => reader.from_seq = seq,
+            Start::Time(time) => reader.from_time = Some(time),
+            Start::Cursor(cursor) => reader.at = cursor,
+            Start::End => reader.at.offset = reader.end()?,
+        }
+        reader.returned = reader.at;
+        Ok(reader)
+    }
+
+    /// Where the next line begins, and what was last returned.
+    pub fn cursor(&self) -> Cursor {
+        self.returned
+    }
+
+    /// The next record asked for; `None` while there is none: call again after the file changed.
+    ///
+    /// # Errors
+    /// `E_EVENTS_CORRUPT` for a bad line with good ones after it, `E_EVENTS_GAP`,
+    /// `E_EVENTS_VERSION`, `E_STORE_IO`. The reader stays before that line.
+    pub fn next_line(&mut self) -> Result<Option<Line>, StoreError> {
+        loop {
+            let Some((line, cursor)) = self.batch.pop_front() else {
+                if self.fill_batch()? {
+                    continue;
+                }
+                return Ok(None);
+            };
+            self.returned = cursor;
+            let wanted = line.record.seq >= self.from_seq && self.from_time.is_none_or(|from| line.record.ts >= from);
+            if wanted {
+                // A clock set back later must hide nothing.
+                self.from_time = None;
+                return Ok(Some(line));
+            }
+        }
+    }
+
+    /// Reads on to the end of a batch. When it is not all there yet, nothing of it was read.
+    fn fill_batch(&mut self) -> Result<bool, StoreError> {
+        loop {
+            let read = self.next_any();
+            if let Ok(Some(line)) = read {
+                let complete = !line.record.entry.more;
+                self.batch.push_back((line, self.at));
+                if complete {
+                    return Ok(true);
+                }
+                continue;
+            }
+            if !self.batch.is_empty() {
+                self.batch.clear();
+                self.at = self.returned;
+                self.file = None;
+            }
+            return read.map(|_| false);
+        }
+    }
+
+    fn next_any(&mut self) -> Result<Option<Line>, StoreError> {
+        let mut tries = 3;
+        loop {
+            if !self.is_durable() || !self.open_file()? {
+                return Ok(None);
+            }
+            let Some(file) = &mut self.file else { return Ok(None) };
+            let read = read_line(file, &mut self.buffer).map_err(StoreError::io(&self.path, "read"))?;
+            if !read.newline {
+                // Dropped with its buffer, and read again from the line's beginning.
+                self.file = None;
+                if read.bytes == 0 && self.was_shortened()? {
+                    continue;
+                }
+                return Ok(None);
+            }
+            let decoded = if read.whole { decode(&self.buffer) } else { Err(Fault::Garbled("it is too long".into())) };
+            let record = match decoded {
+                Ok(record) => record,
+                Err(fault) => {
+                    let follows = read.whole && self.good_line_follows()?;
+                    self.file = None;
+                    tries -= 1;
+                    if tries > 0 {
+                        // Perhaps it was being cut back and rewritten just now.
+                        continue;
+                    }
+                    return match fault {
+                        Fault::Garbled(_) if !follows => Ok(None),
+                        other => Err(self.error(other)),
+                    };
+                }
+            };
+            if self.at.seq != 0 && record.seq != self.at.seq + 1 {
+                return Err(self.gap(record.seq));
+            }
+            self.at = Cursor { offset: self.at.offset + read.bytes, seq: record.seq };
+            let raw = String::from_utf8_lossy(&self.buffer).into_owned();
+            return Ok(Some(Line { raw, record }));
+        }
+    }
+
+    /// Whether there is a file, open at the cursor.
+    fn open_file(&mut self) -> Result<bool, StoreError> {
+        if self.file.is_some() {
+            return Ok(true);
+        }
+        let mut file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(StoreError::io(&self.path, "open")(error)),
+        };
+        file.seek(SeekFrom::Start(self.at.offset)).map_err(StoreError::io(&self.path, "read"))?;
+        self.file = Some(BufReader::with_capacity(64 * 1024, file));
+        Ok(true)
+    }
+
+    /// Whether the next record may be returned. A mark that is missing holds nothing back.
+    fn is_durable(&mut self) -> bool {
+        if !self.durable_only || self.at.seq < self.durable {
+            return true;
+        }
+        let Some(durable) = read_mark(&self.path) else { return true };
+        self.durable = durable;
+        // What was read ahead is older than this mark, and may have been cut back since.
+        self.file = None;
+        self.at.seq < durable
+    }
+
+    /// The file became shorter than what was read of it: records that were never durable are gone,
+    /// and their seqs are used again. Goes on after what is certain: by seq, from the beginning.
+    fn was_shortened(&mut self) -> Result<bool, StoreError> {
+        let len = match std::fs::metadata(&self.path) {
+            Ok(meta) => meta.size(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(StoreError::io(&self.path, "read")(error)),
+        };
+        if len >= self.at.offset {
+            return Ok(false);
+        }
+        self.batch.clear();
+        self.at = Cursor::default();
+        if self.returned.seq == 0 {
+            // Nothing was returned yet: the end is still what was asked for.
+            self.at.offset = self.end()?;
+        }
+        self.from_seq = self.from_seq.max(self.returned.seq + 1);
+        self.returned = self.at;
+        Ok(true)
+    }
+
+    fn good_line_follows(&mut self) -> Result<bool, StoreError> {
+        let Some(file) = &mut self.file else { return Ok(false) };
+        let mut buffer = Vec::new();
+        loop {
+            let read = read_line(file, &mut buffer).map_err(StoreError::io(&self.path, "read"))?;
+            if !read.newline {
+                return Ok(false);
+            }
+            if read.whole && decode(&buffer).is_ok() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// After the last newline.
+    fn end(&self) -> Result<u64, StoreError> {
+        let fail = |error| StoreError::io(&self.path, "read")(error);
+        let mut file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(error) => return Err(fail(error)),
+        };
+        let mut end = file.seek(SeekFrom::End(0)).map_err(fail)?;
+        let mut chunk = Vec::new();
+        while end > 0 {
+            let begin = end.saturating_sub(64 * 1024);
+            chunk.clear();
+            file.seek(SeekFrom::Start(begin)).map_err(fail)?;
+            (&file).take(end - begin).read_to_end(&mut chunk).map_err(fail)?;
+            if let Some(newline) = chunk.iter().rposition(|b| *b == b'\n') {
+                return Ok(begin + newline as u64 + 1);
+            }
+            end = begin;
+        }
+        Ok(0)
+    }
+
+    fn error(&self, fault: Fault) -> StoreError {
+        let (file, line, offset) = (self.path.clone(), self.line_number(), self.at.offset);
+        match fault {
+            Fault::Garbled(why) => {
+                StoreError::Corrupt { file, line, offset, why: format!("{why}, and good lines follow") }
+            }
+            Fault::Unreadable(source) => StoreError::Unreadable { file, line, offset, source },
+            Fault::Version(found) => StoreError::Version { file, line, found, known: VERSION.into() },
+            Fault::Unknown(event) => StoreError::UnknownEvent { file, line, event },
+        }
+    }
+
+    fn gap(&self, found: u64) -> StoreError {
+        let (file, line, offset) = (self.path.clone(), self.line_number(), self.at.offset);
+        StoreError::Gap { file, line, offset, wanted: self.at.seq + 1, found }
+    }
+
+    /// Counted only when an error asks for it: a reader may have begun in the middle.
+    fn line_number(&self) -> u64 {
+        let Ok(file) = File::open(&self.path) else { return 0 };
+        let mut reader = BufReader::new(file.take(self.at.offset));
+        let (mut lines, mut buffer) = (0, Vec::new());
+        while read_line(&mut reader, &mut buffer).is_ok_and(|read| read.newline) {
+            lines += 1;
+        }
+        lines + 1
+    }
+}

@@ -1,0 +1,266 @@
+//! From spool records to what life understands, with the place each step accounts for. Pure: given
+//! the same records from the same place it gives the same steps, which is what makes a restart
+//! invisible.
+
+use muleteer_backends::{Line, Parser};
+use muleteer_model::agent_event::AgentEvent;
+use muleteer_model::dispatch::Exit;
+use muleteer_model::event::{ExitCause, Position};
+use muleteer_model::life::Input;
+use muleteer_shim::control::{Cause, Control};
+use muleteer_shim::spool::{Record, Stream};
+use std::collections::VecDeque;
+
+/// What is kept of stderr to explain an exit.
+const TAIL: usize = 4096;
+/// A line still open after this many bytes is given up on as far as positions go: the spool must be
+/// let go, and what follows a cut line means nothing anyway.
+const OPEN_LINE: u64 = 8 * 1024 * 1024;
+
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// Everything before it is accounted for once the step is.
+    pub at: Position,
+    pub input: StepInput,
+}
+
+#[derive(Debug, Clone)]
+pub enum StepInput {
+    /// All events of one line, in order; none for a line (or a stretch) without any.
+    Agent(Vec<AgentEvent>),
+    Shim(Input),
+}
+
+/// A stretch of stdout that was fed to the parser and holds (part of) a line not yet read.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    fed_from: u64,
+    len: u64,
+    offset: u64,
+    skip: u32,
+    end: u64,
+}
+
+pub struct Drain {
+    epoch: u32,
+    parser: Box<dyn Parser>,
+    open: VecDeque<Piece>,
+    fed: u64,
+    skip: u32,
+    position: Position,
+    stderr: VecDeque<u8>,
+    shim_pid: u32,
+    /// The agent's end has been read.
+    pub exited: bool,
+    /// An agent was released in this epoch.
+    pub spawned: bool,
+}
+
+impl Drain {
+    /// Begins at `from`, which is a line boundary of `epoch`.
+    pub fn new(epoch: u32, from: Position, parser: Box<dyn Parser>) -> Self {
+        let position = if from.epoch == epoch { from } else { Position { epoch, offset: 0, skip: 0 } };
+        Self {
+            epoch,
+            parser,
+            open: VecDeque::new(),
+            fed: 0,
+            skip: position.skip,
+            position,
+            stderr: VecDeque::new(),
+            shim_pid: 0,
+            exited: false,
+            spawned: position.offset > 0,
+        }
+    }
+
+    /// Where the next record to feed begins.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    pub fn feed(&mut self, record: &Record, steps: &mut Vec<Step>) {
+        match record.stream {
+            Stream::Stdout => self.stdout(record, steps),
+            Stream::Stderr => {
+                let tail = &record.bytes[record.bytes.len().saturating_sub(TAIL)..];
+                self.stderr.extend(tail);
+                let over = self.stderr.len().saturating_sub(TAIL);
+                self.stderr.drain(..over);
+                self.pass(record.end.offset);
+            }
+            Stream::Control => self.control(record, steps),
+            _ => self.pass(record.end.offset),
+        }
+    }
+
+    /// A step without events at the newest position, so that long quiet stretches are accounted for.
+    pub fn mark(&self, steps: &mut Vec<Step>) {
+        if steps.last().is_none_or(|step| step.at < self.position) {
+            steps.push(Step { at: self.position, input: StepInput::Agent(vec![]) });
+        }
+    }
+
+    fn stdout(&mut self, record: &Record, steps: &mut Vec<Step>) {
+        let skip = std::mem::take(&mut self.skip);
+        let bytes = record.bytes.get(skip as usize..).unwrap_or_default();
+        self.open.push_back(Piece {
+            fed_from: self.fed,
+            len: bytes.len() as u64,
+            offset: record.start.offset,
+            skip,
+            end: record.end.offset,
+        });
+        self.fed += bytes.len() as u64;
+        let lines = self.parser.push(bytes);
+        self.lines(lines, steps);
+        if let Some(first) = self.open.front()
+            && self.fed - first.fed_from > OPEN_LINE
+        {
+            self.open.clear();
+            self.pass(record.end.offset);
+        }
+    }
+
+    fn lines(&mut self, lines: Vec<Line>, steps: &mut Vec<Step>) {
+        for line in lines {
+            self.consume(line.consumed);
+            let events: Vec<_> = line.events.into_iter().map(|timed| timed.event).collect();
+            if events.iter().any(is_news) {
+                steps.push(Step { at: self.position, input: StepInput::Agent(events) });
+            }
+        }
+    }
+
+    /// Moves the position to just after the byte `consumed` of what was fed.
+    fn consume(&mut self, consumed: u64) {
+        while let Some(&piece) = self.open.front() {
+            if piece.fed_from + piece.len <= consumed {
+                self.position = Position { epoch: self.epoch, offset: piece.end, skip: 0 };
+                self.open.pop_front();
+            } else {
+                let into = consumed.saturating_sub(piece.fed_from);
+                let skip = piece.skip + u32::try_from(into).unwrap_or(u32::MAX);
+                self.position = Position { epoch: self.epoch, offset: piece.offset, skip };
+                return;
+            }
+        }
+    }
+
+    /// Moves the position behind a record, unless a line is still open: then it stays at its start.
+    fn pass(&mut self, end: u64) {
+        if self.open.is_empty() && self.skip == 0 {
+            self.position = Position { epoch: self.epoch, offset: end, skip: 0 };
+        }
+    }
+
+    fn control(&mut self, record: &Record, steps: &mut Vec<Step>) {
+        let control = Control::decode(&record.bytes);
+        if control.is_final() {
+            // All the agent had printed stands before this record: a last line without newline is one.
+            let lines = self.parser.finish();
+            self.lines(lines, steps);
+            self.open.clear();
+            self.skip = 0;
+        }
+        self.pass(record.end.offset);
+        let at = self.position;
+        let input = match control {
+            Control::Spawned { agent, shim, containment } => {
+                self.spawned = true;
+                self.shim_pid = shim.pid;
+                Input::Spawned { at, pid: agent.pid, shim_pid: shim.pid, containment }
+            }
+            Control::StartFailed { errno, text } => {
+                self.exited = true;
+                let error = format!("{text} (errno {errno})");
+                Input::StartFailed { at: Some(at), epoch: self.epoch, error, permanent: true }
+            }
+            Control::Blocked { on, .. } => Input::Blocked { at, on },
+            Control::Exited { code, signal, cause } => {
+                self.exited = true;
+                let tail: Vec<u8> = self.stderr.iter().copied().collect();
+                let cause = match cause {
+                    Cause::Terminated => ExitCause::Terminated,
+                    Cause::ShimPolicy => ExitCause::ShimPolicy,
+                    Cause::LeaseExpired => ExitCause::LeaseExpired,
+                    Cause::Exited | Cause::Unknown => ExitCause::Exited,
+                };
+                let stderr_tail = String::from_utf8_lossy(&tail).into_owned();
+                Input::Exited { at, epoch: self.epoch, exit: Exit { code, signal, cause, stderr_tail } }
+            }
+            _ => return,
+        };
+        steps.push(Step { at, input: StepInput::Shim(input) });
+    }
+}
+
+/// Plain output and what no parser knows stays in the spool; life has no use for it.
+fn is_news(event: &AgentEvent) -> bool {
+    !matches!(event, AgentEvent::Output { .. } | AgentEvent::Unknown { .. } | AgentEvent::ToolOutput { .. } | AgentEvent::Process { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use muleteer_backends::by_name;
+    use muleteer_shim::spool::Cursor;
+
+    fn record(stream: Stream, start: u64, bytes: &[u8]) -> Record {
+        let end = start + bytes.len() as u64 + 10;
+        let (start, end) = (Cursor { epoch: 1, offset: start }, Cursor { epoch: 1, offset: end });
+        Record { seq: 0, stream, wall_ms: 0, awake_ms: 0, bytes: bytes.to_vec(), start, end }
+    }
+
+    fn texts(steps: &[Step]) -> Vec<String> {
+        steps
+            .iter()
+            .flat_map(|step| match &step.input {
+                StepInput::Agent(events) => events.clone(),
+                StepInput::Shim(_) => vec![],
+            })
+            .filter_map(|event| match event {
+                AgentEvent::Text { text, .. } => Some(text),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Lines cut over records in every way, restarted from every position that was ever reported:
+    /// each line is seen, and none at or before the position again.
+    #[test]
+    fn a_restart_at_any_reported_position_sees_exactly_the_rest() {
+        let line = |n: u32| format!("{{\"type\":\"text\",\"text\":\"line {n}\"}}\n");
+        let all: Vec<u8> = (0..6).map(line).collect::<String>().into_bytes();
+        for size in [1, 3, 7, 20, 31, 64, all.len()] {
+            let mut records = vec![];
+            let mut offset = 0;
+            for (n, chunk) in all.chunks(size).enumerate() {
+                let made = record(Stream::Stdout, offset, chunk);
+                offset = made.end.offset;
+                records.push(made);
+                if n % 2 == 0 {
+                    let noise = record(Stream::Stderr, offset, b"warning\n");
+                    offset = noise.end.offset;
+                    records.push(noise);
+                }
+            }
+            let parser = || by_name("subprocess").unwrap().parser();
+            let run = |from: Position| {
+                let mut drain = Drain::new(1, from, parser());
+                let mut steps = vec![];
+                for record in records.iter().filter(|record| record.start.offset >= from.offset) {
+                    drain.feed(record, &mut steps);
+                }
+                steps
+            };
+            let whole = run(Position { epoch: 1, offset: 0, skip: 0 });
+            assert_eq!(texts(&whole).len(), 6, "size {size}");
+            for (seen, step) in whole.iter().enumerate() {
+                let rest = run(step.at);
+                assert_eq!(texts(&rest), texts(&whole)[seen + 1..], "size {size}, after {seen}");
+            }
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Carries out the life of one dispatch: decides with `model::life`, makes decisions durable, then
+//! acts. Everything it knows is folded from the ledger, so it can be killed at any line.
+
+use super::drain::{Step, StepInput};
+use super::journal::JournalMsg;
+use super::link::{Command, LinkMsg};
+use super::monitor::MonitorMsg;
+use crate::branch::BranchMsg;
+use crate::context::{AgentSlots, Daemon};
+use crate::launch;
+use crate::ledger::{append, entry};
+use crate::pool::PoolMsg;
+use jiff::Timestamp;
+use muleteer_backends::Backend;
+use muleteer_model::dispatch::{Dispatch, Phase};
+use muleteer_model::event::{Entry, Position, Record};
+use muleteer_model::id::DispatchId;
+use muleteer_model::life::{self, Decided, Effect, Input};
+use muleteer_process::fault;
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr};
+use std::collections::HashSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// Output without an event is checkpointed this often, so that its spool can be let go.
+const CHECKPOINT_BYTES: u64 = 4 * 1024 * 1024;
+/// A CLI whose stdin was closed after its last turn has this long to leave by itself.
+const LEAVE_GRACE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub enum LifeMsg {
+    Boot,
+    /// The pool has a place.
+    Admitted,
+    Input(Input),
+    /// A command of a person or an agent; answered once it is durable and carried out as far as it
+    /// can be at once. The answer says whether it meant anything in this state.
+    Command(Input, RpcReplyPort<bool>),
+    /// A bounded batch of output; answered with the position that is durable.
+    Output(Vec<Step>, RpcReplyPort<Position>),
+    /// A link begins anew: what it was asked before may be lost.
+    LinkUp,
+    Wake,
+    /// The agent of this epoch should have left by now.
+    Overdue(u32),
+    /// An owned task could not do its work.
+    Failed(String),
+}
+
+pub struct Life;
+
+pub struct State {
+    daemon: Arc<Daemon>,
+    id: DispatchId,
+    slots: Arc<AgentSlots>,
+    dispatch: Arc<Dispatch>,
+    backend: &'static dyn Backend,
+    /// Effects this incarnation has already carried out; cleared when a link begins anew.
+    carried: HashSet<String>,
+    tasks: JoinSet<()>,
+    leaving: bool,
+}
+
+pub fn start(daemon: Arc<Daemon>, id: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+    Box::pin(async move {
+        let id = id.ok_or_else(|| SpawnErr::StartupFailed("a life needs a dispatch".into()))?;
+        let (actor, _) = Life::spawn_linked(None, Life, (daemon, id), supervisor).await?;
+        Ok(actor.get_cell())
+    })
+}
+
+impl Actor for Life {
+    type Msg = LifeMsg;
+    type State = State;
+    type Arguments = (Arc<Daemon>, DispatchId);
+
+    async fn pre_start(&self, myself: ActorRef<LifeMsg>, (daemon, id): (Arc<Daemon>, DispatchId)) -> Result<State, ActorProcessingErr> {
+        let dispatch = daemon.snapshot().get(&id).cloned().ok_or("the dispatch is not in the ledger")?;
+        let backend = muleteer_backends::by_name(&dispatch.created.backend)?;
+        let slots = daemon.agent(&id);
+        slots.life.set(myself.clone());
+        myself.cast(LifeMsg::Boot)?;
+        Ok(State { daemon, id, slots, dispatch, backend, carried: HashSet::new(), tasks: JoinSet::new(), leaving: false })
+    }
+
+    async fn handle(&self, myself: ActorRef<LifeMsg>, message: LifeMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+        while state.tasks.try_join_next().is_some() {}
+        match message {
+            LifeMsg::Boot | LifeMsg::Wake => {
+                // The gate appends prompts by itself.
+                state.refresh()?;
+                state.settle().await?;
+            }
+            LifeMsg::LinkUp => {
+                state.carried.clear();
+                state.settle().await?;
+            }
+            LifeMsg::Admitted => state.feed(Input::Admitted).await?,
+            LifeMsg::Input(input) => state.feed(input).await?,
+            LifeMsg::Command(input, reply) => {
+                let meant = !life::decide(&state.dispatch, input.clone()).is_empty();
+                state.feed(input).await?;
+                let _ = reply.send(meant);
+            }
+            LifeMsg::Output(steps, reply) => {
+                state.read(steps).await?;
+                let _ = reply.send(state.dispatch.position);
+            }
+            LifeMsg::Overdue(epoch) => {
+                if let Phase::Working { epoch: current, .. } = state.dispatch.phase
+                    && current == epoch
+                    && state.leaving
+                {
+                    state.slots.link.cast(LinkMsg::Do(Command::terminate(&format!("overdue/{epoch}"))));
+                }
+            }
+            LifeMsg::Failed(error) => return Err(error.into()),
+        }
+        state.carry_out(&myself).await
+    }
+}
+
+impl State {
+    async fn feed(&mut self, input: Input) -> Result<(), ActorProcessingErr> {
+        let decided = life::decide(&self.dispatch, input);
+        self.commit(decided).await?;
+        self.settle().await
+    }
+
+    /// Decides what follows from the state by itself, until nothing does.
+    async fn settle(&mut self) -> Result<(), ActorProcessingErr> {
+        loop {
+            let events = life::advance(&self.dispatch, Timestamp::now());
+            if events.is_empty() {
+                return Ok(());
+            }
+            if events.iter().any(|event| matches!(event, muleteer_model::event::Event::DispatchFinished { .. })) {
+                fault::point("life.before_finish");
+            }
+            self.commit(events.into_iter().map(|event| (None, event)).collect()).await?;
+        }
+    }
+
+    /// Turns a batch of output into events with one append. Decisions within the batch are taken on
+    /// a scratch copy; the real state moves only when all of it is durable.
+    async fn read(&mut self, steps: Vec<Step>) -> Result<(), ActorProcessingErr> {
+        let mut scratch = (*self.dispatch).clone();
+        let mut entries = Vec::new();
+        let mut last = None;
+        for step in steps {
+            let inputs = match step.input {
+                StepInput::Agent(events) => {
+                    events.into_iter().map(|event| Input::Agent { at: step.at, event }).collect()
+                }
+                StepInput::Shim(input) => vec![input],
+            };
+            last = Some(step.at);
+            for input in inputs {
+                let decided = life::decide(&scratch, input);
+                self.stage(decided, &mut scratch, &mut entries);
+                let follow_up = life::advance(&scratch, Timestamp::now()).into_iter().map(|event| (None, event));
+                // A process that is gone concludes only when its whole output has been read.
+                if !matches!(scratch.phase, Phase::Gone { .. }) {
+                    self.stage(follow_up.collect(), &mut scratch, &mut entries);
+                }
+            }
+        }
+        if let (true, Some(at)) = (entries.is_empty(), last)
+            && far(self.dispatch.position, at)
+        {
+            let decided = life::decide(&scratch, Input::Read { at });
+            self.stage(decided, &mut scratch, &mut entries);
+        }
+        self.append(entries).await?;
+        self.settle().await
+    }
+
+    fn stage(&self, decided: Vec<Decided>, scratch: &mut Dispatch, entries: &mut Vec<Entry>) {
+        for (at, event) in decided {
+            let entry = entry(&self.id, at, event);
+            let record = Record { v: muleteer_model::event::VERSION, seq: 0, ts: Timestamp::now(), entry: entry.clone() };
+            scratch.apply(&record);
+            entries.push(entry);
+        }
+    }
+
+    async fn commit(&mut self, decided: Vec<Decided>) -> Result<(), ActorProcessingErr> {
+        let entries = decided.into_iter().map(|(at, event)| entry(&self.id, at, event)).collect();
+        self.append(entries).await
+    }
+
+    async fn append(&mut self, entries: Vec<Entry>) -> Result<(), ActorProcessingErr> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let records = append(&self.daemon, entries).await?;
+        fault::point("life.batch_durable");
+        self.refresh()?;
+        self.slots.journal.cast(JournalMsg::Records(records));
+        self.slots.monitor.cast(MonitorMsg::Folded);
+        Ok(())
+    }
+
+    fn refresh(&mut self) -> Result<(), ActorProcessingErr> {
+        self.dispatch = self.daemon.snapshot().get(&self.id).cloned().ok_or("the dispatch has vanished from the ledger")?;
+        Ok(())
+    }
+
+    async fn carry_out(&mut self, myself: &ActorRef<LifeMsg>) -> Result<(), ActorProcessingErr> {
+        for effect in life::effects(&self.dispatch) {
+            if matches!(effect, Effect::Admit) {
+                self.daemon.pool.cast(PoolMsg::Look);
+                continue;
+            }
+            let key = format!("{effect:?}/{}/{}", self.dispatch.epoch, self.dispatch.turns);
+            if !self.carried.insert(key.clone()) {
+                continue;
+            }
+            self.carry(myself, effect, &key).await?;
+        }
+        if self.dispatch.is_finished() {
+            self.finish().await;
+        }
+        Ok(())
+    }
+
+    async fn carry(&mut self, myself: &ActorRef<LifeMsg>, effect: Effect, key: &str) -> Result<(), ActorProcessingErr> {
+        let epoch = self.dispatch.epoch;
+        match effect {
+            Effect::Admit => {}
+            Effect::EnsureShim { epoch, resume } => {
+                fault::point("life.attempt_durable");
+                self.leaving = false;
+                self.slots.link.cast(LinkMsg::Ensure { epoch, resume });
+            }
+            Effect::Prompt { key, close } => {
+                let text = launch::prompt_text(&self.daemon, &self.dispatch, &key).await?;
+                fault::point("link.before_prompt");
+                let bytes = self.backend.prompt(&key, &text);
+                self.leaving = false;
+                self.slots.link.cast(LinkMsg::Do(Command::write(&key, bytes, close)));
+                fault::point("link.after_prompt");
+            }
+            Effect::CloseStdin => {
+                self.leaving = true;
+                self.slots.link.cast(LinkMsg::Do(Command::write(key, vec![], true)));
+                myself.send_after(LEAVE_GRACE, move || LifeMsg::Overdue(epoch));
+            }
+            Effect::Interrupt { key } => {
+                let command = match self.backend.interrupt(&key) {
+                    Some(bytes) => Command::write(&format!("interrupt/{key}"), bytes, false),
+                    None => Command::interrupt(&key),
+                };
+                self.slots.link.cast(LinkMsg::Do(command));
+            }
+            Effect::Terminate => {
+                self.slots.link.cast(LinkMsg::Do(Command::terminate(&format!("terminate/{epoch}"))));
+            }
+            Effect::FetchWork => {
+                let (daemon, dispatch, myself) = (self.daemon.clone(), self.dispatch.clone(), myself.clone());
+                self.tasks.spawn(async move {
+                    let message = match launch::fetch_work(&daemon, &dispatch).await {
+                        Ok((branch, commit)) => LifeMsg::Input(Input::WorkFetched { branch, commit }),
+                        Err(error) => LifeMsg::Failed(error),
+                    };
+                    let _ = myself.cast(message);
+                });
+            }
+            Effect::WakeAt(at) => {
+                let wait = at.duration_since(Timestamp::now()).try_into().unwrap_or(Duration::ZERO);
+                myself.send_after(wait, || LifeMsg::Wake);
+            }
+        }
+        Ok(())
+    }
+
+    /// The books are closed: the journal is brought up to date, then the subtree is taken away.
+    async fn finish(&mut self) {
+        fault::point("life.exit_durable");
+        if let Some(journal) = self.slots.journal.get() {
+            let _ = journal.call(JournalMsg::Flush, Some(Duration::from_secs(5))).await;
+        }
+        self.daemon.pool.cast(PoolMsg::Look);
+        self.daemon.agents.cast(BranchMsg::Remove(self.id.clone()));
+    }
+}
+
+fn far(durable: Position, read: Position) -> bool {
+    read.epoch == durable.epoch && read.offset >= durable.offset.saturating_add(CHECKPOINT_BYTES)
+}

@@ -1,0 +1,343 @@
+//! The link to one shim: sees to it that the shim of the wanted epoch runs, brings its output to
+//! life in acknowledged batches, and carries commands to it.
+//!
+//! Dropping a link closes a socket and signals nobody. What it knew is read again from the spool.
+
+use super::drain::Drain;
+use super::life::LifeMsg;
+use crate::context::{AgentSlots, Daemon};
+use crate::launch::{self, ShimPort, Standing};
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::event::{Event, Position};
+use muleteer_model::id::DispatchId;
+use muleteer_model::life::Input;
+use muleteer_process::fault;
+use muleteer_protocol::shim::v1::{FromShim, Idem, Outcome, ToShim};
+use muleteer_shim::spool::{Cursor, ReadError, Reader, Record, State as BatchState};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Bytes of spool read at once: what one agent may occupy in the daemon's memory.
+const BATCH_BYTES: usize = 256 * 1024;
+/// Commands waiting for a shim. Life asks for few; more means something is wrong.
+const COMMANDS: usize = 64;
+/// TERM, then this long, then KILL (design.md, "Processes").
+const TERM_GRACE_MS: u64 = 10_000;
+/// A shim that has lost its agent ends what the agent left, which takes at most about a minute.
+const SETTLE: Duration = Duration::from_secs(90);
+/// A nudge can be lost with its connection: the spool is looked at this often all the same.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone)]
+pub struct Command(ToShim);
+
+impl Command {
+    pub fn write(key: &str, bytes: Vec<u8>, close: bool) -> Self {
+        Self(ToShim::WriteStdin { idem: idem(key), close, bytes })
+    }
+
+    pub fn interrupt(key: &str) -> Self {
+        const SIGINT: i32 = 2;
+        Self(ToShim::Signal { idem: idem(key), signo: SIGINT, group: true })
+    }
+
+    pub fn terminate(key: &str) -> Self {
+        Self(ToShim::Terminate { idem: idem(key), grace_ms: TERM_GRACE_MS })
+    }
+}
+
+#[derive(Debug)]
+pub enum LinkMsg {
+    Ensure { epoch: u32, resume: Option<String> },
+    Do(Command),
+    /// The task that serves an epoch has ended.
+    Ended(u32, Result<(), String>),
+}
+
+pub struct Link;
+
+pub struct State {
+    daemon: Arc<Daemon>,
+    id: DispatchId,
+    serving: Option<Serving>,
+}
+
+struct Serving {
+    epoch: u32,
+    commands: mpsc::Sender<Command>,
+    _task: AbortOnDropHandle<()>,
+}
+
+pub fn start(daemon: Arc<Daemon>, id: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+    Box::pin(async move {
+        let id = id.ok_or_else(|| SpawnErr::StartupFailed("a link needs a dispatch".into()))?;
+        let (actor, _) = Link::spawn_linked(None, Link, (daemon, id), supervisor).await?;
+        Ok(actor.get_cell())
+    })
+}
+
+impl Actor for Link {
+    type Msg = LinkMsg;
+    type State = State;
+    type Arguments = (Arc<Daemon>, DispatchId);
+
+    async fn pre_start(&self, myself: ActorRef<LinkMsg>, (daemon, id): (Arc<Daemon>, DispatchId)) -> Result<State, ActorProcessingErr> {
+        let slots = daemon.agent(&id);
+        slots.link.set(myself);
+        slots.life.cast(LifeMsg::LinkUp);
+        Ok(State { daemon, id, serving: None })
+    }
+
+    async fn handle(&self, myself: ActorRef<LinkMsg>, message: LinkMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+        match message {
+            LinkMsg::Ensure { epoch, resume } => {
+                if state.serving.as_ref().is_some_and(|serving| serving.epoch == epoch) {
+                    return Ok(());
+                }
+                let (commands, inbox) = mpsc::channel(COMMANDS);
+                let session = Session::new(&state.daemon, &state.id, epoch, resume);
+                let task = tokio::task::spawn(async move {
+                    let outcome = session.serve(inbox).await;
+                    let _ = myself.cast(LinkMsg::Ended(epoch, outcome));
+                });
+                state.serving = Some(Serving { epoch, commands, _task: AbortOnDropHandle::new(task) });
+            }
+            LinkMsg::Do(command) => {
+                if let Some(serving) = &state.serving
+                    && serving.commands.try_send(command).is_err()
+                {
+                    tracing::warn!(id = %state.id, "a command came too late or too often for its shim");
+                }
+            }
+            LinkMsg::Ended(epoch, outcome) => {
+                if state.serving.as_ref().is_some_and(|serving| serving.epoch == epoch) {
+                    outcome?;
+                    state.serving = None;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Serves one epoch from wherever it stands to its end.
+struct Session {
+    daemon: Arc<Daemon>,
+    id: DispatchId,
+    slots: Arc<AgentSlots>,
+    epoch: u32,
+    resume: Option<String>,
+    /// Sent and not yet answered, in order: sent again on a new connection, under the same keys.
+    unanswered: VecDeque<ToShim>,
+}
+
+impl Session {
+    fn new(daemon: &Arc<Daemon>, id: &DispatchId, epoch: u32, resume: Option<String>) -> Self {
+        let slots = daemon.agent(id);
+        Self { daemon: daemon.clone(), id: id.clone(), slots, epoch, resume, unanswered: VecDeque::new() }
+    }
+
+    fn dispatch(&self) -> Result<Arc<Dispatch>, String> {
+        self.daemon.snapshot().get(&self.id).cloned().ok_or_else(|| "the dispatch has vanished".into())
+    }
+
+    async fn serve(mut self, mut inbox: mpsc::Receiver<Command>) -> Result<(), String> {
+        let dispatch = self.dispatch()?;
+        let backend = muleteer_backends::by_name(&dispatch.created.backend).map_err(|error| error.to_string())?;
+        let mut drain = Drain::new(self.epoch, dispatch.position, backend.parser());
+        let reader = Reader::open(&self.daemon.paths.spool(self.id.as_str()));
+        let mut spool = Spool { reader, cursor: Cursor { epoch: self.epoch, offset: drain.position().offset } };
+        loop {
+            match launch::stand(&self.daemon, &dispatch, self.epoch, self.resume.as_deref()).await? {
+                Standing::Alive { adopted } => {
+                    if let Some(shim_pid) = adopted {
+                        self.tell(Input::Adopted { shim_pid, epoch: self.epoch });
+                    }
+                    self.attached(&mut inbox, &mut drain, &mut spool).await?;
+                }
+                Standing::Dead { lock } => {
+                    self.read_all(&mut drain, &mut spool).await?;
+                    if drain.exited {
+                        return Ok(());
+                    }
+                    let report = launch::sweep(&self.daemon, &self.id).await?;
+                    drop(lock);
+                    let (spawned, epoch) = (drain.spawned, self.epoch);
+                    self.tell(Input::ShimLost { epoch, spawned, killed: report.killed, clean: report.clean });
+                    return Ok(());
+                }
+                Standing::CannotStart { error, permanent } => {
+                    self.tell(Input::StartFailed { at: None, epoch: self.epoch, error, permanent });
+                    return Ok(());
+                }
+            }
+            if drain.exited {
+                self.settled().await?;
+                return Ok(());
+            }
+        }
+    }
+
+    fn tell(&self, input: Input) {
+        self.slots.life.cast(LifeMsg::Input(input));
+    }
+
+    /// Talks to the living shim until its connection or its agent ends.
+    async fn attached(&mut self, inbox: &mut mpsc::Receiver<Command>, drain: &mut Drain, spool: &mut Spool) -> Result<(), String> {
+        let dir = self.daemon.paths.agent(self.id.as_str());
+        let mut port = match ShimPort::connect(&dir, self.daemon.generation).await {
+            Ok(port) => port,
+            Err(error) => {
+                // It may be about to bind, or about to die; the lock tells which.
+                tracing::debug!(id = %self.id, %error, "no connection to the shim yet");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                return Ok(());
+            }
+        };
+        let _ = port.heartbeat_nowait(self.daemon.lease_ms).await;
+        for frame in self.unanswered.clone() {
+            if port.send(&frame).await.is_err() {
+                return Ok(());
+            }
+        }
+        loop {
+            let read = self.read_all(drain, spool).await?;
+            if let Some(at) = read
+                && port.send(&ToShim::Ack { epoch: at.epoch, offset: at.offset }).await.is_err()
+            {
+                return Ok(());
+            }
+            if drain.exited {
+                return Ok(());
+            }
+            tokio::select! {
+                command = inbox.recv() => {
+                    let Some(Command(frame)) = command else { return Ok(()) };
+                    self.unanswered.push_back(frame.clone());
+                    if port.send(&frame).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                frame = port.receive() => match frame {
+                    Ok(frame) => self.hear(frame),
+                    Err(error) => {
+                        tracing::debug!(id = %self.id, %error, "the shim's connection ended");
+                        return Ok(());
+                    }
+                },
+                () = tokio::time::sleep(LOOK_AGAIN) => {}
+            }
+        }
+    }
+
+    fn hear(&mut self, frame: FromShim) {
+        if let FromShim::Done { idem, outcome } = frame {
+            self.unanswered.retain(|sent| key_of(sent) != Some(idem));
+            if outcome != Outcome::Ok {
+                // Its effect shows in the spool (stdin closed, agent gone); life decides by that.
+                tracing::info!(id = %self.id, ?outcome, "the shim could not carry out a command");
+            }
+        }
+    }
+
+    /// Brings everything the spool holds to life; returns the durable position, if anything was read.
+    async fn read_all(&mut self, drain: &mut Drain, spool: &mut Spool) -> Result<Option<Position>, String> {
+        let mut durable = None;
+        loop {
+            let (records, damage, more) = spool.read().await?;
+            if let Some(message) = damage {
+                self.daemon.note(Event::Fault { what: format!("spool of {}", self.id), message });
+            }
+            if records.is_empty() {
+                if more {
+                    continue;
+                }
+                return Ok(durable);
+            }
+            fault::point("link.batch_read");
+            let mut steps = Vec::new();
+            for record in &records {
+                drain.feed(record, &mut steps);
+            }
+            drain.mark(&mut steps);
+            durable = Some(self.deliver(steps).await?);
+            if !more {
+                return Ok(durable);
+            }
+        }
+    }
+
+    async fn deliver(&self, steps: Vec<super::drain::Step>) -> Result<Position, String> {
+        let life = self.slots.life.get().ok_or("life is not there")?;
+        match life.call(|reply| LifeMsg::Output(steps, reply), None).await {
+            Ok(ractor::rpc::CallResult::Success(position)) => Ok(position),
+            other => Err(format!("life did not take the output: {other:?}")),
+        }
+    }
+
+    /// Waits until the shim has ended what its agent left: only then may a successor start.
+    async fn settled(&self) -> Result<(), String> {
+        let _ = launch::wait_for_end(&self.daemon, &self.id, SETTLE).await?;
+        Ok(())
+    }
+}
+
+struct Spool {
+    reader: Reader,
+    cursor: Cursor,
+}
+
+impl Spool {
+    /// Records, what was found to be damaged, and whether there is more.
+    async fn read(&mut self) -> Result<(Vec<Record>, Option<String>, bool), String> {
+        let epoch = self.cursor.epoch;
+        let read = tokio::task::block_in_place(|| self.reader.read(self.cursor, BATCH_BYTES));
+        let batch = match read {
+            Ok(batch) => batch,
+            Err(error) => {
+                let lost = error.to_string();
+                let Some(next) = error.resume().filter(|next| next.epoch == epoch) else {
+                    // Nothing more of this epoch can be read; how it ended is not known.
+                    return if matches!(error, ReadError::Io { .. }) { Err(lost) } else { Ok((vec![], Some(lost), false)) };
+                };
+                self.cursor = next;
+                return Ok((vec![], Some(lost), true));
+            }
+        };
+        // A newer epoch is another session's.
+        let records: Vec<_> = batch.records.into_iter().filter(|record| record.start.epoch == epoch).collect();
+        if batch.next.epoch == epoch {
+            self.cursor = batch.next;
+        } else if let Some(last) = records.last() {
+            self.cursor = last.end;
+        }
+        Ok((records, None, batch.state == BatchState::More && batch.next.epoch == epoch))
+    }
+}
+
+/// Command keys are texts; the wire takes sixteen bytes of their hash.
+fn idem(key: &str) -> Idem {
+    let mut high = 0xcbf2_9ce4_8422_2325_u64;
+    let mut low = 0x8422_2325_cbf2_9ce4_u64;
+    for byte in key.bytes() {
+        high = (high ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        low = (low ^ u64::from(byte).rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    let mut idem = [0; 16];
+    idem[..8].copy_from_slice(&high.to_le_bytes());
+    idem[8..].copy_from_slice(&low.to_le_bytes());
+    idem
+}
+
+fn key_of(frame: &ToShim) -> Option<Idem> {
+    match frame {
+        ToShim::WriteStdin { idem, .. } | ToShim::Signal { idem, .. } | ToShim::Terminate { idem, .. } => Some(*idem),
+        _ => None,
+    }
+}

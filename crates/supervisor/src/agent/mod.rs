@@ -1,0 +1,7 @@
+//! The subtree of one dispatch: `journal`, `monitor`, `life`, `link`, rest-for-one in this order.
+
+pub mod drain;
+pub mod journal;
+pub mod life;
+pub mod link;
+pub mod monitor;

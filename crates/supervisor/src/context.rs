@@ -1,0 +1,177 @@
+//! What every actor may reach: paths, the folded fleet, and where its siblings stand now.
+
+use crate::branch::BranchMsg;
+use crate::gate::GateMsg;
+use crate::ledger::LedgerMsg;
+use crate::paths::Paths;
+use crate::pool::PoolMsg;
+use crate::watch::WatchMsg;
+use muleteer_model::event::{Entry, Event};
+use muleteer_model::fleet::Fleet;
+use muleteer_model::id::DispatchId;
+use ractor::{ActorRef, Message};
+use std::collections::{HashMap, VecDeque};
+use muleteer_shim::start::ShimProgram;
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Where an actor can be reached, across its restarts. Empty while it is being restarted.
+#[derive(Debug)]
+pub struct Slot<M: Message>(RwLock<Option<ActorRef<M>>>);
+
+impl<M: Message> Default for Slot<M> {
+    fn default() -> Self {
+        Self(RwLock::new(None))
+    }
+}
+
+impl<M: Message> Slot<M> {
+    pub fn set(&self, actor: ActorRef<M>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(actor);
+    }
+
+    pub fn get(&self) -> Option<ActorRef<M>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sends if the actor is there; says whether it was.
+    pub fn cast(&self, message: M) -> bool {
+        self.get().is_some_and(|actor| actor.cast(message).is_ok())
+    }
+}
+
+/// Where the four actors of one dispatch stand.
+#[derive(Debug, Default)]
+pub struct AgentSlots {
+    pub journal: Slot<crate::agent::journal::JournalMsg>,
+    pub monitor: Slot<crate::agent::monitor::MonitorMsg>,
+    pub life: Slot<crate::agent::life::LifeMsg>,
+    pub link: Slot<crate::agent::link::LinkMsg>,
+}
+
+/// What is decided once, when the daemon starts.
+#[derive(Debug)]
+pub struct Boot {
+    pub generation: u64,
+    pub muleteer: PathBuf,
+    pub shim: ShimProgram,
+    pub lease_ms: u64,
+    pub pool_limits: muleteer_model::config::Pool,
+}
+
+/// The daemon as its actors see it. One per process; dropped last.
+#[derive(Debug)]
+pub struct Daemon {
+    pub paths: Paths,
+    pub generation: u64,
+    pub muleteer: PathBuf,
+    pub shim: ShimProgram,
+    /// Shims this daemon started, to be reaped when they end.
+    pub children: Mutex<Vec<Child>>,
+    pub lease_ms: u64,
+    pub pool_limits: muleteer_model::config::Pool,
+    pub fleet: watch::Sender<Arc<Fleet>>,
+    pub ledger: Slot<LedgerMsg>,
+    pub pool: Slot<PoolMsg>,
+    pub agents: Slot<BranchMsg>,
+    pub root: Slot<BranchMsg>,
+    pub gate: Slot<GateMsg>,
+    pub watcher: Slot<WatchMsg>,
+    pub restarts: Ring,
+    /// Open connections of clients: a daemon somebody talks to is not idle.
+    pub connections: watch::Sender<usize>,
+    /// Cancelled when the daemon is to end; carries no reason: the event does.
+    pub stop: CancellationToken,
+    agents_by_id: Mutex<HashMap<DispatchId, Arc<AgentSlots>>>,
+}
+
+impl Daemon {
+    pub fn new(paths: Paths, boot: Boot, fleet: Fleet) -> Self {
+        let Boot { generation, muleteer, shim, lease_ms, pool_limits } = boot;
+        Self {
+            paths,
+            generation,
+            muleteer,
+            shim,
+            children: Mutex::default(),
+            lease_ms,
+            pool_limits,
+            fleet: watch::Sender::new(Arc::new(fleet)),
+            ledger: Slot::default(),
+            pool: Slot::default(),
+            agents: Slot::default(),
+            root: Slot::default(),
+            gate: Slot::default(),
+            watcher: Slot::default(),
+            restarts: Ring::default(),
+            connections: watch::Sender::new(0),
+            stop: CancellationToken::new(),
+            agents_by_id: Mutex::default(),
+        }
+    }
+
+    /// The newest folded state. Everything in it is durable.
+    pub fn snapshot(&self) -> Arc<Fleet> {
+        self.fleet.borrow().clone()
+    }
+
+    pub fn agent(&self, id: &DispatchId) -> Arc<AgentSlots> {
+        let mut agents = self.agents_by_id.lock().unwrap_or_else(PoisonError::into_inner);
+        agents.entry(id.clone()).or_default().clone()
+    }
+
+    pub fn forget_agent(&self, id: &DispatchId) {
+        self.agents_by_id.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    /// Notes something for the ledger without ever waiting for it.
+    pub fn note(&self, event: Event) {
+        tracing::warn!(event = %event.name(), detail = ?event, "noted");
+        self.restarts.push(event);
+        self.ledger.cast(LedgerMsg::Drain);
+    }
+}
+
+/// Events of supervisors on their way to the ledger. Bounded: a restart storm must not eat memory,
+/// and supervisors never wait for the ledger, which may itself be what is being restarted.
+#[derive(Debug, Default)]
+pub struct Ring(Mutex<(VecDeque<Entry>, u64)>);
+
+const RING_LIMIT: usize = 1024;
+
+impl Ring {
+    fn push(&self, event: Event) {
+        let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if ring.0.len() == RING_LIMIT {
+            ring.0.pop_front();
+            ring.1 += 1;
+        }
+        ring.0.push_back(Entry { id: random_key(), dispatch_id: None, at: None, more: false, event });
+    }
+
+    /// Takes all that is waiting; when some was dropped, the first entry says how many.
+    pub fn take(&self) -> Vec<Entry> {
+        let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = Vec::with_capacity(ring.0.len());
+        let dropped = std::mem::take(&mut ring.1);
+        if dropped > 0 {
+            let event = Event::Fault { what: "restart ring".into(), message: format!("{dropped} restart events were dropped") };
+            entries.push(Entry { id: random_key(), dispatch_id: None, at: None, more: false, event });
+        }
+        entries.extend(ring.0.drain(..));
+        entries
+    }
+}
+
+/// Sixteen random bytes in the alphabet of ids.
+pub fn random_key() -> String {
+    let mut bytes = [0u8; 16];
+    // Without randomness there are no safe keys: the process must not go on guessing.
+    if let Err(error) = getrandom::fill(&mut bytes) {
+        panic!("the kernel gave no random bytes: {error}");
+    }
+    muleteer_model::id::encode(&bytes)
+}

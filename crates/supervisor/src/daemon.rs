@@ -1,0 +1,240 @@
+//! Start-up, which *is* recovery, and the few things that must be in order before the tree runs.
+
+use crate::branch::{Args, Branch};
+use crate::context::{Boot, Daemon, random_key};
+use crate::paths::Paths;
+use crate::settings;
+use crate::tree::ROOT;
+use jiff::Timestamp;
+use muleteer_model::config::ConfigError;
+use muleteer_model::event::{Entry, Event};
+use muleteer_model::fleet::Fleet;
+use muleteer_process::{identity, lock};
+use muleteer_shim::start::ShimProgram;
+use muleteer_store::StoreError;
+use muleteer_store::events::EventLog;
+use ractor::Actor;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// After a kill -9 a dead daemon's lock may outlive its sockets by a moment.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// Without a daemon's heartbeat an agent is let go after this much awake time.
+const LEASE: Duration = Duration::from_secs(3600);
+
+#[derive(Debug)]
+pub struct DaemonOptions {
+    pub paths: Paths,
+    pub config: Option<PathBuf>,
+    /// End when nothing has been going on for this long.
+    pub idle_exit: Option<Duration>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("a daemon already runs on {}{}", .state_dir.display(), holder(.note))]
+    Running { state_dir: PathBuf, note: Option<Note> },
+    #[error("{}: {source}", .path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{} belongs to another user, or others may enter it", .0.display())]
+    NotPrivate(PathBuf),
+    #[error("the configuration is invalid")]
+    Config(Vec<ConfigError>),
+    #[error(transparent)]
+    Unreadable(#[from] settings::Unreadable),
+    #[error("the events cannot be recovered")]
+    Events(#[from] StoreError),
+    #[error("the first event cannot be written: {0}")]
+    Append(String),
+    #[error("the supervision tree failed: {0}")]
+    Tree(String),
+}
+
+/// What the lock's note tells people about its holder. Nobody decides anything by it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Note {
+    pub pid: u32,
+    pub started: String,
+    pub version: String,
+    pub boot_id: String,
+}
+
+fn holder(note: &Option<Note>) -> String {
+    match note {
+        Some(note) => format!(" (pid {}, since {})", note.pid, note.started),
+        None => String::new(),
+    }
+}
+
+/// Runs the daemon until it is told to stop.
+///
+/// # Errors
+/// Before it serves: what keeps it from starting; nothing was changed if another one runs. After:
+/// the tree's own failure.
+pub fn run(options: DaemonOptions) -> Result<(), StartError> {
+    let paths = options.paths;
+    for folder in [&paths.state_dir, &paths.agents(), &paths.logs(), &paths.runtime_dir] {
+        private_dir(folder).map_err(|source| StartError::Io { path: folder.clone(), source })?;
+    }
+    check_private(&paths.runtime_dir)?;
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| StartError::Io { path, source }
+    };
+    let lock_path = paths.daemon_lock();
+    let held = lock::lock_within(&lock_path, LOCK_PATIENCE).map_err(io(&lock_path))?;
+    let Some(_held) = held else {
+        return Err(StartError::Running { state_dir: paths.state_dir.clone(), note: lock::read_note(&lock_path) });
+    };
+    let note = Note {
+        pid: std::process::id(),
+        started: format!("{:.0}", Timestamp::now()),
+        version: env!("CARGO_PKG_VERSION").into(),
+        boot_id: identity::boot_id(),
+    };
+    lock::write_note(&lock_path, &note).map_err(io(&lock_path))?;
+    let sources = settings::sources(&paths, None, options.config.as_deref())?;
+    let env: Vec<_> = std::env::vars().collect();
+    let config = settings::config(&sources, &env).map_err(StartError::Config)?;
+    operator_key(&paths.operator_key()).map_err(io(&paths.operator_key()))?;
+    let muleteer = std::env::current_exe().map_err(io(Path::new("/proc/self/exe")))?;
+    link_program(&paths.state_dir.join("bin"), &muleteer).map_err(io(&paths.state_dir))?;
+    let shim = ShimProgram::locate().map_err(io(&muleteer))?;
+    let (fleet, generation) = recover(&paths, &note)?;
+    let boot = Boot { generation, muleteer, shim, lease_ms: LEASE.as_millis() as u64, pool_limits: config.pool };
+    let daemon = Arc::new(Daemon::new(paths, boot, fleet));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(io(Path::new("tokio")))?;
+    let outcome = runtime.block_on(serve(daemon, options.idle_exit));
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    outcome
+}
+
+/// Reads every event, cuts a torn tail back, and begins a new generation.
+fn recover(paths: &Paths, note: &Note) -> Result<(Fleet, u64), StartError> {
+    let mut fleet = Fleet::default();
+    let (mut log, recovery) = EventLog::open(&paths.events(), 0, |record| fleet.apply(&record))?;
+    let generation = fleet.generation + 1;
+    let mut events = Vec::new();
+    if recovery.cut_bytes > 0 {
+        events.push(Event::LogRecovered { cut_bytes: recovery.cut_bytes });
+    }
+    events.push(Event::DaemonStarted {
+        pid: note.pid,
+        generation,
+        version: note.version.clone(),
+        boot_id: note.boot_id.clone(),
+    });
+    let entries: Vec<_> = events
+        .into_iter()
+        .map(|event| Entry { id: random_key(), dispatch_id: None, at: None, more: false, event })
+        .collect();
+    let records = log.append(&entries, Timestamp::now()).map_err(|error| StartError::Append(error.to_string()))?;
+    for record in &records {
+        fleet.apply(record);
+    }
+    tracing::info!(generation, seq = fleet.seq, cut_bytes = recovery.cut_bytes, "recovered");
+    Ok((fleet, generation))
+}
+
+async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), StartError> {
+    let args = Args { daemon: daemon.clone(), node: &ROOT, id: None };
+    // The one actor without a supervisor: its supervisor is whoever started this process.
+    #[allow(clippy::disallowed_methods)]
+    let (root, mut ended) = Branch::spawn(None, Branch, args).await.map_err(|error| StartError::Tree(error.to_string()))?;
+    daemon.root.set(root.clone());
+    let fail = |source| StartError::Io { path: "signals".into(), source };
+    let mut term = signal(SignalKind::terminate()).map_err(fail)?;
+    let mut int = signal(SignalKind::interrupt()).map_err(fail)?;
+    let mut child = signal(SignalKind::child()).map_err(fail)?;
+    let idle = idle(&daemon, idle_exit);
+    tokio::pin!(idle);
+    loop {
+        tokio::select! {
+            () = daemon.stop.cancelled() => break,
+            _ = term.recv() => break,
+            _ = int.recv() => break,
+            () = &mut idle => break,
+            _ = child.recv() => reap(&daemon),
+            outcome = &mut ended => {
+                let why = outcome.err().map_or_else(|| "the root has ended".to_string(), |error| error.to_string());
+                return Err(StartError::Tree(why));
+            }
+        }
+    }
+    daemon.stop.cancel();
+    // Agents live on in their shims; nothing here tells them anything.
+    let _ = root.stop_and_wait(None, Some(Duration::from_secs(10))).await;
+    let _ = std::fs::remove_file(&daemon.paths.socket);
+    Ok(())
+}
+
+/// Ends when there has been no live dispatch and no client for `limit`.
+async fn idle(daemon: &Daemon, limit: Option<Duration>) {
+    let Some(limit) = limit else { return std::future::pending().await };
+    let mut fleet = daemon.fleet.subscribe();
+    let mut connections = daemon.connections.subscribe();
+    loop {
+        let busy = fleet.borrow_and_update().iter().any(|dispatch| !dispatch.is_finished());
+        let talking = *connections.borrow_and_update() > 0;
+        let quiet = async {
+            if busy || talking {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(limit).await;
+        };
+        tokio::select! {
+            () = quiet => return,
+            _ = fleet.changed() => {}
+            _ = connections.changed() => {}
+        }
+    }
+}
+
+/// Shims are our children until we die; their zombies are collected here.
+fn reap(daemon: &Daemon) {
+    let mut children = daemon.children.lock().unwrap_or_else(PoisonError::into_inner);
+    children.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+}
+
+/// A directory only its owner may enter, made with its parents if it is not there.
+pub fn private_dir(path: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Somebody else may have made the runtime directory first, where that is possible (`/tmp`).
+fn check_private(path: &Path) -> Result<(), StartError> {
+    for folder in [Some(path), path.parent()].into_iter().flatten() {
+        let meta = std::fs::symlink_metadata(folder).map_err(|source| StartError::Io { path: folder.into(), source })?;
+        let ours = meta.uid() == rustix::process::getuid().as_raw() && meta.is_dir() && meta.permissions().mode() & 0o022 == 0;
+        if !ours {
+            return Err(StartError::NotPrivate(folder.into()));
+        }
+    }
+    Ok(())
+}
+
+fn operator_key(path: &Path) -> io::Result<()> {
+    if std::fs::metadata(path).is_ok_and(|meta| meta.len() > 0) {
+        return Ok(());
+    }
+    let key = format!("{}{}\n", random_key(), random_key());
+    muleteer_store::atomic::write_atomic(path, key.as_bytes(), 0o600).map_err(io::Error::other)
+}
+
+/// `muleteer` is on every agent's PATH through this directory, which holds nothing else.
+fn link_program(bin: &Path, program: &Path) -> io::Result<()> {
+    private_dir(bin)?;
+    let link = bin.join("muleteer");
+    if std::fs::read_link(&link).is_ok_and(|target| target == program) {
+        return Ok(());
+    }
+    let fresh = bin.join(".muleteer.new");
+    let _ = std::fs::remove_file(&fresh);
+    std::os::unix::fs::symlink(program, &fresh)?;
+    std::fs::rename(&fresh, &link)
+}

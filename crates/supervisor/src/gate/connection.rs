@@ -1,0 +1,140 @@
+//! One connection: the greeting, then requests one after another. Whatever goes wrong here ends this
+//! connection only.
+
+use super::handlers;
+use super::peer::{self, Identity};
+use crate::context::Daemon;
+use crate::request::fault;
+use muleteer_model::id::DispatchId;
+use muleteer_protocol::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter, HELLO_LIMIT, check_size, negotiate};
+use muleteer_protocol::v1::{ClientFrame, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, Welcome, WireError};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+/// A peer that connects says hello within this time.
+const HELLO_DEADLINE: Duration = Duration::from_secs(5);
+
+pub struct Connection {
+    pub daemon: Arc<Daemon>,
+    pub identity: Identity,
+    reader: FrameReader<OwnedReadHalf>,
+    writer: FrameWriter<OwnedWriteHalf>,
+    /// Of the request being served.
+    request: u64,
+    credits: u32,
+}
+
+/// What a client did while a request was being served.
+pub enum Heard {
+    Credit,
+    /// It no longer wants the answer.
+    Cancelled,
+}
+
+pub async fn serve(daemon: Arc<Daemon>, stream: UnixStream, through: Option<DispatchId>) {
+    if let Err(error) = talk(daemon, stream, through).await {
+        tracing::debug!(%error, "a connection ended");
+    }
+}
+
+async fn talk(daemon: Arc<Daemon>, stream: UnixStream, through: Option<DispatchId>) -> Result<(), FrameError> {
+    let (whole, reader, writer) = split(stream)?;
+    let mut reader = FrameReader::new(reader, HELLO_LIMIT);
+    let mut writer = FrameWriter::new(writer);
+    let Some(ClientFrame::Hello(hello)) = reader.first::<ClientFrame>(HELLO_DEADLINE).await? else {
+        let error = fault("E_PROTOCOL", "the first frame must be a hello", "");
+        return writer.write(&ServerFrame::Refused { error }).await;
+    };
+    let Some(version) = negotiate(&hello.versions) else {
+        let message = format!("no common protocol version (you offer {:?})", hello.versions);
+        let error = fault("E_PROTOCOL_VERSION", &message, "use the muleteer of the daemon's version");
+        return writer.write(&ServerFrame::Refused { error }).await;
+    };
+    let identity = {
+        let (daemon, key) = (daemon.clone(), hello.operator_key);
+        tokio::task::spawn_blocking(move || peer::identify(&daemon, &whole, through.as_ref(), key.as_deref()))
+            .await
+            .ok()
+            .flatten()
+    };
+    let Some(identity) = identity else {
+        let error = fault("E_FORBIDDEN", "this daemon belongs to another user", "");
+        return writer.write(&ServerFrame::Refused { error }).await;
+    };
+    let welcome = Welcome {
+        version,
+        daemon_pid: std::process::id(),
+        daemon_version: env!("CARGO_PKG_VERSION").into(),
+        identity: identity.as_str().into(),
+        state_dir: daemon.paths.state_dir.display().to_string(),
+    };
+    writer.write(&ServerFrame::Welcome(welcome)).await?;
+    reader.set_limit(FRAME_LIMIT);
+    let mut connection = Connection { daemon, identity, reader, writer, request: 0, credits: 0 };
+    while let Some((frame, len)) = connection.reader.next_sized::<ClientFrame>().await? {
+        check_size(&frame, len)?;
+        if let ClientFrame::Request { id, trace, body } = frame {
+            connection.request = id;
+            connection.credits = INITIAL_CREDITS;
+            connection.answer(body, trace).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The halves to talk through, and a second handle by which the peer is identified.
+fn split(stream: UnixStream) -> Result<(UnixStream, OwnedReadHalf, OwnedWriteHalf), FrameError> {
+    let stream = stream.into_std().map_err(FrameError::Io)?;
+    let copy = stream.try_clone().map_err(FrameError::Io)?;
+    let (reader, writer) = UnixStream::from_std(stream).map_err(FrameError::Io)?.into_split();
+    Ok((UnixStream::from_std(copy).map_err(FrameError::Io)?, reader, writer))
+}
+
+impl Connection {
+    async fn answer(&mut self, body: Request, trace: Option<String>) -> Result<(), FrameError> {
+        let id = self.request;
+        let frame = match handlers::handle(self, body, trace).await? {
+            Ok(Some(body)) => ServerFrame::Reply { id, body },
+            // The client has cancelled, and waits for nothing.
+            Ok(None) => ServerFrame::Error { id, error: fault("E_CANCELLED", "cancelled", "") },
+            Err(error) => ServerFrame::Error { id, error },
+        };
+        self.writer.write(&frame).await?;
+        if let ServerFrame::Reply { body: Reply::Spawned { .. }, .. } = frame {
+            muleteer_process::fault::point("gate.create_replied");
+        }
+        Ok(())
+    }
+
+    /// Sends one item of a stream, waiting for credit. `false` when the client cancelled.
+    pub async fn send(&mut self, item: Item) -> Result<bool, FrameError> {
+        while self.credits == 0 {
+            if let Heard::Cancelled = self.hear().await? {
+                return Ok(false);
+            }
+        }
+        self.credits -= 1;
+        self.writer.write(&ServerFrame::Item { id: self.request, item }).await?;
+        Ok(true)
+    }
+
+    /// Waits for what the client says while it is being served. Ends with an error when it has gone.
+    /// Cancel-safe.
+    pub async fn hear(&mut self) -> Result<Heard, FrameError> {
+        loop {
+            match self.reader.next::<ClientFrame>().await? {
+                None => return Err(FrameError::Truncated),
+                Some(ClientFrame::Credit { id, n }) if id == self.request => {
+                    self.credits = self.credits.saturating_add(n).min(INITIAL_CREDITS * 16);
+                    return Ok(Heard::Credit);
+                }
+                Some(ClientFrame::Cancel { id }) if id == self.request => return Ok(Heard::Cancelled),
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+pub type Answer = Result<Result<Option<Reply>, WireError>, FrameError>;

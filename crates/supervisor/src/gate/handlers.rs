@@ -1,0 +1,292 @@
+//! What each request does. A reply is sent after the effect, never on enqueueing it.
+
+use super::connection::{Answer, Connection, Heard};
+use super::peer::Identity;
+use crate::agent::life::LifeMsg;
+use crate::branch::BranchMsg;
+use crate::context::Daemon;
+use crate::ledger::{append, entry};
+use crate::request::{Asker, fault, internal, is_same, prepare, write_prompt};
+use crate::{heartbeat, view};
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::event::{Entry, Event, PromptKind};
+use muleteer_model::fleet::LookupError;
+use muleteer_model::id::DispatchId;
+use muleteer_model::life::Input;
+use muleteer_process::fault;
+use muleteer_protocol::v1::{DaemonStatus, Item, Reply, Request, Spawn, StatusReport, WireError};
+use muleteer_store::tail;
+use ractor::rpc::CallResult;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// TERM, 10 s, KILL, and a little: a kill is answered when the agent is gone, at most after this.
+const KILL_PATIENCE: Duration = Duration::from_secs(15);
+/// After an explicit stop agents may be alone for this long (design.md, "The shim").
+const LONG_LEASE: Duration = Duration::from_secs(8 * 3600);
+const TREE_DEADLINE: Duration = Duration::from_secs(5);
+const LIFE_PATIENCE: Duration = Duration::from_secs(10);
+
+pub async fn handle(connection: &mut Connection, body: Request, trace: Option<String>) -> Answer {
+    if let Err(error) = permitted(&connection.daemon, &connection.identity, &body) {
+        return Ok(Err(error));
+    }
+    let daemon = connection.daemon.clone();
+    match body {
+        Request::Ping => Ok(Ok(Some(Reply::Pong))),
+        Request::Status { id } => Ok(status(&daemon, id.as_deref()).map(Some)),
+        Request::Tree => Ok(tree(&daemon).await.map(Some)),
+        Request::Spawn(spawn) => {
+            let asker = match &connection.identity {
+                Identity::Agent(id) => Asker::Agent(id.clone()),
+                _ => Asker::Operator,
+            };
+            Ok(create(&daemon, &spawn, &asker, trace).await.map(Some))
+        }
+        Request::Send { id, key, text } => Ok(send(&daemon, &id, &key, &text, connection.identity.as_str()).await.map(Some)),
+        Request::Interrupt { id } => Ok(interrupt(&daemon, &id, connection.identity.as_str()).await.map(Some)),
+        Request::Kill { id, reason } => Ok(kill(&daemon, &id, reason, connection.identity.as_str()).await.map(Some)),
+        Request::Wait { ids } => wait(connection, &ids).await,
+        Request::Events { from_seq, follow } => events(connection, from_seq, follow).await,
+        Request::Stop { agents } => Ok(stop(&daemon, &agents).await.map(Some)),
+        Request::Unknown => Ok(Err(fault("E_UNKNOWN_VERB", "this daemon does not know that request", "it may be older than the client: restart it"))),
+    }
+}
+
+/// Reading is for everyone who got this far; acting is the operator's. An agent may dispatch
+/// others, and act on those it dispatched.
+fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(), WireError> {
+    let reads = matches!(body, Request::Ping | Request::Status { .. } | Request::Tree | Request::Wait { .. } | Request::Events { .. } | Request::Unknown);
+    let own = |agent: &DispatchId, id: &str| {
+        let fleet = daemon.snapshot();
+        fleet.find(id).is_ok_and(|dispatch| dispatch.created.parent.as_ref() == Some(agent))
+    };
+    let allowed = match (identity, body) {
+        (Identity::Operator, _) => true,
+        _ if reads => true,
+        (Identity::Agent(_), Request::Spawn(_)) => true,
+        (Identity::Agent(agent), Request::Send { id, .. } | Request::Interrupt { id } | Request::Kill { id, .. }) => own(agent, id),
+        _ => false,
+    };
+    if allowed {
+        return Ok(());
+    }
+    Err(match identity {
+        Identity::Agent(id) => fault("E_FORBIDDEN", &format!("agent {id} may not do that"), "agents may read, dispatch others, and act on those they dispatched"),
+        _ => fault("E_FORBIDDEN", "who you are cannot be told, so you may only read", "run it from a terminal of the daemon's user, or let the client read operator.key in the state directory"),
+    })
+}
+
+fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireError> {
+    let fleet = daemon.snapshot();
+    fleet.find(prefix).cloned().map_err(|error| {
+        let (code, hint) = match error {
+            LookupError::Unknown(_) => ("E_NOT_FOUND", "`muleteer status` lists them"),
+            LookupError::Ambiguous { .. } => ("E_AMBIGUOUS", "give more of the id"),
+        };
+        WireError { dispatch_id: Some(prefix.into()), ..fault(code, &error.to_string(), hint) }
+    })
+}
+
+fn status(daemon: &Daemon, id: Option<&str>) -> Result<Reply, WireError> {
+    let dispatches = match id {
+        Some(id) => vec![view::status(&*find(daemon, id)?)],
+        None => view::statuses(&daemon.snapshot()),
+    };
+    let daemon = DaemonStatus {
+        running: true,
+        pid: Some(std::process::id()),
+        version: Some(env!("CARGO_PKG_VERSION").into()),
+        socket: Some(daemon.paths.socket.display().to_string()),
+    };
+    Ok(Reply::Status(StatusReport { daemon, dispatches }))
+}
+
+async fn tree(daemon: &Daemon) -> Result<Reply, WireError> {
+    let root = daemon.root.get().ok_or_else(|| internal("the root is not there"))?;
+    match root.call(BranchMsg::Describe, Some(TREE_DEADLINE)).await {
+        Ok(CallResult::Success(node)) => Ok(Reply::Tree(node)),
+        _ => Err(fault("E_BUSY", "the tree did not describe itself in time", "try again")),
+    }
+}
+
+async fn create(daemon: &Arc<Daemon>, spawn: &Spawn, asker: &Asker, trace: Option<String>) -> Result<Reply, WireError> {
+    let known = DispatchId::try_from(spawn.id.clone()).ok().and_then(|id| daemon.snapshot().get(&id).cloned());
+    if let Some(known) = known {
+        if !is_same(&known.created, spawn) {
+            return Err(fault("E_ID_TAKEN", &format!("dispatch {} exists and is another", spawn.id), "choose another id"));
+        }
+        return Ok(Reply::Spawned { dispatch_id: spawn.id.clone() });
+    }
+    let entries = prepare(daemon, spawn, asker, trace).await?;
+    append(daemon, entries).await.map_err(|error| internal(&error.to_string()))?;
+    fault::point("gate.create_durable");
+    let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
+    bring_up(daemon, &id).await;
+    Ok(Reply::Spawned { dispatch_id: spawn.id.clone() })
+}
+
+/// Sees to it that the dispatch's subtree runs. If it cannot be now, the next start will.
+async fn bring_up(daemon: &Daemon, id: &DispatchId) {
+    daemon.gate.cast(super::GateMsg::OpenAgent(id.clone()));
+    if let Some(agents) = daemon.agents.get() {
+        let _ = agents.call(|reply| BranchMsg::Add(id.clone(), reply), Some(LIFE_PATIENCE)).await;
+    }
+    daemon.agent(id).life.cast(LifeMsg::Wake);
+}
+
+async fn send(daemon: &Arc<Daemon>, id: &str, key: &str, text: &str, by: &str) -> Result<Reply, WireError> {
+    let dispatch = find(daemon, id)?;
+    let name = dispatch.id.clone();
+    if dispatch.prompt(key).is_some() {
+        return Ok(Reply::Sent { dispatch_id: name.to_string(), queued: false });
+    }
+    if !dispatch.created.multi_turn || (dispatch.is_finished() && !dispatch.created.resumable) {
+        let message = format!("the {} backend takes one prompt only", dispatch.created.backend);
+        return Err(WireError { dispatch_id: Some(name.to_string()), ..fault("E_UNSUPPORTED", &message, "spawn a new dispatch") });
+    }
+    if text.trim().is_empty() {
+        return Err(fault("E_PROMPT_MISSING", "the text is empty", ""));
+    }
+    write_prompt(&daemon.paths.agent(name.as_str()), key, text)?;
+    let event = Event::PromptQueued { key: key.into(), kind: PromptKind::Send, by: by.into() };
+    let entry = Entry { id: format!("{name}/prompt/{key}"), ..entry(&name, None, event) };
+    let queued = dispatch.state() == "running";
+    append(daemon, vec![entry]).await.map_err(|error| internal(&error.to_string()))?;
+    bring_up(daemon, &name).await;
+    Ok(Reply::Sent { dispatch_id: name.to_string(), queued })
+}
+
+/// Hands a command to the dispatch's life and waits until it is durable.
+async fn command(daemon: &Daemon, id: &DispatchId, input: Input) -> Result<bool, WireError> {
+    let deadline = tokio::time::Instant::now() + LIFE_PATIENCE;
+    loop {
+        if let Some(life) = daemon.agent(id).life.get()
+            && let Ok(CallResult::Success(meant)) = life.call(|reply| LifeMsg::Command(input.clone(), reply), Some(LIFE_PATIENCE)).await
+        {
+            return Ok(meant);
+        }
+        if daemon.snapshot().get(id).is_some_and(|dispatch| dispatch.is_finished()) {
+            return Ok(false);
+        }
+        if tokio::time::Instant::now() > deadline {
+            return Err(fault("E_BUSY", &format!("dispatch {id} did not take the command in time"), "try again"));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn interrupt(daemon: &Daemon, id: &str, by: &str) -> Result<Reply, WireError> {
+    let dispatch = find(daemon, id)?;
+    let key = crate::context::random_key();
+    let meant = command(daemon, &dispatch.id, Input::Interrupt { key, by: by.into() }).await?;
+    let note = (!meant).then(|| format!("no turn was running (the dispatch is {})", dispatch.state()));
+    Ok(Reply::Done { dispatch_id: dispatch.id.to_string(), note })
+}
+
+async fn kill(daemon: &Daemon, id: &str, reason: Option<String>, by: &str) -> Result<Reply, WireError> {
+    let dispatch = find(daemon, id)?;
+    if dispatch.is_finished() {
+        let note = Some(format!("it had ended already: {}", dispatch.state()));
+        return Ok(Reply::Done { dispatch_id: dispatch.id.to_string(), note });
+    }
+    let reason = reason.unwrap_or_else(|| format!("killed by {by}"));
+    command(daemon, &dispatch.id, Input::Kill { reason, by: by.into() }).await?;
+    let ended = tokio::time::timeout(KILL_PATIENCE, finished(daemon, std::slice::from_ref(&dispatch.id))).await.is_ok();
+    let note = (!ended).then(|| "the kill is recorded and under way; the agent is not gone yet".to_string());
+    Ok(Reply::Done { dispatch_id: dispatch.id.to_string(), note })
+}
+
+/// Returns when all of `ids` have ended. Cancel-safe.
+async fn finished(daemon: &Daemon, ids: &[DispatchId]) {
+    let mut changes = daemon.fleet.subscribe();
+    let all = |fleet: &Arc<muleteer_model::fleet::Fleet>| ids.iter().all(|id| fleet.get(id).is_none_or(|dispatch| dispatch.is_finished()));
+    let _ = changes.wait_for(all).await;
+}
+
+async fn wait(connection: &mut Connection, ids: &[String]) -> Answer {
+    let daemon = connection.daemon.clone();
+    let found: Result<Vec<_>, _> = ids.iter().map(|id| find(&daemon, id).map(|dispatch| dispatch.id.clone())).collect();
+    let ids = match found {
+        Ok(ids) => ids,
+        Err(error) => return Ok(Err(error)),
+    };
+    loop {
+        tokio::select! {
+            () = finished(&daemon, &ids) => break,
+            heard = connection.hear() => {
+                if let Heard::Cancelled = heard? {
+                    return Ok(Ok(None));
+                }
+            }
+        }
+    }
+    let fleet = daemon.snapshot();
+    let dispatches = ids.iter().filter_map(|id| fleet.get(id)).map(|dispatch| view::status(dispatch)).collect();
+    Ok(Ok(Some(Reply::Waited { dispatches })))
+}
+
+async fn events(connection: &mut Connection, from_seq: u64, follow: bool) -> Answer {
+    let daemon = connection.daemon.clone();
+    let mut changes = daemon.fleet.subscribe();
+    let mut reader = match tail::Reader::follow(&daemon.paths.events(), tail::Start::Seq(from_seq)) {
+        Ok(reader) => reader,
+        Err(error) => return Ok(Err(internal(&error.to_string()))),
+    };
+    let mut next_seq = from_seq;
+    loop {
+        match reader.next_line() {
+            Ok(Some(line)) => {
+                let seq = line.record.seq;
+                next_seq = seq + 1;
+                if !connection.send(Item::Event { seq, line: line.raw }).await? {
+                    return Ok(Ok(None));
+                }
+            }
+            Ok(None) if !follow => return Ok(Ok(Some(Reply::EndOfEvents { next_seq }))),
+            Ok(None) => {
+                tokio::select! {
+                    changed = changes.changed() => {
+                        if changed.is_err() {
+                            return Ok(Ok(Some(Reply::EndOfEvents { next_seq })));
+                        }
+                    }
+                    heard = connection.hear() => {
+                        if let Heard::Cancelled = heard? {
+                            return Ok(Ok(None));
+                        }
+                    }
+                }
+            }
+            Err(error) => return Ok(Err(internal(&error.to_string()))),
+        }
+    }
+}
+
+async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
+    let active: Vec<_> = daemon.snapshot().iter().filter(|dispatch| !dispatch.is_finished()).map(|dispatch| dispatch.id.clone()).collect();
+    let (alive, lease_s) = match agents {
+        "keep" => (heartbeat::renew(daemon, LONG_LEASE.as_millis() as u64).await, LONG_LEASE.as_secs()),
+        "stop" => {
+            for id in &active {
+                let input = Input::Kill { reason: "the daemon was stopped with its agents".into(), by: "operator".into() };
+                command(daemon, id, input).await?;
+            }
+            if tokio::time::timeout(KILL_PATIENCE, finished(daemon, &active)).await.is_err() {
+                return Err(fault("E_BUSY", "not every agent has ended in time, so the daemon goes on", "`muleteer status` shows which; try again"));
+            }
+            (0, 0)
+        }
+        other => return Err(fault("E_BAD_INPUT", &format!("`{other}` is not `keep` or `stop`"), "")),
+    };
+    let event = Event::DaemonStopping { agents: agents.into(), alive, lease_s };
+    let entry = Entry { id: crate::context::random_key(), dispatch_id: None, at: None, more: false, event };
+    append(daemon, vec![entry]).await.map_err(|error| internal(&error.to_string()))?;
+    let ending = daemon.stop.clone();
+    // After the reply has left.
+    tokio::task::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        ending.cancel();
+    });
+    Ok(Reply::Stopping { agents_alive: alive, lease_s })
+}

@@ -1,0 +1,64 @@
+//! Renews the shims' leases over connections of its own, outside the fleet on purpose: a fleet
+//! that is being restarted must not cost the agents their lives.
+
+use crate::context::Daemon;
+use crate::launch::ShimPort;
+use muleteer_model::dispatch::Phase;
+use muleteer_model::id::DispatchId;
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::task::AbortOnDropHandle;
+
+/// A lease of an hour renewed every five minutes survives eleven lost heartbeats.
+const PERIOD: Duration = Duration::from_secs(300);
+
+#[derive(Debug)]
+pub enum HeartbeatMsg {}
+
+pub struct Heartbeat;
+
+pub struct State {
+    _task: AbortOnDropHandle<()>,
+}
+
+pub fn start(daemon: Arc<Daemon>, _: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+    Box::pin(async move {
+        let (actor, _) = Heartbeat::spawn_linked(None, Heartbeat, daemon, supervisor).await?;
+        Ok(actor.get_cell())
+    })
+}
+
+impl Actor for Heartbeat {
+    type Msg = HeartbeatMsg;
+    type State = State;
+    type Arguments = Arc<Daemon>;
+
+    async fn pre_start(&self, _: ActorRef<HeartbeatMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
+        let task = tokio::task::spawn(async move {
+            loop {
+                renew(&daemon, daemon.lease_ms).await;
+                tokio::time::sleep(PERIOD.min(Duration::from_millis(daemon.lease_ms / 4))).await;
+            }
+        });
+        Ok(State { _task: AbortOnDropHandle::new(task) })
+    }
+}
+
+/// Gives every living shim a lease of `lease_ms` of awake time; returns how many took it.
+pub async fn renew(daemon: &Daemon, lease_ms: u64) -> u32 {
+    let mut renewed = 0;
+    for dispatch in daemon.snapshot().iter() {
+        if !matches!(dispatch.phase, Phase::Working { .. } | Phase::Starting { .. }) {
+            continue;
+        }
+        let dir = daemon.paths.agent(dispatch.id.as_str());
+        match ShimPort::connect(&dir, daemon.generation).await {
+            Ok(mut port) => renewed += u32::from(port.heartbeat(lease_ms).await.is_ok()),
+            Err(error) => tracing::debug!(id = %dispatch.id, %error, "no heartbeat"),
+        }
+    }
+    renewed
+}

@@ -1,0 +1,335 @@
+//! Effects around an agent's start and end, each with its probe: the lock, the worktree, the spool.
+//! Called by the actors; everything here may be repeated.
+
+use crate::context::{Daemon, random_key};
+use crate::request::Saved;
+use muleteer_backends::{LaunchSpec, StdinMode};
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::event::PromptKind;
+use muleteer_model::{prompt, result};
+use muleteer_process::fault;
+use muleteer_process::lock::LockGuard;
+use muleteer_protocol::shim::v1::{FromShim, HEADER, MAX_BODY, ToShim, VERSION};
+use muleteer_shim::attach::{self, Liveness};
+use muleteer_shim::launch::Launch;
+use muleteer_shim::{meta, spool, start};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+/// A frame is small and local: a shim that takes longer than this is stuck or stopped.
+const PORT_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a predecessor's shim may take to end what its agent left (TERM, 10 s, KILL, 30 s).
+const PREDECESSOR: Duration = Duration::from_secs(90);
+/// Sweeps after a dead shim are bounded (design.md, "The shim"); then the dispatch is `blocked`.
+const SWEEP: Duration = Duration::from_secs(30);
+
+/// How the shim of an epoch stands.
+#[derive(Debug)]
+pub enum Standing {
+    /// It runs. `adopted` names it when an earlier daemon started it.
+    Alive { adopted: Option<u32> },
+    /// It ran, or may have, and is dead; nobody can start another while `lock` is held.
+    Dead { lock: LockGuard },
+    /// Nothing was started, and it could not be.
+    CannotStart { error: String, permanent: bool },
+}
+
+/// Finds the shim of `epoch`, or starts it when it is certain that it never was.
+pub async fn stand(daemon: &Arc<Daemon>, dispatch: &Arc<Dispatch>, epoch: u32, resume: Option<&str>) -> Result<Standing, String> {
+    let dir = daemon.paths.agent(dispatch.id.as_str());
+    let deadline = tokio::time::Instant::now() + PREDECESSOR;
+    let mut pause = Duration::from_millis(2);
+    loop {
+        match probe(&dir).await? {
+            Liveness::Alive => match meta::read(&dir).map_err(|error| error.to_string())? {
+                Some(meta) if meta.epoch == epoch => {
+                    let adopted = (meta.generation != daemon.generation).then_some(meta.shim.pid);
+                    return Ok(Standing::Alive { adopted });
+                }
+                _ if tokio::time::Instant::now() > deadline => {
+                    return Err(format!("the shim of an earlier attempt still holds {}", dir.join(attach::LOCK).display()));
+                }
+                // Just started and not yet written down, or a predecessor ending what it left.
+                _ => {}
+            },
+            Liveness::Dead(lock) if was_tried(&dir, epoch)? => return Ok(Standing::Dead { lock }),
+            Liveness::Dead(lock) => {
+                if let Err(error) = begin(daemon, dispatch, epoch, resume, &lock).await {
+                    return Ok(Standing::CannotStart { error: error.message, permanent: error.permanent });
+                }
+                pause = Duration::from_millis(1);
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(100));
+    }
+}
+
+async fn probe(dir: &Path) -> Result<Liveness, String> {
+    let dir = dir.to_owned();
+    tokio::task::spawn_blocking(move || attach::probe(&dir))
+        .await
+        .map_err(|error| error.to_string())?
+        .map_err(|error| format!("the agent's lock cannot be probed: {error}"))
+}
+
+/// A shim of this epoch may have run: its launch was written, or it left a spool.
+fn was_tried(dir: &Path, epoch: u32) -> Result<bool, String> {
+    if Launch::path(dir, epoch).exists() {
+        return Ok(true);
+    }
+    let newest = spool::newest_epoch(&dir.join("spool")).map_err(|error| error.to_string())?;
+    Ok(newest >= epoch)
+}
+
+struct StartError {
+    message: String,
+    permanent: bool,
+}
+
+impl From<String> for StartError {
+    fn from(message: String) -> Self {
+        Self { message, permanent: true }
+    }
+}
+
+impl From<io::Error> for StartError {
+    /// The machine's trouble of the moment (no room, no more processes): worth another try.
+    fn from(error: io::Error) -> Self {
+        Self { message: error.to_string(), permanent: false }
+    }
+}
+
+async fn begin(daemon: &Arc<Daemon>, dispatch: &Arc<Dispatch>, epoch: u32, resume: Option<&str>, lock: &LockGuard) -> Result<(), StartError> {
+    if let Some(stop) = &dispatch.stop {
+        return Err(StartError { message: format!("not started: {stop:?}"), permanent: false });
+    }
+    let dir = daemon.paths.agent(dispatch.id.as_str());
+    if let Some(worktree) = &dispatch.created.worktree {
+        crate::worktree::ensure(Path::new(&dispatch.created.project), Path::new(worktree), &dispatch.id).await?;
+    }
+    let saved = Saved::read(&dir)?;
+    let launch = launch_of(daemon, dispatch, &saved, epoch, resume)?;
+    let child = {
+        start::prepare(&dir, &launch)?;
+        fault::point("start.before_shim");
+        start::launch(&dir, &daemon.shim, lock, epoch)?
+    };
+    fault::point("start.after_shim");
+    daemon.children.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+    Ok(())
+}
+
+fn launch_of(daemon: &Daemon, dispatch: &Dispatch, saved: &Saved, epoch: u32, resume: Option<&str>) -> Result<Launch, StartError> {
+    let created = &dispatch.created;
+    let dir = daemon.paths.agent(dispatch.id.as_str());
+    let cwd = created.worktree.as_deref().unwrap_or(&created.project);
+    let backend = muleteer_backends::by_name(&created.backend).map_err(|error| error.to_string())?;
+    let mut env: Vec<(String, String)> = saved.env.clone();
+    let bin = daemon.paths.state_dir.join("bin");
+    let path = saved.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
+    let path = format!("{}:{}", bin.display(), path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()));
+    set(&mut env, "PATH", &path);
+    let budget_left = created.limits.budget_usd.map(|budget| (budget - dispatch.spend.cost_usd).max(0.01));
+    let spec = LaunchSpec {
+        cwd: cwd.into(),
+        agent_dir: dir.clone(),
+        muleteer: daemon.muleteer.clone(),
+        path: Some(path),
+        model: created.model.clone(),
+        max_turns: created.limits.max_turns,
+        budget_usd: budget_left,
+        system_prompt_append: saved.system_prompt.clone(),
+        resume: resume.map(String::from),
+        session_id: None,
+        command: saved.command.clone(),
+        args: saved.args.clone(),
+        env: saved.backend_env.clone(),
+        result_schema: created.wants_result.then(result::schema),
+        scenario: saved.scenario.clone().map(Into::into),
+    };
+    let line = backend.command_line(&spec).map_err(|error| error.to_string())?;
+    for name in &line.env_remove {
+        env.retain(|(known, _)| known != name);
+    }
+    for (name, value) in &line.env {
+        set(&mut env, name, value);
+    }
+    for (name, value) in &saved.extra_env {
+        set(&mut env, name, value);
+    }
+    let first = dispatch.prompts.first().map(|prompt| prompt.key.as_str()).unwrap_or_default();
+    let prompt_file = dir.join("prompt").join(format!("{first}.md"));
+    for (name, value) in [
+        ("MULETEER_SOCKET", dir.join("pub/sock").display().to_string()),
+        ("MULETEER_DISPATCH_ID", dispatch.id.to_string()),
+        ("MULETEER_ROLE", created.role.clone()),
+        ("MULETEER_JOURNAL", created.journal.clone()),
+        ("MULETEER_PROMPT_FILE", prompt_file.display().to_string()),
+    ] {
+        set(&mut env, name, &value);
+    }
+    if let Some(trace) = &created.trace {
+        set(&mut env, "TRACEPARENT", trace);
+    }
+    for file in &line.files {
+        muleteer_store::atomic::write_atomic(&file.path, file.contents.as_bytes(), 0o600).map_err(|error| error.to_string())?;
+    }
+    let mut launch = Launch::new(epoch, daemon.generation, random_key(), line.argv, cwd.into());
+    launch.env = env;
+    launch.timing.lease_ms = daemon.lease_ms;
+    launch.limits.deadline_ms = created.limits.timeout_s.unwrap_or(0).saturating_mul(1000);
+    debug_assert!(matches!(line.stdin, StdinMode::Open | StdinMode::CloseAfterPrompt));
+    Ok(launch)
+}
+
+fn set(env: &mut Vec<(String, String)>, name: &str, value: &str) {
+    env.retain(|(known, _)| known != name);
+    env.push((name.into(), value.into()));
+}
+
+/// Ends what a dead shim left: by its nonce, and by its cgroup where it had one.
+pub async fn sweep(daemon: &Daemon, id: &muleteer_model::id::DispatchId) -> Result<Swept, String> {
+    let dir = daemon.paths.agent(id.as_str());
+    tokio::task::spawn_blocking(move || {
+        let meta = meta::read(&dir).map_err(|error| error.to_string())?;
+        let newest = spool::newest_epoch(&dir.join("spool")).map_err(|error| error.to_string())?;
+        let mut nonces: Vec<String> = meta.iter().map(|meta| meta.nonce.clone()).collect();
+        for epoch in 1..=newest.max(meta.as_ref().map_or(0, |meta| meta.epoch)) + 1 {
+            if let Ok(launch) = Launch::read(&dir, epoch)
+                && !nonces.contains(&launch.nonce)
+            {
+                nonces.push(launch.nonce);
+            }
+        }
+        let cgroup = meta.and_then(|meta| meta.cgroup);
+        let mut swept = Swept { killed: 0, clean: true };
+        for nonce in nonces {
+            let report = muleteer_process::group::sweep(&nonce, cgroup.as_deref(), SWEEP);
+            swept.killed += report.killed;
+            swept.clean &= report.clean;
+        }
+        Ok(swept)
+    })
+    .await
+    .map_err(|error| error.to_string())?
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Swept {
+    pub killed: u32,
+    pub clean: bool,
+}
+
+/// Waits until the agent's shim is gone, at most `limit`; says whether it is.
+pub async fn wait_for_end(daemon: &Daemon, id: &muleteer_model::id::DispatchId, limit: Duration) -> Result<bool, String> {
+    let dir = daemon.paths.agent(id.as_str());
+    tokio::task::spawn_blocking(move || attach::probe_within(&dir, limit))
+        .await
+        .map_err(|error| error.to_string())?
+        .map(|liveness| matches!(liveness, Liveness::Dead(_)))
+        .map_err(|error| error.to_string())
+}
+
+/// The text of a prompt. People's are on disk since before they were durable in the ledger; our own
+/// follow from the state, so they are written when they are first needed.
+pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Result<String, String> {
+    let path = daemon.paths.agent(dispatch.id.as_str()).join("prompt").join(format!("{key}.md"));
+    match tokio::fs::read_to_string(&path).await {
+        Ok(text) => return Ok(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(format!("{}: {error}", path.display())),
+    }
+    let text = match dispatch.prompt(key).map(|prompt| prompt.kind) {
+        Some(PromptKind::Repair) => prompt::repair(&dispatch.result_faults),
+        Some(PromptKind::Continue) => prompt::go_on(&dispatch.created.journal),
+        _ => return Err(format!("the prompt {} is missing", path.display())),
+    };
+    muleteer_store::atomic::write_atomic(&path, text.as_bytes(), 0o600).map_err(|error| error.to_string())?;
+    Ok(text)
+}
+
+/// Brings a worktree's commits home. Without a worktree there is nothing to bring.
+pub async fn fetch_work(_daemon: &Daemon, dispatch: &Dispatch) -> Result<(String, Option<String>), String> {
+    let Some(worktree) = &dispatch.created.worktree else { return Ok((String::new(), None)) };
+    let branch = format!("muleteer/{}", dispatch.id);
+    let commit = crate::worktree::fetch(Path::new(&dispatch.created.project), Path::new(worktree), &branch).await?;
+    Ok((branch, commit))
+}
+
+/// A connection to a shim that has shown the nonce of its `meta.json`.
+pub struct ShimPort {
+    stream: UnixStream,
+    generation: u64,
+    buffer: Vec<u8>,
+}
+
+impl ShimPort {
+    /// Connects and says hello. Every step has a deadline: a stopped shim must not hold us up.
+    pub async fn connect(dir: &Path, generation: u64) -> Result<Self, String> {
+        let hello = async {
+            let key = start::read_key(dir).map_err(|error| error.to_string())?;
+            let folder = std::fs::File::open(dir).map_err(|error| error.to_string())?;
+            let path = attach::socket_path(dir, folder.as_fd());
+            let stream = UnixStream::connect(path).await.map_err(|error| error.to_string())?;
+            let mut port = Self { stream, generation, buffer: Vec::with_capacity(256) };
+            port.send(&ToShim::Hello { versions: vec![VERSION], key }).await.map_err(|error| error.to_string())?;
+            let expected = meta::read(dir).map_err(|error| error.to_string())?.map(|meta| meta.nonce);
+            match port.receive().await.map_err(|error| error.to_string())? {
+                FromShim::HelloOk { nonce, .. } if Some(&nonce) == expected.as_ref() => Ok(port),
+                FromShim::HelloOk { .. } => Err("another process answers in the shim's place".into()),
+                FromShim::Refused { code, text } => Err(format!("refused: {code:?} {text}")),
+                other => Err(format!("unexpected answer {other:?}")),
+            }
+        };
+        tokio::time::timeout(PORT_DEADLINE, hello).await.map_err(|_| "the shim does not answer".to_string())?
+    }
+
+    pub async fn send(&mut self, frame: &ToShim) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        frame.encode(self.generation, &mut bytes);
+        match tokio::time::timeout(PORT_DEADLINE, self.stream.write_all(&bytes)).await {
+            Ok(sent) => sent,
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// The next frame. Cancel-safe: what was read stays in the buffer.
+    pub async fn receive(&mut self) -> io::Result<FromShim> {
+        loop {
+            let decoded = FromShim::decode(&self.buffer).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            if let Some(decoded) = decoded {
+                self.buffer.drain(..decoded.used);
+                return Ok(decoded.frame);
+            }
+            if self.buffer.len() > MAX_BODY + HEADER {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    /// Renews the lease and waits for the answer.
+    pub async fn heartbeat(&mut self, lease_ms: u64) -> io::Result<()> {
+        self.heartbeat_nowait(lease_ms).await?;
+        let answer = async {
+            loop {
+                if let FromShim::Status { .. } = self.receive().await? {
+                    return Ok(());
+                }
+            }
+        };
+        tokio::time::timeout(PORT_DEADLINE, answer).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    pub async fn heartbeat_nowait(&mut self, lease_ms: u64) -> io::Result<()> {
+        self.send(&ToShim::Heartbeat { lease_ms }).await
+    }
+}

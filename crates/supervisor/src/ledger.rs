@@ -1,0 +1,200 @@
+//! The ledger: the only writer of `events.jsonl`. An append is answered once it is durable and
+//! folded in; many callers share one fsync (group commit).
+//!
+//! The file is written by a thread of the actor's own, because fsync blocks. The thread ends when
+//! the actor drops its end of the channel; a restarted ledger opens the log anew, which is recovery.
+
+use crate::context::{Daemon, random_key};
+use jiff::Timestamp;
+use muleteer_model::event::{Entry, Event, Record};
+use muleteer_model::fleet::Fleet;
+use muleteer_model::id::DispatchId;
+use muleteer_store::AppendError;
+use muleteer_store::events::{EventLog, RecentIds};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Batches waiting for the writer. Senders wait beyond it, so nothing grows without bound.
+const QUEUE: usize = 256;
+/// Entries put under one fsync.
+const GROUP: usize = 1024;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LedgerError {
+    /// A state, not a crash: nothing was appended, and it may be tried again.
+    #[error("the disk is full: nothing new is begun until there is room")]
+    Full,
+    #[error("the ledger cannot write: {0}")]
+    Broken(String),
+}
+
+#[derive(Debug)]
+pub enum LedgerMsg {
+    /// Appends a batch, all or nothing, and answers with its records. Entries whose id is already
+    /// in the log are not repeated (nor answered).
+    Append(Vec<Entry>, RpcReplyPort<Result<Vec<Record>, LedgerError>>),
+    /// Write what waits in the ring of supervisors' events.
+    Drain,
+}
+
+pub struct Ledger;
+
+pub struct State {
+    to_writer: mpsc::Sender<Job>,
+}
+
+struct Job {
+    entries: Vec<Entry>,
+    reply: Option<RpcReplyPort<Result<Vec<Record>, LedgerError>>>,
+}
+
+pub fn start(daemon: Arc<Daemon>, _: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+    Box::pin(async move {
+        let (actor, _) = Ledger::spawn_linked(None, Ledger, daemon, supervisor).await?;
+        Ok(actor.get_cell())
+    })
+}
+
+impl Actor for Ledger {
+    type Msg = LedgerMsg;
+    type State = State;
+    type Arguments = Arc<Daemon>;
+
+    async fn pre_start(&self, myself: ActorRef<LedgerMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
+        let (to_writer, jobs) = mpsc::channel(QUEUE);
+        let writer = Writer { daemon: daemon.clone(), myself: myself.clone() };
+        std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(jobs))?;
+        daemon.ledger.set(myself.clone());
+        myself.cast(LedgerMsg::Drain)?;
+        Ok(State { to_writer })
+    }
+
+    async fn handle(&self, myself: ActorRef<LedgerMsg>, message: LedgerMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+        let job = match message {
+            LedgerMsg::Append(entries, reply) => Job { entries, reply: Some(reply) },
+            LedgerMsg::Drain => Job { entries: vec![], reply: None },
+        };
+        let _ = myself;
+        state.to_writer.send(job).await.map_err(|_| "the writer thread has ended")?;
+        Ok(())
+    }
+}
+
+struct Writer {
+    daemon: Arc<Daemon>,
+    myself: ActorRef<LedgerMsg>,
+}
+
+impl Writer {
+    fn run(self, jobs: mpsc::Receiver<Job>) {
+        if let Err(error) = self.write(jobs) {
+            tracing::error!(%error, "the ledger cannot go on");
+            self.myself.stop(Some(error));
+        }
+    }
+
+    fn write(&self, mut jobs: mpsc::Receiver<Job>) -> Result<(), String> {
+        let mut fleet = Fleet::default();
+        let mut ids = RecentIds::new(RecentIds::DEFAULT);
+        let fold = |record: Record| {
+            fleet.apply(&record);
+            ids.insert(&record.entry.id, record.seq);
+        };
+        let (mut log, _) = EventLog::open(&self.daemon.paths.events(), 0, fold).map_err(|error| error.to_string())?;
+        self.publish(&fleet);
+        while let Some(first) = jobs.blocking_recv() {
+            let mut group = vec![first];
+            let mut size = group[0].entries.len();
+            while size < GROUP && let Ok(job) = jobs.try_recv() {
+                size += job.entries.len();
+                group.push(job);
+            }
+            let mut entries = self.daemon.restarts.take();
+            let noted = entries.len();
+            let mut shares = Vec::with_capacity(group.len());
+            for job in &mut group {
+                let mut fresh: Vec<_> = job.entries.drain(..).filter(|entry| ids.seq_of(&entry.id).is_none()).collect();
+                let last = fresh.len().saturating_sub(1);
+                for (at, entry) in fresh.iter_mut().enumerate() {
+                    entry.more = at < last;
+                }
+                shares.push(fresh.len());
+                entries.extend(fresh);
+            }
+            let outcome = if entries.is_empty() { Ok(vec![]) } else { log.append(&entries, Timestamp::now()) };
+            match outcome {
+                Ok(records) => {
+                    for record in &records {
+                        fleet.apply(record);
+                        ids.insert(&record.entry.id, record.seq);
+                    }
+                    if !records.is_empty() {
+                        self.publish(&fleet);
+                    }
+                    let mut records = records.into_iter().skip(noted);
+                    for (job, share) in group.into_iter().zip(shares) {
+                        let share = records.by_ref().take(share).collect();
+                        // Whoever asked may be gone; the events are durable all the same.
+                        let _ = job.reply.map(|reply| reply.send(Ok(share)));
+                    }
+                }
+                Err(AppendError::Poisoned { .. }) => {
+                    // After a failed fsync nobody knows what is on the disk: the next start does.
+                    tracing::error!("fsync failed: the daemon ends, so that the next start recovers");
+                    std::process::exit(1);
+                }
+                Err(AppendError::Full { .. }) => {
+                    tracing::error!(noted, "the disk is full");
+                    refuse(group, &LedgerError::Full);
+                }
+                Err(error) => refuse(group, &LedgerError::Broken(error.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&self, fleet: &Fleet) {
+        self.daemon.fleet.send_replace(Arc::new(fleet.clone()));
+    }
+}
+
+fn refuse(group: Vec<Job>, error: &LedgerError) {
+    for reply in group.into_iter().filter_map(|job| job.reply) {
+        let _ = reply.send(Err(error.clone()));
+    }
+}
+
+/// Appends and returns once the entries are durable and folded in, across restarts of the ledger:
+/// the entries keep their ids, so one that was written before a lost reply is not written again.
+///
+/// Waits while the disk is full. Cancel-safe: dropped, the append may or may not have happened.
+pub async fn append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Record>, LedgerError> {
+    if entries.is_empty() {
+        return Ok(vec![]);
+    }
+    loop {
+        if let Some(ledger) = daemon.ledger.get() {
+            let entries = entries.clone();
+            match ledger.call(|reply| LedgerMsg::Append(entries, reply), None).await {
+                Ok(ractor::rpc::CallResult::Success(Err(LedgerError::Full))) => {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+                Ok(ractor::rpc::CallResult::Success(outcome)) => return outcome,
+                _ => {}
+            }
+        }
+        if daemon.stop.is_cancelled() {
+            return Err(LedgerError::Broken("the daemon is ending".into()));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// An entry about a dispatch, under a fresh id.
+pub fn entry(id: &DispatchId, at: Option<muleteer_model::event::Position>, event: Event) -> Entry {
+    Entry { id: random_key(), dispatch_id: Some(id.clone()), at, more: false, event }
+}

@@ -1,0 +1,207 @@
+//! Where things live (design.md, "Where things live"): the one place that turns the environment into
+//! paths. A pure function of it, so that a client and a daemon that see the same environment always
+//! mean the same socket.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+/// The kernel takes socket paths shorter than this.
+const SUN_PATH: usize = 108;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paths {
+    /// `$XDG_STATE_HOME/muleteer`: one daemon per such directory.
+    pub state_dir: PathBuf,
+    /// The directory of the daemon's socket, 0700.
+    pub runtime_dir: PathBuf,
+    /// The daemon's socket, 0600.
+    pub socket: PathBuf,
+    /// `$XDG_CONFIG_HOME/muleteer`.
+    pub config_dir: PathBuf,
+    /// `$XDG_CACHE_HOME/muleteer`.
+    pub cache_dir: PathBuf,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    #[error("HOME is not set to an absolute path, and {0} is not set either")]
+    NoHome(&'static str),
+    #[error("the socket's path is {} bytes long, and the system takes at most {}: {}", .0.as_os_str().len(), SUN_PATH - 1, .0.display())]
+    SocketTooLong(PathBuf),
+}
+
+impl Paths {
+    /// Works out the paths from the process's environment and user.
+    ///
+    /// # Errors
+    /// When there is neither an XDG directory nor a HOME, or the socket's path is too long.
+    pub fn from_env() -> Result<Self, PathError> {
+        Self::resolve(&|name| std::env::var_os(name), rustix::process::getuid().as_raw(), &canonical)
+    }
+
+    /// As [`Self::from_env`], of any environment. `canonical` makes one name of all the names of a
+    /// directory (symlinks, `..`), so that they share one socket.
+    ///
+    /// # Errors
+    /// As [`Self::from_env`].
+    pub fn resolve(
+        env: &dyn Fn(&str) -> Option<OsString>,
+        uid: u32,
+        canonical: &dyn Fn(&Path) -> PathBuf,
+    ) -> Result<Self, PathError> {
+        // The XDG specification: a relative path is invalid and to be ignored.
+        let absolute = |name: &str| env(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let base = |name: &'static str, under_home: &str| {
+            let home = || absolute("HOME").map(|home| home.join(under_home));
+            absolute(name).or_else(home).ok_or(PathError::NoHome(name))
+        };
+        let state_dir = canonical(&base("XDG_STATE_HOME", ".local/state")?.join("muleteer"));
+        let runtime = match absolute("XDG_RUNTIME_DIR") {
+            Some(dir) => dir.join("muleteer"),
+            None => PathBuf::from(format!("/tmp/muleteer-{uid}")),
+        };
+        let runtime_dir = runtime.join(format!("{:08x}", fnv1a(state_dir.as_os_str().as_bytes())));
+        let socket = runtime_dir.join("daemon.sock");
+        if socket.as_os_str().len() >= SUN_PATH {
+            return Err(PathError::SocketTooLong(socket));
+        }
+        Ok(Self {
+            state_dir,
+            runtime_dir,
+            socket,
+            config_dir: base("XDG_CONFIG_HOME", ".config")?.join("muleteer"),
+            cache_dir: base("XDG_CACHE_HOME", ".cache")?.join("muleteer"),
+        })
+    }
+
+    /// The truth: every line that happened.
+    pub fn events(&self) -> PathBuf {
+        self.state_dir.join("events.jsonl")
+    }
+
+    /// Held by the one daemon of this state directory; never unlinked.
+    pub fn daemon_lock(&self) -> PathBuf {
+        self.state_dir.join("daemon.lock")
+    }
+
+    /// What an operator's client shows (design.md, "Identity and trust").
+    pub fn operator_key(&self) -> PathBuf {
+        self.state_dir.join("operator.key")
+    }
+
+    pub fn database(&self) -> PathBuf {
+        self.state_dir.join("muleteer.db")
+    }
+
+    pub fn logs(&self) -> PathBuf {
+        self.state_dir.join("logs")
+    }
+
+    /// What a daemon that was started on demand prints.
+    pub fn daemon_log(&self) -> PathBuf {
+        self.logs().join("daemon.log")
+    }
+
+    pub fn agents(&self) -> PathBuf {
+        self.state_dir.join("agents")
+    }
+
+    /// The folder of one agent; `id` is its dispatch's.
+    pub fn agent(&self, id: &str) -> PathBuf {
+        self.agents().join(id)
+    }
+
+    /// The spool of one agent, which a reader may follow while its shim writes.
+    pub fn spool(&self, id: &str) -> PathBuf {
+        self.agent(id).join("spool")
+    }
+
+    pub fn config_file(&self) -> PathBuf {
+        self.config_dir.join("config.yaml")
+    }
+}
+
+/// The path with symlinks resolved as far as it exists. What does not exist yet is kept as written,
+/// so the answer stays the same once it has been made.
+fn canonical(path: &Path) -> PathBuf {
+    let mut missing = Vec::new();
+    let mut there = path;
+    loop {
+        if let Ok(real) = there.canonicalize() {
+            return missing.iter().rev().fold(real, |path, part| path.join(part));
+        }
+        match (there.components().next_back(), there.parent()) {
+            (Some(Component::Normal(name)), Some(parent)) => {
+                missing.push(name.to_os_string());
+                there = parent;
+            }
+            _ => return path.to_path_buf(),
+        }
+    }
+}
+
+/// FNV-1a, 32 bits. Only keeps the sockets of different state directories apart, and keeps their paths
+/// short; a collision is refused by the lock in the state directory, not by this.
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(vars: &[(&str, &str)]) -> Result<Paths, PathError> {
+        let env = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value));
+        Paths::resolve(&env, 1000, &Path::to_path_buf)
+    }
+
+    #[test]
+    fn a_bare_home_is_enough() {
+        let paths = paths(&[("HOME", "/home/u")]).expect("paths");
+        assert_eq!(paths.state_dir, Path::new("/home/u/.local/state/muleteer"));
+        assert_eq!(paths.config_dir, Path::new("/home/u/.config/muleteer"));
+        assert_eq!(paths.cache_dir, Path::new("/home/u/.cache/muleteer"));
+        // The hash is part of the contract between versions of client and daemon.
+        assert_eq!(paths.socket, Path::new("/tmp/muleteer-1000/6dd8fe7f/daemon.sock"));
+    }
+
+    #[test]
+    fn xdg_directories_win_and_relative_ones_are_ignored() {
+        let paths = paths(&[
+            ("HOME", "/home/u"),
+            ("XDG_STATE_HOME", "/s"),
+            ("XDG_CONFIG_HOME", "relative"),
+            ("XDG_RUNTIME_DIR", "/run/user/1000"),
+        ])
+        .expect("paths");
+        assert_eq!(paths.state_dir, Path::new("/s/muleteer"));
+        assert_eq!(paths.config_dir, Path::new("/home/u/.config/muleteer"));
+        assert!(paths.socket.starts_with("/run/user/1000/muleteer"), "{paths:?}");
+    }
+
+    #[test]
+    fn different_state_directories_have_different_sockets() {
+        let socket = |state| paths(&[("HOME", "/h"), ("XDG_STATE_HOME", state)]).expect("paths").socket;
+        assert_ne!(socket("/a"), socket("/b"));
+    }
+
+    #[test]
+    fn no_home_and_a_runtime_directory_too_deep_are_errors_with_a_name() {
+        assert_eq!(paths(&[]), Err(PathError::NoHome("XDG_STATE_HOME")));
+        let deep = format!("/{}", "d".repeat(90));
+        let error = paths(&[("HOME", "/h"), ("XDG_RUNTIME_DIR", &deep)]).expect_err("too long");
+        assert!(matches!(error, PathError::SocketTooLong(_)), "{error}");
+    }
+
+    #[test]
+    fn the_canonical_name_does_not_change_when_the_directory_is_made() {
+        let root = std::env::temp_dir().join(format!("muleteer-paths-{}", std::process::id()));
+        let path = root.join("a/b");
+        let before = canonical(&path);
+        std::fs::create_dir_all(&path).expect("make");
+        let after = canonical(&path);
+        std::fs::remove_dir_all(&root).expect("remove");
+        assert_eq!(before, after);
+    }
+}

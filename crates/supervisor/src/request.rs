@@ -1,0 +1,308 @@
+//! Making a dispatch: everything is decided and checked here, before anything is durable. Later
+//! changes of configuration or roles do not reach a dispatch that was made.
+
+use crate::context::Daemon;
+use crate::{settings, worktree};
+use muleteer_backends::{Backend, Command};
+use muleteer_model::config::{self, BackendChoice, Config, ConfigError};
+use muleteer_model::event::{Created, Entry, Event, PromptKind};
+use muleteer_model::id::DispatchId;
+use muleteer_model::prompt::{Briefing, ResultForm};
+use muleteer_model::role::{Catalog, Role, RoleError};
+use muleteer_model::{admission, prompt, role};
+use muleteer_protocol::v1::{self, WireError};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// What a start needs beyond the events: the agent's environment, which may hold secrets and so is
+/// kept in a private file and not in the ledger.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Saved {
+    pub v: u16,
+    pub env: Vec<(String, String)>,
+    pub extra_env: Vec<(String, String)>,
+    pub backend_env: Vec<(String, String)>,
+    pub command: Option<Command>,
+    pub args: Vec<String>,
+    pub scenario: Option<String>,
+    pub system_prompt: Option<String>,
+}
+
+const SAVED: &str = "request.json";
+const SAVED_VERSION: u16 = 1;
+
+impl Saved {
+    pub fn read(agent_dir: &Path) -> Result<Self, String> {
+        let path = agent_dir.join(SAVED);
+        let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let saved: Self = serde_json::from_slice(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
+        if saved.v > SAVED_VERSION {
+            return Err(format!("{} has version {}, this muleteer knows {SAVED_VERSION}", path.display(), saved.v));
+        }
+        Ok(saved)
+    }
+
+    fn write(&self, agent_dir: &Path) -> Result<(), WireError> {
+        let bytes = serde_json::to_vec_pretty(self).map_err(|error| internal(&error.to_string()))?;
+        muleteer_store::atomic::write_atomic(&agent_dir.join(SAVED), &bytes, 0o600).map_err(|error| internal(&error.to_string()))
+    }
+}
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asker {
+    Operator,
+    Agent(DispatchId),
+}
+
+impl Asker {
+    pub fn name(&self) -> String {
+        match self {
+            Self::Operator => "operator".into(),
+            Self::Agent(id) => format!("agent/{id}"),
+        }
+    }
+}
+
+/// Checks a request and writes the files of its dispatch; returns the entries that make it durable.
+///
+/// # Errors
+/// What is wrong with the request; nothing that matters was changed then.
+pub async fn prepare(daemon: &Daemon, spawn: &v1::Spawn, asker: &Asker, trace: Option<String>) -> Result<Vec<Entry>, WireError> {
+    let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
+    let project = PathBuf::from(&spawn.project);
+    if !project.is_absolute() || !project.is_dir() {
+        let message = format!("the project {} is not a directory", project.display());
+        return Err(fault("E_PROJECT_NOT_FOUND", &message, "name an existing directory, or a project of the configuration"));
+    }
+    if spawn.prompt.trim().is_empty() {
+        return Err(fault("E_PROMPT_MISSING", "the prompt is empty", "give it as an argument, with --prompt-file, or on stdin"));
+    }
+    let config = load_config(daemon, spawn, &project)?;
+    let role = find_role(daemon, spawn, &project)?;
+    let category = config.category(&role.category).map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?;
+    let parent = match asker {
+        Asker::Agent(parent) => Some(parent.clone()),
+        Asker::Operator => None,
+    };
+    let fleet = daemon.snapshot();
+    let parent_of = |id: &DispatchId| fleet.get(id)?.created.parent.clone();
+    admission::depth(config.pool, parent.as_ref(), parent_of)
+        .map_err(|error| fault("E_TOO_DEEP", &error.to_string(), "let the dispatching agent do it itself, or raise pool.max_depth"))?;
+
+    let path = spawn.env.iter().chain(&spawn.extra_env).rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
+    let (backend, configured) = choose_backend(spawn, &role, &config, path)?;
+    let command = spawn.command.clone().map(from_wire).or_else(|| configured.as_ref().and_then(|backend| backend.command.clone()).map(from_config));
+    let (model, source) = config::resolve_model(spawn.model.as_deref(), role.model.as_deref(), &role.category, &config);
+    let capabilities = backend.capabilities();
+    let mut limits = category.limits();
+    limits.budget_usd = spawn.budget_usd.or(limits.budget_usd);
+    limits.max_turns = spawn.max_turns.or(limits.max_turns);
+    limits.timeout_s = spawn.timeout_s.or(limits.timeout_s);
+
+    let feature = spawn.feature.clone().unwrap_or_else(|| id.to_string());
+    check_feature(&feature)?;
+    let top = worktree::top(&project).await.unwrap_or_else(|| project.clone());
+    let journal = top.join(".agents/journals").join(&feature).join(format!("{id}.md"));
+    let clone = top.join(".muleteer/worktrees").join(id.as_str());
+    if let Some(git_dir) = worktree::git_dir(&top).await {
+        worktree::exclude(&git_dir).map_err(|error| internal(&format!("{}: {error}", git_dir.join("info/exclude").display())))?;
+    } else if spawn.worktree {
+        let message = format!("--worktree needs a git repository, and {} is in none", project.display());
+        return Err(fault("E_NOT_A_REPOSITORY", &message, "run `git init` there, or leave --worktree out"));
+    }
+    let branch = if spawn.worktree { Some(format!("muleteer/{id}")) } else { worktree::branch(&top).await };
+    let wants_result = category.result && capabilities.multi_turn;
+    let clone = spawn.worktree.then(|| clone.display().to_string());
+    let briefing = Briefing {
+        role: &role.name,
+        body: &role.body,
+        limits: &limits,
+        journal: &journal.display().to_string(),
+        worktree: clone.as_deref(),
+        result: match (wants_result, capabilities.structured) {
+            (false, _) => ResultForm::None,
+            (true, true) => ResultForm::Enforced,
+            (true, false) => ResultForm::InText,
+        },
+    };
+    let created = Created {
+        role: role.name.clone(),
+        category: role.category.clone(),
+        project: spawn.project.clone(),
+        feature,
+        backend: backend.name().into(),
+        model_source: model.is_some().then(|| source.as_str().to_string()),
+        model,
+        limits,
+        worktree: clone.clone(),
+        branch,
+        journal: journal.display().to_string(),
+        parent,
+        by: asker.name(),
+        multi_turn: capabilities.multi_turn,
+        resumable: capabilities.resumable,
+        wants_result,
+        trace,
+        fingerprint: fingerprint(spawn),
+    };
+    let saved = Saved {
+        v: SAVED_VERSION,
+        env: spawn.env.clone(),
+        extra_env: spawn.extra_env.clone(),
+        backend_env: configured.map(|backend| backend.env.into_iter().collect()).unwrap_or_default(),
+        command,
+        args: config.backends.get(choice_of(backend)).map(|backend| backend.args.clone()).unwrap_or_default(),
+        scenario: spawn.scenario.clone(),
+        system_prompt: Some(prompt::system_append(&briefing)),
+    };
+    let dir = daemon.paths.agent(id.as_str());
+    make_agent_dir(&dir)?;
+    saved.write(&dir)?;
+    let key = muleteer_model::life::prompt_key(&id, PromptKind::Initial, 0);
+    write_prompt(&dir, &key, &spawn.prompt)?;
+    Ok(vec![
+        named(&id, "created", Event::DispatchCreated(Box::new(created))),
+        named(&id, "initial", Event::PromptQueued { key, kind: PromptKind::Initial, by: asker.name() }),
+    ])
+}
+
+/// Ids made from the dispatch's: the same create again is recognised by the ledger.
+fn named(id: &DispatchId, what: &str, event: Event) -> Entry {
+    Entry { id: format!("{id}/{what}"), dispatch_id: Some(id.clone()), at: None, more: false, event }
+}
+
+/// Makes `agents/<id>/` with what must be there before anything is durable.
+fn make_agent_dir(dir: &Path) -> Result<(), WireError> {
+    for path in [dir.to_path_buf(), dir.join("prompt"), dir.join("spool"), dir.join("pub")] {
+        muleteer_store::atomic::create_dir_durable(&path, 0o700).map_err(|error| internal(&error.to_string()))?;
+    }
+    Ok(())
+}
+
+/// A prompt is on disk before it is durable in the ledger.
+pub fn write_prompt(agent_dir: &Path, key: &str, text: &str) -> Result<(), WireError> {
+    let ok = !key.is_empty() && key.len() <= 64 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    if !ok {
+        return Err(fault("E_BAD_INPUT", "a prompt's key is 1 to 64 letters, digits and dashes", ""));
+    }
+    let path = agent_dir.join("prompt").join(format!("{key}.md"));
+    muleteer_store::atomic::write_atomic(&path, text.as_bytes(), 0o600).map_err(|error| internal(&error.to_string()))
+}
+
+fn load_config(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Config, WireError> {
+    let given = spawn.config.as_deref().map(Path::new);
+    let sources = settings::sources(&daemon.paths, Some(project), given)
+        .map_err(|error| WireError { file: Some(error.path.display().to_string()), ..fault(config::CODE, &error.to_string(), "") })?;
+    let env: Vec<_> = spawn.env.iter().chain(&spawn.extra_env).cloned().collect();
+    settings::config(&sources, &env).map_err(|errors| {
+        let count = errors.len();
+        let mut wire = errors.into_iter().next().map_or_else(|| internal("the configuration is invalid"), located);
+        if count > 1 {
+            wire.message = format!("{} (and {} more: `muleteer config check` lists them)", wire.message, count - 1);
+        }
+        wire
+    })
+}
+
+fn find_role(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Role, WireError> {
+    let sources = settings::roles(&daemon.paths, Some(project))
+        .map_err(|error| WireError { file: Some(error.path.display().to_string()), ..fault(config::CODE, &error.to_string(), "") })?;
+    Catalog::new(&sources).resolve(&spawn.role).cloned().map_err(|error| match error {
+        RoleError::Unknown(unknown) => fault("E_ROLE_UNKNOWN", &unknown.to_string(), &unknown.hint),
+        RoleError::Invalid(invalid) => located(invalid),
+    })
+}
+
+type Chosen = (&'static dyn Backend, Option<config::Backend>);
+
+fn choose_backend(spawn: &v1::Spawn, role: &role::Role, config: &Config, path: Option<&str>) -> Result<Chosen, WireError> {
+    let asked = match &spawn.backend {
+        Some(name) => BackendChoice::parse(name).map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?,
+        None => role.backend.unwrap_or(config.backend),
+    };
+    let wire = |error: muleteer_backends::BackendError| fault(error.code(), &error.to_string(), &error.hint());
+    let backend = match asked {
+        BackendChoice::Auto => muleteer_backends::auto(path.map(OsStr::new)).map_err(wire)?,
+        named => muleteer_backends::by_name(named.as_str()).map_err(wire)?,
+    };
+    let configured = config.backends.get(choice_of(backend)).cloned();
+    if backend.name() == "subprocess" && spawn.command.is_none() && configured.as_ref().is_none_or(|backend| backend.command.is_none()) {
+        return Err(fault(config::CODE, "the subprocess backend has no command", "give --command 'CMD', or set backends.subprocess.command"));
+    }
+    if backend.name() == "claude-code" && configured.as_ref().is_none_or(|backend| backend.command.is_none()) && spawn.command.is_none() {
+        let found = muleteer_backends::find_program(muleteer_backends::claude_code::PROGRAM, path.map(OsStr::new));
+        if found.is_none() {
+            let hint = "npm install -g @anthropic-ai/claude-code, then make sure its directory is on PATH";
+            return Err(fault("E_BACKEND_UNAVAILABLE", "the claude-code backend needs `claude`, which is not on PATH", hint));
+        }
+    }
+    Ok((backend, configured))
+}
+
+fn choice_of(backend: &dyn Backend) -> BackendChoice {
+    BackendChoice::parse(backend.name()).unwrap_or(BackendChoice::Auto)
+}
+
+fn from_wire(command: v1::Command) -> Command {
+    match command {
+        v1::Command::Shell(text) => Command::Shell(text),
+        v1::Command::Argv(words) => Command::Argv(words),
+    }
+}
+
+fn from_config(command: config::Command) -> Command {
+    match command {
+        config::Command::Text(text) => Command::Shell(text),
+        config::Command::Argv(words) => Command::Argv(words),
+    }
+}
+
+/// A feature becomes a directory's name.
+fn check_feature(feature: &str) -> Result<(), WireError> {
+    let ok = !feature.is_empty()
+        && feature.len() <= 100
+        && !feature.starts_with('.')
+        && feature.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    if ok {
+        return Ok(());
+    }
+    Err(fault("E_BAD_INPUT", &format!("`{feature}` cannot be a feature's name"), "use letters, digits, `-`, `_` and `.`, at most 100, not beginning with `.`"))
+}
+
+/// Of what was asked, so that the same id with another content is told apart.
+fn fingerprint(spawn: &v1::Spawn) -> String {
+    let asked = (&spawn.role, &spawn.project, &spawn.prompt, &spawn.command, &spawn.backend, &spawn.feature, &spawn.model);
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in format!("{asked:?}").bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    format!("{hash:016x}")
+}
+
+/// Whether a dispatch that is there was made by this very request.
+pub fn is_same(created: &Created, spawn: &v1::Spawn) -> bool {
+    created.fingerprint == fingerprint(spawn)
+}
+
+fn located(error: ConfigError) -> WireError {
+    WireError {
+        code: error.code.into(),
+        message: error.message,
+        hint: error.hint,
+        file: error.file,
+        line: error.line.map(u64::from),
+        column: error.column.map(u64::from),
+        ..WireError::default()
+    }
+}
+
+pub fn fault(code: &str, message: &str, hint: &str) -> WireError {
+    let hint = (!hint.is_empty()).then(|| hint.to_string());
+    WireError { code: code.into(), message: message.into(), hint, ..WireError::default() }
+}
+
+pub fn internal(message: &str) -> WireError {
+    fault("E_INTERNAL", message, "the daemon's log has more")
+}

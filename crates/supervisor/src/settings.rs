@@ -1,0 +1,107 @@
+//! Reads the files that configuration and roles come from; merging and checking are the model's.
+
+use crate::paths::Paths;
+use muleteer_model::config::{Config, ConfigError, Layer, Source, load};
+use muleteer_model::role::{RoleLayer, RoleSource};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A role or configuration file larger than this is somebody's mistake.
+const FILE_LIMIT: u64 = 1024 * 1024;
+/// More role files than this in one directory are not read.
+const ROLES_LIMIT: usize = 1000;
+
+/// A file that is there and cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {}: {source}", .path.display())]
+pub struct Unreadable {
+    pub path: PathBuf,
+    pub source: io::Error,
+}
+
+/// The configuration files there are, weakest first: the user's, the project's, `--config`.
+///
+/// # Errors
+/// When one cannot be read; only `--config` must be there.
+pub fn sources(paths: &Paths, project: Option<&Path>, config: Option<&Path>) -> Result<Vec<Source>, Unreadable> {
+    let mut sources = Vec::new();
+    let optional = [
+        (Layer::User, Some(paths.config_file())),
+        (Layer::Project, project.map(|project| repository(project).join(".muleteer/config.yaml"))),
+    ];
+    for (layer, path) in optional {
+        let Some(path) = path else { continue };
+        if let Some(text) = read_if_there(&path)? {
+            sources.push(Source::new(layer, path.display().to_string(), text));
+        }
+    }
+    if let Some(path) = config {
+        let missing = || Unreadable { path: path.to_owned(), source: io::ErrorKind::NotFound.into() };
+        let text = read_if_there(path)?.ok_or_else(missing)?;
+        sources.push(Source::new(Layer::File, path.display().to_string(), text));
+    }
+    Ok(sources)
+}
+
+/// What is in force for a project.
+///
+/// # Errors
+/// Every fault of every layer.
+pub fn config(sources: &[Source], env: &[(String, String)]) -> Result<Config, Vec<ConfigError>> {
+    load(sources, env)
+}
+
+/// The role files of the user and the project; the shipped ones come on their own.
+///
+/// # Errors
+/// When a directory or file that is there cannot be read.
+pub fn roles(paths: &Paths, project: Option<&Path>) -> Result<Vec<RoleSource>, Unreadable> {
+    let mut folders = vec![(RoleLayer::User, paths.config_dir.join("roles"))];
+    if let Some(project) = project {
+        let top = repository(project);
+        folders.push((RoleLayer::ClaudeAgents, top.join(".claude/agents")));
+        folders.push((RoleLayer::Project, top.join(".muleteer/roles")));
+    }
+    let mut sources = Vec::new();
+    for (layer, folder) in folders {
+        let entries = match std::fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+            Err(source) => return Err(Unreadable { path: folder, source }),
+        };
+        let mut files: Vec<PathBuf> = entries
+            .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+            .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+            .take(ROLES_LIMIT)
+            .collect();
+        files.sort();
+        for path in files {
+            if let Some(text) = read_if_there(&path)? {
+                sources.push(RoleSource { layer, file: path.display().to_string(), text });
+            }
+        }
+    }
+    Ok(sources)
+}
+
+/// The nearest directory, from `project` upwards, that has a `.muleteer` or is a repository's top;
+/// `project` itself if there is none.
+pub fn repository(project: &Path) -> PathBuf {
+    project
+        .ancestors()
+        .find(|dir| dir.join(".muleteer").is_dir() || dir.join(".git").exists())
+        .unwrap_or(project)
+        .to_path_buf()
+}
+
+fn read_if_there(path: &Path) -> Result<Option<String>, Unreadable> {
+    let fault = |source| Unreadable { path: path.to_owned(), source };
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.len() > FILE_LIMIT => {
+            Err(fault(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {FILE_LIMIT} bytes"))))
+        }
+        Ok(_) => std::fs::read_to_string(path).map(Some).map_err(fault),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(fault(error)),
+    }
+}

@@ -1,0 +1,128 @@
+//! The supervision tree, as data: every child's name, strategy, restart class, intensity and
+//! backoff, and nothing else. `muleteer tree` prints it live; [`crate::branch`] carries it out.
+//!
+//! ```text
+//! root                      one-for-one
+//! ├─ ledger                 the only writer of events
+//! ├─ projection             SQLite, always behind the ledger, never ahead
+//! ├─ heartbeat              renews the shims' leases; outside the fleet on purpose
+//! ├─ watcher                one file watcher for every journal
+//! ├─ fleet                  one-for-all: the pool and the agents it counts share a fate
+//! │  ├─ pool
+//! │  └─ agents              dynamic
+//! │     └─ agent/<id>       rest-for-one: journal, monitor, life, link
+//! └─ gate                   the socket
+//! ```
+
+use crate::agent::{journal, life, link, monitor};
+use crate::context::Daemon;
+use crate::{gate, heartbeat, ledger, pool, projection, watch};
+use muleteer_model::dispatch::Phase;
+use muleteer_model::id::DispatchId;
+use muleteer_model::restart::{Backoff, Intensity, RestartClass, Strategy};
+use muleteer_protocol::v1::ProcessStatus;
+use ractor::{ActorCell, SpawnErr};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub type StartFn = fn(Arc<Daemon>, Option<DispatchId>, ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>>;
+
+/// One child of the tree.
+pub struct Node {
+    pub name: &'static str,
+    /// What its own children share.
+    pub strategy: Strategy,
+    /// When its parent starts it again.
+    pub restart: RestartClass,
+    /// How many restarts of its children it bears before it fails itself.
+    pub intensity: Intensity,
+    pub backoff: Backoff,
+    pub start: Start,
+}
+
+pub enum Start {
+    Leaf(StartFn),
+    Branch(&'static [Node]),
+    /// One child per unfinished dispatch, after this template.
+    PerDispatch(&'static Node),
+}
+
+impl Node {
+    pub fn name_for(&self, id: Option<&DispatchId>) -> String {
+        match (self.name, id) {
+            ("agent", Some(id)) => format!("agent/{id}"),
+            (name, _) => name.into(),
+        }
+    }
+}
+
+const fn intensity(max: u32, seconds: u64) -> Intensity {
+    Intensity { max, window: Duration::from_secs(seconds) }
+}
+
+const fn backoff(base_ms: u64, max_ms: u64) -> Backoff {
+    Backoff { base: Duration::from_millis(base_ms), max: Duration::from_millis(max_ms), jitter: 0.2 }
+}
+
+const fn leaf(name: &'static str, start: StartFn) -> Node {
+    Node { name, strategy: Strategy::OneForOne, restart: RestartClass::Permanent, intensity: intensity(0, 1), backoff: backoff(0, 0), start: Start::Leaf(start) }
+}
+
+const fn branch(name: &'static str, strategy: Strategy, intensity: Intensity, backoff: Backoff, start: Start) -> Node {
+    Node { name, strategy, restart: RestartClass::Permanent, intensity, backoff, start }
+}
+
+/// The whole tree.
+pub static ROOT: Node = branch(
+    "root",
+    Strategy::OneForOne,
+    intensity(5, 60),
+    backoff(10, 1_000),
+    Start::Branch(&[
+        leaf("ledger", ledger::start),
+        leaf("projection", projection::start),
+        leaf("heartbeat", heartbeat::start),
+        leaf("watcher", watch::start),
+        branch(
+            "fleet",
+            Strategy::OneForAll,
+            intensity(5, 60),
+            backoff(10, 1_000),
+            Start::Branch(&[
+                leaf("pool", pool::start),
+                branch("agents", Strategy::OneForOne, intensity(50, 60), backoff(10, 5_000), Start::PerDispatch(&AGENT)),
+            ]),
+        ),
+        leaf("gate", gate::start),
+    ]),
+);
+
+/// The subtree of one dispatch. Rest-for-one, in this order: what comes later depends on what
+/// comes before, and `link`, which talks to the outside, may fail alone.
+pub static AGENT: Node = branch(
+    "agent",
+    Strategy::RestForOne,
+    intensity(10, 60),
+    backoff(20, 5_000),
+    Start::Branch(&[
+        leaf("journal", journal::start),
+        leaf("monitor", monitor::start),
+        leaf("life", life::start),
+        leaf("link", link::start),
+    ]),
+);
+
+/// The OS process a node stands for: the daemon for the root, the agent's own for `agent/<id>`.
+pub fn process_status(daemon: &Daemon, node: &Node, id: Option<&DispatchId>) -> Option<ProcessStatus> {
+    let pid = match (node.name, id) {
+        ("root", _) => std::process::id(),
+        ("agent", Some(id)) => match daemon.snapshot().get(id)?.phase {
+            Phase::Working { pid, .. } => pid,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    crate::view::process(pid)
+}

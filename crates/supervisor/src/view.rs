@@ -1,0 +1,83 @@
+//! The folded fleet as `status` shows it: the same for a live daemon and for one read from disk.
+
+use jiff::Timestamp;
+use muleteer_model::dispatch::{Dispatch, Phase};
+use muleteer_model::fleet::Fleet;
+use muleteer_protocol::v1::{DispatchStatus, ProcessStatus, ResultDoc, Tokens};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
+
+/// Every dispatch, oldest first.
+pub fn statuses(fleet: &Fleet) -> Vec<DispatchStatus> {
+    fleet.iter().map(|dispatch| status(dispatch)).collect()
+}
+
+pub fn status(d: &Dispatch) -> DispatchStatus {
+    let created = &d.created;
+    DispatchStatus {
+        id: d.id.to_string(),
+        role: created.role.clone(),
+        project: created.project.clone(),
+        feature: created.feature.clone(),
+        state: d.state().into(),
+        since: time(d.since),
+        backend: created.backend.clone(),
+        model: d.session_model.clone().or_else(|| created.model.clone()),
+        model_source: created.model_source.clone(),
+        session_id: d.session_id.clone(),
+        turns: d.turns,
+        attempts: d.attempts,
+        last_activity: d.last_activity.map(time),
+        cost_usd: d.spend.cost_usd,
+        tokens: Tokens {
+            input: d.spend.input,
+            output: d.spend.output,
+            cache_read: d.spend.cache_read,
+            cache_write: d.spend.cache_write,
+        },
+        worktree: created.worktree.clone(),
+        journal: Some(created.journal.clone()),
+        pid: d.pid(),
+        reason: reason(d),
+        containment: d.containment.clone(),
+        result: d.result.as_ref().filter(|_| d.is_finished()).map(|result| ResultDoc {
+            status: serde_json::to_value(result.status)
+                .ok()
+                .and_then(|status| status.as_str().map(String::from))
+                .unwrap_or_default(),
+            summary: result.summary.clone(),
+            changes: result.changes.clone(),
+            issues: result.issues.clone(),
+            questions: result.questions.clone(),
+            pr_url: result.pr_url.clone(),
+        }),
+    }
+}
+
+fn reason(d: &Dispatch) -> Option<String> {
+    match &d.phase {
+        Phase::Backoff { until, .. } => {
+            let why = d.reason.as_deref().unwrap_or_default();
+            Some(format!("restarts at {}: {why}", time(*until)))
+        }
+        Phase::Working { .. } if d.blocked_by_us => Some("its output is held back: the spool or the disk is full".into()),
+        _ => d.reason.clone().filter(|reason| !reason.is_empty()),
+    }
+}
+
+fn time(at: Timestamp) -> String {
+    format!("{at:.3}")
+}
+
+/// Memory and cpu of one process; none when it is gone.
+pub fn process(pid: u32) -> Option<ProcessStatus> {
+    // Kept between calls: cpu is measured from one look to the next.
+    static SYSTEM: LazyLock<Mutex<Option<System>>> = LazyLock::new(|| Mutex::new(System::new().ok()));
+    let mut system = SYSTEM.lock().unwrap_or_else(PoisonError::into_inner);
+    let system = system.as_mut()?;
+    let pid_of = Pid::from_u32(pid);
+    let what = ProcessRefreshKind::nothing().with_memory().with_cpu();
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid_of]), true, what);
+    let process = system.process(pid_of)?;
+    Some(ProcessStatus { pid, rss_bytes: process.memory(), cpu_percent: process.cpu_usage() })
+}

@@ -1,0 +1,106 @@
+//! One file watcher for every journal: inotify instances are few (128 a user on many machines).
+
+use crate::agent::journal::JournalMsg;
+use crate::context::Daemon;
+use muleteer_model::id::DispatchId;
+use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[derive(Debug)]
+pub enum WatchMsg {
+    /// Tell the journal of this dispatch when the file changes.
+    Watch(PathBuf, DispatchId),
+    Unwatch(DispatchId),
+    /// Some watched folder changed; which files is in the shared set.
+    Changed,
+}
+
+pub struct Watch;
+
+pub struct State {
+    daemon: Arc<Daemon>,
+    watcher: RecommendedWatcher,
+    files: HashMap<PathBuf, DispatchId>,
+    folders: HashMap<PathBuf, u32>,
+    changed: Arc<Mutex<HashSet<PathBuf>>>,
+}
+
+pub fn start(daemon: Arc<Daemon>, _: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+    Box::pin(async move {
+        let (actor, _) = Watch::spawn_linked(None, Watch, daemon, supervisor).await?;
+        Ok(actor.get_cell())
+    })
+}
+
+impl Actor for Watch {
+    type Msg = WatchMsg;
+    type State = State;
+    type Arguments = Arc<Daemon>;
+
+    async fn pre_start(&self, myself: ActorRef<WatchMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
+        let changed: Arc<Mutex<HashSet<PathBuf>>> = Arc::default();
+        let (set, actor) = (changed.clone(), myself.clone());
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            let Ok(event) = event else { return };
+            if event.kind.is_access() {
+                return;
+            }
+            // However fast an agent writes, at most one message waits.
+            let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
+            let first = set.is_empty();
+            set.extend(event.paths);
+            if first && !set.is_empty() {
+                let _ = actor.cast(WatchMsg::Changed);
+            }
+        })?;
+        daemon.watcher.set(myself);
+        // After a restart the journals that live have to be watched again.
+        for dispatch in daemon.snapshot().iter().filter(|dispatch| !dispatch.is_finished()) {
+            daemon.agent(&dispatch.id).journal.cast(JournalMsg::WatchAgain);
+        }
+        Ok(State { daemon, watcher, files: HashMap::new(), folders: HashMap::new(), changed })
+    }
+
+    async fn handle(&self, _: ActorRef<WatchMsg>, message: WatchMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+        match message {
+            WatchMsg::Watch(file, id) => {
+                let Some(folder) = file.parent().map(PathBuf::from) else { return Ok(()) };
+                if state.files.insert(file, id).is_none() {
+                    let users = state.folders.entry(folder.clone()).or_default();
+                    *users += 1;
+                    if *users == 1 && let Err(error) = state.watcher.watch(&folder, RecursiveMode::NonRecursive) {
+                        state.folders.remove(&folder);
+                        let message = format!("{}: {error}; an agent's own journal lines are picked up when it ends", folder.display());
+                        state.daemon.note(muleteer_model::event::Event::Fault { what: "journal watcher".into(), message });
+                    }
+                }
+            }
+            WatchMsg::Unwatch(id) => {
+                let gone: Vec<_> = state.files.iter().filter(|(_, owner)| **owner == id).map(|(file, _)| file.clone()).collect();
+                for file in gone {
+                    state.files.remove(&file);
+                    let Some(folder) = file.parent() else { continue };
+                    if let Some(users) = state.folders.get_mut(folder) {
+                        *users -= 1;
+                        if *users == 0 {
+                            state.folders.remove(folder);
+                            let _ = state.watcher.unwatch(folder);
+                        }
+                    }
+                }
+            }
+            WatchMsg::Changed => {
+                let changed = std::mem::take(&mut *state.changed.lock().unwrap_or_else(PoisonError::into_inner));
+                for id in changed.iter().filter_map(|file| state.files.get(file)) {
+                    state.daemon.agent(id).journal.cast(JournalMsg::FileChanged);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,37 @@
+//! `cargo xtask crash`: the campaign of `muleteer_tests::crash`, with more seeds than CI has time for.
+//!
+//! The engine is a test of the tests package (it needs the harness and its invariants); this only
+//! tells it how much to do, in variables.
+
+use xtask::{Failure, binaries, workspace};
+
+const DEFAULT_SEEDS: u64 = 200;
+
+pub fn run(args: &[String]) -> Result<(), Failure> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "-p", "muleteer-tests", "--test", "crash"]);
+    let mut seeds = DEFAULT_SEEDS;
+    let mut filter = "";
+    let mut args = args.iter();
+    while let Some(flag) = args.next() {
+        let value = args.next().ok_or_else(|| format!("{flag} wants a value"))?;
+        match flag.as_str() {
+            "--seeds" => {
+                seeds = value.parse()?;
+                filter = "seeded";
+            }
+            "--seed" => {
+                cargo.env("MULETEER_CRASH_SEED", value);
+                filter = "seeded";
+            }
+            "--point" => {
+                cargo.env("MULETEER_CRASH_POINT", value);
+                filter = "every_named_point";
+            }
+            other => return Err(format!("no option `{other}`: --seeds N, --point NAME or --seed S").into()),
+        }
+    }
+    cargo.env("MULETEER_CRASH_SEEDS", seeds.to_string());
+    cargo.env(binaries::DIR_VARIABLE, binaries::build()?);
+    workspace::run(cargo.args(["--", "--nocapture", "--test-threads=1", filter]))
+}

@@ -1,0 +1,252 @@
+//! kill -9 at named points and at seeded moments, and what must hold afterwards.
+//!
+//! One scene: a dispatch whose agent appends one line per effect to a file of its repository, prints
+//! lines, and leaves a grandchild in a session of its own. A client waits for it with `spawn --wait`
+//! as a person would, and starts a daemon on demand when the one it had is gone. Afterwards:
+//!
+//! - no recorded event is lost, changed or doubled (`events`);
+//! - no effect happened twice, and the agent started at most once: there never was a second copy;
+//! - the state is the truth: `success` if and only if every effect happened, and the exit code of
+//!   the client says the same;
+//! - nothing is left alive.
+
+use crate::processes::{self, Process};
+use crate::run::Running;
+use crate::{Daemon, Output, PATIENCE, Repo, World, events, wait_until};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const STEPS: usize = 5;
+
+/// `$$` distinguishes two copies of an agent, should there ever be two.
+const AGENT: &str = r#"
+echo "start $$" >> effects
+setsid sleep 1000 </dev/null >/dev/null 2>&1 &
+for step in 1 2 3 4 5; do
+    echo "line $step of $$"
+    echo "step $step" >> effects
+    sleep 0.06
+done
+echo end >> effects
+echo '{"type":"result","status":"success","summary":"all steps done"}'
+"#;
+
+/// What is killed at a seeded moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Victim {
+    Daemon,
+    Shim,
+    Agent,
+    DaemonAndShim,
+    ShimAndAgent,
+    Everything,
+}
+
+const VICTIMS: [Victim; 6] =
+    [Victim::Daemon, Victim::Shim, Victim::Agent, Victim::DaemonAndShim, Victim::ShimAndAgent, Victim::Everything];
+
+/// Kills once at the named point; `nth` is the passing of the point that is the last.
+///
+/// # Panics
+/// When an invariant does not hold, or the point was never passed: a point nobody passes tests
+/// nothing.
+pub fn at_point(point: &str, nth: u32) {
+    let fault = format!("{point}:{nth}");
+    let scene = Scene::new();
+    let mut daemon = scene.world.daemon_unready(&[("MULETEER_FAULT", &fault)]);
+    daemon.answers_or_ends(&scene.world);
+    let client = scene.dispatch();
+    if point.starts_with("shim.") {
+        let agent_ran = scene.shim_dies(point);
+        if !agent_ran {
+            // The variable lives in the daemon, so each next shim dies at the point too: the start
+            // that must succeed is another daemon's.
+            daemon.kill_9();
+        }
+    } else {
+        let status = daemon.ended();
+        assert!(status.code().is_none(), "{fault}: the daemon was to be killed, but {status}: {}", daemon.log());
+    }
+    let before = events::lines(&scene.log());
+    let output = client.finish();
+    let state = scene.check(&output, &before);
+    // From the moment the release is announced nobody knows whether the agent ran, or how far it came.
+    let may_fail = ["shim.recorded", "shim.released", "shim.stdin_written", "shim.record_written"].contains(&point);
+    assert!(state == "success" || may_fail, "{fault}: the dispatch is {state}\n{}", output.stderr);
+    scene.end(daemon);
+}
+
+/// Kills at moments and victims that `seed` chooses.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn seeded(seed: u64) {
+    let mut dice = Dice::new(seed);
+    let scene = Scene::new();
+    let mut daemons = vec![scene.world.daemon()];
+    let client = scene.dispatch();
+    let mut killed = vec![];
+    for _ in 0..=dice.below(2) {
+        // This wait *is* the test's input: a moment chosen by the seed.
+        std::thread::sleep(Duration::from_millis(dice.below(500)));
+        let victim = VICTIMS[dice.below(VICTIMS.len() as u64) as usize];
+        scene.strike(victim);
+        killed.push(victim);
+    }
+    eprintln!("seed {seed}: killed {killed:?}");
+    let before = events::lines(&scene.log());
+    let output = client.finish();
+    let state = scene.check(&output, &before);
+    if killed.iter().all(|victim| *victim == Victim::Daemon) {
+        assert_eq!(state, "success", "only daemons died, and no agent may suffer from that\n{}", output.stderr);
+    }
+    let last = daemons.remove(0);
+    scene.end(last);
+}
+
+struct Scene {
+    world: World,
+    repo: Repo,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let world = World::new();
+        let repo = world.repo("repo");
+        Self { world, repo }
+    }
+
+    fn log(&self) -> PathBuf {
+        self.world.state().join("events.jsonl")
+    }
+
+    fn dispatch(&self) -> Running {
+        self.world.spawn(&self.repo, AGENT, &["--wait", "--json"]).start()
+    }
+
+    /// Waits until a shim has died at `point`, as the events tell. True when its agent had run.
+    fn shim_dies(&self, point: &str) -> bool {
+        wait_until(&format!("a shim to die at {point}"), PATIENCE, || {
+            let events = self.world.events();
+            let again = events.iter().any(|event| event["epoch"].as_u64() > Some(1));
+            let never_ran = events
+                .iter()
+                .any(|event| event["event"] == "agent_exited" && event["cause"] == "never_ran");
+            let over = events.iter().any(|event| event["event"] == "dispatch_finished");
+            if again || never_ran { Some(false) } else { over.then_some(true) }
+        })
+    }
+
+    fn strike(&self, victim: Victim) {
+        let all = self.world.processes();
+        let shims: Vec<u32> = processes::shims(&all).iter().map(|one| one.pid).collect();
+        let is_agent = |one: &&Process| shims.contains(&one.parent);
+        let agents: Vec<u32> = all.iter().filter(is_agent).map(|one| one.pid).collect();
+        let daemons: Vec<u32> = all.iter().filter(|one| one.is_daemon()).map(|one| one.pid).collect();
+        let pids = match victim {
+            Victim::Daemon => daemons,
+            Victim::Shim => shims,
+            Victim::Agent => agents,
+            Victim::DaemonAndShim => [daemons, shims].concat(),
+            Victim::ShimAndAgent => [shims, agents].concat(),
+            Victim::Everything => [daemons, shims, agents].concat(),
+        };
+        for pid in pids {
+            self.world.kill_9(pid);
+        }
+    }
+
+    /// Checks everything that must hold once the client has its answer; gives the final state.
+    fn check(&self, output: &Output, before: &[String]) -> String {
+        let entry = self.only_dispatch(output);
+        let state = entry["state"].as_str().unwrap_or_default().to_string();
+        let code = match state.as_str() {
+            "success" => 0,
+            "killed" => 6,
+            "failed" => 4,
+            other => panic!("no final state of this dispatch: {other}\n{entry}"),
+        };
+        assert_eq!(output.code, Some(code), "the exit code of a {state} dispatch\n{}", output.stderr);
+        self.check_effects(&state, &entry);
+        self.check_output(&state, entry["id"].as_str().unwrap_or_default());
+        events::check(&self.log());
+        events::check_nothing_lost(before, &self.log());
+        for once in ["dispatch_created", "dispatch_finished"] {
+            let count = self.world.events().iter().filter(|event| event["event"] == once).count();
+            assert_eq!(count, 1, "{once} stands so often in the events");
+        }
+        state
+    }
+
+    /// The client chose an id, resent it as often as it had to, and made one dispatch.
+    fn only_dispatch(&self, output: &Output) -> Value {
+        let status = self.world.status();
+        match status["dispatches"].as_array().map(Vec::as_slice) {
+            Some([one]) => one.clone(),
+            _ => panic!("one dispatch is wanted: {status}\nclient: {} {}", output.stdout, output.stderr),
+        }
+    }
+
+    fn check_effects(&self, state: &str, entry: &Value) {
+        let effects = self.repo.effects("effects");
+        let starts = effects.iter().filter(|line| line.starts_with("start ")).count();
+        assert!(starts <= 1, "a second copy of the agent ran: {effects:?}\n{entry}");
+        let wanted: Vec<String> = (1..=STEPS).map(|step| format!("step {step}")).chain(["end".to_string()]).collect();
+        let steps = effects.get(1..).unwrap_or_default();
+        assert!(wanted.starts_with(steps), "effects twice or out of order: {effects:?}\n{entry}");
+        if state == "success" {
+            assert_eq!(steps, wanted, "a success without all of its effects\n{entry}");
+        }
+    }
+
+    fn check_output(&self, state: &str, id: &str) {
+        let raw = self.world.muleteer(&["logs", id, "--raw"]).ok();
+        for step in 1..=STEPS {
+            let count = raw.matches(&format!("line {step} of ")).count();
+            assert!(count <= 1, "line {step} of the agent stands {count} times in its output:\n{raw}");
+            assert!(count == 1 || state != "success", "line {step} of a success is lost:\n{raw}");
+        }
+    }
+
+    /// Nothing but the daemon is left, and then not that either.
+    fn end(self, faulty: Daemon) {
+        let pid = self.world.status()["daemon"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+        self.world.wait_for_nothing_left(&Vec::from_iter(pid));
+        self.world.muleteer(&["daemon", "stop", "--agents", "stop"]).run();
+        drop(faulty);
+        self.world.wait_for_nothing_left(&[]);
+        events::check(&self.log());
+    }
+}
+
+impl Daemon {
+    /// Waits until it can be asked, or a fault point has ended it already.
+    fn answers_or_ends(&mut self, world: &World) {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if !self.is_alive() || world.status()["daemon"]["running"] == true {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("the daemon neither answers nor ends: {}", self.log());
+    }
+}
+
+/// SplitMix64: small, and the same everywhere for ever, so that a seed in a report stays good.
+struct Dice(u64);
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % limit
+    }
+}

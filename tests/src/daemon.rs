@@ -1,0 +1,72 @@
+//! A daemon in the foreground of a test.
+
+use crate::{PATIENCE, World, processes, wait_until};
+use std::path::PathBuf;
+use std::process::{Child, ExitStatus, Stdio};
+
+/// Dropping it kills it with SIGKILL: there is no other kind of end in a crash-only program.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Daemon {
+    /// Starts `muleteer daemon` with these variables added, and does not wait for it.
+    pub(crate) fn launch(world: &World, variables: &[(&str, &str)]) -> Self {
+        let log = world.path().join("daemon.log");
+        let file = std::fs::File::options().create(true).append(true).open(&log).expect("the daemon's log");
+        let mut muleteer = world.muleteer(&["daemon", "-v"]);
+        for (name, value) in variables {
+            muleteer = muleteer.env(name, value);
+        }
+        let mut command = muleteer.command;
+        let copy = file.try_clone().expect("a second handle");
+        command.stdin(Stdio::null()).stdout(copy).stderr(file);
+        Self { child: command.spawn().expect("the daemon starts"), log }
+    }
+
+    /// Waits until it answers.
+    pub(crate) fn ready(mut self, world: &World) -> Self {
+        let pid = u64::from(self.pid());
+        wait_until("the daemon to answer", PATIENCE, || {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                panic!("the daemon ended: {status}\n{}", self.log());
+            }
+            let output = world.muleteer(&["status", "--json"]).run();
+            let status = serde_json::from_str::<serde_json::Value>(&output.stdout).ok()?;
+            (status["daemon"]["running"] == true && status["daemon"]["pid"] == pid).then_some(())
+        });
+        self
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn is_alive(&self) -> bool {
+        processes::is_alive(self.child.id())
+    }
+
+    /// `kill -9`, and waits until it is dead.
+    pub fn kill_9(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits until it ended by itself or by a fault point.
+    pub fn ended(&mut self) -> ExitStatus {
+        wait_until("the daemon to end", PATIENCE, || self.child.try_wait().ok().flatten())
+    }
+
+    /// What it wrote to stdout and stderr.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill_9();
+    }
+}

@@ -1,0 +1,66 @@
+//! `events.jsonl` read as a stranger would read it: from the contract, not with the product's code,
+//! so that a mistake in the product's reader cannot hide one in its writer.
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The whole lines of the file; a torn last line is no line yet.
+pub fn lines(path: &Path) -> Vec<String> {
+    let text = std::fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().map(str::to_string).collect()
+}
+
+/// The records of the file.
+pub fn read(path: &Path) -> Vec<Value> {
+    lines(path).iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// Checks every line's checksum and version, that `seq` counts 1, 2, 3 with no gap, and that no
+/// event id stands twice.
+///
+/// # Panics
+/// Naming the line.
+#[track_caller]
+pub fn check(path: &Path) {
+    let mut ids = BTreeSet::new();
+    for (at, line) in lines(path).iter().enumerate() {
+        let record = checked(line).unwrap_or_else(|fault| panic!("line {} of events.jsonl: {fault}\n{line}", at + 1));
+        assert_eq!(record["v"], 1, "line {}: the version", at + 1);
+        assert_eq!(record["seq"], at as u64 + 1, "line {}: a gap or a repeat in `seq`", at + 1);
+        assert!(record["ts"].is_string() && record["event"].is_string(), "line {}: no ts or event", at + 1);
+        if let Some(id) = record["id"].as_str() {
+            assert!(ids.insert(id.to_string()), "line {}: event id {id} stands twice", at + 1);
+        }
+    }
+}
+
+fn checked(line: &str) -> Result<Value, String> {
+    let rest = line.strip_prefix("{\"crc\":\"").ok_or("does not begin with \"crc\"")?;
+    let (sum, rest) = rest.split_once("\",").ok_or("no end of \"crc\"")?;
+    let wanted = u32::from_str_radix(sum, 16).map_err(|_| "\"crc\" is no hex number")?;
+    let found = crc32c::crc32c(rest.as_bytes());
+    if wanted != found {
+        return Err(format!("checksum {found:08x}, but the line says {sum}"));
+    }
+    serde_json::from_str(line).map_err(|error| error.to_string())
+}
+
+/// Checks that what was recorded `before` a crash still stands, unchanged, in front of what is there
+/// now.
+///
+/// # Panics
+/// Naming the first line that was lost or changed.
+#[track_caller]
+pub fn check_nothing_lost(before: &[String], path: &Path) {
+    let now = lines(path);
+    for (at, line) in before.iter().enumerate() {
+        let here = now.get(at).map_or("nothing", String::as_str);
+        // A torn write can end in a newline of its own; only lines that were valid had been recorded.
+        if checked(line).is_ok() {
+            assert_eq!(line, here, "line {} of events.jsonl was lost or changed", at + 1);
+        }
+    }
+}

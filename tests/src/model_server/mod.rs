@@ -1,0 +1,179 @@
+//! A scripted model: the Anthropic Messages API on loopback, so that system tests drive the real
+//! `claude` binary with no network and no model.
+//!
+//! Steps are taken one per *main* request (a `POST /v1/messages` that declares tools); the last one
+//! repeats. Requests without tools (titles, quota probes) get a short text and use up no step.
+//! Every request is kept for assertions.
+//!
+//! Plain threads and blocking sockets: a test's server has a handful of connections, and a hanging
+//! step is then just a thread that waits.
+
+mod answer;
+mod http;
+mod step;
+
+pub use step::Step;
+
+use serde_json::Value;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// One request as it arrived.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub method: String,
+    pub path: String,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// `Null` where it is no JSON.
+    pub body: Value,
+    /// It took a step of the script.
+    pub main: bool,
+}
+
+/// The server; dropping it cuts every connection and waits for its threads.
+#[derive(Debug)]
+pub struct ModelServer {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    steps: Vec<Step>,
+    state: Mutex<State>,
+    stopped: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    taken: usize,
+    requests: Vec<Request>,
+    connections: Vec<TcpStream>,
+    workers: Vec<JoinHandle<()>>,
+    stopping: bool,
+    ids: u64,
+}
+
+impl ModelServer {
+    /// Starts on a free loopback port.
+    ///
+    /// # Panics
+    /// With an empty script, or when no socket is to be had: a test cannot go on then.
+    pub fn start(steps: impl IntoIterator<Item = Step>) -> Self {
+        let steps: Vec<Step> = steps.into_iter().flat_map(Step::repeated).collect();
+        assert!(!steps.is_empty(), "a script needs a step");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a loopback port");
+        let address = listener.local_addr().expect("its address");
+        let shared = Arc::new(Shared { steps, state: Mutex::default(), stopped: Condvar::new() });
+        let acceptor = std::thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || accept(&listener, &shared)
+        });
+        Self { address, shared, acceptor: Some(acceptor) }
+    }
+
+    /// For `ANTHROPIC_BASE_URL`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn requests(&self) -> Vec<Request> {
+        self.shared.lock().requests.clone()
+    }
+
+    /// The requests that took a step of the script.
+    pub fn main_requests(&self) -> Vec<Request> {
+        self.shared.lock().requests.iter().filter(|request| request.main).cloned().collect()
+    }
+}
+
+impl Drop for ModelServer {
+    fn drop(&mut self) {
+        let connections = {
+            let mut state = self.shared.lock();
+            state.stopping = true;
+            std::mem::take(&mut state.connections)
+        };
+        self.shared.stopped.notify_all();
+        for connection in connections {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+        // Wakes the acceptor, which sees `stopping` and ends.
+        let _ = TcpStream::connect(self.address);
+        let workers = std::mem::take(&mut self.shared.lock().workers);
+        for thread in workers.into_iter().chain(self.acceptor.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits, but no longer than the server lives. False: it is over.
+    fn pause(&self, for_how_long: Duration) -> bool {
+        let state = self.lock();
+        let outcome = self.stopped.wait_timeout_while(state, for_how_long, |state| !state.stopping);
+        !outcome.map_or(true, |(state, _)| state.stopping)
+    }
+
+    fn next_id(&self, prefix: &str) -> String {
+        let mut state = self.lock();
+        state.ids += 1;
+        format!("{prefix}_{:08}", state.ids)
+    }
+
+    fn take_step(&self) -> Step {
+        let mut state = self.lock();
+        let at = state.taken.min(self.steps.len() - 1);
+        state.taken += 1;
+        self.steps[at].clone()
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    for connection in listener.incoming() {
+        let mut state = shared.lock();
+        if state.stopping {
+            return;
+        }
+        let Ok(connection) = connection else { continue };
+        if let Ok(copy) = connection.try_clone() {
+            state.connections.push(copy);
+        }
+        let shared = Arc::clone(shared);
+        state.workers.push(std::thread::spawn(move || {
+            // An error is a client that went away, which clients under test do all the time.
+            let _ = serve(&connection, &shared);
+            let _ = connection.shutdown(Shutdown::Both);
+        }));
+    }
+}
+
+fn serve(connection: &TcpStream, shared: &Shared) -> std::io::Result<()> {
+    connection.set_nodelay(true)?;
+    let mut reader = std::io::BufReader::new(connection);
+    while let Some(request) = http::read(&mut reader)? {
+        let path = request.path.split('?').next().unwrap_or_default();
+        let is_messages = path.ends_with("/messages") && request.method == "POST";
+        let has_tools = request.body["tools"].as_array().is_some_and(|tools| !tools.is_empty());
+        let main = is_messages && has_tools;
+        let step = if main { shared.take_step() } else { Step::text("ok") };
+        shared.lock().requests.push(Request { main, ..request.clone() });
+        let go_on = if is_messages {
+            answer::messages(connection, shared, &request.body, &step)?
+        } else {
+            answer::other(connection, &request.method, path)?
+        };
+        if !go_on {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

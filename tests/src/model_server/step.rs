@@ -1,0 +1,122 @@
+//! What the scripted model does with one main request.
+
+use serde_json::{Value, json};
+use std::time::Duration;
+
+#[derive(Debug, Clone, Default)]
+pub struct Step {
+    pub(super) text: Option<String>,
+    pub(super) tools: Vec<(String, Value)>,
+    /// A final document: a call of `StructuredOutput` where the request declares that tool (the CLI
+    /// was given a schema), else plain text.
+    pub(super) document: Option<Value>,
+    pub(super) usage: Option<Value>,
+    pub(super) stop_reason: Option<String>,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) status: Option<u16>,
+    pub(super) hang: Option<Duration>,
+    pub(super) hang_mid: Option<Duration>,
+    pub(super) die_mid: bool,
+    pub(super) pre_delay: Option<Duration>,
+    pub(super) chunk_delay: Option<Duration>,
+    times: Option<usize>,
+}
+
+impl Step {
+    /// A plain answer that ends the turn.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { text: Some(text.into()), ..Self::default() }
+    }
+
+    /// One tool call.
+    pub fn tool(name: &str, input: Value) -> Self {
+        Self::default().and_tool(name, input)
+    }
+
+    /// A call of the CLI's shell tool.
+    pub fn bash(command: &str) -> Self {
+        Self::tool("Bash", json!({"command": command, "description": "a step of the script"}))
+    }
+
+    /// The final document of a dispatch.
+    pub fn document(document: Value) -> Self {
+        Self { document: Some(document), ..Self::default() }
+    }
+
+    /// A successful result in the words of the contract.
+    pub fn success(summary: &str) -> Self {
+        Self::document(json!({
+            "status": "success", "summary": summary, "changes": [], "issues": [], "questions": [], "pr_url": null
+        }))
+    }
+
+    /// An error answer with this HTTP status.
+    pub fn status(status: u16) -> Self {
+        Self { status: Some(status), ..Self::default() }
+    }
+
+    /// The request is taken and nothing is sent; then the connection is closed.
+    pub fn hang(for_how_long: Duration) -> Self {
+        Self { hang: Some(for_how_long), ..Self::default() }
+    }
+
+    pub fn and_text(mut self, text: impl Into<String>) -> Self {
+        self.text = Some(text.into());
+        self
+    }
+
+    /// A further tool call in the same answer.
+    pub fn and_tool(mut self, name: &str, input: Value) -> Self {
+        self.tools.push((name.into(), input));
+        self
+    }
+
+    /// A response header (also on errors: `retry-after`).
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    pub fn usage(mut self, input: u64, output: u64) -> Self {
+        self.usage = Some(json!({"input_tokens": input, "output_tokens": output}));
+        self
+    }
+
+    pub fn stop_reason(mut self, reason: &str) -> Self {
+        self.stop_reason = Some(reason.into());
+        self
+    }
+
+    /// Begins to answer, then goes silent.
+    pub fn hang_mid(mut self, for_how_long: Duration) -> Self {
+        self.hang_mid = Some(for_how_long);
+        self
+    }
+
+    /// Begins to answer, then cuts the connection.
+    pub fn die_mid(mut self) -> Self {
+        self.die_mid = true;
+        self
+    }
+
+    pub fn pre_delay(mut self, delay: Duration) -> Self {
+        self.pre_delay = Some(delay);
+        self
+    }
+
+    pub fn chunk_delay(mut self, delay: Duration) -> Self {
+        self.chunk_delay = Some(delay);
+        self
+    }
+
+    /// The step serves this many requests.
+    pub fn times(mut self, times: usize) -> Self {
+        self.times = Some(times);
+        self
+    }
+
+    pub(super) fn repeated(self) -> impl Iterator<Item = Self> {
+        let times = self.times.unwrap_or(1);
+        std::iter::repeat_n(self, times)
+    }
+}

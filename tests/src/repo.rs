@@ -1,0 +1,59 @@
+//! A git repository of a test.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(Debug, Clone)]
+pub struct Repo {
+    pub path: PathBuf,
+    home: PathBuf,
+}
+
+impl Repo {
+    /// A repository with one commit, which holds `README.md`.
+    pub(crate) fn create(path: PathBuf, home: &Path) -> Self {
+        std::fs::create_dir_all(&path).expect("the repository's directory");
+        let repo = Self { path, home: home.into() };
+        repo.git(&["init", "--quiet", "--initial-branch=main"]);
+        repo.write("README.md", "a repository for tests\n");
+        repo.git(&["add", "."]);
+        repo.git(&["commit", "--quiet", "--message=start"]);
+        repo
+    }
+
+    /// Runs git and gives its trimmed stdout.
+    ///
+    /// # Panics
+    /// When git fails.
+    pub fn git(&self, args: &[&str]) -> String {
+        let output = Command::new("git")
+            .args(args)
+            .current_dir(&self.path)
+            .env("HOME", &self.home)
+            .env_remove("GIT_DIR")
+            .env_remove("GIT_WORK_TREE")
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .output()
+            .expect("git runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "git {args:?} in {}: {stderr}", self.path.display());
+        String::from_utf8_lossy(&output.stdout).trim().to_string()
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path.join(name), text).expect("a file of the repository");
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path.join(name)).unwrap_or_default()
+    }
+
+    /// The lines of a file an agent appends to: one line, one effect.
+    pub fn effects(&self, name: &str) -> Vec<String> {
+        self.read(name).lines().map(str::to_string).collect()
+    }
+
+    pub fn to_str(&self) -> &str {
+        self.path.to_str().expect("a test's paths are UTF-8")
+    }
+}

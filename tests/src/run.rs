@@ -1,0 +1,183 @@
+//! Running `muleteer` as a user's shell would, with its streams as pipes and with a deadline.
+
+use crate::{PATIENCE, World};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// A `muleteer` command line about to run.
+#[derive(Debug)]
+pub struct Muleteer {
+    pub(crate) command: Command,
+    stdin: Vec<u8>,
+    deadline: Duration,
+}
+
+/// How it ended. `code` is `None` after a signal.
+#[derive(Debug, Clone)]
+pub struct Output {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Muleteer {
+    pub(crate) fn new(world: &World, program: &Path, args: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(world.path());
+        world.environment(&mut command);
+        Self { command, stdin: vec![], deadline: PATIENCE }
+    }
+
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    pub fn without_env(mut self, name: &str) -> Self {
+        self.command.env_remove(name);
+        self
+    }
+
+    pub fn current_dir(mut self, dir: &Path) -> Self {
+        self.command.current_dir(dir);
+        self
+    }
+
+    pub fn stdin(mut self, text: &str) -> Self {
+        self.stdin = text.as_bytes().to_vec();
+        self
+    }
+
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Starts it and leaves it running, its streams read into memory.
+    pub fn start(mut self) -> Running {
+        self.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let said = format!("{:?}", self.command.get_args().collect::<Vec<_>>());
+        let mut child = self.command.spawn().expect("the muleteer binary starts");
+        if let Some(mut stdin) = child.stdin.take() {
+            // It may exit without reading; that is its right.
+            let _ = stdin.write_all(&self.stdin);
+        }
+        let stdout = collect(child.stdout.take());
+        let stderr = collect(child.stderr.take());
+        Running { child, stdout, stderr, said, deadline: self.deadline }
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Panics
+    /// When it does not end in time, or something it left behind keeps its stdout open: a caller
+    /// that reads to end-of-file, as `$(muleteer …)` does, would hang.
+    pub fn run(self) -> Output {
+        self.start().finish()
+    }
+
+    /// Runs it, asserts exit 0 and gives stdout, trimmed.
+    pub fn ok(self) -> String {
+        self.run().expect_code(0).stdout.trim().to_string()
+    }
+
+    /// Runs it, asserts exit 0 and parses stdout as one JSON document.
+    pub fn json(self) -> Value {
+        self.run().expect_code(0).json()
+    }
+}
+
+/// A `muleteer` that runs; dropping it kills it.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    stdout: mpsc::Receiver<String>,
+    stderr: mpsc::Receiver<String>,
+    said: String,
+    deadline: Duration,
+}
+
+impl Running {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    pub fn finish(mut self) -> Output {
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("waiting for a child") {
+                break status;
+            }
+            if start.elapsed() > self.deadline {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                let so_far = |stream: &mpsc::Receiver<String>| stream.recv_timeout(Duration::from_secs(1));
+                panic!(
+                    "muleteer {} did not end within {:?}\nstdout: {}\nstderr: {}",
+                    self.said,
+                    self.deadline,
+                    so_far(&self.stdout).unwrap_or_default(),
+                    so_far(&self.stderr).unwrap_or_default()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let whole = |stream: &mpsc::Receiver<String>, name: &str| {
+            let held = |_| panic!("muleteer {} ended, but something keeps its {name} open", self.said);
+            stream.recv_timeout(Duration::from_secs(5)).unwrap_or_else(held)
+        };
+        Output { code: status.code(), stdout: whole(&self.stdout, "stdout"), stderr: whole(&self.stderr, "stderr") }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Output {
+    /// # Panics
+    /// When the exit code is another.
+    #[track_caller]
+    pub fn expect_code(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "exit code\nstdout: {}\nstderr: {}", self.stdout, self.stderr);
+        self
+    }
+
+    /// Stdout as one JSON document.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}\nstdout: {}\nstderr: {}", self.stdout, self.stderr))
+    }
+
+    /// The code of the error that `--json` printed.
+    #[track_caller]
+    pub fn error_code(&self) -> String {
+        let json = self.json();
+        json["error"]["code"].as_str().unwrap_or_else(|| panic!("no error in {json}")).to_string()
+    }
+}
+
+fn collect(stream: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
+    let (done, whole) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut stream) = stream {
+            let _ = stream.read_to_end(&mut bytes);
+        }
+        let _ = done.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    whole
+}

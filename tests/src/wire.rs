@@ -1,0 +1,88 @@
+//! The daemon's socket, spoken to byte by byte: for frames no well-meaning client would send.
+
+use crate::World;
+use muleteer_protocol::v1::{ClientFrame, Hello, Request, ServerFrame, VERSIONS};
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A connection that may send anything.
+#[derive(Debug)]
+pub struct Wire {
+    pub stream: UnixStream,
+}
+
+/// Where the daemon of this world listens, as `status` says.
+pub fn socket(world: &World) -> PathBuf {
+    let status = world.status();
+    status["daemon"]["socket"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no socket in {status}"))
+        .into()
+}
+
+/// The length header of a frame.
+pub fn header(length: u32) -> [u8; 4] {
+    length.to_be_bytes()
+}
+
+impl Wire {
+    pub fn connect(world: &World) -> Self {
+        let stream = UnixStream::connect(socket(world)).expect("the daemon's socket");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a read timeout");
+        Self { stream }
+    }
+
+    /// Connected and greeted, with the operator key or without.
+    pub fn greeted(world: &World, key: bool) -> Self {
+        let mut wire = Self::connect(world);
+        let key = key.then(|| std::fs::read_to_string(world.state().join("operator.key")).unwrap_or_default());
+        wire.send(&ClientFrame::Hello(Hello {
+            versions: VERSIONS.to_vec(),
+            client: "tests".into(),
+            operator_key: key.map(|key| key.trim().to_string()),
+        }));
+        wire
+    }
+
+    pub fn send(&mut self, frame: &ClientFrame) {
+        let body = rmp_serde::to_vec_named(frame).expect("a frame encodes");
+        let _ = self.raw(&header(u32::try_from(body.len()).expect("a small frame")));
+        let _ = self.raw(&body);
+    }
+
+    pub fn request(&mut self, body: Request) {
+        self.send(&ClientFrame::Request { id: 1, trace: None, body });
+    }
+
+    /// Bytes as they are. An error means that the daemon has closed the connection.
+    pub fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// The next frame, or `None` when the daemon closed the connection.
+    pub fn receive(&mut self) -> Option<ServerFrame> {
+        let mut length = [0; 4];
+        self.stream.read_exact(&mut length).ok()?;
+        let mut body = vec![0; u32::from_be_bytes(length) as usize];
+        self.stream.read_exact(&mut body).ok()?;
+        rmp_serde::from_slice(&body).ok()
+    }
+
+    /// Reads on until the daemon closes the connection.
+    ///
+    /// # Panics
+    /// When it is still open after `deadline`.
+    pub fn expect_closed(&mut self, deadline: Duration) {
+        self.stream.set_read_timeout(Some(deadline)).expect("a read timeout");
+        let mut rest = Vec::new();
+        match self.stream.read_to_end(&mut rest) {
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                panic!("the connection is still open after {deadline:?}")
+            }
+            Err(_) => {}
+        }
+    }
+}

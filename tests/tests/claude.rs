@@ -1,0 +1,163 @@
+//! The real `claude`, driven by muleteer against the scripted model.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_tests::model_server::{ModelServer, Step};
+use muleteer_tests::{PATIENCE, Repo, World, claude, processes, wait_until};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+struct Scene {
+    world: World,
+    repo: Repo,
+    server: ModelServer,
+}
+
+impl Scene {
+    /// `None`, said loudly, when there is no claude to be had.
+    fn new(test: &str, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
+        let binary = claude::binary(test)?;
+        let world = World::new();
+        claude::link(&world, &binary);
+        let repo = world.repo("repo");
+        Some(Self { world, repo, server: ModelServer::start(steps) })
+    }
+
+    fn spawn(&self, more: &[&str]) -> muleteer_tests::Muleteer {
+        let options = claude::env_options(&self.server);
+        let mut args = vec!["spawn", "developer", self.repo.to_str(), "Write hello.txt", "--backend", "claude-code"];
+        args.extend(options.iter().map(String::as_str));
+        args.extend(more);
+        self.world.muleteer(&args).deadline(Duration::from_secs(120))
+    }
+
+    fn edit_and_commit() -> [Step; 2] {
+        [
+            Step::tool("Write", json!({"file_path": "hello.txt", "content": "hello\n"})).and_text("I write the file."),
+            Step::bash("git add hello.txt && git commit --quiet -m 'Add hello' && echo committed"),
+        ]
+    }
+}
+
+fn count(haystack: &[Value], event: &str) -> usize {
+    haystack.iter().filter(|line| line["event"] == event).count()
+}
+
+#[test]
+fn it_edits_a_file_commits_and_returns_a_result_with_its_cost() {
+    let test = "it_edits_a_file_commits_and_returns_a_result_with_its_cost";
+    let mut steps = Vec::from(Scene::edit_and_commit());
+    steps[0] = Step::bash("echo hello > hello.txt").and_text("I write the file.");
+    steps.push(Step::success("hello.txt is there").usage(1000, 200));
+    let Some(scene) = Scene::new(test, steps) else { return };
+    let daemon = scene.world.daemon();
+    let run = scene.spawn(&["--wait"]).run();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let id = run.stdout.trim().to_string();
+
+    assert_eq!(scene.repo.git(&["show", "HEAD:hello.txt"]), "hello");
+    assert_eq!(scene.repo.git(&["rev-list", "--count", "HEAD"]), "2");
+    let entry = scene.world.dispatch(&id);
+    assert_eq!(entry["state"], "success", "{entry}");
+    assert_eq!(entry["result"]["summary"], "hello.txt is there", "{entry}");
+    assert!(entry["cost_usd"].as_f64().unwrap() > 0.0, "{entry}");
+    assert!(entry["tokens"]["input"].as_u64().unwrap() >= 1000, "{entry}");
+    assert!(entry["session_id"].is_string() && entry["turns"] == 1, "{entry}");
+    assert_eq!(scene.server.main_requests().len(), 3, "one request a step, and not one more");
+    let events = scene.world.events();
+    assert_eq!(count(&events, "tool_called"), 2);
+    assert_eq!(count(&events, "result_received"), 1);
+    let journal = scene.world.muleteer(&["journal", &id]).ok();
+    assert!(journal.contains("git commit") && journal.contains("completed"), "{journal}");
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_second_turn_goes_on_in_the_same_session() {
+    let test = "a_second_turn_goes_on_in_the_same_session";
+    let steps = [
+        Step::bash("echo one >> effects"),
+        Step::success("one"),
+        Step::bash("echo two >> effects"),
+        Step::success("two"),
+    ];
+    let Some(scene) = Scene::new(test, steps) else { return };
+    let daemon = scene.world.daemon();
+    let run = scene.spawn(&["--wait"]).run();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let id = run.stdout.trim().to_string();
+    let session = scene.world.dispatch(&id)["session_id"].clone();
+    scene.world.muleteer(&["send", &id, "And now two"]).ok();
+    wait_until("the second turn to end", PATIENCE, || {
+        let entry = scene.world.dispatch(&id);
+        (entry["turns"] == 2 && entry["state"] == "success").then_some(())
+    });
+    assert_eq!(scene.repo.effects("effects"), ["one", "two"]);
+    let entry = scene.world.dispatch(&id);
+    assert_eq!(entry["session_id"], session, "the same session");
+    assert_eq!(entry["result"]["summary"], "two");
+    let last = scene.server.main_requests().pop().unwrap();
+    assert!(last.body["messages"].to_string().contains("Write hello.txt"), "the second turn knows the first");
+    scene.world.finish(Some(daemon));
+}
+
+/// Claude de-duplicates on the prompt's id, and its transcript says what it has taken: whichever
+/// process dies, the tool's effect happens once.
+#[test]
+fn killed_in_the_middle_it_goes_on_in_the_same_session() {
+    let test = "killed_in_the_middle_it_goes_on_in_the_same_session";
+    let steps = [
+        Step::bash("echo \"$$\" >> effects; while [ ! -e go ]; do sleep 0.05; done"),
+        Step::success("went on").times(3),
+    ];
+    let Some(scene) = Scene::new(test, steps) else { return };
+    let mut daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    wait_until("the tool to run", PATIENCE, || (!scene.repo.effects("effects").is_empty()).then_some(()));
+    daemon.kill_9();
+    let daemon = scene.world.daemon();
+    assert_eq!(scene.world.wait_for_state(&id, &["running"])["attempts"], 1, "adopted");
+
+    let all = scene.world.processes();
+    scene.world.kill_9(processes::shims(&all).first().expect("a shim").pid);
+    let entry = scene.world.wait_for_end(&id);
+    assert_eq!(entry["state"], "success", "{entry}");
+    assert_eq!(entry["result"]["summary"], "went on");
+    assert_eq!(scene.repo.effects("effects").len(), 1, "the prompt that was taken was not sent again");
+    let last = scene.server.main_requests().pop().unwrap();
+    assert!(
+        last.body["messages"].to_string().contains("Write hello.txt"),
+        "the resumed session holds the first prompt"
+    );
+    scene.world.wait_for_nothing_left(&[daemon.pid()]);
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_result_of_the_wrong_shape_gets_one_repair_turn() {
+    let test = "a_result_of_the_wrong_shape_gets_one_repair_turn";
+    let steps = [Step::text("I am done, believe me."), Step::success("now in form")];
+    let Some(scene) = Scene::new(test, steps) else { return };
+    let daemon = scene.world.daemon();
+    let run = scene.spawn(&["--wait"]).run();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(scene.world.dispatch(run.stdout.trim())["result"]["summary"], "now in form");
+    assert_eq!(scene.server.main_requests().len(), 2);
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn an_interrupt_keeps_the_session_for_a_further_turn() {
+    let test = "an_interrupt_keeps_the_session_for_a_further_turn";
+    let steps = [Step::bash("echo up >> effects; sleep 1000"), Step::success("after the interrupt")];
+    let Some(scene) = Scene::new(test, steps) else { return };
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    wait_until("the tool to run", PATIENCE, || (!scene.repo.effects("effects").is_empty()).then_some(()));
+    scene.world.muleteer(&["interrupt", &id]).ok();
+    let session = scene.world.wait_for_state(&id, &["waiting"])["session_id"].clone();
+    scene.world.muleteer(&["send", &id, "Leave it then"]).ok();
+    let entry = scene.world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["session_id"]), (&json!("success"), &session), "{entry}");
+    scene.world.finish(Some(daemon));
+}

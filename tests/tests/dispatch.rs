@@ -1,0 +1,258 @@
+//! The whole path of one dispatch, with any command as the agent, as the contract has it.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_tests::{PATIENCE, Repo, World, wait_until};
+use serde_json::{Value, json};
+
+const RESULT: &str = r#"echo '{"type":"result","status":"success","summary":"made it","changes":["a.txt"]}'"#;
+
+fn keys(value: &Value) -> Vec<&str> {
+    value
+        .as_object()
+        .unwrap_or_else(|| panic!("no object: {value}"))
+        .keys()
+        .map(String::as_str)
+        .collect()
+}
+
+/// A finished dispatch: its id.
+fn succeeded(world: &World, repo: &Repo) -> String {
+    let script = format!("echo working; echo hi > a.txt; {RESULT}");
+    let id = world.spawn(repo, &script, &["--wait"]).ok();
+    assert!(!id.is_empty() && !id.contains(char::is_whitespace), "plain spawn prints only the id: {id:?}");
+    id
+}
+
+#[test]
+fn a_dispatch_succeeds_and_everything_says_so() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = succeeded(&world, &repo);
+    assert_eq!(repo.read("a.txt"), "hi\n");
+
+    let entry = world.dispatch(&id);
+    assert_eq!(entry["state"], "success");
+    assert_eq!(entry["role"], "developer");
+    assert_eq!(entry["backend"], "subprocess");
+    assert_eq!(entry["attempts"], 1);
+    assert_eq!(entry["project"], repo.to_str());
+    assert_eq!(entry["result"]["status"], "success");
+    assert_eq!(entry["result"]["summary"], "made it");
+    assert_eq!(entry["result"]["changes"], json!(["a.txt"]));
+    assert_eq!(world.muleteer(&["wait", &id]).run().code, Some(0));
+
+    let names: Vec<String> = world
+        .events()
+        .iter()
+        .filter(|event| event["dispatch_id"] == id.as_str())
+        .map(|event| event["event"].as_str().unwrap().into())
+        .collect();
+    assert_eq!(names.first().map(String::as_str), Some("dispatch_created"));
+    assert_eq!(names.last().map(String::as_str), Some("dispatch_finished"));
+    for once in ["attempt_started", "agent_spawned", "agent_exited", "attempt_finished", "result_received"] {
+        assert_eq!(names.iter().filter(|name| *name == once).count(), 1, "{once} in {names:?}");
+    }
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn status_has_the_keys_of_the_contract() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = succeeded(&world, &repo);
+    let status = world.status();
+    for key in ["running", "pid", "version", "socket"] {
+        assert!(keys(&status["daemon"]).contains(&key), "daemon.{key}");
+    }
+    assert_eq!(status["daemon"]["pid"], daemon.pid());
+    let entry = world.dispatch(&id);
+    for key in [
+        "id",
+        "role",
+        "project",
+        "state",
+        "since",
+        "backend",
+        "model",
+        "session_id",
+        "turns",
+        "attempts",
+        "last_activity",
+        "cost_usd",
+        "tokens",
+        "worktree",
+        "result",
+    ] {
+        assert!(keys(&entry).contains(&key), "{key} is missing in {entry}");
+    }
+    for key in ["input", "output", "cache_read", "cache_write"] {
+        assert!(entry["tokens"][key].is_u64(), "tokens.{key} in {entry}");
+    }
+    for key in ["status", "summary", "changes", "issues", "questions", "pr_url"] {
+        assert!(keys(&entry["result"]).contains(&key), "result.{key} in {entry}");
+    }
+    let tree = world.muleteer(&["tree", "--json"]).json();
+    for key in ["name", "strategy", "restart", "restarts_in_window", "state", "children", "process"] {
+        assert!(keys(&tree).contains(&key), "{key} is missing in {tree}");
+    }
+    let children: Vec<&str> = tree["children"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|child| child["name"].as_str())
+        .collect();
+    for child in ["ledger", "heartbeat", "fleet", "gate"] {
+        assert!(children.contains(&child), "{child} under the root: {children:?}");
+    }
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn the_agent_gets_its_prompt_and_its_variables() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let script = "cat > stdin.txt; cp \"$MULETEER_PROMPT_FILE\" file.txt; env > env.txt; \
+                  tr '\\0' '\\n' < /proc/$$/cmdline > args.txt; command -v muleteer > which.txt; true";
+    let id = world.spawn(&repo, script, &["--wait"]).env("A_SECRET_OF_THE_SHELL", "1").ok();
+    for file in ["stdin.txt", "file.txt"] {
+        assert!(repo.read(file).contains("do it"), "the prompt in {file}: {:?}", repo.read(file));
+    }
+    let env = repo.read("env.txt");
+    for name in ["MULETEER_SOCKET", "MULETEER_JOURNAL", "MULETEER_PROMPT_FILE", "TRACEPARENT"] {
+        assert!(env.contains(&format!("{name}=")), "{name} in the agent's environment:\n{env}");
+    }
+    assert!(env.contains(&format!("MULETEER_DISPATCH_ID={id}")) && env.contains("MULETEER_ROLE=developer"), "{env}");
+    assert!(!env.contains("A_SECRET_OF_THE_SHELL"), "only names on the list pass");
+    assert!(!repo.read("args.txt").contains("do it"), "a prompt is never in argv");
+    assert!(repo.read("which.txt").contains("muleteer"), "muleteer is on the agent's PATH");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn exit_codes_of_the_contract() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let code = |script: &str| world.spawn(&repo, script, &["--wait"]).run().code;
+    assert_eq!(code("exit 0"), Some(0), "exit 0 is success");
+    assert_eq!(code("exit 7"), Some(4), "any other exit is failure");
+    assert_eq!(code(r#"echo '{"type":"result","status":"partial","summary":"half"}'"#), Some(4), "partial");
+    assert_eq!(code(r#"echo '{"type":"result","status":"blocked","summary":"stuck"}'"#), Some(4), "blocked");
+
+    let killed = world.spawn(&repo, "sleep 1000", &[]).ok();
+    world.wait_for_state(&killed, &["running"]);
+    world.muleteer(&["kill", &killed, "--reason", "a test"]).ok();
+    assert_eq!(world.muleteer(&["wait", &killed]).run().code, Some(6), "killed");
+    assert_eq!(world.dispatch(&killed)["attempts"], 1, "an intentional kill is never resurrected");
+
+    let bad = world.muleteer(&["spawn", "nobody-of-that-name", repo.to_str(), "x", "--json"]).run();
+    assert_eq!((bad.code, bad.error_code().starts_with("E_")), (Some(2), true), "{bad:?}");
+    let bad = world.muleteer(&["spawn", "developer", "/no/such/project", "x", "--json"]).run();
+    assert_eq!(bad.code, Some(2), "{bad:?}");
+    let bad = world.muleteer(&["no-such-verb", "--json"]).run();
+    assert_eq!(bad.code, Some(2), "{bad:?}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn spawn_answers_when_the_dispatch_is_durable() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let reply = world.spawn(&repo, "sleep 0.2", &["--json"]).json();
+    daemon.kill_9();
+    let id = reply["dispatch_id"].as_str().unwrap().to_string();
+    assert_eq!(world.events_of(&id, "dispatch_created").len(), 1, "answered, so it is on disk");
+    let daemon = world.daemon();
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn the_journal_is_written_and_the_agents_own_lines_are_picked_up() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let script = format!("echo '- found the cause in a.rs' >> \"$MULETEER_JOURNAL\"; sleep 0.5; {RESULT}");
+    let id = world.spawn(&repo, &script, &["--wait", "--feature", "login"]).ok();
+    let journal = world.dispatch(&id)["journal"].as_str().unwrap().to_string();
+    assert!(journal.starts_with(&format!("{}/.agents/journals/login/", repo.to_str())), "{journal}");
+    let text = wait_until("the journal to be completed", PATIENCE, || {
+        let text = std::fs::read_to_string(&journal).unwrap_or_default();
+        text.contains("completed").then_some(text)
+    });
+    assert!(text.contains("found the cause in a.rs"), "the agent's own line stays:\n{text}");
+    assert_eq!(world.muleteer(&["journal", &id]).ok(), text.trim());
+    let entries = world.events_of(&id, "journal_entry");
+    assert!(entries.iter().any(|event| event["text"].as_str().unwrap().contains("found the cause")), "{entries:?}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn an_id_is_known_by_any_unique_prefix() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = succeeded(&world, &repo);
+    let status = world.muleteer(&["status", &id[..3], "--json"]).json();
+    assert_eq!(status["dispatches"][0]["id"], id.as_str());
+    let unknown = world.muleteer(&["status", "zzzzzzzz", "--json"]).run().expect_code(2);
+    assert_eq!(unknown.error_code(), "E_NOT_FOUND");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn without_a_daemon_reading_works_and_says_so() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let status = world.status();
+    assert_eq!(status["daemon"]["running"], false, "nothing was ever started: {status}");
+    let mut daemon = world.daemon();
+    let id = succeeded(&world, &repo);
+    daemon.kill_9();
+    let status = world.status();
+    assert_eq!(status["daemon"]["running"], false);
+    assert_eq!(world.dispatch(&id)["state"], "success");
+    assert!(world.muleteer(&["logs", &id, "--raw"]).ok().contains("working"));
+    assert!(world.muleteer(&["journal", &id]).ok().contains("completed"));
+    assert!(world.muleteer(&["events"]).ok().contains("dispatch_finished"));
+    assert!(world.processes().is_empty(), "a verb that reads starts no daemon");
+}
+
+#[test]
+fn a_daemon_is_started_on_demand_and_outlives_its_client() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let id = world.spawn(&repo, "sleep 0.3; echo x >> effects", &[]).ok();
+    assert_eq!(world.status()["daemon"]["running"], true);
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    assert_eq!(repo.effects("effects"), ["x"]);
+    world.finish(None);
+}
+
+#[test]
+fn a_second_daemon_is_refused_and_names_the_first() {
+    let world = World::new();
+    let daemon = world.daemon();
+    let second = world.muleteer(&["daemon", "--json"]).run().expect_code(3);
+    assert_eq!(second.error_code(), "E_ALREADY_RUNNING");
+    assert!(second.stdout.contains(&daemon.pid().to_string()), "{}", second.stdout);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_worktree_keeps_the_checkout_clean_and_its_branch_comes_home() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let script = format!("echo new > b.txt && git add b.txt && git commit --quiet -m 'Add b' && {RESULT}");
+    let id = world.spawn(&repo, &script, &["--wait", "--worktree"]).ok();
+    assert_eq!(repo.read("b.txt"), "", "the checkout is untouched");
+    assert_eq!(repo.git(&["show", &format!("muleteer/{id}:b.txt")]), "new");
+    assert_eq!(repo.git(&["status", "--porcelain"]), "", "`.muleteer` and the journals stay out of git status");
+    world.finish(Some(daemon));
+}

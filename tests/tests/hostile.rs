@@ -1,0 +1,221 @@
+//! What nobody well-meaning would send or print. It hurts nobody but its sender.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_protocol::v1::{Command, Reply, Request, ServerFrame, Spawn};
+use muleteer_tests::wire::{self, Wire};
+use muleteer_tests::{Daemon, PATIENCE, World, wait_until};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// Longer than any deadline of the daemon for a frame that has begun.
+const CLOSED_WITHIN: Duration = Duration::from_secs(40);
+
+fn still_serves(world: &World, daemon: &Daemon) {
+    assert!(daemon.is_alive(), "the daemon died:\n{}", daemon.log());
+    assert_eq!(world.status()["daemon"]["pid"], daemon.pid());
+}
+
+fn resident_kilobytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn malformed_frames_end_their_own_connection_only() {
+    let world = World::new();
+    let daemon = world.daemon();
+    let bodies: [&[u8]; 6] = [b"", b"\xc1", b"hello", b"\x81\xa1t\xa5hello", &[0xff; 512], &[0x91; 60_000]];
+    for body in bodies {
+        let mut wire = Wire::connect(&world);
+        let _ = wire.raw(&wire::header(body.len() as u32));
+        let _ = wire.raw(body);
+        wire.expect_closed(CLOSED_WITHIN);
+        let mut wire = Wire::greeted(&world, true);
+        assert!(matches!(wire.receive(), Some(ServerFrame::Welcome(_))));
+        let _ = wire.raw(&wire::header(body.len() as u32));
+        let _ = wire.raw(body);
+        wire.expect_closed(CLOSED_WITHIN);
+    }
+    still_serves(&world, &daemon);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_huge_frame_is_refused_before_its_body_is_read() {
+    let world = World::new();
+    let daemon = world.daemon();
+    let before = resident_kilobytes(daemon.pid());
+    let mut open = vec![];
+    for _ in 0..32 {
+        let mut wire = Wire::connect(&world);
+        let _ = wire.raw(&wire::header(u32::MAX));
+        let _ = wire.raw(&[0; 4096]);
+        open.push(wire);
+    }
+    for wire in &mut open {
+        wire.expect_closed(CLOSED_WITHIN);
+    }
+    let grown = resident_kilobytes(daemon.pid()).saturating_sub(before);
+    assert!(grown < 32 * 1024, "the daemon grew by {grown} KB");
+    still_serves(&world, &daemon);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn slow_and_half_open_peers_hold_nobody_up() {
+    let world = World::new();
+    let daemon = world.daemon();
+    let silent: Vec<UnixStream> = (0..64).map(|_| UnixStream::connect(wire::socket(&world)).unwrap()).collect();
+    let mut dripping = Wire::connect(&world);
+    dripping.raw(&wire::header(1000)[..2]).unwrap();
+    still_serves(&world, &daemon);
+    dripping.expect_closed(CLOSED_WITHIN);
+    let mut half = Wire::greeted(&world, true);
+    half.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    half.expect_closed(CLOSED_WITHIN);
+    still_serves(&world, &daemon);
+    drop(silent);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn the_sockets_are_the_users_own() {
+    let world = World::new();
+    let daemon = world.daemon();
+    let socket = wire::socket(&world);
+    let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&socket), 0o600);
+    assert_eq!(mode(socket.parent().unwrap()), 0o700);
+    assert_eq!(mode(&world.state().join("operator.key")), 0o600);
+    world.finish(Some(daemon));
+}
+
+/// The client chooses the id: sent again after a lost reply, a create is answered, not repeated.
+#[test]
+fn a_repeated_create_is_answered_and_not_repeated() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let wanted = Spawn {
+        id: "twicetwice".into(),
+        role: "developer".into(),
+        project: repo.to_str().into(),
+        prompt: "do it".into(),
+        backend: Some("subprocess".into()),
+        command: Some(Command::Shell("echo start >> effects".into())),
+        env: vec![
+            ("PATH".into(), std::env::var("PATH").unwrap()),
+            ("HOME".into(), world.home().to_str().unwrap().into()),
+        ],
+        ..Spawn::default()
+    };
+    let create = |spawn: &Spawn| {
+        let mut wire = Wire::greeted(&world, true);
+        assert!(matches!(wire.receive(), Some(ServerFrame::Welcome(_))));
+        wire.request(Request::Spawn(Box::new(spawn.clone())));
+        wire.receive()
+    };
+    for round in 0..3 {
+        match create(&wanted) {
+            Some(ServerFrame::Reply { body: Reply::Spawned { dispatch_id }, .. }) => assert_eq!(dispatch_id, wanted.id),
+            other => panic!("round {round}: {other:?}"),
+        }
+        if round == 1 {
+            daemon.kill_9();
+            daemon = world.daemon();
+        }
+    }
+    assert_eq!(world.wait_for_end(&wanted.id)["state"], "success");
+    assert_eq!(repo.effects("effects"), ["start"]);
+    assert_eq!(world.events_of(&wanted.id, "dispatch_created").len(), 1);
+    match create(&Spawn { prompt: "something else".into(), ..wanted }) {
+        Some(ServerFrame::Error { error, .. }) => assert_eq!(error.code, "E_ID_TAKEN"),
+        other => panic!("the same id with other content: {other:?}"),
+    }
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn an_agent_that_calls_operator_verbs_is_refused() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let victim = world
+        .spawn(&repo, "echo up >> victim; while [ ! -e done ]; do sleep 0.05; done", &[])
+        .ok();
+    wait_until("the victim to run", PATIENCE, || (!repo.effects("victim").is_empty()).then_some(()));
+    let key = world.state().join("operator.key");
+    // Through its own socket; then through the daemon's with every mark of an agent taken off (the client
+    // then even shows the operator key); then that again from an orphan in a session of its own.
+    let script = format!(
+        r#"
+        muleteer kill {victim} --json > own.json; echo $? > own.code
+        muleteer daemon stop --agents stop --json > stop.json; echo $? > stop.code
+        env -i PATH="$PATH" HOME="$HOME" XDG_STATE_HOME={state} muleteer --socket {socket} kill {victim} --json > bare.json; echo $? > bare.code
+        setsid env -i PATH="$PATH" HOME="$HOME" XDG_STATE_HOME={state} sh -c 'muleteer --socket {socket} kill {victim} --json > orphan.json; echo $? > orphan.code' </dev/null >/dev/null 2>&1 &
+        while [ ! -e orphan.code ]; do sleep 0.05; done
+        test -r {key}; true
+        "#,
+        socket = wire::socket(&world).display(),
+        key = key.display(),
+        state = world.path().join("state").display(),
+    );
+    let id = world.spawn(&repo, &script, &["--wait"]).run();
+    assert_eq!(id.code, Some(0), "{id:?}");
+    for name in ["own", "stop", "bare", "orphan"] {
+        let (code, said) = (repo.read(&format!("{name}.code")), repo.read(&format!("{name}.json")));
+        assert_eq!(code.trim(), "3", "{name}: {said}");
+        assert!(said.contains("E_FORBIDDEN"), "{name}: {said}");
+    }
+    assert_eq!(world.dispatch(&victim)["state"], "running", "the victim lives");
+    still_serves(&world, &daemon);
+    repo.write("done", "");
+    assert_eq!(world.wait_for_end(&victim)["state"], "success");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn two_hundred_megabytes_from_one_agent() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let other = world.spawn(&repo, "echo small; sleep 0.5; echo x >> other", &[]).ok();
+    let script = "yes 'a line of sixty-three characters, and not one of them matters..' | head -c 209715200; \
+                  echo; echo the last line";
+    let flood = world.spawn(&repo, script, &["--wait"]).deadline(Duration::from_secs(180)).run();
+    assert_eq!(flood.code, Some(0), "{flood:?}");
+    let grown = resident_kilobytes(daemon.pid());
+    assert!(grown < 300 * 1024, "the daemon holds {grown} KB: output belongs on disk");
+    assert_eq!(world.wait_for_end(&other)["state"], "success");
+    let id = flood.stdout.trim();
+    let raw = world.muleteer(&["logs", id, "--raw"]).deadline(Duration::from_secs(180)).ok();
+    assert!(raw.ends_with("the last line"), "the end of the output is kept");
+    assert!(raw.len() >= 60 << 20, "64 MiB of the tail are kept by default: {}", raw.len());
+    still_serves(&world, &daemon);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn garbage_and_a_line_without_end() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let script = r#"
+        head -c 4000000 /dev/urandom
+        echo
+        head -c 67108864 /dev/zero | tr '\0' 'x'
+        echo
+        echo '{"type":"tool_call","id":7,"name":[]}'
+        echo '{"type":"result","status":"success","summary":"through"}'
+    "#;
+    let run = world.spawn(&repo, script, &["--wait"]).deadline(Duration::from_secs(180)).run();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(world.dispatch(run.stdout.trim())["result"]["summary"], "through");
+    let grown = resident_kilobytes(daemon.pid());
+    assert!(grown < 300 * 1024, "the daemon holds {grown} KB");
+    still_serves(&world, &daemon);
+    world.finish(Some(daemon));
+}

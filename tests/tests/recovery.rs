@@ -1,0 +1,301 @@
+//! Crashes that need a scene of their own; the campaign in `crash.rs` has the rest.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_tests::processes::{self, Process};
+use muleteer_tests::{Daemon, PATIENCE, Repo, World, events, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A grandchild in a session of its own that ignores every signal a program can ignore, and that
+/// nobody's pipe can end: what `npm run dev &` of an agent comes to.
+const STUBBORN: &str = r#"
+setsid sh -c 'trap "" TERM PIPE HUP INT; while :; do echo beat >> beats; sleep 0.05; done' </dev/null >/dev/null 2>&1 &
+echo "start $$" >> effects
+echo tool running
+sleep 1000
+"#;
+
+fn shim(world: &World) -> Process {
+    wait_until("a shim", PATIENCE, || processes::shims(&world.processes()).first().map(|one| (*one).clone()))
+}
+
+/// Waits until the agent of `repo` has made its first effect.
+fn agent_runs(repo: &Repo) {
+    wait_until("the agent to run", PATIENCE, || (!repo.effects("effects").is_empty()).then_some(()));
+}
+
+fn start(world: &World, repo: &Repo, script: &str) -> String {
+    let id = world.spawn(repo, script, &[]).ok();
+    agent_runs(repo);
+    world.wait_for_state(&id, &["running"]);
+    id
+}
+
+fn only_the_daemon_is_left(world: &World, daemon: &Daemon) {
+    world.wait_for_nothing_left(&[daemon.pid()]);
+}
+
+#[test]
+fn a_shim_killed_in_the_middle_of_a_tool_takes_everything_with_it() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = start(&world, &repo, STUBBORN);
+    world.kill_9(shim(&world).pid);
+    let entry = world.wait_for_end(&id);
+    assert_eq!(entry["state"], "failed", "{entry}");
+    assert!(entry.to_string().contains("unknown"), "the outcome is unknown, and the status says so: {entry}");
+    only_the_daemon_is_left(&world, &daemon);
+    assert_eq!(repo.effects("effects").len(), 1, "a subprocess agent is never restarted by itself");
+    assert_eq!(entry["attempts"], 1);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_shim_and_the_daemon_killed_together_leave_nothing_after_the_next_start() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let id = start(&world, &repo, STUBBORN);
+    let shim = shim(&world).pid;
+    daemon.kill_9();
+    world.kill_9(shim);
+    let daemon = world.daemon();
+    assert_eq!(world.wait_for_end(&id)["state"], "failed");
+    only_the_daemon_is_left(&world, &daemon);
+    assert_eq!(repo.effects("effects").len(), 1);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_killed_agent_with_a_stubborn_grandchild_is_wholly_ended() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = start(&world, &repo, STUBBORN);
+    world.muleteer(&["kill", &id]).ok();
+    assert_eq!(world.wait_for_end(&id)["state"], "killed");
+    only_the_daemon_is_left(&world, &daemon);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_living_agent_is_adopted_and_never_doubled() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let script = "echo \"start $$\" >> effects; echo before; while [ ! -e go ]; do sleep 0.05; done; echo after; echo end >> effects";
+    let id = start(&world, &repo, script);
+    let before = shim(&world).pid;
+    for _ in 0..3 {
+        daemon.kill_9();
+        daemon = world.daemon();
+        assert_eq!(world.wait_for_state(&id, &["running"])["attempts"], 1);
+        assert_eq!(shim(&world).pid, before, "the same shim, adopted");
+    }
+    repo.write("go", "");
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    assert_eq!(repo.effects("effects").len(), 2, "{:?}", repo.effects("effects"));
+    let raw = world.muleteer(&["logs", &id, "--raw"]).ok();
+    assert_eq!((raw.matches("before").count(), raw.matches("after").count()), (1, 1), "{raw}");
+    assert!(!world.events_of(&id, "agent_adopted").is_empty(), "an adoption is reported");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn an_agent_that_ends_while_no_daemon_lives_is_told_truly() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let script = "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done; echo '{\"type\":\"result\",\"status\":\"partial\",\"summary\":\"half of it\"}'; exit 0";
+    let id = start(&world, &repo, script);
+    daemon.kill_9();
+    repo.write("go", "");
+    world.wait_for_nothing_left(&[]);
+    let daemon = world.daemon();
+    let entry = world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&"partial".into(), &"half of it".into()), "{entry}");
+    world.finish(Some(daemon));
+}
+
+/// The trampoline child waits on the shim's pipe; the shim is stopped before it writes.
+#[test]
+fn the_daemon_killed_between_fork_and_release_starts_no_second_agent() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon_with(&[("MULETEER_FAULT", "shim.forked=stop")]);
+    let id = world.spawn(&repo, "echo \"start $$\" >> effects", &[]).ok();
+    let stopped = wait_until("the shim to stop itself", PATIENCE, || {
+        let shim = shim(&world);
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", shim.pid)).ok()?;
+        stat.rsplit_once(") ")?.1.starts_with('T').then_some(shim.pid)
+    });
+    daemon.kill_9();
+    let daemon = world.daemon();
+    assert!(repo.effects("effects").is_empty(), "nothing runs before the release");
+    assert!(processes::is_alive(stopped), "a living shim is not killed by a daemon that starts");
+    kill_process(Pid::from_raw(stopped.cast_signed()).unwrap(), Signal::CONT).unwrap();
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    assert_eq!(repo.effects("effects").len(), 1, "{:?}", repo.effects("effects"));
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn the_runtime_directory_may_vanish() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let id = start(
+        &world,
+        &repo,
+        "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done; muleteer status --json > inner.json",
+    );
+    std::fs::remove_dir_all(world.runtime()).unwrap();
+    std::fs::create_dir(world.runtime()).unwrap();
+    daemon.kill_9();
+    let daemon = world.daemon();
+    assert_eq!(world.wait_for_state(&id, &["running"])["attempts"], 1);
+    repo.write("go", "");
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    let inner: Value = serde_json::from_str(&repo.read("inner.json")).unwrap();
+    assert_eq!(inner["daemon"]["running"], true, "the agent's own socket is bound anew at each start");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn stopping_the_daemon_keeps_its_agents() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let id = start(&world, &repo, "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done");
+    let said = world.muleteer(&["daemon", "stop"]).run().expect_code(0);
+    assert!(format!("{}{}", said.stdout, said.stderr).contains('h'), "how long the lease lasts: {said:?}");
+    daemon.ended();
+    assert!(processes::is_alive(shim(&world).pid));
+    let daemon = world.daemon();
+    repo.write("go", "");
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    world.finish(Some(daemon));
+}
+
+/// A torn or flipped spool, with every process dead, as after a power failure.
+#[test]
+fn a_damaged_spool_is_read_to_its_last_good_record() {
+    for damage in ["cut", "flip"] {
+        let world = World::new();
+        let repo = world.repo("repo");
+        let mut daemon = world.daemon();
+        let id = start(&world, &repo, "echo start >> effects; echo one; sleep 0.3; echo two; sleep 1000");
+        let printed = || world.muleteer(&["logs", &id, "--raw"]).ok().contains("two").then_some(());
+        wait_until("the output to be spooled", PATIENCE, printed);
+        daemon.kill_9();
+        assert!(processes::end_all(world.path()).is_empty());
+        let spool = world.state().join("agents").join(&id).join("spool");
+        let segment = std::fs::read_dir(&spool).unwrap().flatten().map(|entry| entry.path()).max().unwrap();
+        let mut bytes = std::fs::read(&segment).unwrap();
+        let at = bytes
+            .windows(3)
+            .rposition(|window| window == b"two")
+            .expect("the last line in the newest segment");
+        match damage {
+            "cut" => bytes.truncate(at + 1),
+            _ => bytes[at] ^= 0x10,
+        }
+        std::fs::write(&segment, &bytes).unwrap();
+        let daemon = world.daemon();
+        assert_eq!(world.wait_for_end(&id)["state"], "failed", "{damage}");
+        let raw = world.muleteer(&["logs", &id, "--raw"]).ok();
+        assert!(raw.contains("one") && !raw.contains("two"), "{damage}: {raw:?}");
+        world.finish(Some(daemon));
+    }
+}
+
+#[test]
+fn a_damaged_database_is_made_anew_or_named() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let id = world.spawn(&repo, "true", &["--wait"]).ok();
+    daemon.kill_9();
+    let database = world.state().join("muleteer.db");
+    let mut bytes = std::fs::read(&database).unwrap();
+    bytes.iter_mut().skip(100).step_by(7).for_each(|byte| *byte ^= 0x55);
+    std::fs::write(&database, bytes).unwrap();
+    let mut daemon = world.daemon_unready(&[]);
+    let answered = wait_until("the daemon to start or to refuse", PATIENCE, || {
+        let running = daemon.is_alive();
+        if running && world.status()["daemon"]["running"] != true { None } else { Some(running) }
+    });
+    if answered {
+        assert_eq!(world.dispatch(&id)["state"], "success", "the events are the truth, and the database follows");
+    } else {
+        assert_eq!(daemon.ended().code(), Some(3));
+        assert!(daemon.log().contains("muleteer.db"), "{}", daemon.log());
+    }
+}
+
+/// The pool dies and takes the whole fleet of actors with it; no agent notices.
+#[test]
+fn a_panic_of_the_pool_is_invisible_to_fifty_agents() {
+    const AGENTS: usize = 50;
+    let world = World::new();
+    world.configure(&format!("pool:\n  max_agents: {AGENTS}\n"));
+    let repo = world.repo("repo");
+    let daemon = world.daemon_with(&[("MULETEER_FAULT", "pool.look:60=panic")]);
+    let script = "echo \"start $$\" >> effects; while [ ! -e go ]; do sleep 0.5; done; echo end >> effects";
+    let ids: Vec<String> = (0..AGENTS).map(|_| world.spawn(&repo, script, &[]).ok()).collect();
+    wait_until("every agent to run", PATIENCE, || (repo.effects("effects").len() == AGENTS).then_some(()));
+    let is_restart = |event: &Value| {
+        event["event"] == "actor_restarted" && event["actor"].as_str().is_some_and(|name| name.contains("pool"))
+    };
+    let mut extra = vec![];
+    wait_until("the pool to panic", PATIENCE, || {
+        // Every further dispatch is one more thing for it to look at.
+        extra.push(world.spawn(&repo, "echo extra >> extras", &[]).ok());
+        world.events().iter().any(is_restart).then_some(())
+    });
+    assert!(daemon.is_alive());
+    let before = processes::shims(&world.processes()).len();
+    assert_eq!(before, AGENTS, "all of them live, and none twice");
+    repo.write("go", "");
+    for id in ids.iter().chain(&extra) {
+        let entry = world.wait_for_end(id);
+        assert_eq!((&entry["state"], &entry["attempts"]), (&"success".into(), &1.into()), "{entry}");
+    }
+    assert_eq!(repo.effects("effects").len(), 2 * AGENTS, "each once, to its end");
+    assert_eq!(repo.effects("extras").len(), extra.len());
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_torn_last_event_is_cut_and_a_bad_line_before_it_is_named() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let id = world.spawn(&repo, "true", &["--wait"]).ok();
+    daemon.kill_9();
+    let path = world.state().join("events.jsonl");
+    let whole = std::fs::read(&path).unwrap();
+
+    let torn = [&whole[..], b"{\"crc\":\"00000000\",\"v\":1,\"seq\":"].concat();
+    std::fs::write(&path, &torn).unwrap();
+    assert_eq!(world.dispatch(&id)["state"], "success", "a reader passes over a torn tail");
+    let mut daemon = world.daemon();
+    assert!(world.events().iter().any(|event| event["event"] == "log_recovered"));
+    daemon.kill_9();
+    events::check(&path);
+
+    let mut flipped = std::fs::read(&path).unwrap();
+    let middle = whole.len() / 2;
+    flipped[middle] ^= 1;
+    std::fs::write(&path, &flipped).unwrap();
+    let refused = world.muleteer(&["daemon", "--json"]).run().expect_code(3);
+    assert_eq!(refused.error_code(), "E_CORRUPT");
+    let error = &refused.json()["error"];
+    assert!(
+        error["file"].as_str().is_some_and(|file| file.ends_with("events.jsonl")) && error["line"].is_u64(),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(&path).unwrap(), flipped, "nothing was changed on the way to the error");
+}
