@@ -189,7 +189,7 @@ impl Drop for World {
         if std::thread::panicking() {
             let log = std::fs::read_to_string(self.path().join("daemon.log")).unwrap_or_default();
             let events = std::fs::read_to_string(self.state().join("events.jsonl")).unwrap_or_default();
-            eprintln!("--- the daemon's log\n{}\n--- the last events\n{}", last(&log, 40), last(&events, 40));
+            eprintln!("--- the daemon's log\n{}\n--- the last events\n{}", last(&log, 15), last(&events, 15));
         }
         let left = processes::end_all(self.path());
         if !left.is_empty() && !std::thread::panicking() {
@@ -201,11 +201,13 @@ impl Drop for World {
 
 fn last(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
-    all[all.len().saturating_sub(lines)..].join("\n")
+    let cut = |line: &&str| line.chars().take(300).collect::<String>();
+    all[all.len().saturating_sub(lines)..].iter().map(cut).collect::<Vec<_>>().join("\n")
 }
 
-/// Built once per test binary.
+/// Built once per test binary; a build that fails is not tried again by every test.
 fn binaries() -> &'static PathBuf {
-    static BINARIES: OnceLock<PathBuf> = OnceLock::new();
-    BINARIES.get_or_init(|| xtask::binaries::ensure().unwrap_or_else(|failure| panic!("no binaries: {failure}")))
+    static BINARIES: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let built = BINARIES.get_or_init(|| xtask::binaries::ensure().map_err(|failure| failure.to_string()));
+    built.as_ref().unwrap_or_else(|failure| panic!("no binaries: {failure}"))
 }

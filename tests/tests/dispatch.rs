@@ -219,7 +219,7 @@ fn without_a_daemon_reading_works_and_says_so() {
     assert_eq!(world.dispatch(&id)["state"], "success");
     assert!(world.muleteer(&["logs", &id, "--raw"]).ok().contains("working"));
     assert!(world.muleteer(&["journal", &id]).ok().contains("completed"));
-    assert!(world.muleteer(&["events"]).ok().contains("dispatch_finished"));
+    assert!(world.muleteer(&["events", "--json"]).ok().contains("dispatch_finished"));
     assert!(world.processes().is_empty(), "a verb that reads starts no daemon");
 }
 

@@ -15,7 +15,8 @@ pub enum ParseError {
 }
 
 /// Prints the events of `reader` as JSON lines (contract.md, "Streams for the monitors"). `t` counts
-/// from the first moment any line tells, and is 0 where a line tells none. Memory stays flat.
+/// from the first moment any line tells, never goes back, and is 0 where a line tells none. Memory
+/// stays flat.
 ///
 /// # Errors
 /// Only of reading and writing: no input is wrong.
@@ -60,6 +61,8 @@ struct Clock {
 impl Clock {
     fn put(&mut self, line: Line) -> Vec<Timed> {
         let told = line.told_at.map(|at| {
+            // A prompt that had to wait tells when it came, which is before what went before it.
+            let at = self.last.map_or(at, |last| last.max(at));
             self.last = Some(at);
             at - *self.first.get_or_insert(at)
         });
@@ -67,7 +70,7 @@ impl Clock {
         for timed in &mut events {
             if let Some(t) = told {
                 // To the millisecond: that is what a line tells.
-                timed.t = (t.max(0.0) * 1000.0).round() / 1000.0;
+                timed.t = (t * 1000.0).round() / 1000.0;
             }
             if let Some(now) = self.last {
                 settle(&mut timed.event, now);

@@ -19,7 +19,7 @@ pub fn free(limits: Pool, active: usize, waiting: usize) -> usize {
 
 /// The dispatches to start now: the longest-waiting queued ones, as many as there is room for.
 /// `waiting` is in order of arrival.
-pub fn admit<'a, T>(limits: Pool, active: usize, waiting: &'a [T]) -> &'a [T] {
+pub fn admit<T>(limits: Pool, active: usize, waiting: &[T]) -> &[T] {
     &waiting[..free(limits, active, waiting.len())]
 }
 
@@ -27,8 +27,7 @@ pub fn admit<'a, T>(limits: Pool, active: usize, waiting: &'a [T]) -> &'a [T] {
 /// on: a conversation in progress goes before new work.
 pub fn next(limits: Pool, fleet: &Fleet) -> Vec<DispatchId> {
     let active = fleet.iter().filter(|dispatch| dispatch.is_active()).count();
-    let waiting: Vec<_> =
-        fleet.iter().filter(|dispatch| !dispatch.is_active() && !dispatch.is_finished()).collect();
+    let waiting: Vec<_> = fleet.iter().filter(|dispatch| !dispatch.is_active() && !dispatch.is_finished()).collect();
     admit(limits, active, &waiting).iter().map(|dispatch| dispatch.id.clone()).collect()
 }
 

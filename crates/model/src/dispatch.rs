@@ -387,16 +387,16 @@ impl Dispatch {
         }
         for book in books {
             book.model.clone_from(model);
-            book.input += input;
-            book.output += output;
-            book.cache_read += cache_read;
-            book.cache_write += cache_write;
+            book.input = book.input.saturating_add(*input);
+            book.output = book.output.saturating_add(*output);
+            book.cache_read = book.cache_read.saturating_add(*cache_read);
+            book.cache_write = book.cache_write.saturating_add(*cache_write);
             book.cost_usd += cost_usd;
         }
         self.spend.cost_usd += cost_usd;
-        self.spend.input += input;
-        self.spend.output += output;
-        self.spend.cache_read += cache_read;
-        self.spend.cache_write += cache_write;
+        self.spend.input = self.spend.input.saturating_add(*input);
+        self.spend.output = self.spend.output.saturating_add(*output);
+        self.spend.cache_read = self.spend.cache_read.saturating_add(*cache_read);
+        self.spend.cache_write = self.spend.cache_write.saturating_add(*cache_write);
     }
 }

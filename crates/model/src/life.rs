@@ -307,7 +307,7 @@ fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
                 output: *output,
                 cache_read: *cache_read,
                 cache_write: *cache_write,
-                cost_usd: cost_usd.max(0.0),
+                cost_usd: money(*cost_usd),
                 cumulative: false,
             });
         }
@@ -392,7 +392,7 @@ fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
                 output: now.output.saturating_sub(before.output),
                 cache_read: now.cache_read.saturating_sub(before.cache_read),
                 cache_write: now.cache_write.saturating_sub(before.cache_write),
-                cost_usd: (now.cost_usd - before.cost_usd).max(0.0),
+                cost_usd: money(now.cost_usd - before.cost_usd),
                 cumulative: true,
             };
             (now.cost_usd > before.cost_usd || now.output > before.output || now.input > before.input).then_some(event)
@@ -407,12 +407,18 @@ fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
                 output: 0,
                 cache_read: 0,
                 cache_write: 0,
-                cost_usd: total - before,
+                cost_usd: money(total - before),
                 cumulative: true,
             });
         }
     }
     events
+}
+
+/// What an agent claims to have cost, kept to what can be added up: a claim beyond all sense must not
+/// make the books unreadable.
+fn money(usd: f64) -> f64 {
+    if usd.is_finite() { usd.clamp(0.0, 1e6) } else { 0.0 }
 }
 
 fn attempt_finished(attempt: u32, outcome: Outcome, reason: &str, counted: bool) -> Event {

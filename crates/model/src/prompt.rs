@@ -130,7 +130,8 @@ pub fn dispatch(task: &str, system: Option<&str>) -> String {
 
 /// Asks once more for the result, naming every fault of the last one.
 pub fn repair(faults: &[String]) -> String {
-    let mut text = String::from("Your work is not in question, only the form of its result. What you returned is not valid:\n\n");
+    let mut text =
+        String::from("Your work is not in question, only the form of its result. What you returned is not valid:\n\n");
     for fault in faults.iter().take(20) {
         let _ = writeln!(text, "- {fault}");
     }
@@ -198,7 +199,8 @@ mod tests {
 
     #[test]
     fn a_conversational_agent_is_told_less() {
-        let limits = Limits { budget_usd: None, max_turns: None, timeout_s: None, inactivity_timeout_s: 180, max_restarts: 3 };
+        let limits =
+            Limits { budget_usd: None, max_turns: None, timeout_s: None, inactivity_timeout_s: 180, max_restarts: 3 };
         let briefing = Briefing { worktree: None, body: "", ..briefing(&limits, ResultForm::None) };
         insta::assert_snapshot!(system_append(&briefing));
     }

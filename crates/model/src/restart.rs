@@ -166,7 +166,8 @@ pub fn agent_backoff_ms(id: &str, attempt: u32) -> u64 {
 
 /// A seed from a name, the same on every machine and in every version (FNV-1a).
 pub fn seed(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    name.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Spreads a seed over all 64 bits (the finaliser of SplitMix64).

@@ -18,6 +18,8 @@
 //! Unknown keys are errors, except in `.claude/agents/*.md`, which belong to another program: what is
 //! of use there is taken, the rest passed over.
 
+#![allow(clippy::result_large_err, reason = "a faulty file is reported once, and then nothing runs")]
+
 use crate::config::{BackendChoice, ConfigError, NotFound, Place, decode, yaml};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -183,7 +185,9 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
     };
     let name = front.name.unwrap_or_else(|| stem(&source.file));
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let named = (1..=64).contains(&name.len()) && name.chars().all(plain) && name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    let named = (1..=64).contains(&name.len())
+        && name.chars().all(plain)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if !named {
         // It becomes part of file names, branches and journals.
         let message = format!("`{}` is not a name for a role", name.chars().take(80).collect::<String>());
@@ -247,7 +251,10 @@ impl<'de> Deserialize<'de> for Tools {
 
 fn words(text: &str) -> Vec<String> {
     let text = text.trim().trim_start_matches('[').trim_end_matches(']');
-    text.split(',').map(|word| word.trim().to_string()).filter(|word| !word.is_empty()).collect()
+    text.split(',')
+        .map(|word| word.trim().to_string())
+        .filter(|word| !word.is_empty())
+        .collect()
 }
 
 /// The front matter, padded so that its line numbers are the file's, and the body. A file without
@@ -301,7 +308,9 @@ fn stem(file: &str) -> String {
 }
 
 fn place_of(text: &str, key: &str) -> Option<Place> {
-    let at = text.lines().position(|line| line.starts_with(key) && line[key.len()..].trim_start().starts_with(':'))?;
+    let at = text
+        .lines()
+        .position(|line| line.starts_with(key) && line[key.len()..].trim_start().starts_with(':'))?;
     Some(Place { line: at as u32 + 1, column: 1 })
 }
 

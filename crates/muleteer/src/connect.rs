@@ -44,10 +44,12 @@ impl Context {
     /// # Errors
     /// When something is there, and is of no use.
     pub async fn connect_if_running(&self) -> Result<Option<Client>, Failure> {
-        match self.connect().await {
+        let patience = if self.is_agent { AGENT_PATIENCE } else { Duration::ZERO };
+        match self.dial_within(patience).await {
             Ok(client) => Ok(Some(client)),
-            Err(failure) if failure.code() == "E_NO_DAEMON" => Ok(None),
-            Err(failure) => Err(failure),
+            // One that died while it greeted us is none either.
+            Err(error) if error.is_lost() => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -28,27 +28,46 @@ impl From<Exit> for ExitCode {
 /// not here (of a newer daemon) exits as [`Exit::Failed`].
 pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_USAGE", Exit::BadInput, "the command line is wrong"),
+    ("E_BAD_INPUT", Exit::BadInput, "an id, key or name in a request has a form that is not accepted"),
     ("E_CONFIG_INVALID", Exit::BadInput, "a configuration file or role is wrong; file, line and column say where"),
     ("E_PROMPT_MISSING", Exit::BadInput, "there is no prompt, or it is empty"),
     ("E_PROMPT_TOO_LONG", Exit::BadInput, "a prompt is over 8 MiB"),
     ("E_PROJECT_NOT_FOUND", Exit::BadInput, "the project is neither a directory nor a configured name"),
-    ("E_ROLE_NOT_FOUND", Exit::BadInput, "no role has this name"),
-    ("E_NOT_FOUND", Exit::BadInput, "no dispatch has this id, or a named file is not there"),
+    ("E_NOT_A_REPOSITORY", Exit::BadInput, "a worktree is wanted of a project that is in no git repository"),
+    ("E_ROLE_UNKNOWN", Exit::BadInput, "no role has this name"),
+    ("E_NOT_FOUND", Exit::BadInput, "no dispatch has this id, or a named file or key is not there"),
     ("E_AMBIGUOUS", Exit::BadInput, "more than one dispatch begins with this id"),
-    ("E_BAD_REQUEST", Exit::BadInput, "the daemon does not take this request"),
     ("E_ID_TAKEN", Exit::BadInput, "a dispatch with this id and other content exists"),
-    ("E_BACKEND_UNAVAILABLE", Exit::BadInput, "the agent's program is not there"),
+    ("E_BACKEND_UNAVAILABLE", Exit::BadInput, "the agent's program is not there, or no backend has this name"),
+    ("E_UNSUPPORTED", Exit::BadInput, "the dispatch's backend cannot do this"),
+    ("E_TOO_DEEP", Exit::BadInput, "an agent's dispatch would nest deeper than pool.max_depth"),
     ("E_NO_DAEMON", Exit::Precondition, "no daemon answers, and none may be started"),
-    ("E_DAEMON_START", Exit::Precondition, "a daemon could not be started; the message holds the end of its log"),
+    ("E_DAEMON_START", Exit::Precondition, "a daemon could not start or go on; the message says why"),
     ("E_ALREADY_RUNNING", Exit::Precondition, "another daemon has this state directory"),
-    ("E_LOCKED", Exit::Precondition, "something else holds a lock"),
+    ("E_NOT_PRIVATE", Exit::Precondition, "others may enter the directory of the sockets"),
     ("E_FORBIDDEN", Exit::Precondition, "this peer may not do that"),
-    ("E_VERSION", Exit::Precondition, "client and daemon share no protocol version"),
-    ("E_STOPPING", Exit::Precondition, "the daemon is on its way out"),
-    ("E_DISK_FULL", Exit::Precondition, "nothing can be made durable"),
-    ("E_CORRUPT", Exit::Precondition, "a file of the state directory is damaged; the message says which and where"),
+    ("E_PROTOCOL_VERSION", Exit::Precondition, "client and daemon share no version of the protocol"),
+    ("E_UNKNOWN_VERB", Exit::Precondition, "the daemon is older than the client and does not know the request"),
+    ("E_BUSY", Exit::Precondition, "the daemon could not do it in time; try again"),
+    ("E_EVENTS_CORRUPT", Exit::Precondition, "a line of events.jsonl is damaged"),
+    ("E_EVENTS_GAP", Exit::Precondition, "a line of events.jsonl is missing"),
+    ("E_EVENTS_SHORT", Exit::Precondition, "events.jsonl ends before what was known to be durable"),
+    ("E_EVENTS_UNKNOWN", Exit::Precondition, "events.jsonl holds an event that this version must know and does not"),
+    ("E_EVENTS_VERSION", Exit::Precondition, "events.jsonl was written by a newer version"),
+    ("E_EVENTS_FULL", Exit::Precondition, "there is no room to append an event"),
+    ("E_DB_AHEAD", Exit::Precondition, "the database holds more than the events say"),
+    ("E_DB_GAP", Exit::Precondition, "the database misses events"),
+    ("E_DB_VERSION", Exit::Precondition, "the database was written by a newer version"),
+    ("E_DB_CORRUPT", Exit::Precondition, "the database is damaged; it can be deleted, and is made again"),
+    ("E_DB_FULL", Exit::Precondition, "there is no room for the database"),
+    ("E_EVENTS_POISONED", Exit::Failed, "an fsync failed: the daemon ends, and the next one reads the file again"),
+    ("E_EVENT_REFUSED", Exit::Failed, "an event could not be written as it could not be read back: a bug"),
+    ("E_DB", Exit::Failed, "the database refused"),
+    ("E_STORE_IO", Exit::Failed, "a file of the state directory cannot be read or written"),
+    ("E_SPOOL_DAMAGED", Exit::Failed, "an agent's spool cannot be read on"),
     ("E_CONNECTION_LOST", Exit::Failed, "the daemon went away, again and again, before it answered"),
     ("E_PROTOCOL", Exit::Failed, "the peer does not speak our protocol"),
+    ("E_CANCELLED", Exit::Failed, "the request was cancelled"),
     ("E_IO", Exit::Failed, "a file or stream failed"),
     ("E_INTERNAL", Exit::Failed, "a bug"),
 ];
@@ -87,7 +106,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), CODES.len());
-        assert_eq!(of_code("E_FROM_THE_FUTURE"), Exit::Failed);
+        assert_eq!(of_code("E_NEWER"), Exit::Failed);
         assert_eq!(of_code("E_NO_DAEMON") as u8, 3);
     }
 }

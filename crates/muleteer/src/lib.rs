@@ -22,6 +22,7 @@ pub mod live_fleet;
 pub mod offline;
 pub mod on_demand;
 pub mod output;
+pub mod rehearse;
 pub mod render;
 pub mod settings;
 pub mod spool_lines;

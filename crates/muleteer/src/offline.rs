@@ -11,7 +11,6 @@ use muleteer_protocol::v1::{DaemonStatus, DispatchStatus, StatusReport};
 use muleteer_store::StoreError;
 use muleteer_store::events::fold_fleet;
 use muleteer_supervisor::view;
-use std::path::Path;
 
 /// Tells a person what they are looking at.
 pub fn say_so(context: &Context) {

@@ -63,6 +63,9 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
     }
 }
 
+// Not `muleteer_process`'s way of starting: that holds an agent until it is recorded, and a daemon is
+// nobody's child. What it would close and leave, the daemon closes and leaves itself.
+#[allow(clippy::disallowed_methods)]
 fn launch(context: &Context, log: File) -> io::Result<std::process::Child> {
     let mut command = std::process::Command::new(own_program());
     command.args(["daemon", "--on-demand"]);

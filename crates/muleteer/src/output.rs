@@ -82,7 +82,7 @@ impl Output {
         self.choice(&io::stderr()) != ColorChoice::Never
     }
 
-    fn choice(&self, raw: &dyn anstream::stream::RawStream) -> ColorChoice {
+    fn choice<S: anstream::stream::RawStream>(&self, raw: &S) -> ColorChoice {
         match self.color {
             Color::Auto => AutoStream::choice(raw),
             Color::Always => ColorChoice::AlwaysAnsi,

@@ -2,7 +2,8 @@
 //!
 //! `MULETEER_FAULT=<name>[:<nth>][=kill|panic|stop]`: at the nth (default first) passing of the
 //! point the process is sent SIGKILL, panics, or is sent SIGSTOP. Every name stands in [`POINTS`], so
-//! `cargo xtask crash` can try each.
+//! `cargo xtask crash` can try each. With `MULETEER_FAULT_ONCE=<file>` only the first process that can
+//! create the file is hit, so that the successor of a killed shim is not killed in turn.
 
 /// Every named point, in the order of a dispatch's life.
 pub const POINTS: &[&str] = &[
@@ -73,6 +74,11 @@ mod armed {
         debug_assert!(super::POINTS.contains(&name), "fault point {name} is not listed");
         let Some(fault) = fault().filter(|fault| fault.name == name) else { return };
         if fault.passed.fetch_add(1, Ordering::SeqCst) + 1 != fault.nth {
+            return;
+        }
+        if let Some(once) = std::env::var_os("MULETEER_FAULT_ONCE")
+            && std::fs::OpenOptions::new().write(true).create_new(true).open(once).is_err()
+        {
             return;
         }
         use rustix::process::{Signal, getpid, kill_process};

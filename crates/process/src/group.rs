@@ -80,9 +80,9 @@ pub fn by_nonce(nonce: &str) -> Vec<u32> {
 
 fn carries(pid: u32, nonce: &str) -> bool {
     let Some(environ) = host().environ(pid) else { return false };
-    environ
-        .split(|&byte| byte == 0)
-        .any(|entry| entry.strip_prefix(NONCE_VAR.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) == Some(nonce.as_bytes()))
+    environ.split(|&byte| byte == 0).any(|entry| {
+        entry.strip_prefix(NONCE_VAR.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) == Some(nonce.as_bytes())
+    })
 }
 
 /// Every process below `root`, zombies included, nearest first.

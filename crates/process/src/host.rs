@@ -26,6 +26,8 @@ pub struct Stat {
     pub start_time: u64,
     /// Ended, and only waits to be reaped: as good as dead.
     pub zombie: bool,
+    /// Its first thread has ended, which looks like a zombie; other threads go on.
+    pub leader_gone: bool,
     /// Resident memory in bytes; 0 if not known.
     pub rss: u64,
 }

@@ -211,7 +211,10 @@ fn parent_of(id: ProcessId) -> Option<u32> {
 }
 
 pub(crate) fn raw(pid: u32) -> io::Result<Pid> {
-    i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 pub(crate) fn signal(signo: i32) -> io::Result<Signal> {
@@ -226,11 +229,10 @@ fn gone(error: io::Error) -> io::Error {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use std::process::{Command, Stdio};
 
     #[test]
     fn a_child_is_pinned_signalled_and_dead_as_a_zombie() {
-        let mut child = Command::new("sleep").arg("60").env(NONCE_VAR, "n1").stdin(Stdio::null()).spawn().unwrap();
+        let mut child = crate::command::helper("sleep").arg("60").env(NONCE_VAR, "n1").spawn().unwrap();
         let pinned = Pinned::open(child.id()).unwrap();
         assert!(pinned.id().is_alive());
         assert!(!pinned.wait(Duration::from_millis(1)));

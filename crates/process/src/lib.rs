@@ -8,6 +8,7 @@
 
 pub mod cgroup;
 pub mod clock;
+pub mod command;
 pub mod fault;
 pub mod group;
 pub mod host;

@@ -4,7 +4,7 @@
 
 use rustix::pipe::PipeFlags;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 static PIPE: AtomicI32 = AtomicI32::new(-1);

@@ -61,7 +61,10 @@ pub enum ExecStatus {
     Pending,
     /// Exec succeeded, or the child died before it could fail.
     Passed,
-    Failed { errno: i32, stage: Stage },
+    Failed {
+        errno: i32,
+        stage: Stage,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! to the same value for ever, and no input makes decoding panic.
 
 use muleteer_protocol::shim::v1::{
-    AgentState, Decoded, DecodeError, FromShim, MAX_BODY, MAX_HELLO_BODY, Outcome, RefusedCode, ToShim,
+    AgentState, DecodeError, Decoded, FromShim, MAX_BODY, MAX_HELLO_BODY, Outcome, RefusedCode, ToShim,
 };
 use proptest::prelude::*;
 use std::path::PathBuf;
@@ -63,7 +63,9 @@ fn from_shim() -> Vec<(&'static str, FromShim)> {
 
 /// The stored bytes of a frame; written once when absent, never changed after.
 fn sample(name: &str, encoded: &[u8]) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("samples/shim-v1").join(format!("{name}.bin"));
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("samples/shim-v1")
+        .join(format!("{name}.bin"));
     if !path.exists() && std::env::var_os("MULETEER_BLESS").is_some() {
         std::fs::write(&path, encoded).unwrap();
     }
@@ -113,6 +115,8 @@ fn a_frame_over_the_limit_is_refused_on_its_header() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         let _ = ToShim::decode(&bytes, MAX_BODY);

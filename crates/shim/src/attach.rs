@@ -93,8 +93,8 @@ impl Client {
     pub fn receive(&mut self, limit: Duration) -> io::Result<FromShim> {
         let deadline = awake() + limit;
         loop {
-            let decoded = FromShim::decode(&self.buffer)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let decoded =
+                FromShim::decode(&self.buffer).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             if let Some(decoded) = decoded {
                 self.buffer.drain(..decoded.used);
                 return Ok(decoded.frame);

@@ -55,7 +55,8 @@ pub fn read(dir: &Path) -> Result<Option<Meta>, MetaError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(MetaError::Read { path, source }),
     };
-    let meta: Meta = serde_json::from_slice(&bytes).map_err(|source| MetaError::Parse { path: path.clone(), source })?;
+    let meta: Meta =
+        serde_json::from_slice(&bytes).map_err(|source| MetaError::Parse { path: path.clone(), source })?;
     if meta.v > VERSION {
         return Err(MetaError::Version { path, found: meta.v });
     }

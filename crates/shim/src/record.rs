@@ -139,12 +139,11 @@ pub enum SegmentHead {
 
 pub fn read_segment_header(bytes: &[u8; SEGMENT_HEADER]) -> SegmentHead {
     let version = u16::from_le_bytes([bytes[4], bytes[5]]);
-    if bytes[..4] != MAGIC {
+    // This header's layout is the same in every version, so a damaged one can be told from a newer.
+    if bytes[..4] != MAGIC || u32_at(bytes, 24) != crc32c::crc32c(&bytes[..24]) {
         SegmentHead::Damaged
     } else if version > VERSION {
         SegmentHead::Newer(version)
-    } else if u32_at(bytes, 24) != crc32c::crc32c(&bytes[..24]) {
-        SegmentHead::Damaged
     } else {
         SegmentHead::Good(Cursor { epoch: u32_at(bytes, 8), offset: u64_at(bytes, 16) })
     }
@@ -166,9 +165,15 @@ pub fn parse_segment_name(name: &str) -> Option<Cursor> {
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes)
+    bytes
+        .get(at..at + 4)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map_or(0, u32::from_le_bytes)
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
+    bytes
+        .get(at..at + 8)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map_or(0, u64::from_le_bytes)
 }

@@ -85,12 +85,22 @@ enum Phase {
     Starting(Released),
     Running,
     /// Stdin was closed because no daemon renewed the lease; a CLI may finish its turn.
-    Letting { term_at: Duration },
-    Terminating { kill_at: Duration },
-    Killing { give_up_at: Duration },
+    Letting {
+        term_at: Duration,
+    },
+    Terminating {
+        kill_at: Duration,
+    },
+    Killing {
+        give_up_at: Duration,
+    },
     /// The agent's own end is recorded; what it left behind was asked to end.
-    Clearing { kill_at: Duration },
-    ClearKilling { give_up_at: Duration },
+    Clearing {
+        kill_at: Duration,
+    },
+    ClearKilling {
+        give_up_at: Duration,
+    },
     /// `ended` is written, or waits for room.
     Gone,
 }
@@ -122,7 +132,6 @@ struct Shim {
     sample_at: Option<Duration>,
     scan_at: Option<Duration>,
     suspend: SuspendWatch,
-    nudged: crate::record::Cursor,
     nudged_at: Duration,
 }
 
@@ -212,7 +221,6 @@ impl Shim {
             sample_at: sampled.then(|| now + Duration::from_millis(launch.timing.sample_ms)),
             scan_at: None,
             suspend: SuspendWatch::new(),
-            nudged: writer.cursor(),
             nudged_at: Duration::ZERO,
             writer,
             _lock: lock,
@@ -393,11 +401,7 @@ fn hold(launch: &Launch, umask: u32) -> io::Result<(Held, Output, stdin::Stdin)>
 
 fn containment(cgroup: bool, subreaper: bool) -> String {
     let abilities = host().abilities();
-    let parts = [
-        (cgroup, "cgroup"),
-        (abilities.parent_death_signal, "pdeathsig"),
-        (subreaper, "subreaper"),
-        (true, "sweep"),
-    ];
+    let parts =
+        [(cgroup, "cgroup"), (abilities.parent_death_signal, "pdeathsig"), (subreaper, "subreaper"), (true, "sweep")];
     parts.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect::<Vec<_>>().join("+")
 }

@@ -1,6 +1,7 @@
 //! The daemon's side of starting a shim. Blocking, but short: file writes and one spawn.
 
 use crate::launch::{Launch, write_private};
+use muleteer_process::command::helper;
 use muleteer_process::lock::LockGuard;
 use std::ffi::OsString;
 use std::fs::File;
@@ -47,9 +48,9 @@ impl ShimProgram {
 
     fn command(&self) -> Command {
         let mut command = if cfg!(target_os = "linux") {
-            Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+            helper(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
         } else {
-            Command::new(&self.path)
+            helper(&self.path)
         };
         command.arg0("muleteer-shim").args(&self.words);
         command
@@ -79,7 +80,8 @@ pub fn prepare(agent_dir: &Path, launch: &Launch) -> io::Result<()> {
 /// The 128-bit key of this agent's shims. `InvalidData` if the file has another length.
 pub fn read_key(agent_dir: &Path) -> io::Result<[u8; 16]> {
     let key = std::fs::read(agent_dir.join("key"))?;
-    key.try_into().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "agents/<id>/key is not 16 bytes"))
+    key.try_into()
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "agents/<id>/key is not 16 bytes"))
 }
 
 /// Starts the shim of a prepared launch and gives it `lock`, the guard of `agents/<id>/lock`.
@@ -100,7 +102,15 @@ pub fn launch(agent_dir: &Path, program: &ShimProgram, lock: &LockGuard, epoch: 
     }
     command.env_clear();
     // The nonce: if this daemon is itself something an agent started, its shims are found with it.
-    for name in ["PATH", "HOME", "MULETEER_FAULT", "RUST_BACKTRACE", "MULETEER_NONCE", "LLVM_PROFILE_FILE"] {
+    for name in [
+        "PATH",
+        "HOME",
+        "MULETEER_FAULT",
+        "MULETEER_FAULT_ONCE",
+        "RUST_BACKTRACE",
+        "MULETEER_NONCE",
+        "LLVM_PROFILE_FILE",
+    ] {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
         }

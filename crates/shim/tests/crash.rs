@@ -95,7 +95,8 @@ fn a_cgroup_holds_even_what_hides_its_environment() {
     } else {
         // Nothing else could have found it, and nobody claims that.
         eprintln!("no cgroup can be made here: {}", meta.containment);
-        let _ = muleteer_process::identity::Pinned::open_exact(grandchild).and_then(|pinned| pinned.signal(libc::SIGKILL));
+        let _ =
+            muleteer_process::identity::Pinned::open_exact(grandchild).and_then(|pinned| pinned.signal(libc::SIGKILL));
     }
 }
 

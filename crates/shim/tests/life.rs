@@ -36,7 +36,10 @@ fn a_program_that_cannot_be_started_is_no_exit() {
         let mut agent = Agent::new(argv);
         agent.start().gone();
         let controls = agent.controls();
-        assert!(controls.iter().any(|c| matches!(c, Control::StartFailed { errno, .. } if *errno != 0)), "{controls:?}");
+        assert!(
+            controls.iter().any(|c| matches!(c, Control::StartFailed { errno, .. } if *errno != 0)),
+            "{controls:?}"
+        );
         assert!(!controls.iter().any(|c| matches!(c, Control::Exited { .. })), "{controls:?}");
         assert_eq!(controls.last(), Some(&Control::Ended { survivors: 0 }));
     }
@@ -97,7 +100,11 @@ fn prompts_go_in_and_answers_come_out() {
     std::fs::write(agent.root.path().join("stop"), "").unwrap();
     agent.gone();
     assert_eq!(agent.stdout(), "first\nsecond\n");
-    let written = agent.controls().iter().filter(|c| matches!(c, Control::StdinWritten { ok: true, .. })).count();
+    let written = agent
+        .controls()
+        .iter()
+        .filter(|c| matches!(c, Control::StdinWritten { ok: true, .. }))
+        .count();
     assert_eq!(written, 2);
 }
 
@@ -110,7 +117,9 @@ fn a_prompt_of_megabytes_does_not_stop_the_loop() {
     client.send(&write(1, &big, false)).unwrap();
     // The agent reads nothing yet beyond a line that never ends; the shim still answers.
     client.send(&ToShim::Query).unwrap();
-    client.receive_until(PATIENCE, |frame| matches!(frame, FromShim::Status { .. }).then_some(())).unwrap();
+    client
+        .receive_until(PATIENCE, |frame| matches!(frame, FromShim::Status { .. }).then_some(()))
+        .unwrap();
     client.send(&write(2, &format!("\n{big}"), true)).unwrap();
     wait_for("both to be taken", || {
         client.send(&write(2, &format!("\n{big}"), true)).unwrap();
@@ -184,7 +193,9 @@ fn a_wrong_key_and_garbage_end_only_their_connection() {
     let strangers: Vec<_> = (0..20).map(|_| Client::connect_silently(&agent.dir(), 1).unwrap()).collect();
     let mut second = agent.attached();
     second.send(&ToShim::Query).unwrap();
-    second.receive_until(PATIENCE, |frame| matches!(frame, FromShim::Status { .. }).then_some(())).unwrap();
+    second
+        .receive_until(PATIENCE, |frame| matches!(frame, FromShim::Status { .. }).then_some(()))
+        .unwrap();
     drop(strangers);
     good.send(&write(1, "still here\n", true)).unwrap();
     agent.gone();
@@ -198,8 +209,7 @@ fn terminate_ends_a_grandchild_that_fled_and_ignores_term() {
     let mut agent = Agent::script(script);
     agent.start();
     let file = agent.root.path().join("grandchild");
-    let grandchild: u32 =
-        wait_for("the grandchild", || std::fs::read_to_string(&file).ok()?.trim().parse().ok());
+    let grandchild: u32 = wait_for("the grandchild", || std::fs::read_to_string(&file).ok()?.trim().parse().ok());
     let grandchild = ProcessId::of(grandchild).unwrap();
     let mut client = agent.attached();
     client.send(&ToShim::Terminate { idem: [1; 16], grace_ms: 100 }).unwrap();
@@ -260,7 +270,8 @@ fn the_lease_ends_one_that_does_not_and_heartbeats_renew_it() {
 
 #[test]
 fn limits_are_kept_without_any_daemon() {
-    let cases: [(&str, fn(&mut Agent)); 3] = [
+    type Limit = fn(&mut Agent);
+    let cases: [(&str, Limit); 3] = [
         ("sleep 60", |agent| agent.launch.limits.deadline_ms = 200),
         ("for i in 1 2 3 4 5 6; do sleep 60 & done; wait", |agent| agent.launch.limits.max_procs = 3),
         ("x=$(head -c 60000000 /dev/zero | tr '\\0' x); sleep 60", |agent| {
@@ -304,7 +315,10 @@ fn an_agent_cannot_command_its_own_shim() {
     let mut agent = Agent::script("true");
     let own = std::env::current_exe().unwrap();
     agent.launch.argv = vec![own.display().to_string(), "--exact".into(), "as_an_agent".into(), "--nocapture".into()];
-    agent.launch.env.push(("MULETEER_TEST_AGENT_DIR".into(), agent.dir().display().to_string()));
+    agent
+        .launch
+        .env
+        .push(("MULETEER_TEST_AGENT_DIR".into(), agent.dir().display().to_string()));
     agent.start().gone();
     assert!(agent.stdout().contains("answer: Ok(Refused { code: BadPeer"), "{}", agent.stdout());
 }

@@ -12,6 +12,7 @@ use muleteer_model::fleet::Fleet;
 use muleteer_process::{identity, lock};
 use muleteer_shim::start::ShimProgram;
 use muleteer_store::StoreError;
+use muleteer_store::db::Projection;
 use muleteer_store::events::EventLog;
 use ractor::Actor;
 use serde::{Deserialize, Serialize};
@@ -117,7 +118,9 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
 /// Reads every event, cuts a torn tail back, and begins a new generation.
 fn recover(paths: &Paths, note: &Note) -> Result<(Fleet, u64), StartError> {
     let mut fleet = Fleet::default();
-    let (mut log, recovery) = EventLog::open(&paths.events(), 0, |record| fleet.apply(&record))?;
+    // What the projection has applied was durable: a log that ends before it has lost something.
+    let applied = Projection::open(&paths.database())?.0.applied_seq();
+    let (mut log, recovery) = EventLog::open(&paths.events(), applied, |record| fleet.apply(&record))?;
     let generation = fleet.generation + 1;
     let mut events = Vec::new();
     if recovery.cut_bytes > 0 {

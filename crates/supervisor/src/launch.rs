@@ -178,7 +178,10 @@ fn launch_of(daemon: &Daemon, dispatch: &Dispatch, saved: &Saved, epoch: u32, re
         set(&mut env, "TRACEPARENT", trace);
     }
     for file in &line.files {
-        muleteer_store::atomic::write_atomic(&file.path, file.contents.as_bytes(), 0o600).map_err(|error| error.to_string())?;
+        if let Some(folder) = file.path.parent() {
+            muleteer_store::atomic::create_dir_durable(folder, 0o700).map_err(|error| chain(&error))?;
+        }
+        muleteer_store::atomic::write_atomic(&file.path, file.contents.as_bytes(), 0o600).map_err(|error| chain(&error))?;
     }
     let mut launch = Launch::new(epoch, daemon.generation, random_key(), line.argv, cwd.into());
     launch.env = env;
@@ -186,6 +189,18 @@ fn launch_of(daemon: &Daemon, dispatch: &Dispatch, saved: &Saved, epoch: u32, re
     launch.limits.deadline_ms = created.limits.timeout_s.unwrap_or(0).saturating_mul(1000);
     debug_assert!(matches!(line.stdin, StdinMode::Open | StdinMode::CloseAfterPrompt));
     Ok(launch)
+}
+
+/// An error with everything that caused it, on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }
 
 fn set(env: &mut Vec<(String, String)>, name: &str, value: &str) {

@@ -30,6 +30,11 @@ pub enum LedgerError {
     Full,
     #[error("the ledger cannot write: {0}")]
     Broken(String),
+    #[error("event `{id}` cannot be written: {why}")]
+    Refused { id: String, why: String },
+    /// Somebody else's entry spoilt the group: append again.
+    #[error("append again")]
+    Again,
 }
 
 #[derive(Debug)]
@@ -147,11 +152,23 @@ impl Writer {
                     tracing::error!("fsync failed: the daemon ends, so that the next start recovers");
                     std::process::exit(1);
                 }
+                // One entry that cannot be written must not take its neighbours' batches with it: its
+                // owner is told, the others append again, under the same ids.
+                Err(AppendError::Refused { id, why, .. }) => {
+                    tracing::error!(%id, %why, "an event cannot be written");
+                    let error = LedgerError::Refused { id: id.clone(), why };
+                    let guilty = |entries: &[Entry]| entries.iter().any(|entry| entry.id == id);
+                    let mut rest = entries.into_iter().skip(noted);
+                    for (job, share) in group.into_iter().zip(shares) {
+                        let share: Vec<_> = rest.by_ref().take(share).collect();
+                        let error = if guilty(&share) { error.clone() } else { LedgerError::Again };
+                        let _ = job.reply.map(|reply| reply.send(Err(error)));
+                    }
+                }
                 Err(AppendError::Full { .. }) => {
                     tracing::error!(noted, "the disk is full");
                     refuse(group, &LedgerError::Full);
                 }
-                Err(error) => refuse(group, &LedgerError::Broken(error.to_string())),
             }
         }
         Ok(())
@@ -183,6 +200,7 @@ pub async fn append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Record>,
                 Ok(ractor::rpc::CallResult::Success(Err(LedgerError::Full))) => {
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
+                Ok(ractor::rpc::CallResult::Success(Err(LedgerError::Again))) => {}
                 Ok(ractor::rpc::CallResult::Success(outcome)) => return outcome,
                 _ => {}
             }

@@ -10,10 +10,15 @@ use serde_json::Value;
 pub(super) fn read(value: &Value) -> TurnResult {
     let ok = value.get("is_error").and_then(Value::as_bool) == Some(false);
     let status = value.get("api_error_status").and_then(Value::as_u64).and_then(|s| u16::try_from(s).ok());
-    let said = said(value);
+    let mut said = said(value);
+    let error = (!ok).then(|| error(value, status, said.as_deref().unwrap_or_default()));
+    if error == Some(TurnError::Interrupted) {
+        // What the CLI says then is about its own insides.
+        said = None;
+    }
     TurnResult {
         ok,
-        error: (!ok).then(|| error(value, status, said.as_deref().unwrap_or_default())),
+        error,
         status,
         cost_usd: value.get("total_cost_usd").and_then(Value::as_f64),
         session_id: value.get("session_id").and_then(Value::as_str).map(str::to_string),

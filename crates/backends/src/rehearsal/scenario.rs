@@ -35,8 +35,8 @@ pub struct Scenario {
     pub vars: BTreeMap<String, String>,
     /// A prompt takes the first turn not yet taken whose `when` holds.
     pub turns: Vec<Turn>,
-    /// What is done for a prompt that no turn is left for.
-    #[serde(default)]
+    /// What is done for a prompt that no turn is left for; unless given, a result that says so.
+    #[serde(default = "nothing_more")]
     pub otherwise: Vec<Step>,
 }
 
@@ -265,6 +265,17 @@ pub struct Fail {
 
 fn yes() -> bool {
     true
+}
+
+fn nothing_more() -> Vec<Step> {
+    vec![Step::Result(ResultDoc {
+        status: ResultStatus::Success,
+        summary: "There is nothing more in this scenario.".to_string(),
+        changes: vec![],
+        issues: vec![],
+        questions: vec![],
+        pr_url: None,
+    })]
 }
 
 fn flood_line() -> Size {

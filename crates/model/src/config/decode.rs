@@ -39,7 +39,7 @@ pub(crate) fn decode<T: de::DeserializeOwned>(
             Ok(_) => return Err(errors),
             Err(fault) => {
                 let removed = remove(&mut root, &fault.path);
-                let place = fault.place;
+                let place = fault.place.or(root.place);
                 // What is now missing may be what was just left out, misspelt.
                 if !left_out.iter().any(|path| path.starts_with(&fault.path)) {
                     left_out.push(fault.path.clone());
@@ -214,7 +214,12 @@ impl<'a> Tree<'a> {
     }
 
     /// `pool:` with nothing below it, all of it commented out, is an empty mapping.
-    fn map<'de, V: Visitor<'de>>(self, entries: &[Entry], known: Option<&'static [&'static str]>, visitor: V) -> Result<V::Value, Fault> {
+    fn map<'de, V: Visitor<'de>>(
+        self,
+        entries: &[Entry],
+        known: Option<&'static [&'static str]>,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
         if entries.is_empty() {
             self.note(Value::Object(serde_json::Map::new()));
         }
@@ -360,7 +365,8 @@ impl<'de> MapAccess<'de> for Entries<'_> {
         let mut path = self.tree.path.to_vec();
         path.push(key);
         let below = Tree { node: &entry.value, path: &path, leaves: self.tree.leaves };
-        seed.deserialize(below).map_err(|fault| fault.below(&entry.key, entry.value.place.or(entry.key_place)))
+        seed.deserialize(below)
+            .map_err(|fault| fault.below(&entry.key, entry.value.place.or(entry.key_place)))
     }
 }
 

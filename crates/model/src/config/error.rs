@@ -36,15 +36,7 @@ const SNIPPET_CHARS: usize = 120;
 
 impl ConfigError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self {
-            code: CODE,
-            message: message.into(),
-            file: None,
-            line: None,
-            column: None,
-            snippet: None,
-            hint: None,
-        }
+        Self { code: CODE, message: message.into(), file: None, line: None, column: None, snippet: None, hint: None }
     }
 
     pub(crate) fn with_hint(mut self, hint: Option<String>) -> Self {
@@ -137,7 +129,11 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 
 fn fold(name: &str) -> String {
     // An unbounded name would make the distance quadratic in what a file holds.
-    name.chars().filter(|c| !matches!(c, '_' | '-')).take(64).flat_map(char::to_lowercase).collect()
+    name.chars()
+        .filter(|c| !matches!(c, '_' | '-'))
+        .take(64)
+        .flat_map(char::to_lowercase)
+        .collect()
 }
 
 /// At most a dozen names, comma-separated.

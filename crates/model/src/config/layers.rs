@@ -36,9 +36,8 @@ pub(super) fn load(sources: &[Source], env: &[(String, String)]) -> Result<Confi
         return Err(errors);
     }
     complete_categories(&mut leaves);
-    let settings: Settings = serde_json::from_value(tree(&leaves)).map_err(|error| {
-        vec![ConfigError::new(format!("the layers do not fit together: {error}"))]
-    })?;
+    let settings: Settings = serde_json::from_value(tree(&leaves))
+        .map_err(|error| vec![ConfigError::new(format!("the layers do not fit together: {error}"))])?;
     let faults: Vec<_> = faults(&settings).into_iter().map(|fault| fault.locate(&leaves, &sources)).collect();
     if !faults.is_empty() {
         return Err(faults);
@@ -65,7 +64,8 @@ fn read(source: &Source) -> Result<Vec<Leaf>, Vec<ConfigError>> {
 fn variable(name: &str, value: &str) -> Option<Source> {
     let parts: Vec<&str> = name.strip_prefix(ENV_PREFIX)?.split("__").collect();
     // Names of variables are upper case for good: `BACKENDS__CODEX__ENV__NO_COLOR`.
-    let lower = |at: usize| !(at == 3 && parts[0].eq_ignore_ascii_case("backends") && parts[2].eq_ignore_ascii_case("env"));
+    let lower =
+        |at: usize| !(at == 3 && parts[0].eq_ignore_ascii_case("backends") && parts[2].eq_ignore_ascii_case("env"));
     let parts: Vec<String> = parts
         .iter()
         .enumerate()
@@ -89,28 +89,35 @@ pub(super) fn nested(parts: &[&str], value: &str) -> String {
 /// Puts a leaf over what weaker layers said. What it replaces may be a mapping where it is none, or
 /// the other way round; an empty mapping replaces nothing.
 fn set(leaves: &mut Leaves, leaf: Leaf, source: usize) {
-    let empty_map = leaf.value.as_object().is_some_and(Map::is_empty);
-    if empty_map && has(leaves, &leaf.path) {
+    let below: Vec<Vec<String>> = at_or_below(leaves, &leaf.path).cloned().collect();
+    if leaf.value.as_object().is_some_and(Map::is_empty) && !below.is_empty() {
         return;
+    }
+    for path in &below {
+        leaves.remove(path);
     }
     for shorter in 1..leaf.path.len() {
         leaves.remove(&leaf.path[..shorter]);
     }
-    leaves.retain(|path, _| !path.starts_with(&leaf.path));
     leaves.insert(leaf.path, Set { value: leaf.value, place: leaf.place, source });
 }
 
-/// Whether anything is set at or below `path`.
-fn has(leaves: &Leaves, path: &[String]) -> bool {
-    leaves.range(path.to_vec()..).next().is_some_and(|(first, _)| first.starts_with(path))
+fn at_or_below<'a>(leaves: &'a Leaves, path: &'a [String]) -> impl Iterator<Item = &'a Vec<String>> {
+    leaves
+        .range(path.to_vec()..)
+        .map(|(key, _)| key)
+        .take_while(move |key| key.starts_with(path))
 }
 
 /// What a category of the user's own leaves out is coding's: the one with limits. A new category
 /// must not mean "no limits" because someone set one key of it.
 fn complete_categories(leaves: &mut Leaves) {
     let part = |text: &str| text.to_string();
-    let names: std::collections::BTreeSet<String> =
-        leaves.keys().filter(|path| path[0] == "categories").filter_map(|path| path.get(1).cloned()).collect();
+    let names: std::collections::BTreeSet<String> = leaves
+        .keys()
+        .filter(|path| path[0] == "categories")
+        .filter_map(|path| path.get(1).cloned())
+        .collect();
     let coding: Vec<(Vec<String>, Set)> = leaves
         .iter()
         .filter(|(path, _)| path.len() == 3 && path[0] == "categories" && path[1] == "coding")
@@ -119,7 +126,9 @@ fn complete_categories(leaves: &mut Leaves) {
     for name in names.iter().filter(|name| *name != "coding") {
         leaves.remove(&[part("categories"), name.clone()][..]);
         for (path, set) in &coding {
-            leaves.entry(vec![part("categories"), name.clone(), path[2].clone()]).or_insert_with(|| set.clone());
+            leaves
+                .entry(vec![part("categories"), name.clone(), path[2].clone()])
+                .or_insert_with(|| set.clone());
         }
     }
 }
@@ -197,14 +206,22 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
     let agent = &settings.run.agent;
     let positive = "at least 1 is wanted";
     wanted(agent.max_concurrency >= 1, &["run", "agent", "max_concurrency"], positive);
-    wanted(agent.timeout_per_bead.as_secs() >= 1, &["run", "agent", "timeout_per_bead"], "at least one second is wanted");
+    wanted(
+        agent.timeout_per_bead.as_secs() >= 1,
+        &["run", "agent", "timeout_per_bead"],
+        "at least one second is wanted",
+    );
     let phases = &settings.run.phases;
     wanted(phases.maintain.n >= 1, &["run", "phases", "maintain", "n"], positive);
     wanted(phases.maintain.max_concurrency >= 1, &["run", "phases", "maintain", "max_concurrency"], positive);
     wanted(phases.judge.max_iterations >= 1, &["run", "phases", "judge", "max_iterations"], positive);
     wanted(!settings.run.target_branch.is_empty(), &["run", "target_branch"], "a branch, or `auto`, is wanted");
     let variable = |name: &str| !name.is_empty() && !name.contains(['=', '\0', ' ']);
-    wanted(settings.env.pass.iter().all(|name| variable(name)), &["env", "pass"], "names of variables are wanted, without values");
+    wanted(
+        settings.env.pass.iter().all(|name| variable(name)),
+        &["env", "pass"],
+        "names of variables are wanted, without values",
+    );
     let categories = || settings.categories.keys().map(String::as_str);
     for name in settings.models.overrides.keys().filter(|name| !settings.categories.contains_key(*name)) {
         let unknown = NotFound::new("category", name, categories());

@@ -28,9 +28,9 @@ mod tests;
 mod types;
 pub(crate) mod yaml;
 
-pub use error::{CODE, ConfigError, NotFound, nearest};
 pub(crate) use decode::decode;
 pub(crate) use error::Place;
+pub use error::{CODE, ConfigError, NotFound, nearest};
 pub use span::{BadSpan, Span};
 pub use types::*;
 
@@ -192,10 +192,13 @@ impl Config {
         }
         let key = format!("projects.{name}");
         let origin = self.origin(&key).or_else(|| self.origin(&format!("{key}.path")));
-        let base = origin.filter(|o| matches!(o.layer, Layer::User | Layer::Project | Layer::File)).and_then(|origin| {
-            let folder = Path::new(origin.file.as_ref()?).parent()?;
-            if origin.layer == Layer::Project { folder.parent() } else { Some(folder) }
-        });
+        let base =
+            origin
+                .filter(|o| matches!(o.layer, Layer::User | Layer::Project | Layer::File))
+                .and_then(|origin| {
+                    let folder = Path::new(origin.file.as_ref()?).parent()?;
+                    if origin.layer == Layer::Project { folder.parent() } else { Some(folder) }
+                });
         Some(base.map_or_else(|| PathBuf::from(path), |base| base.join(path)))
     }
 }

@@ -39,7 +39,10 @@ impl FromStr for Span {
     type Err = BadSpan;
 
     fn from_str(text: &str) -> Result<Self, BadSpan> {
-        parse(text.trim()).filter(|span| *span <= LONGEST).map(Self).ok_or_else(|| BadSpan(text.chars().take(40).collect()))
+        parse(text.trim())
+            .filter(|span| *span <= LONGEST)
+            .map(Self)
+            .ok_or_else(|| BadSpan(text.chars().take(40).collect()))
     }
 }
 

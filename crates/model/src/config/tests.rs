@@ -31,11 +31,17 @@ fn vars(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 #[test]
 fn the_defaults_are_the_references() {
     let config = Config::defaults().unwrap_or_else(|errors| panic!("{}", shown(&errors)));
-    for (name, silence, budget, turns) in
-        [("coding", 300, Some(10.0), Some(100)), ("conversational", 180, None, None), ("research", 420, Some(10.0), Some(100))]
-    {
+    for (name, silence, budget, turns) in [
+        ("coding", 300, Some(10.0), Some(100)),
+        ("conversational", 180, None, None),
+        ("research", 420, Some(10.0), Some(100)),
+    ] {
         let limits = config.category(name).unwrap().limits();
-        assert_eq!((limits.inactivity_timeout_s, limits.budget_usd, limits.max_turns), (silence, budget, turns), "{name}");
+        assert_eq!(
+            (limits.inactivity_timeout_s, limits.budget_usd, limits.max_turns),
+            (silence, budget, turns),
+            "{name}"
+        );
     }
     assert_eq!((config.pool.max_agents, config.pool.max_depth, config.backend), (8, 3, BackendChoice::Auto));
     assert_eq!(config.run.agent.timeout_per_bead.as_secs(), 900);
@@ -58,7 +64,12 @@ fn every_key_has_its_value_in_the_default_file() {
     for key in keys {
         assert!(config.origin(&key).is_some(), "{key} is not in default.yaml");
     }
-    assert!(config.origins().iter().all(|origin| origin.layer == Layer::Default && origin.line.is_some()));
+    assert!(
+        config
+            .origins()
+            .iter()
+            .all(|origin| origin.layer == Layer::Default && origin.line.is_some())
+    );
 }
 
 #[test]
@@ -70,7 +81,11 @@ fn layers_merge_by_key_and_every_value_knows_its_line() {
             Source::new(Layer::File, "extra.yaml", "env: {pass: [CI]}\n"),
             Source::flag("pool.max_agents", "7"),
         ],
-        &vars(&[("MULETEER_CONFIG__POOL__MAX_AGENTS", "3"), ("MULETEER_CONFIG__MODELS__DEFAULT", "opus"), ("PATH", "/bin")]),
+        &vars(&[
+            ("MULETEER_CONFIG__POOL__MAX_AGENTS", "3"),
+            ("MULETEER_CONFIG__MODELS__DEFAULT", "opus"),
+            ("PATH", "/bin"),
+        ]),
     )
     .unwrap();
     let coding = config.category("coding").unwrap();
@@ -190,7 +205,10 @@ models:
   default: 3.5
 ";
     insta::assert_snapshot!("every_fault_of_a_file", shown(&fails(text)));
-    insta::assert_snapshot!("a_value_out_of_range", shown(&fails("pool: {max_agents: 0}\nmodels: {overrides: {codng: x}}\n")));
+    insta::assert_snapshot!(
+        "a_value_out_of_range",
+        shown(&fails("pool: {max_agents: 0}\nmodels: {overrides: {codng: x}}\n"))
+    );
 }
 
 #[test]
@@ -215,6 +233,13 @@ fn an_empty_file_says_nothing() {
 }
 
 #[test]
+fn a_file_from_another_editor_is_read() {
+    let config = ok(&[user("\u{feff}pool:\r\n  max_agents: 2\r\n")]);
+    let origin = config.origin("pool.max_agents").unwrap();
+    assert_eq!((config.pool.max_agents, origin.line, origin.column), (2, Some(2), Some(15)));
+}
+
+#[test]
 fn an_alias_bomb_is_refused_at_once() {
     let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for level in 1..12 {
@@ -235,6 +260,8 @@ fn huge_and_deep_files_are_refused_at_once() {
     assert!(shown(&fails(&long)).contains("at most"), "too long");
     let many = format!("projects: {{{}}}\n", (0..20_000).map(|n| format!("p{n}: /p, ")).collect::<String>());
     assert!(shown(&fails(&many)).contains("not valid YAML"), "too many");
+    let some = format!("projects: {{{}}}\n", (0..8_000).map(|n| format!("p{n}: /p, ")).collect::<String>());
+    assert_eq!(ok(&[user(&some)]).projects.len(), 8_000, "a long list is a long list");
     let deep = format!("adapters: {}{}\n", "[".repeat(5_000), "]".repeat(5_000));
     assert!(shown(&fails(&deep)).contains("not valid YAML"), "too deep");
     let wide = format!("backend: {}\n", "x".repeat(500_000));
@@ -244,7 +271,8 @@ fn huge_and_deep_files_are_refused_at_once() {
 
 #[test]
 fn aliases_and_merge_keys_work_in_measure() {
-    let config = ok(&[user("categories:\n  a: &a {max_turns: 5, budget_usd: 1}\n  b: {<<: *a, max_turns: 6}\n  c: *a\n")]);
+    let config =
+        ok(&[user("categories:\n  a: &a {max_turns: 5, budget_usd: 1}\n  b: {<<: *a, max_turns: 6}\n  c: *a\n")]);
     let b = config.category("b").unwrap();
     assert_eq!((b.max_turns, b.budget_usd), (Some(6), Some(1.0)));
     assert_eq!(config.category("c").unwrap().max_turns, Some(5));
@@ -259,7 +287,10 @@ fn the_generated_schema_is_up_to_date() {
         std::fs::write(path, &now).unwrap();
     }
     let checked_in = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(checked_in == now, "run `UPDATE_SCHEMA=1 cargo test -p muleteer-model schema` and commit config/schema.json");
+    assert!(
+        checked_in == now,
+        "run `UPDATE_SCHEMA=1 cargo test -p muleteer-model schema` and commit config/schema.json"
+    );
 }
 
 proptest::proptest! {

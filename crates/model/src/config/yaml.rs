@@ -3,6 +3,8 @@
 //! Bounds are far below the library's own: a configuration has hundreds of nodes, and an alias bomb
 //! of a few lines took seconds before the default budget stopped it.
 
+#![allow(clippy::result_large_err, reason = "a faulty file is reported once, and then nothing runs")]
+
 use super::error::{ConfigError, Place};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;

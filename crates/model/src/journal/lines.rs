@@ -22,7 +22,12 @@ fn text(event: &Event) -> Option<String> {
     Some(match event {
         Event::DispatchCreated(created) => {
             let model = created.model.as_ref().map(|model| format!(", model {}", say(model))).unwrap_or_default();
-            format!("dispatched {} ({}) to {}{model}", code(&created.role), say(&created.category), say(&created.backend))
+            format!(
+                "dispatched {} ({}) to {}{model}",
+                code(&created.role),
+                say(&created.category),
+                say(&created.backend)
+            )
         }
         Event::PromptQueued { kind, by, .. } => match kind {
             PromptKind::Initial | PromptKind::Unknown => return None,

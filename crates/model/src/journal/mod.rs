@@ -125,7 +125,10 @@ pub(crate) fn field(key: &str, value: &str) -> String {
 
 /// Text from outside must not break out of its line.
 pub(crate) fn one_line(text: &str) -> String {
-    text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    text.split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// One journal in a line, for `journal --summary`.

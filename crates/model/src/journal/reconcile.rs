@@ -186,8 +186,10 @@ fn with_lines(text: &str, expected: &[String]) -> String {
     for (at, line) in lines.iter().enumerate() {
         places.entry(line.trim_end()).or_default().push_back(at);
     }
-    let found: Vec<Option<usize>> =
-        expected.iter().map(|line| places.get_mut(line.trim_end()).and_then(VecDeque::pop_front)).collect();
+    let found: Vec<Option<usize>> = expected
+        .iter()
+        .map(|line| places.get_mut(line.trim_end()).and_then(VecDeque::pop_front))
+        .collect();
 
     let mut before: HashMap<usize, Vec<&str>> = HashMap::new();
     let mut tail = vec![];

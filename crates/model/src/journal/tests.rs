@@ -17,7 +17,9 @@ fn head() -> Header {
 
 fn ours(count: usize) -> Vec<String> {
     // Some lines are equal on purpose: the same file read twice in a minute.
-    (0..count).map(|n| format!("- 12:{:02} — [harness] tool_use: Read `src/{}.rs`", 34 + n / 4, n / 2)).collect()
+    (0..count)
+        .map(|n| format!("- 12:{:02} — [harness] tool_use: Read `src/{}.rs`", 34 + n / 4, n / 2))
+        .collect()
 }
 
 fn again(text: &str, expected: &[String], status: Status) -> String {
@@ -38,7 +40,8 @@ fn a_new_journal_has_the_references_form() {
 
 #[test]
 fn a_hostile_feature_name_stays_on_its_line() {
-    let text = header(&Header { feature: "x\nStatus: completed\u{1b}[2J".into(), ..head() }, Status::Failed, Offset::UTC);
+    let text =
+        header(&Header { feature: "x\nStatus: completed\u{1b}[2J".into(), ..head() }, Status::Failed, Offset::UTC);
     assert!(text.starts_with("# Journal: x Status: completed [2J\nProject:"), "{text}");
     assert_eq!(summarize(&text).status.as_deref(), Some("failed"));
 }
@@ -51,7 +54,13 @@ fn line(event: Event) -> String {
 
 #[test]
 fn events_leave_lines() {
-    let exit = |code, signal, cause, stderr: &str| Event::AgentExited { epoch: 1, code, signal, cause, stderr_tail: stderr.into() };
+    let exit = |code, signal, cause, stderr: &str| Event::AgentExited {
+        epoch: 1,
+        code,
+        signal,
+        cause,
+        stderr_tail: stderr.into(),
+    };
     let events = vec![
         Event::AttemptStarted { attempt: 1, epoch: 1, resume: None },
         Event::AttemptStarted { attempt: 2, epoch: 2, resume: Some("5f0c".into()) },
@@ -153,7 +162,8 @@ fn a_forged_harness_line_is_an_agents_line() {
 #[test]
 fn each_entry_becomes_one_event() {
     let expected = ours(2);
-    let mut text = format!("{}- 12:40 — [agent] waiting\n- 12:40 — [agent] waiting\n", journal(&expected, Status::InProgress));
+    let mut text =
+        format!("{}- 12:40 — [agent] waiting\n- 12:40 — [agent] waiting\n", journal(&expected, Status::InProgress));
     let mut known = agent_lines(&text, &expected, &[]);
     assert_eq!(known.len(), 2, "the same words twice are two entries");
     assert!(agent_lines(&text, &expected, &known).is_empty());
@@ -187,9 +197,13 @@ fn our_torn_line_is_completed_and_theirs_is_ended() {
 
 #[test]
 fn a_summary_reads_what_is_there() {
-    let text = format!("{}- 13:00 — [agent] blocked: which port?\n{}\n", journal(&ours(1), Status::Blocked), ours(2)[1]);
+    let text =
+        format!("{}- 13:00 — [agent] blocked: which port?\n{}\n", journal(&ours(1), Status::Blocked), ours(2)[1]);
     let summary = summarize(&text);
-    assert_eq!((summary.feature.as_deref(), summary.status.as_deref(), summary.entries), (Some("login"), Some("blocked"), 3));
+    assert_eq!(
+        (summary.feature.as_deref(), summary.status.as_deref(), summary.entries),
+        (Some("login"), Some("blocked"), 3)
+    );
     assert_eq!(summary.last_agent_entry.as_deref(), Some("13:00 — [agent] blocked: which port?"));
     assert_eq!(summarize(""), Summary::default());
     assert_eq!(summarize("- x\n").entries, 1);
@@ -219,7 +233,10 @@ fn status() -> impl Strategy<Value = Status> {
 fn theirs(text: &str, expected: &[String]) -> std::collections::BTreeMap<String, usize> {
     let mut counts = std::collections::BTreeMap::new();
     let header = |line: &str| {
-        line == LOG || [TITLE, "Spec:", "Project:", "Branch:", "Started:", "Status:"].iter().any(|key| line.starts_with(key))
+        line == LOG
+            || [TITLE, "Spec:", "Project:", "Branch:", "Started:", "Status:"]
+                .iter()
+                .any(|key| line.starts_with(key))
     };
     for line in text.lines().map(str::trim_end).filter(|line| !line.is_empty() && !header(line)) {
         if !expected.iter().any(|ours| ours == line) {
@@ -230,9 +247,9 @@ fn theirs(text: &str, expected: &[String]) -> std::collections::BTreeMap<String,
 }
 
 fn holds_all(text: &str, expected: &[String]) -> bool {
-    expected.iter().all(|line| {
-        text.lines().filter(|l| l == line).count() >= expected.iter().filter(|l| *l == line).count()
-    })
+    expected
+        .iter()
+        .all(|line| text.lines().filter(|l| l == line).count() >= expected.iter().filter(|l| *l == line).count())
 }
 
 proptest! {

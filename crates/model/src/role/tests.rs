@@ -37,8 +37,14 @@ fn a_role_is_read_in_either_spelling() {
     let camel = "---\nname: api-dev\ncategory: research\ndisplayName: API Dev\niconUrl: https://x/y.png\nmodel: claude-opus-4-6\n\
                  backend: claude_code\ntools: [Read, Grep]\n---\n\nYou are.\n\n---\nA rule.\n";
     let role = parse(&project(camel)).unwrap();
-    assert_eq!(role, parse(&project(&camel.replace("displayName", "display_name").replace("iconUrl", "icon_url"))).unwrap());
-    assert_eq!((role.display(), role.category.as_str(), role.model.as_deref()), ("API Dev", "research", Some("claude-opus-4-6")));
+    assert_eq!(
+        role,
+        parse(&project(&camel.replace("displayName", "display_name").replace("iconUrl", "icon_url"))).unwrap()
+    );
+    assert_eq!(
+        (role.display(), role.category.as_str(), role.model.as_deref()),
+        ("API Dev", "research", Some("claude-opus-4-6"))
+    );
     assert_eq!((role.backend, role.tools.len()), (Some(BackendChoice::ClaudeCode), 2));
     assert_eq!(role.body, "You are.\n\n---\nA rule.");
 }
@@ -47,7 +53,11 @@ fn a_role_is_read_in_either_spelling() {
 fn a_file_of_words_only_is_a_role() {
     for text in ["You are.\n", "---\n---\nYou are.", "\u{feff}---\r\n# nothing\r\n---\r\nYou are.\r\n"] {
         let role = parse(&project(text)).unwrap();
-        assert_eq!((role.name.as_str(), role.category.as_str(), role.body.as_str()), ("api-dev", "coding", "You are."), "{text:?}");
+        assert_eq!(
+            (role.name.as_str(), role.category.as_str(), role.body.as_str()),
+            ("api-dev", "coding", "You are."),
+            "{text:?}"
+        );
     }
 }
 
@@ -91,7 +101,10 @@ fn a_broken_file_is_an_error_of_its_own_role_only() {
     assert!(catalog.resolve("ops").is_ok() && catalog.resolve("developer").is_ok());
     assert_eq!(catalog.errors().count(), 1);
     let Err(RoleError::Unknown(unknown)) = catalog.resolve("develper") else { panic!("found") };
-    assert_eq!((unknown.to_string().as_str(), unknown.hint.as_str()), ("no role `develper`", "did you mean `developer`?"));
+    assert_eq!(
+        (unknown.to_string().as_str(), unknown.hint.as_str()),
+        ("no role `develper`", "did you mean `developer`?")
+    );
 }
 
 /// Claude Code's own files are often no YAML: colons, quotes and `\n` stand in descriptions.

@@ -9,7 +9,6 @@ use clap::ValueEnum;
 use muleteer_model::config::{BadSpan, Span};
 use muleteer_protocol::v1::{Reply, Request};
 use muleteer_supervisor::daemon::{self, DaemonOptions, StartError};
-use muleteer_supervisor::daemon::{DaemonOptions, StartError, run as supervise};
 use muleteer_supervisor::paths::Paths;
 use serde_json::json;
 use std::time::Duration;
@@ -97,11 +96,42 @@ fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if args.on_demand {
         // Out of the session of whoever asked, so that closing their terminal strands nobody. It fails
         // only if we lead a session already, which is as good.
-        drop(rustix::process::setsid());
+        let _ = rustix::process::setsid();
+        leave_behind().map_err(|error| Failure::new("E_DAEMON_START", format!("cannot open /dev/null: {error}")))?;
     }
     let idle_exit = args.idle_exit.or(args.on_demand.then_some(IDLE_EXIT));
-    let options = DaemonOptions { paths: context.paths.clone(), config: context.config.clone(), idle_exit };
+    log_to_stderr(context);
+    let paths = Paths { socket: context.socket.clone(), ..context.paths.clone() };
+    let options = DaemonOptions { paths, config: context.config.clone(), idle_exit };
     daemon::run(options).map(|()| Exit::Done).map_err(refused)
+}
+
+/// The daemon's own log, for a terminal, a service manager, or the file of an on-demand one.
+fn log_to_stderr(context: &Context) {
+    let level = match (context.out.quiet, context.out.verbose) {
+        (true, _) => "warn",
+        (false, 0) => "info",
+        (false, 1) => "debug",
+        (false, _) => "trace",
+    };
+    let wanted = std::env::var("MULETEER_LOG").ok().and_then(|filter| EnvFilter::try_new(filter).ok());
+    // Our own crates only: at `debug` a library says what only its authors read.
+    let ours = || EnvFilter::new(format!("warn,muleteer={level},muleteer_supervisor={level},muleteer_store={level}"));
+    let builder = tracing_subscriber::fmt().with_env_filter(wanted.unwrap_or_else(ours)).with_writer(std::io::stderr);
+    let set = if context.out.json {
+        builder.json().try_init()
+    } else {
+        builder.with_ansi(context.out.color_on_stderr()).try_init()
+    };
+    // Somebody else's subscriber is as good.
+    drop(set);
+}
+
+/// Closes what was inherited: a script that reads our caller's output to its end would otherwise wait
+/// for as long as the daemon lives.
+fn leave_behind() -> std::io::Result<()> {
+    muleteer_process::spawn::close_others(&std::fs::File::open("/dev/null")?);
+    Ok(())
 }
 
 /// Why the daemon did not start, or could not go on.
@@ -110,12 +140,13 @@ fn refused(error: StartError) -> Failure {
         StartError::Running { .. } => Failure::of("E_ALREADY_RUNNING", &error)
             .hint("`muleteer status` shows what it does; `muleteer daemon stop` stops it"),
         StartError::Config(errors) => settings::invalid(errors),
+        StartError::Unreadable(error) => settings::unreadable(&error),
         StartError::Events(error) => offline::stored(error),
-        StartError::Io { ref path, .. } => Failure::of("E_STATE_DIR", &error).file(path),
+        StartError::Io { ref path, .. } => Failure::of("E_DAEMON_START", &error).file(path),
         StartError::NotPrivate(ref path) => {
-            Failure::of("E_STATE_DIR", &error).file(path).hint("remove it, or set XDG_RUNTIME_DIR to a directory of your own")
+            Failure::of("E_NOT_PRIVATE", &error).file(path).hint("remove it, or set XDG_RUNTIME_DIR to a directory of your own")
         }
-        other => Failure::of("E_DAEMON", &other),
+        other => Failure::of("E_DAEMON_START", &other),
     }
 }
 

@@ -19,6 +19,6 @@ fn shim(args: &[OsString]) -> ExitCode {
 }
 
 /// The rehearsal backend's agent.
-fn rehearse(_args: &[OsString]) -> ExitCode {
-    ExitCode::from(4)
+fn rehearse(args: &[OsString]) -> ExitCode {
+    crate::rehearse::main(&args[2..])
 }

@@ -35,7 +35,7 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let catalog = Catalog::new(&settings::role_sources(context, Some(&project))?);
     if let Some(name) = &args.name {
         let role = catalog.resolve(name).map_err(|error| match error {
-            RoleError::Unknown(error) => Failure::of("E_ROLE_NOT_FOUND", &error).hint(&error.hint),
+            RoleError::Unknown(error) => Failure::of("E_ROLE_UNKNOWN", &error).hint(&error.hint),
             RoleError::Invalid(error) => settings::invalid(vec![error]),
         })?;
         if context.out.json { context.out.document(role)? } else { context.out.text(full(role))? }
@@ -78,6 +78,6 @@ fn full(role: &Role) -> String {
         ("description", role.description.clone()),
         ("from", Some(format!("{} ({})", role.file, role.layer))),
     ];
-    let facts = facts.into_iter().filter_map(|(name, value)| Some(format!("{name:<13}{}\n", safe(&value?))));
+    let facts = facts.into_iter().filter_map(|(name, value)| Some(format!("{name:<14}{}\n", safe(&value?))));
     facts.chain([format!("\n{}\n", safe(role.body.trim()))]).collect()
 }

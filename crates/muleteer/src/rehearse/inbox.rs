@@ -5,7 +5,7 @@ use muleteer_backends::rehearsal::wire::{self, Input};
 use muleteer_process::clock;
 use std::io::{BufRead, Read};
 use std::process::ExitStatus;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 const WAITING: usize = 64;
@@ -50,10 +50,7 @@ impl Inbox {
         let Some(deadline) = deadline else {
             return self.mail.recv().ok();
         };
-        match self.mail.recv_timeout(deadline.saturating_sub(clock::awake())) {
-            Ok(mail) => Some(mail),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.mail.recv_timeout(deadline.saturating_sub(clock::awake())).ok()
     }
 
     /// What has come already.

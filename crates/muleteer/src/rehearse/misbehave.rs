@@ -5,14 +5,13 @@
 use muleteer_process::clock;
 use muleteer_process::signals::Signals;
 use rustix::process::{Signal, getpid, kill_process, setsid};
-use std::convert::Infallible;
 use std::io;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Ends this process as asked, without a word.
-pub fn crash(code: Option<i32>, signal: Option<&str>) -> Infallible {
+pub fn crash(code: Option<i32>, signal: Option<&str>) -> ! {
     if let Some(code) = code {
         std::process::exit(code);
     }

@@ -274,7 +274,7 @@ impl Player {
                 let _ = writeln!(io::stderr(), "{line}");
                 well(String::new())
             }
-            Act::Crash { code, signal } => match misbehave::crash(*code, signal.as_deref()) {},
+            Act::Crash { code, signal } => misbehave::crash(*code, signal.as_deref()),
             Act::IgnoreTerm => told(misbehave::ignore_term().map(|()| String::new())),
             Act::Leak(life) => told(misbehave::leak(*life).map(|pid| pid.to_string())),
             Act::EndTurn(result) => Done::Turn(result.clone()),

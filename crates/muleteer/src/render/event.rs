@@ -13,7 +13,7 @@ pub fn line(record: &Record) -> Option<String> {
     let what = describe(&record.entry.event)?;
     let time = record.ts.to_zoned(TimeZone::system()).strftime("%H:%M:%S");
     let who = record.entry.dispatch_id.as_ref().map_or("-", |id| id.as_str());
-    Some(format!("{DIM}{time}{RESET} {BOLD}{who:<8}{RESET} {what}"))
+    Some(format!("{DIM}{time}{RESET} {BOLD}{who:<8}{RESET} {}", what.trim_end()))
 }
 
 fn describe(event: &Event) -> Option<String> {

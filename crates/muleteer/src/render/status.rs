@@ -83,7 +83,7 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
     let mut text = String::new();
     let mut put = |name: &str, value: String| {
         if !value.is_empty() {
-            let _ = writeln!(text, "{DIM}{name:<13}{RESET}{value}");
+            let _ = writeln!(text, "{DIM}{name:<14}{RESET}{value}");
         }
     };
     let color = state_color(&dispatch.state);
@@ -113,7 +113,7 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
     put("held by", opt(&dispatch.containment));
     if let Some(result) = &dispatch.result {
         put("result", format!("{}{}{RESET}", state_color(&result.status), result.status));
-        let indented = safe(&result.summary).trim_end().replace('\n', "\n             ");
+        let indented = safe(&result.summary).trim_end().replace('\n', "\n              ");
         put("summary", indented);
         for (name, list) in [("changes", &result.changes), ("issues", &result.issues), ("questions", &result.questions)] {
             for (at, item) in list.iter().enumerate() {

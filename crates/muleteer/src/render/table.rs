@@ -46,8 +46,8 @@ pub fn layout(heads: &[(&str, Align)], rows: &[Vec<Cell>]) -> String {
         let mut line = String::new();
         for ((cell, width), (_, align)) in row.iter().zip(&widths).zip(heads) {
             let padding = " ".repeat(width.saturating_sub(cell.text.chars().count()));
-            let reset = if cell.color.is_empty() { "" } else { RESET };
-            let shown = format!("{}{}{reset}", cell.color, cell.text);
+            let plain = cell.color.is_empty() || cell.text.is_empty();
+            let shown = if plain { cell.text.clone() } else { format!("{}{}{RESET}", cell.color, cell.text) };
             line.push_str(&match align {
                 Align::Left => format!("{shown}{padding}  "),
                 Align::Right => format!("{padding}{shown}  "),

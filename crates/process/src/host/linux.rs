@@ -20,7 +20,16 @@ impl Host for Linux {
     }
 
     fn environ(&self, pid: u32) -> Option<Vec<u8>> {
-        std::fs::read(format!("/proc/{pid}/environ")).ok()
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        if environ.is_empty() && self.stat(pid).is_some_and(|stat| stat.leader_gone) {
+            // The first thread has ended and took its view of the memory along; others go on.
+            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+            return tasks
+                .flatten()
+                .filter_map(|task| std::fs::read(task.path().join("environ")).ok())
+                .find(|environ| !environ.is_empty());
+        }
+        Some(environ)
     }
 
     fn boot_id(&self) -> String {
@@ -66,13 +75,16 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
     // Counted as in proc(5), where the state is field 3.
     let field = |n: usize| rest.split_ascii_whitespace().nth(n - 3);
     let number = |n: usize| field(n)?.parse::<i64>().ok();
+    let dead = matches!(field(3)?, "Z" | "X" | "x");
+    let threads = number(20)?;
     Some(Stat {
         pid,
         parent: number(4)?.max(0) as u32,
         group: number(5)?.max(0) as u32,
         session: number(6)?.max(0) as u32,
         start_time: field(22)?.parse().ok()?,
-        zombie: matches!(field(3)?, "Z" | "X" | "x"),
+        zombie: dead && threads <= 1,
+        leader_gone: dead && threads > 1,
         rss: number(24).unwrap_or(0).max(0) as u64 * rustix::param::page_size() as u64,
     })
 }
@@ -88,7 +100,12 @@ mod tests {
         let stat = parse_stat(line).unwrap();
         assert_eq!((stat.pid, stat.parent, stat.group, stat.session), (42, 1, 42, 40));
         assert_eq!(stat.start_time, 9876);
-        assert!(!stat.zombie);
+        assert!(!stat.zombie && !stat.leader_gone);
+        let only_leader_gone = String::from_utf8_lossy(line)
+            .replace(" S 1 42", " Z 1 42")
+            .replace(" 20 0 1 0 ", " 20 0 5 0 ");
+        let stat = parse_stat(only_leader_gone.as_bytes()).unwrap();
+        assert!(!stat.zombie && stat.leader_gone, "its other threads still run");
         assert_eq!(stat.rss, 3 * rustix::param::page_size() as u64);
     }
 

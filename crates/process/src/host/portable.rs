@@ -3,6 +3,7 @@
 //! to microseconds and cannot close it.
 
 use super::{Abilities, Host, Stat};
+use crate::command::helper;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
@@ -16,7 +17,11 @@ impl Host for Portable {
     }
 
     fn stat(&self, pid: u32) -> Option<Stat> {
-        parse(ps(&["-p", &pid.to_string(), "-o", "pid=,ppid=,pgid=,rss=,stat=,lstart="]).lines().next()?)
+        parse(
+            ps(&["-p", &pid.to_string(), "-o", "pid=,ppid=,pgid=,rss=,stat=,lstart="])
+                .lines()
+                .next()?,
+        )
     }
 
     fn environ(&self, pid: u32) -> Option<Vec<u8>> {
@@ -26,7 +31,7 @@ impl Host for Portable {
     }
 
     fn boot_id(&self) -> String {
-        let sysctl = |name| run(Command::new("sysctl").args(["-n", name]));
+        let sysctl = |name| run(helper("sysctl").args(["-n", name]));
         let session = sysctl("kern.bootsessionuuid");
         let id = if session.trim().is_empty() { sysctl("kern.boottime") } else { session };
         if id.trim().is_empty() { "unknown".into() } else { id.trim().to_owned() }
@@ -50,12 +55,14 @@ impl Host for Portable {
 }
 
 fn ps(args: &[&str]) -> String {
-    run(Command::new("ps").args(args))
+    run(helper("ps").args(args))
 }
 
 fn run(command: &mut Command) -> String {
-    let command = command.env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::null());
-    command.output().map_or_else(|_| String::new(), |out| String::from_utf8_lossy(&out.stdout).into_owned())
+    let command = command.env("LC_ALL", "C").stderr(Stdio::null());
+    command
+        .output()
+        .map_or_else(|_| String::new(), |out| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
 /// One line of `pid ppid pgid rss stat lstart`. The start time is `lstart`'s text hashed: it is
@@ -75,6 +82,7 @@ fn parse(line: &str) -> Option<Stat> {
         group,
         session: 0,
         start_time,
+        leader_gone: false,
         zombie: state.starts_with('Z'),
         rss: u64::from(rss) * 1024,
     })

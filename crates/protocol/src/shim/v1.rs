@@ -81,12 +81,24 @@ pub enum FromShim {
         nonce: String,
     },
     /// The connection ends after it.
-    Refused { code: RefusedCode, text: String },
-    Done { idem: Idem, outcome: Outcome },
+    Refused {
+        code: RefusedCode,
+        text: String,
+    },
+    Done {
+        idem: Idem,
+        outcome: Outcome,
+    },
     /// Records up to `offset` are complete in the spool.
-    Nudge { epoch: u32, offset: u64 },
+    Nudge {
+        epoch: u32,
+        offset: u64,
+    },
     /// The agent has exited and its `exited` record is complete; `offset` is that record's end.
-    Exited { epoch: u32, offset: u64 },
+    Exited {
+        epoch: u32,
+        offset: u64,
+    },
     Status {
         epoch: u32,
         offset: u64,
@@ -100,7 +112,9 @@ pub enum FromShim {
         acked_offset: u64,
     },
     /// A kind this version does not know.
-    Unknown { kind: u16 },
+    Unknown {
+        kind: u16,
+    },
 }
 
 /// Where an agent is in its life.
@@ -127,7 +141,9 @@ pub enum Outcome {
     /// The agent has exited, or never ran.
     NoAgent,
     /// The kernel said no (unknown signal, no permission).
-    Failed { errno: i32 },
+    Failed {
+        errno: i32,
+    },
     Unknown(u8),
 }
 

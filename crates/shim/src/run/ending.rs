@@ -71,11 +71,15 @@ impl Shim {
             Phase::Killing { give_up_at } => Phase::ClearKilling { give_up_at },
             _ => Phase::Clearing { kill_at: now + grace },
         };
-        let end = self.writer.cursor();
-        self.peers.tell(&FromShim::Exited { epoch: end.epoch, offset: end.offset });
+        // Unless it still waits for a disk without room: then the record is what tells.
+        if self.unsaid.is_empty() {
+            let end = self.writer.cursor();
+            self.peers.tell(&FromShim::Exited { epoch: end.epoch, offset: end.offset });
+        }
         // Below a subreaper every orphan becomes its child, so without children of ours nothing is
         // left. An agent that ended by itself and alone is the usual case, and is spared the search.
-        let alone = self.cause.is_none() && group::children_of_this_thread().is_some_and(|pids| pids == [self.agent.pid]);
+        let alone =
+            self.cause.is_none() && group::children_of_this_thread().is_some_and(|pids| pids == [self.agent.pid]);
         if alone && self.cgroup.as_deref().is_none_or(|cgroup| cgroup::members(cgroup).is_empty()) {
             return self.finish(0);
         }
@@ -146,7 +150,11 @@ impl Shim {
     fn left_behind(&self) -> Vec<Stat> {
         let agent = self.agent.pid;
         let mut left: Vec<Stat> = descendants(self.own.pid).into_iter().filter(|stat| stat.pid != agent).collect();
-        let elsewhere = self.cgroup.iter().flat_map(|cgroup| cgroup::members(cgroup)).chain(by_nonce(&self.launch.nonce));
+        let elsewhere = self
+            .cgroup
+            .iter()
+            .flat_map(|cgroup| cgroup::members(cgroup))
+            .chain(by_nonce(&self.launch.nonce));
         for pid in elsewhere {
             if pid != agent
                 && pid != self.own.pid

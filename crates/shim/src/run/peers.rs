@@ -2,6 +2,7 @@
 
 use super::Shim;
 use super::wait::Ready;
+use crate::record::Cursor;
 use muleteer_process::clock::awake;
 use muleteer_process::identity::{self, Ancestry, ancestry};
 use muleteer_protocol::shim::v1::{FromShim, MAX_BODY, MAX_HELLO_BODY, RefusedCode, ToShim, VERSION};
@@ -11,7 +12,7 @@ use std::time::Duration;
 /// Connections at once.
 pub(super) const MAX_PEERS: usize = 8;
 /// A frame, once begun, and the first one, must be whole within this time.
-const FRAME_DEADLINE: Duration = Duration::from_secs(5);
+const FRAME_DEADLINE: Duration = Duration::from_secs(10);
 /// A peer that lets this much wait does not read.
 const MAX_UNSENT: usize = 64 << 10;
 /// Between two nudges.
@@ -33,6 +34,8 @@ pub(super) struct Peer {
     unsent: Vec<u8>,
     /// Since when a frame is incomplete.
     since: Option<Duration>,
+    /// Up to where it was told of records.
+    nudged: Cursor,
     /// To be closed once what is unsent has been tried.
     closing: bool,
 }
@@ -40,6 +43,10 @@ pub(super) struct Peer {
 impl Peer {
     pub fn wants_to_write(&self) -> bool {
         !self.unsent.is_empty()
+    }
+
+    fn wants_nudge(&self, end: Cursor) -> bool {
+        self.accepted && !self.closing && self.unsent.is_empty() && self.nudged != end
     }
 
     fn send(&mut self, generation: u64, frame: &FromShim) {
@@ -55,7 +62,7 @@ impl Peer {
 
     fn flush(&mut self) {
         while !self.unsent.is_empty() {
-            match rustix::net::send(&self.fd, &self.unsent, rustix::net::SendFlags::NOSIGNAL) {
+            match rustix::io::write(&self.fd, &self.unsent) {
                 Ok(n) => drop(self.unsent.drain(..n)),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return,
@@ -93,7 +100,11 @@ impl Peers {
 
     /// When the next slow frame is due.
     pub fn due(&self) -> Option<Duration> {
-        self.connected.iter().filter_map(|peer| peer.since).min().map(|since| since + FRAME_DEADLINE)
+        self.connected
+            .iter()
+            .filter_map(|peer| peer.since)
+            .min()
+            .map(|since| since + FRAME_DEADLINE)
     }
 }
 
@@ -118,24 +129,27 @@ impl Shim {
         self.peers.connected.retain(|peer| !peer.closing);
     }
 
-    /// Tells that there are new records, once per gap, to those who keep up.
+    /// Tells that there are new records, once per gap, to those who took what we sent before.
     pub(super) fn nudge(&mut self) {
-        let end = self.writer.cursor();
         let now = awake();
-        if end == self.nudged || now < self.nudged_at + NUDGE_GAP {
+        if self.nudge_due().is_none_or(|due| now < due) {
             return;
         }
-        (self.nudged, self.nudged_at) = (end, now);
+        self.nudged_at = now;
+        let end = self.writer.cursor();
         let generation = self.peers.generation;
         let frame = FromShim::Nudge { epoch: end.epoch, offset: end.offset };
-        for peer in self.peers.connected.iter_mut().filter(|peer| peer.accepted && peer.unsent.is_empty()) {
+        for peer in self.peers.connected.iter_mut().filter(|peer| peer.wants_nudge(end)) {
             peer.send(generation, &frame);
+            peer.nudged = end;
         }
         self.peers.flush();
     }
 
     pub(super) fn nudge_due(&self) -> Option<Duration> {
-        (self.writer.cursor() != self.nudged).then_some(self.nudged_at + NUDGE_GAP)
+        let end = self.writer.cursor();
+        let wanted = self.peers.connected.iter().any(|peer| peer.wants_nudge(end));
+        wanted.then_some(self.nudged_at + NUDGE_GAP)
     }
 
     fn accept(&mut self) {
@@ -149,6 +163,7 @@ impl Shim {
             input: vec![],
             unsent: vec![],
             since: Some(awake()),
+            nudged: Cursor::default(),
             closing: false,
         };
         let generation = self.peers.generation;
@@ -245,6 +260,7 @@ impl Shim {
             return peer.refuse(newest, RefusedCode::NoCommonVersion, "this shim speaks version 1");
         }
         peer.accepted = true;
+        peer.nudged = end;
         peer.send(
             generation,
             &FromShim::HelloOk {

@@ -60,7 +60,8 @@ impl Shim {
             watch(Slot::Peer(index), peer.as_fd(), flags);
         }
         let timeout = self.next_due(now).map(|at| at.saturating_sub(now));
-        let timeout = timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        let timeout =
+            timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         let mut ready = Ready::default();
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}

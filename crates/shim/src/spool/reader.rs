@@ -118,11 +118,9 @@ impl Reader {
                 Ok(scanned) => scanned,
                 Err(error) if batch.records.is_empty() => return Err(error),
                 // What stands before the trouble is good; the next call meets the trouble alone.
-                Err(_) => Scanned {
-                    next: batch.records.last().map_or(batch.next, |record| record.end),
-                    left: 0,
-                    full: true,
-                },
+                Err(_) => {
+                    Scanned { next: batch.records.last().map_or(batch.next, |record| record.end), left: 0, full: true }
+                }
             };
             batch.next = scanned.next;
             if scanned.full {
@@ -132,7 +130,9 @@ impl Reader {
             // Listed after reading to the end: a follower may have appeared meanwhile, and then this
             // segment may have grown before it did.
             let follower = self.segments()?.into_iter().find(|other| *other > start);
-            if follower.is_some() && self.length(start)? > SEGMENT_HEADER as u64 + batch.next.offset - start.offset + scanned.left {
+            if follower.is_some()
+                && self.length(start)? > SEGMENT_HEADER as u64 + batch.next.offset - start.offset + scanned.left
+            {
                 continue;
             }
             match follower {
@@ -208,13 +208,12 @@ impl Reader {
             SegmentHead::Newer(version) => {
                 return Err(ReadError::Newer { file, version, resume: self.behind(start)? });
             }
-            _ => {
-                let resume = self.resync(start, SEGMENT_HEADER as u64, length)?;
-                // Its records vouch for themselves, so only a cursor at its very start is stopped.
-                if from == start {
-                    return Err(ReadError::Corrupt { file, at: 0, what: "the segment's header", resume });
-                }
+            SegmentHead::Good(_) => {
+                let resume = self.behind(start)?;
+                return Err(ReadError::Corrupt { file, at: 0, what: "its name is another segment's", resume });
             }
+            // It says what the name says too, and each record vouches for itself: nothing is lost.
+            SegmentHead::Damaged => {}
         }
         let mut taken: usize = records.iter().map(|record| record.bytes.len()).sum();
         let mut at = SEGMENT_HEADER as u64 + (from.offset - start.offset);
@@ -356,14 +355,7 @@ impl Window {
     }
 
     /// `len` bytes at `at`, which must lie below `length`.
-    fn bytes(
-        &mut self,
-        reader: &Reader,
-        start: Cursor,
-        at: u64,
-        len: usize,
-        length: u64,
-    ) -> Result<&[u8], ReadError> {
+    fn bytes(&mut self, reader: &Reader, start: Cursor, at: u64, len: usize, length: u64) -> Result<&[u8], ReadError> {
         let held = self.at..self.at + self.bytes.len() as u64;
         if !(held.start <= at && at + len as u64 <= held.end) {
             let size = Self::SIZE.max(len + MAX_PAYLOAD).min((length - at) as usize);

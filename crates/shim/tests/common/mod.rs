@@ -5,6 +5,7 @@
 use muleteer_process::clock::awake;
 use muleteer_process::group::{by_nonce, sweep};
 use muleteer_process::identity::ProcessId;
+use muleteer_protocol::shim::v1::{FromShim, ToShim};
 use muleteer_shim::attach::{self, Client, Liveness};
 use muleteer_shim::control::Control;
 use muleteer_shim::launch::Launch;
@@ -12,7 +13,6 @@ use muleteer_shim::meta;
 use muleteer_shim::record::{Cursor, Stream};
 use muleteer_shim::spool::{Reader, Record, State};
 use muleteer_shim::start::{self, ShimProgram};
-use muleteer_protocol::shim::v1::{FromShim, ToShim};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -120,7 +120,12 @@ impl Agent {
     }
 
     pub fn stream(&self, stream: Stream) -> Vec<u8> {
-        self.read().0.into_iter().filter(|record| record.stream == stream).flat_map(|record| record.bytes).collect()
+        self.read()
+            .0
+            .into_iter()
+            .filter(|record| record.stream == stream)
+            .flat_map(|record| record.bytes)
+            .collect()
     }
 
     pub fn stdout(&self) -> String {

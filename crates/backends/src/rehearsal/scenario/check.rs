@@ -95,9 +95,13 @@ fn explain(error: &serde_saphyr::Error) -> (String, Option<String>) {
             (format!("{unexpected} cannot stand here: {expected} is wanted"), None)
         }
         E::Message { msg, .. } => (msg.clone(), None),
+        E::DuplicateMappingKey { key: Some(key), .. } => (format!("`{key}` stands here twice"), None),
+        E::Eof { .. } => ("the file ends too early".to_string(), Some("see docs/rehearsal.md for the format".to_string())),
         other => {
+            // The place is told before the message.
             let text = other.to_string();
-            (text.lines().next().unwrap_or_default().to_string(), None)
+            let text = text.lines().next().unwrap_or_default();
+            (text.split(" at line ").next().unwrap_or(text).to_string(), None)
         }
     }
 }

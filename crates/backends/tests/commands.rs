@@ -1,0 +1,166 @@
+//! The processes backends ask for, and what is missing when they cannot.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_backends::{
+    Backend, BackendError, Command, LaunchSpec, StdinMode, auto, claude_code::ClaudeCode, rehearsal::Rehearsal,
+    subprocess::Subprocess,
+};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+/// A PATH with a `claude` on it, in the way.
+fn installed() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("claude");
+    std::fs::write(&program, "#!/bin/sh\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = folder.path().to_string_lossy().into_owned();
+    (folder, path)
+}
+
+fn launch() -> LaunchSpec {
+    LaunchSpec {
+        cwd: PathBuf::from("/project"),
+        agent_dir: PathBuf::from("/state/agents/a1"),
+        muleteer: PathBuf::from("/opt/bin/muleteer"),
+        ..LaunchSpec::default()
+    }
+}
+
+fn words(argv: &[String], folder: &str) -> String {
+    argv.join("\n").replace(folder, "PATH")
+}
+
+fn told(error: &BackendError) -> String {
+    format!("{}: {error}\nhint: {}", error.code(), error.hint())
+}
+
+#[test]
+fn claude_gets_everything_asked_for_and_no_prompt_in_its_arguments() {
+    let (_folder, path) = installed();
+    let line = ClaudeCode
+        .command_line(&LaunchSpec {
+            path: Some(path.clone()),
+            model: Some("haiku".into()),
+            max_turns: Some(7),
+            budget_usd: Some(2.5),
+            system_prompt_append: Some("You review.".into()),
+            session_id: Some("s-new".into()),
+            result_schema: Some(serde_json::json!({"type": "object"})),
+            args: vec!["--debug".into()],
+            env: vec![("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC".into(), "1".into())],
+            ..launch()
+        })
+        .unwrap();
+    insta::assert_snapshot!(words(&line.argv, &path), @r#"
+    PATH/claude
+    -p
+    --output-format
+    stream-json
+    --input-format
+    stream-json
+    --verbose
+    --replay-user-messages
+    --permission-mode
+    bypassPermissions
+    --setting-sources
+    project
+    --append-system-prompt-file
+    /state/agents/a1/claude/system-prompt.md
+    --model
+    haiku
+    --max-turns
+    7
+    --max-budget-usd
+    2.5
+    --json-schema
+    {"type":"object"}
+    --session-id
+    s-new
+    --debug
+    "#);
+    assert_eq!(line.files[0].contents, "You review.");
+    assert_eq!(line.stdin, StdinMode::Open);
+    // The one a person set stays.
+    assert_eq!(line.env_remove, ["CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_DISABLE_FEEDBACK_SURVEY"]);
+}
+
+#[test]
+fn a_resumed_session_is_not_given_a_new_id() {
+    let (_folder, path) = installed();
+    let both = LaunchSpec { path: Some(path), resume: Some("old".into()), session_id: Some("new".into()), ..launch() };
+    let argv = ClaudeCode.command_line(&both).unwrap().argv;
+    assert!(argv.ends_with(&["--resume".into(), "old".into()]), "{argv:?}");
+    assert_eq!(Rehearsal.command_line(&both).unwrap().argv[1..], ["rehearse", "--resume", "old"]);
+}
+
+#[test]
+fn claude_may_be_another_command() {
+    let (_folder, path) = installed();
+    let argv = |command: Command| {
+        let line = ClaudeCode.command_line(&LaunchSpec { command: Some(command), path: Some(path.clone()), ..launch() });
+        line.map(|line| line.argv.into_iter().take_while(|word| word != "-p").collect::<Vec<_>>())
+    };
+    assert_eq!(argv(Command::Shell("claude".into())).unwrap(), [format!("{path}/claude")]);
+    let wrapped = argv(Command::Shell("nice -n 5 claude".into())).unwrap();
+    assert_eq!(wrapped, ["/bin/sh", "-c", "exec nice -n 5 claude \"$@\"", "claude"]);
+    assert_eq!(argv(Command::Argv(vec!["claude".into(), "x".into()])).unwrap(), [format!("{path}/claude"), "x".into()]);
+    assert!(matches!(argv(Command::Argv(vec![])), Err(BackendError::Incomplete { .. })));
+}
+
+#[test]
+fn prompts_and_interrupts_are_one_line_each() {
+    for backend in [&ClaudeCode as &dyn Backend, &Rehearsal] {
+        let prompt = backend.prompt("k-1", "two\nlines \u{2028} \"quoted\"");
+        assert_eq!(prompt.iter().filter(|byte| **byte == b'\n').count(), 1);
+        assert!(prompt.ends_with(b"\n"));
+        let interrupt = backend.interrupt("k-2").unwrap();
+        assert!(serde_json::from_slice::<serde_json::Value>(&interrupt).unwrap().is_object());
+    }
+    let value: serde_json::Value = serde_json::from_slice(&ClaudeCode.prompt("k-1", "x")).unwrap();
+    assert_eq!((&value["uuid"], &value["message"]["content"]), (&"k-1".into(), &"x".into()));
+    assert_eq!(Subprocess.prompt("k-1", "as it is"), b"as it is");
+    assert_eq!(Subprocess.interrupt("k"), None);
+}
+
+#[test]
+fn a_command_runs_under_a_shell_or_as_it_is() {
+    let line = |command, args: &[&str]| {
+        let args = args.iter().map(|arg| (*arg).to_string()).collect();
+        Subprocess.command_line(&LaunchSpec { command: Some(command), args, path: Some("/bin:/usr/bin".into()), ..launch() })
+    };
+    let shell = line(Command::Shell("echo $1 | wc".into()), &[]).unwrap();
+    assert_eq!((shell.argv, shell.stdin), (vec!["/bin/sh".into(), "-c".into(), "echo $1 | wc".into()], StdinMode::CloseAfterPrompt));
+    assert_eq!(line(Command::Shell("echo $1".into()), &["a"]).unwrap().argv[3..], ["sh", "a"]);
+    let listed = line(Command::Argv(vec!["sh".into(), "-e".into()]), &["a"]).unwrap().argv;
+    assert!(listed[0].ends_with("bin/sh") && listed[1..] == ["-e", "a"], "{listed:?}");
+}
+
+#[test]
+fn a_rehearsal_runs_ourselves_and_keeps_its_sessions_with_the_agent() {
+    let line = Rehearsal
+        .command_line(&LaunchSpec { scenario: Some("/s.yaml".into()), model: Some("m".into()), ..launch() })
+        .unwrap();
+    assert_eq!(line.argv, ["/opt/bin/muleteer", "rehearse", "--scenario", "/s.yaml", "--model", "m"]);
+    assert_eq!(line.env, [("MULETEER_REHEARSAL_DIR".to_string(), "/state/agents/a1/rehearsal".to_string())]);
+}
+
+#[test]
+fn what_is_missing_and_how_to_get_it() {
+    let empty = tempfile::tempdir().unwrap();
+    let path = Some(empty.path().to_string_lossy().into_owned());
+    let missing = Command::Argv(vec!["aider".into()]);
+    let errors = [
+        ClaudeCode.command_line(&LaunchSpec { path: path.clone(), ..launch() }).unwrap_err(),
+        Subprocess.command_line(&launch()).unwrap_err(),
+        Subprocess.command_line(&LaunchSpec { command: Some(missing), path, ..launch() }).unwrap_err(),
+        Rehearsal.command_line(&LaunchSpec { scenario: Some("s.yaml".into()), ..launch() }).unwrap_err(),
+        Rehearsal.command_line(&LaunchSpec { command: Some(Command::Shell("x".into())), ..launch() }).unwrap_err(),
+        auto(Some(empty.path().as_os_str())).unwrap_err(),
+        auto(None).unwrap_err(),
+    ];
+    insta::assert_snapshot!(errors.iter().map(told).collect::<Vec<_>>().join("\n\n"));
+    let (_folder, path) = installed();
+    assert_eq!(auto(Some(path.as_ref())).unwrap().name(), "claude-code");
+}

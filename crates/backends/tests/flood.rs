@@ -1,0 +1,29 @@
+//! Alone in its process, because it measures the process.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
+
+use muleteer_backends::{LINE_LIMIT, NAMES, by_name};
+
+/// 100 MB and more, half of it one line without a newline; what the process holds does not grow with it.
+#[test]
+fn a_flood_keeps_memory_flat() {
+    let resident = || -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    };
+    let line = [vec![b'y'; 1000], vec![b'\n']].concat().repeat(64);
+    let blob = vec![b'x'; 1024 * 1024];
+    for name in NAMES {
+        let mut parser = by_name(name).unwrap().parser();
+        parser.push(&blob.repeat(LINE_LIMIT / blob.len() + 1));
+        let before = resident();
+        for _ in 0..100 {
+            parser.push(&blob);
+            parser.push(&line);
+        }
+        parser.push(b"\n");
+        let grown = resident().saturating_sub(before);
+        assert!(grown < 24 * 1024 * 1024, "{name}: {grown} bytes more");
+    }
+}

@@ -1,0 +1,182 @@
+//! Every parser, whatever it is fed and however that is cut.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_backends::{LINE_LIMIT, Line, NAMES, by_name, parse_all};
+use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, TurnError};
+use proptest::prelude::*;
+use serde_json::json;
+
+fn parse<'a>(name: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Line> {
+    let mut parser = by_name(name).unwrap().parser();
+    let mut lines: Vec<_> = pieces.into_iter().flat_map(|piece| parser.push(piece)).collect();
+    lines.extend(parser.finish());
+    lines
+}
+
+fn events(name: &str, text: &str) -> Vec<AgentEvent> {
+    parse(name, [text.as_bytes()]).into_iter().flat_map(|line| line.events).map(|timed| timed.event).collect()
+}
+
+/// Lines like those of agents: events, nearly events, other people's JSON, plain text, rubbish.
+fn line() -> impl Strategy<Value = Vec<u8>> {
+    let words = prop::sample::select(vec![
+        r#"{"type":"text","text":"hé","chars":2}"#,
+        r#"{"t":3.5,"type":"tool_call","id":"a","name":"Bash","input":{"command":"ls"}}"#,
+        r#"{"type":"tool_call"}"#,
+        r#"{"type":"result","status":"success","summary":"ok"}"#,
+        r#"{"type":"result","subtype":"success","is_error":false,"result":"ok"}"#,
+        r#"{"type":"user","isReplay":true,"uuid":"k","timestamp":"2026-11-21T20:33:14.340Z","message":{"content":"x"}}"#,
+        r#"{"type":"assistant","message":{"content":[{"type":"new_kind"},{"type":"text","text":"y"}]}}"#,
+        r#"{"type":"system","subtype":"init","session_id":"s"}"#,
+        r#"{"type":["text"]}"#,
+        "[1,2]",
+        "null",
+        "plain output",
+        "",
+        "\r",
+        "{",
+    ]);
+    prop_oneof![
+        4 => words.prop_map(|word| word.as_bytes().to_vec()),
+        1 => prop::collection::vec(any::<u8>(), 0..60),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn chunking_changes_nothing(lines in prop::collection::vec(line(), 0..12), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8), end in any::<bool>()) {
+        let mut bytes = lines.join(&b'\n');
+        if end {
+            bytes.push(b'\n');
+        }
+        let mut places: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).chain([0, bytes.len()]).collect();
+        places.sort_unstable();
+        for name in NAMES {
+            let whole = parse(name, [bytes.as_slice()]);
+            let pieces = parse(name, places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]));
+            prop_assert_eq!(&pieces, &whole, "{}", name);
+            prop_assert_eq!(whole.last().map_or(0, |line| line.consumed), bytes.len() as u64);
+        }
+    }
+
+    #[test]
+    fn what_is_printed_can_be_read_back(lines in prop::collection::vec(line(), 0..12)) {
+        for name in NAMES {
+            let mut out = Vec::new();
+            parse_all(by_name(name).unwrap(), lines.join(&b'\n').as_slice(), &mut out).unwrap();
+            for printed in String::from_utf8(out).unwrap().lines() {
+                let value: serde_json::Value = serde_json::from_str(printed).unwrap();
+                prop_assert!(value["t"].is_f64() && value["type"].is_string(), "{}", printed);
+                let event: AgentEvent = serde_json::from_value(value).unwrap();
+                prop_assert!(serde_json::to_string(&event).unwrap().len() < 64 * 1024);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_line_beyond_the_limit_is_one_unknown_event_in_flat_memory() {
+    for name in NAMES {
+        let mut parser = by_name(name).unwrap().parser();
+        let piece = vec![b'x'; 1024 * 1024];
+        let pieces = LINE_LIMIT / piece.len() + 40;
+        for _ in 0..pieces {
+            assert_eq!(parser.push(&piece), vec![]);
+        }
+        let lines = parser.push(b"\n{\"type\":\"text\",\"text\":\"after\"}\n");
+        assert_eq!(lines.len(), 2, "{name}");
+        assert!(lines[0].raw_cut && !lines[1].raw_cut);
+        assert_eq!(lines[0].consumed, (pieces * piece.len() + 1) as u64);
+        match &lines[0].events[..] {
+            [timed] => match &timed.event {
+                AgentEvent::Unknown { raw } => assert!(raw.len() <= TEXT_LIMIT && raw.starts_with("xxx")),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_line_of_ours_is_its_event_and_every_other_line_is_output() {
+    let text = |text: &str| AgentEvent::Output { text: text.to_string() };
+    let unknown = |raw: &str| AgentEvent::Unknown { raw: raw.to_string() };
+    for (line, event) in [
+        ("compiling…", text("compiling…")),
+        ("", text("")),
+        ("  padded ", text("  padded ")),
+        (r#"{"type":"deploy","to":"prod"}"#, text(r#"{"type":"deploy","to":"prod"}"#)),
+        // Another CLI's word for something else.
+        (r#"{"type":"text","content":"hi"}"#, text(r#"{"type":"text","content":"hi"}"#)),
+        (r#"{"type":"text","text":"hi"}"#, AgentEvent::Text { chars: 2, text: "hi".into() }),
+        (r#"{"text":"hi","type":"text"}"#, AgentEvent::Text { chars: 2, text: "hi".into() }),
+        (r#"{"type":"tool_call"}"#, unknown(r#"{"type":"tool_call"}"#)),
+        ("null", text("null")),
+        (r#"["type"]"#, text(r#"["type"]"#)),
+    ] {
+        let lines = format!("{line}\n");
+        assert_eq!(events("subprocess", &lines), [event.clone()], "{line}");
+        // A rehearsed agent prints events only, so there a plain line is what nobody knows.
+        let rehearsed = match event {
+            AgentEvent::Output { text } if text.is_empty() => vec![],
+            AgentEvent::Output { text } => vec![unknown(&text)],
+            event => vec![event],
+        };
+        assert_eq!(events("rehearsal", &lines), rehearsed, "{line}");
+    }
+}
+
+#[test]
+fn a_result_line_is_the_document_or_the_event() {
+    let result = |line: &str| match events("subprocess", line).pop() {
+        Some(AgentEvent::Result(result)) => result,
+        other => panic!("{line}: {other:?}"),
+    };
+    let doc = result(r#"{"summary":"s","type":"result","status":"partial","changes":["a"]}"#);
+    assert!(doc.ok);
+    assert_eq!(doc.structured, Some(json!({"summary": "s", "status": "partial", "changes": ["a"]})));
+    // Incomplete, but meant as one: validation names what is missing.
+    assert_eq!(result(r#"{"type":"result","summary":"s"}"#).structured, Some(json!({"summary": "s"})));
+    let event = result(r#"{"type":"result","ok":false,"error":"rate_limit","status":429,"cost_usd":0.5}"#);
+    assert_eq!((event.ok, event.error, event.status), (false, Some(TurnError::RateLimit), Some(429)));
+    assert_eq!(event.structured, None);
+    let both = result(r#"{"type":"result","ok":false,"status":"failed","summary":"s"}"#);
+    assert_eq!((both.ok, both.structured), (false, Some(json!({"status": "failed", "summary": "s"}))));
+    assert_eq!(result(r#"{"type":"result","ok":true,"error":"brand_new"}"#).error, Some(TurnError::Other));
+}
+
+#[test]
+fn every_event_of_ours_is_known_by_its_type() {
+    use std::collections::BTreeSet;
+    let wrong = serde_json::from_value::<AgentEvent>(json!({"type": "?"})).unwrap_err().to_string();
+    let known: BTreeSet<_> = wrong.split('`').skip(3).step_by(2).collect();
+    assert_eq!(known, muleteer_backends::KINDS.into_iter().collect::<BTreeSet<_>>());
+}
+
+#[test]
+fn an_unknown_claude_line_is_kept_and_its_neighbours_are_read() {
+    let text = concat!(
+        "Warning: something on stdout\n",
+        r#"{"type":"brand_new","x":1}"#,
+        "\n",
+        r#"{"type":"system","subtype":"brand_new"}"#,
+        "\n",
+        r#"{"type":"assistant","message":{"content":[{"type":"brand_new"},{"type":"text","text":"hi"}]}}"#,
+    );
+    let seen = events("claude-code", text);
+    let unknown = seen.iter().filter(|event| matches!(event, AgentEvent::Unknown { .. })).count();
+    assert_eq!((seen.len(), unknown), (5, 4), "{seen:?}");
+}
+
+#[test]
+fn names_are_known_in_both_spellings() {
+    for name in ["claude-code", "claude_code", "rehearsal", "subprocess"] {
+        assert_eq!(by_name(name).unwrap().name(), name.replace('_', "-"));
+    }
+    let error = by_name("cluade-code").unwrap_err();
+    insta::assert_snapshot!(format!("{error}\nhint: {}", error.hint()), @r#"
+    backend "cluade-code" is not known
+    hint: did you mean "claude-code"? Known: auto, claude-code, rehearsal, subprocess
+    "#);
+}
