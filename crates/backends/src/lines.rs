@@ -110,12 +110,8 @@ impl<M: Meaning> LineParser<M> {
                 self.meaning.read(trim_end(&self.partial, false))
             }
         };
-        let line = Line {
-            consumed: self.consumed,
-            events: understood.events,
-            raw_cut: self.cut,
-            told_at: understood.told_at,
-        };
+        let line =
+            Line { consumed: self.consumed, events: understood.events, raw_cut: self.cut, told_at: understood.told_at };
         self.partial.clear();
         self.partial.shrink_to(ROOM_KEPT);
         self.cut = false;

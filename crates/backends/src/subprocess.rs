@@ -6,9 +6,7 @@
 use crate::launch::Command;
 use crate::lines::LineParser;
 use crate::own_lines::{OwnLines, Plain};
-use crate::{
-    Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode, find_program,
-};
+use crate::{Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode, find_program};
 
 const NAME: &str = "subprocess";
 
@@ -53,7 +51,9 @@ impl Backend for Subprocess {
                     program: words[0].clone(),
                     get: "install it, or give the absolute path as the command's first word",
                 })?;
-                std::iter::once(found.to_string_lossy().into_owned()).chain(words.iter().skip(1).cloned()).collect()
+                std::iter::once(found.to_string_lossy().into_owned())
+                    .chain(words.iter().skip(1).cloned())
+                    .collect()
             }
             _ => return Err(missing),
         };

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use muleteer_backends::{
-    Backend, BackendError, Command, LaunchSpec, StdinMode, auto, claude_code::ClaudeCode, rehearsal::Rehearsal,
+    Backend, BackendError, Command, LaunchSpec, StdinMode, auto,
+    claude_code::{ClaudeCode, NESTING},
+    rehearsal::Rehearsal,
     subprocess::Subprocess,
 };
 use std::os::unix::fs::PermissionsExt;
@@ -83,7 +85,8 @@ fn claude_gets_everything_asked_for_and_no_prompt_in_its_arguments() {
     assert_eq!(line.files[0].contents, "You review.");
     assert_eq!(line.stdin, StdinMode::Open);
     // The one a person set stays.
-    assert_eq!(line.env_remove, ["CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_DISABLE_FEEDBACK_SURVEY"]);
+    let kept = NESTING.iter().filter(|name| !line.env_remove.iter().any(|removed| removed == *name));
+    assert_eq!(kept.collect::<Vec<_>>(), [&"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"]);
 }
 
 #[test]
@@ -99,7 +102,8 @@ fn a_resumed_session_is_not_given_a_new_id() {
 fn claude_may_be_another_command() {
     let (_folder, path) = installed();
     let argv = |command: Command| {
-        let line = ClaudeCode.command_line(&LaunchSpec { command: Some(command), path: Some(path.clone()), ..launch() });
+        let line =
+            ClaudeCode.command_line(&LaunchSpec { command: Some(command), path: Some(path.clone()), ..launch() });
         line.map(|line| line.argv.into_iter().take_while(|word| word != "-p").collect::<Vec<_>>())
     };
     assert_eq!(argv(Command::Shell("claude".into())).unwrap(), [format!("{path}/claude")]);
@@ -128,10 +132,18 @@ fn prompts_and_interrupts_are_one_line_each() {
 fn a_command_runs_under_a_shell_or_as_it_is() {
     let line = |command, args: &[&str]| {
         let args = args.iter().map(|arg| (*arg).to_string()).collect();
-        Subprocess.command_line(&LaunchSpec { command: Some(command), args, path: Some("/bin:/usr/bin".into()), ..launch() })
+        Subprocess.command_line(&LaunchSpec {
+            command: Some(command),
+            args,
+            path: Some("/bin:/usr/bin".into()),
+            ..launch()
+        })
     };
     let shell = line(Command::Shell("echo $1 | wc".into()), &[]).unwrap();
-    assert_eq!((shell.argv, shell.stdin), (vec!["/bin/sh".into(), "-c".into(), "echo $1 | wc".into()], StdinMode::CloseAfterPrompt));
+    assert_eq!(
+        (shell.argv, shell.stdin),
+        (vec!["/bin/sh".into(), "-c".into(), "echo $1 | wc".into()], StdinMode::CloseAfterPrompt)
+    );
     assert_eq!(line(Command::Shell("echo $1".into()), &["a"]).unwrap().argv[3..], ["sh", "a"]);
     let listed = line(Command::Argv(vec!["sh".into(), "-e".into()]), &["a"]).unwrap().argv;
     assert!(listed[0].ends_with("bin/sh") && listed[1..] == ["-e", "a"], "{listed:?}");
@@ -154,9 +166,15 @@ fn what_is_missing_and_how_to_get_it() {
     let errors = [
         ClaudeCode.command_line(&LaunchSpec { path: path.clone(), ..launch() }).unwrap_err(),
         Subprocess.command_line(&launch()).unwrap_err(),
-        Subprocess.command_line(&LaunchSpec { command: Some(missing), path, ..launch() }).unwrap_err(),
-        Rehearsal.command_line(&LaunchSpec { scenario: Some("s.yaml".into()), ..launch() }).unwrap_err(),
-        Rehearsal.command_line(&LaunchSpec { command: Some(Command::Shell("x".into())), ..launch() }).unwrap_err(),
+        Subprocess
+            .command_line(&LaunchSpec { command: Some(missing), path, ..launch() })
+            .unwrap_err(),
+        Rehearsal
+            .command_line(&LaunchSpec { scenario: Some("s.yaml".into()), ..launch() })
+            .unwrap_err(),
+        Rehearsal
+            .command_line(&LaunchSpec { command: Some(Command::Shell("x".into())), ..launch() })
+            .unwrap_err(),
         auto(Some(empty.path().as_os_str())).unwrap_err(),
         auto(None).unwrap_err(),
     ];

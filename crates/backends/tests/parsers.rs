@@ -15,7 +15,11 @@ fn parse<'a>(name: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Line
 }
 
 fn events(name: &str, text: &str) -> Vec<AgentEvent> {
-    parse(name, [text.as_bytes()]).into_iter().flat_map(|line| line.events).map(|timed| timed.event).collect()
+    parse(name, [text.as_bytes()])
+        .into_iter()
+        .flat_map(|line| line.events)
+        .map(|timed| timed.event)
+        .collect()
 }
 
 /// Lines like those of agents: events, nearly events, other people's JSON, plain text, rubbish.
@@ -116,7 +120,7 @@ fn a_line_of_ours_is_its_event_and_every_other_line_is_output() {
         (r#"["type"]"#, text(r#"["type"]"#)),
     ] {
         let lines = format!("{line}\n");
-        assert_eq!(events("subprocess", &lines), [event.clone()], "{line}");
+        assert_eq!(events("subprocess", &lines), std::slice::from_ref(&event), "{line}");
         // A rehearsed agent prints events only, so there a plain line is what nobody knows.
         let rehearsed = match event {
             AgentEvent::Output { text } if text.is_empty() => vec![],

@@ -23,7 +23,10 @@ fn the_built_in_scenario_ends_in_a_valid_result() {
     match plan(last, "c", "m", &vars).unwrap().act {
         Act::EndTurn(result) => {
             let result = validate(&result.structured.unwrap()).unwrap();
-            assert_eq!((result.status, result.changes), (ResultStatus::Success, vec!["rehearsal-alone.md".to_string()]));
+            assert_eq!(
+                (result.status, result.changes),
+                (ResultStatus::Success, vec!["rehearsal-alone.md".to_string()])
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -98,7 +101,8 @@ fn a_command_is_not_expanded_and_everything_else_is() {
 
 #[test]
 fn a_loop_is_rounds_of_the_same_call_with_ids_of_their_own() {
-    let planned = plan(&step("{loop: {name: Grep, input: {pattern: x}, times: 3, every: 2s}}"), "c", "m", &Vars::default());
+    let planned =
+        plan(&step("{loop: {name: Grep, input: {pattern: x}, times: 3, every: 2s}}"), "c", "m", &Vars::default());
     let Act::Rounds { rounds, every } = planned.unwrap().act else { panic!() };
     assert_eq!((rounds.len(), every), (3, Duration::from_secs(2)));
     let ids: Vec<_> = rounds

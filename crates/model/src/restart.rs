@@ -66,9 +66,9 @@ impl Strategy {
     /// As `tree` prints it.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::OneForOne => "one_for_one",
-            Self::OneForAll => "one_for_all",
-            Self::RestForOne => "rest_for_one",
+            Self::OneForOne => "one-for-one",
+            Self::OneForAll => "one-for-all",
+            Self::RestForOne => "rest-for-one",
         }
     }
 }

@@ -67,12 +67,18 @@ pub fn main(args: &[OsString]) -> ExitCode {
         }
     };
     if args.check {
-        println!("ok: {} turns, {} steps", scenario.turns.len(), scenario.turns.iter().map(|t| t.steps.len()).sum::<usize>());
+        println!(
+            "ok: {} turns, {} steps",
+            scenario.turns.len(),
+            scenario.turns.iter().map(|t| t.steps.len()).sum::<usize>()
+        );
         return ExitCode::SUCCESS;
     }
     let part = player::Part {
         model: args.model.or_else(|| scenario.model.clone()).unwrap_or_else(|| "rehearsal".to_string()),
-        vars: Vars::from_env(std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))),
+        vars: Vars::from_env(
+            std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
+        ),
         scenario,
         folder: std::env::var_os(DIR_VARIABLE).map(PathBuf::from),
         resume: args.resume,
@@ -82,7 +88,8 @@ pub fn main(args: &[OsString]) -> ExitCode {
 }
 
 fn read(asked: Option<PathBuf>) -> Result<Scenario, String> {
-    let named = asked.or_else(|| std::env::var_os(SCENARIO_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from));
+    let named =
+        asked.or_else(|| std::env::var_os(SCENARIO_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from));
     let (text, file) = match named {
         None => (DEFAULT.to_string(), "the built-in scenario".to_string()),
         Some(path) => {

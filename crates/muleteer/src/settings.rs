@@ -41,7 +41,7 @@ pub fn invalid(errors: Vec<ConfigError>) -> Failure {
     let mut failures = errors.into_iter().map(|error| {
         let failure = Failure::new(error.code, error.message)
             .at(error.line.map(u64::from), error.column.map(u64::from))
-            .snippet(error.snippet.map(Into::into));
+            .snippet(error.snippet.map(|text| text.to_string()));
         let failure = error.file.into_iter().fold(failure, Failure::file);
         error.hint.into_iter().fold(failure, Failure::hint)
     });

@@ -15,7 +15,7 @@ pub enum Piece {
     /// As it was printed, for `--raw`.
     Bytes { stream: Stream, bytes: Vec<u8> },
     /// `t` is seconds since the first record of the agent.
-    Event { at_ms: u64, t: f64, event: AgentEvent },
+    Event { at_ms: u64, t: f64, event: Box<AgentEvent> },
     Stderr { at_ms: u64, text: String },
     Gap { message: String },
 }
@@ -109,7 +109,7 @@ impl SpoolLines {
     fn events(&self, lines: Vec<Line>) -> Vec<Piece> {
         let (at_ms, first) = (self.last_ms, self.first_ms.unwrap_or(self.last_ms));
         let t = at_ms.saturating_sub(first) as f64 / 1e3;
-        lines.into_iter().flat_map(|line| line.events).map(|timed| Piece::Event { at_ms, t, event: timed.event }).collect()
+        lines.into_iter().flat_map(|line| line.events).map(|timed| Piece::Event { at_ms, t, event: Box::new(timed.event) }).collect()
     }
 
     fn stderr_line(&self, bytes: &[u8]) -> Piece {
@@ -117,6 +117,6 @@ impl SpoolLines {
     }
 
     fn overlong(&self) -> Option<usize> {
-        (self.stderr.len() >= STDERR_LIMIT).then(|| STDERR_LIMIT - 1)
+        (self.stderr.len() >= STDERR_LIMIT).then_some(STDERR_LIMIT - 1)
     }
 }

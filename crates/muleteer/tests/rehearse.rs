@@ -4,6 +4,7 @@
 
 use muleteer_backends::{Backend, Parser, rehearsal::Rehearsal};
 use muleteer_model::agent_event::{AgentEvent, TurnError, TurnResult};
+use muleteer_process::clock::awake;
 use muleteer_process::group::descendants;
 use muleteer_process::identity::{Pinned, ProcessId};
 use std::io::{Read, Write};
@@ -102,9 +103,21 @@ impl Drop for Agent {
     }
 }
 
+/// Looks again and again, for what no event tells.
+fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = awake() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(awake() < deadline, "it never came");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn said(events: &[AgentEvent]) -> Vec<&str> {
     let text = |event| match event {
-        &AgentEvent::Text { ref text, .. } => Some(text.as_str()),
+        AgentEvent::Text { text, .. } => Some(text.as_str()),
         _ => None,
     };
     events.iter().filter_map(text).collect()
@@ -160,13 +173,10 @@ fn an_interrupt_ends_a_command_and_everything_it_started() {
     let mut agent = Agent::start(folder.path(), scenario, &[]);
     agent.prompt("k1");
     agent.until(|event| matches!(event, AgentEvent::ToolCall { .. }));
-    let started = loop {
+    let started = eventually(|| {
         let below: Vec<_> = descendants(agent.child.id()).into_iter().map(ProcessId::from).collect();
-        if below.len() == 3 {
-            break below;
-        }
-        std::thread::yield_now();
-    };
+        (below.len() == 3).then_some(below)
+    });
     agent.send(&Rehearsal.interrupt("i").unwrap());
     assert_eq!(agent.result().error, Some(TurnError::Interrupted));
     for id in started {
@@ -185,14 +195,11 @@ fn an_agent_can_be_deaf_to_term_and_leak_a_grandchild_that_outlives_it() {
     agent.prompt("k");
     agent.until(is_text("ready"));
     let me = agent.id();
-    let leaked = loop {
-        let below = descendants(me.pid);
-        match below[..] {
-            // It makes a session of its own and closes its ears soon after it began.
-            [child] if child.session == child.pid => break ProcessId::from(child),
-            _ => std::thread::yield_now(),
-        }
-    };
+    let leaked = eventually(|| match descendants(me.pid)[..] {
+        // It makes a session of its own soon after it began.
+        [child] if child.session == child.pid => Some(ProcessId::from(child)),
+        _ => None,
+    });
     agent.signal(TERM);
     agent.send(&Rehearsal.interrupt("i").unwrap());
     let pinned = Pinned::open_exact(me).unwrap();

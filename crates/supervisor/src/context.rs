@@ -86,6 +86,8 @@ pub struct Daemon {
     /// Cancelled when the daemon is to end; carries no reason: the event does.
     pub stop: CancellationToken,
     agents_by_id: Mutex<HashMap<DispatchId, Arc<AgentSlots>>>,
+    /// Counts subtrees taken away: a dispatch is over for its watchers when its journal is written.
+    pub closed: watch::Sender<u64>,
 }
 
 impl Daemon {
@@ -110,6 +112,7 @@ impl Daemon {
             connections: watch::Sender::new(0),
             stop: CancellationToken::new(),
             agents_by_id: Mutex::default(),
+            closed: watch::Sender::new(0),
         }
     }
 
@@ -125,6 +128,12 @@ impl Daemon {
 
     pub fn forget_agent(&self, id: &DispatchId) {
         self.agents_by_id.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.closed.send_modify(|closed| *closed += 1);
+    }
+
+    /// Whether the dispatch has actors now.
+    pub fn has_agent(&self, id: &DispatchId) -> bool {
+        self.agents_by_id.lock().unwrap_or_else(PoisonError::into_inner).get(id).is_some_and(|slots| slots.life.get().is_some())
     }
 
     /// Notes something for the ledger without ever waiting for it.

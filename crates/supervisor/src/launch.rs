@@ -241,16 +241,6 @@ pub struct Swept {
     pub clean: bool,
 }
 
-/// Waits until the agent's shim is gone, at most `limit`; says whether it is.
-pub async fn wait_for_end(daemon: &Daemon, id: &muleteer_model::id::DispatchId, limit: Duration) -> Result<bool, String> {
-    let dir = daemon.paths.agent(id.as_str());
-    tokio::task::spawn_blocking(move || attach::probe_within(&dir, limit))
-        .await
-        .map_err(|error| error.to_string())?
-        .map(|liveness| matches!(liveness, Liveness::Dead(_)))
-        .map_err(|error| error.to_string())
-}
-
 /// The text of a prompt. People's are on disk since before they were durable in the ledger; our own
 /// follow from the state, so they are written when they are first needed.
 pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Result<String, String> {

@@ -24,9 +24,12 @@ pub const PROGRAM: &str = "claude";
 pub const GET: &str = "npm install -g @anthropic-ai/claude-code";
 
 /// Variables by which one Claude Code tells another that it runs inside it; an agent of ours does not.
-pub const NESTING: [&str; 4] = [
+pub const NESTING: [&str; 7] = [
     "CLAUDECODE",
     "CLAUDE_CODE_ENTRYPOINT",
+    "CLAUDE_CODE_SSE_PORT",
+    "CLAUDE_CODE_SESSION_ID",
+    "CLAUDE_CODE_CHILD_SESSION",
     "CLAUDE_CODE_DISABLE_FEEDBACK_SURVEY",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
 ];
@@ -149,7 +152,9 @@ fn program(launch: &LaunchSpec) -> Result<Vec<String>, BackendError> {
         program: words[0].clone(),
         get: "npm install -g @anthropic-ai/claude-code, or set backends.claude_code.command",
     })?;
-    Ok(std::iter::once(found.to_string_lossy().into_owned()).chain(words.into_iter().skip(1)).collect())
+    Ok(std::iter::once(found.to_string_lossy().into_owned())
+        .chain(words.into_iter().skip(1))
+        .collect())
 }
 
 fn is_one_word(text: &str) -> bool {

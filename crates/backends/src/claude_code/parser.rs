@@ -42,7 +42,11 @@ fn events(mut value: Value) -> Option<(Vec<AgentEvent>, Option<f64>)> {
         "control_request" => control_request(&value)?,
         // Answers to our own requests, whose effect shows elsewhere; pieces of messages that come
         // whole as well; signs of life.
-        "control_response" | "control_cancel_request" | "stream_event" | "keep_alive" | "tool_progress"
+        "control_response"
+        | "control_cancel_request"
+        | "stream_event"
+        | "keep_alive"
+        | "tool_progress"
         | "command_lifecycle" => vec![],
         _ => return None,
     };
@@ -60,11 +64,17 @@ fn system(value: &Value) -> Option<Vec<AgentEvent>> {
             attempt: number(value, "attempt") as u32,
             max: number(value, "max_retries") as u32,
             delay_s: value.get("retry_delay_ms").and_then(Value::as_f64).unwrap_or_default() / 1000.0,
-            status: value.get("error_status").and_then(Value::as_u64).and_then(|status| u16::try_from(status).ok()),
+            status: value
+                .get("error_status")
+                .and_then(Value::as_u64)
+                .and_then(|status| u16::try_from(status).ok()),
         }],
         "compact_boundary" => {
             let metadata = value.get("compact_metadata")?;
-            vec![AgentEvent::Compaction { before: number(metadata, "pre_tokens"), after: number(metadata, "post_tokens") }]
+            vec![AgentEvent::Compaction {
+                before: number(metadata, "pre_tokens"),
+                after: number(metadata, "post_tokens"),
+            }]
         }
         // `permission_denied` says why; the tool's failed result follows.
         "status" | "hook_started" | "hook_progress" | "hook_response" | "permission_denied" => vec![],

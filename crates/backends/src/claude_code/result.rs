@@ -33,7 +33,11 @@ pub(super) fn read(value: &Value) -> TurnResult {
 
 /// The session to resume is not on this machine: a new one is needed. Nothing was taken.
 pub fn session_is_unknown(result: &TurnResult) -> bool {
-    !result.ok && result.text.as_deref().is_some_and(|text| text.contains("No conversation found with session ID"))
+    !result.ok
+        && result
+            .text
+            .as_deref()
+            .is_some_and(|text| text.contains("No conversation found with session ID"))
 }
 
 /// The final text, or what went wrong where there is none.
@@ -75,7 +79,9 @@ fn error(value: &Value, status: Option<u16>, said: &str) -> TurnError {
 
 /// With no key at all no request is made, so there is no status to go by.
 fn is_about_login(said: &str) -> bool {
-    ["Not logged in", "Please run /login", "Invalid API key"].iter().any(|sign| said.contains(sign))
+    ["Not logged in", "Please run /login", "Invalid API key"]
+        .iter()
+        .any(|sign| said.contains(sign))
 }
 
 fn keys(value: Option<&Value>) -> Vec<String> {

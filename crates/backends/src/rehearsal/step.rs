@@ -24,19 +24,42 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
     Nothing,
-    Write { path: String, text: String, append: bool },
-    Run { command: String, may_fail: bool, timeout: Option<Duration> },
-    Commit { message: String },
+    Write {
+        path: String,
+        text: String,
+        append: bool,
+    },
+    Run {
+        command: String,
+        may_fail: bool,
+        timeout: Option<Duration>,
+    },
+    Commit {
+        message: String,
+    },
     /// Does nothing for a while; for ever without a span. `deaf`: hears no interrupt.
-    Wait { span: Option<Duration>, deaf: bool },
+    Wait {
+        span: Option<Duration>,
+        deaf: bool,
+    },
     /// Waits for the answer to `id`; `answered` is printed then.
-    Ask { id: String, patience: Option<Duration>, answered: Box<AgentEvent> },
+    Ask {
+        id: String,
+        patience: Option<Duration>,
+        answered: Box<AgentEvent>,
+    },
     /// Prints `round` after `round`, a pause behind each.
-    Rounds { rounds: Vec<Vec<AgentEvent>>, every: Duration },
+    Rounds {
+        rounds: Vec<Vec<AgentEvent>>,
+        every: Duration,
+    },
     Noise(Noise),
     /// A line of stderr.
     Complain(String),
-    Crash { code: Option<i32>, signal: Option<String> },
+    Crash {
+        code: Option<i32>,
+        signal: Option<String>,
+    },
     IgnoreTerm,
     Leak(Duration),
     EndTurn(Box<TurnResult>),
@@ -48,9 +71,18 @@ pub enum Act {
 pub enum Noise {
     Line(String),
     /// `output` events of `line` bytes each.
-    Flood { bytes: u64, line: u64 },
-    Garbage { bytes: u64, seed: u64 },
-    LongLine { bytes: u64, newline: bool },
+    Flood {
+        bytes: u64,
+        line: u64,
+    },
+    Garbage {
+        bytes: u64,
+        seed: u64,
+    },
+    LongLine {
+        bytes: u64,
+        newline: bool,
+    },
 }
 
 /// How the doing went.
@@ -177,12 +209,7 @@ pub fn interrupted() -> TurnResult {
 pub fn broken(text: &str) -> TurnResult {
     let text = cut(text, TEXT_LIMIT);
     let doc = AgentResult::new(ResultStatus::Failed, text.clone());
-    TurnResult {
-        ok: true,
-        text: Some(text),
-        structured: serde_json::to_value(doc).ok(),
-        ..TurnResult::default()
-    }
+    TurnResult { ok: true, text: Some(text), structured: serde_json::to_value(doc).ok(), ..TurnResult::default() }
 }
 
 fn tool_call(call: &ToolCall, id: &str, vars: &Vars) -> Result<Plan, UnknownVariable> {
@@ -247,9 +274,13 @@ fn success(doc: &ResultDoc, vars: &Vars) -> Result<TurnResult, UnknownVariable> 
 fn expand_value(value: &Value, vars: &Vars) -> Result<Value, UnknownVariable> {
     Ok(match value {
         Value::String(text) => Value::String(vars.expand(text)?),
-        Value::Array(items) => Value::Array(items.iter().map(|item| expand_value(item, vars)).collect::<Result<_, _>>()?),
+        Value::Array(items) => {
+            Value::Array(items.iter().map(|item| expand_value(item, vars)).collect::<Result<_, _>>()?)
+        }
         Value::Object(map) => Value::Object(
-            map.iter().map(|(key, item)| Ok((key.clone(), expand_value(item, vars)?))).collect::<Result<_, _>>()?,
+            map.iter()
+                .map(|(key, item)| Ok((key.clone(), expand_value(item, vars)?)))
+                .collect::<Result<_, _>>()?,
         ),
         other => other.clone(),
     })

@@ -66,7 +66,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         Some(Since::Time(time)) => Some(time),
         _ => None,
     };
-    let fits = move |seen: &Seen<'_>| !seen.record.is_some_and(|record| not_before.is_some_and(|time| record.ts < time));
+    let fits = move |seen: &Seen<'_>| seen.record.is_none_or(|record| not_before.is_none_or(|time| record.ts >= time));
     if args.follow {
         let following = follow(context, from, &fits);
         return until_interrupted(context, "the daemon and its agents go on", following).await;

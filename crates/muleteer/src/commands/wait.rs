@@ -66,11 +66,11 @@ pub fn document(dispatch: &DispatchStatus) -> Value {
 /// With none running, what has ended already is answered from disk; otherwise a daemon is started,
 /// because without one nothing that is unfinished ever ends.
 pub async fn ended(context: &Context, ids: Vec<String>) -> Result<Vec<DispatchStatus>, Failure> {
-    if context.connect_if_running().await?.is_none() {
-        if let Some(all) = offline::ended(context, &ids)? {
-            offline::say_so(context);
-            return Ok(all);
-        }
+    if context.connect_if_running().await?.is_none()
+        && let Some(all) = offline::ended(context, &ids)?
+    {
+        offline::say_so(context);
+        return Ok(all);
     }
     match context.ask(Request::Wait { ids }).await? {
         Reply::Waited { dispatches } => Ok(dispatches),

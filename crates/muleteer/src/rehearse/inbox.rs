@@ -17,8 +17,14 @@ pub enum Mail {
     Closed,
     /// Of the command with that number; an older one's background children may still print. No bytes:
     /// one of its two streams has ended.
-    Output { run: u64, bytes: Vec<u8> },
-    Exited { run: u64, status: Option<ExitStatus> },
+    Output {
+        run: u64,
+        bytes: Vec<u8>,
+    },
+    Exited {
+        run: u64,
+        status: Option<ExitStatus>,
+    },
 }
 
 #[derive(Debug)]

@@ -71,7 +71,9 @@ impl Keep {
         let lock = folder.join(format!("{id}.lock"));
         let failed = |source| KeepError::Io { path: lock.clone(), source };
         fs::create_dir_all(folder).map_err(failed)?;
-        let guard = lock_within(&lock, PATIENCE).map_err(failed)?.ok_or_else(|| KeepError::InUse(id.to_string()))?;
+        let guard = lock_within(&lock, PATIENCE)
+            .map_err(failed)?
+            .ok_or_else(|| KeepError::InUse(id.to_string()))?;
         Ok(Self { place: Some((folder.join(format!("{id}.json")), guard)) })
     }
 

@@ -256,7 +256,11 @@ impl Player {
                 self.command(plan, work::COMMIT, false, None)?
             }
             Act::Wait { span, deaf } => {
-                if self.wait(span.map(|span| clock::awake() + span), *deaf) { Done::Interrupted } else { well(String::new()) }
+                if self.wait(span.map(|span| clock::awake() + span), *deaf) {
+                    Done::Interrupted
+                } else {
+                    well(String::new())
+                }
             }
             Act::Ask { id, patience, answered } => self.ask(id, *patience, answered)?,
             Act::Rounds { rounds, every } => {
@@ -293,13 +297,7 @@ impl Player {
         self.interrupted && !deaf
     }
 
-    fn command(
-        &mut self,
-        plan: &Plan,
-        command: &str,
-        may_fail: bool,
-        timeout: Option<Duration>,
-    ) -> Result<Done, End> {
+    fn command(&mut self, plan: &Plan, command: &str, may_fail: bool, timeout: Option<Duration>) -> Result<Done, End> {
         self.runs += 1;
         let run = self.runs;
         let running = match work::start(&self.inbox, run, command, &self.vars) {
@@ -400,7 +398,11 @@ impl Player {
     }
 
     fn step_id(&self) -> String {
-        self.session.open.as_ref().map(|open| format!("call-{}-{}", open.number, open.done + 1)).unwrap_or_default()
+        self.session
+            .open
+            .as_ref()
+            .map(|open| format!("call-{}-{}", open.number, open.done + 1))
+            .unwrap_or_default()
     }
 }
 

@@ -1,6 +1,9 @@
 //! What an agent's tools do: files and commands.
 
-#![allow(clippy::disallowed_methods, reason = "an agent runs its own commands, as real ones do: its shim watches all of them")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "an agent runs its own commands, as real ones do: its shim watches all of them"
+)]
 
 use super::inbox::Inbox;
 use muleteer_backends::rehearsal::Vars;
@@ -33,8 +36,7 @@ pub fn write(path: &str, text: &str, append: bool) -> io::Result<String> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder)?;
     }
-    let mut file =
-        if append { OpenOptions::new().create(true).append(true).open(path)? } else { File::create(path)? };
+    let mut file = if append { OpenOptions::new().create(true).append(true).open(path)? } else { File::create(path)? };
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     Ok(format!("{} bytes {} {}", text.len(), if append { "appended to" } else { "written to" }, path.display()))

@@ -1,6 +1,9 @@
 //! One of every frame, with every field filled. A new variant does not compile until it has a name
 //! here, and does not pass until it has a sample.
 
+// Each test that shares this uses another part of it.
+#![allow(dead_code)]
+
 use muleteer_protocol::v1::*;
 
 /// Makes the function that names a frame and the list of all names, from one table.

@@ -50,8 +50,13 @@ pub struct Drain {
     position: Position,
     stderr: VecDeque<u8>,
     shim_pid: u32,
-    /// The agent's end has been read.
-    pub exited: bool,
+    /// How the agent ended, held back until everything it left behind is gone too: only then is it
+    /// true that the attempt is over.
+    end: Option<Input>,
+    /// The end of the epoch has been read.
+    pub ended: bool,
+    /// Processes the shim could not end.
+    pub survivors: u32,
     /// An agent was released in this epoch.
     pub spawned: bool,
 }
@@ -69,7 +74,9 @@ impl Drain {
             position,
             stderr: VecDeque::new(),
             shim_pid: 0,
-            exited: false,
+            end: None,
+            ended: false,
+            survivors: 0,
             spawned: position.offset > 0,
         }
     }
@@ -81,6 +88,8 @@ impl Drain {
 
     pub fn feed(&mut self, record: &Record, steps: &mut Vec<Step>) {
         match record.stream {
+            // What processes say that the agent left behind is nobody's turn any more.
+            Stream::Stdout if self.end.is_some() => {}
             Stream::Stdout => self.stdout(record, steps),
             Stream::Stderr => {
                 let tail = &record.bytes[record.bytes.len().saturating_sub(TAIL)..];
@@ -99,6 +108,12 @@ impl Drain {
         if steps.last().is_none_or(|step| step.at < self.position) {
             steps.push(Step { at: self.position, input: StepInput::Agent(vec![]) });
         }
+    }
+
+    /// The end that was held back for a shim which died before it had ended everything.
+    pub fn release(&mut self) -> Option<Step> {
+        let input = self.end.take()?;
+        Some(Step { at: self.position, input: StepInput::Shim(input) })
     }
 
     fn stdout(&mut self, record: &Record, steps: &mut Vec<Step>) {
@@ -149,7 +164,8 @@ impl Drain {
 
     /// Moves the position behind a record, unless a line is still open: then it stays at its start.
     fn pass(&mut self, end: u64) {
-        if self.open.is_empty() && self.skip == 0 {
+        // Not past an end that is held back: a successor of ours must read it again.
+        if self.open.is_empty() && self.skip == 0 && self.end.is_none() {
             self.position = Position { epoch: self.epoch, offset: end, skip: 0 };
         }
     }
@@ -171,23 +187,31 @@ impl Drain {
                 self.shim_pid = shim.pid;
                 Input::Spawned { at, pid: agent.pid, shim_pid: shim.pid, containment }
             }
-            Control::StartFailed { errno, text } => {
-                self.exited = true;
-                let error = format!("{text} (errno {errno})");
-                Input::StartFailed { at: Some(at), epoch: self.epoch, error, permanent: true }
-            }
             Control::Blocked { on, .. } => Input::Blocked { at, on },
+            Control::StartFailed { errno, text } => {
+                let error = format!("{text} (errno {errno})");
+                self.end = Some(Input::StartFailed { at: Some(at), epoch: self.epoch, error, permanent: true });
+                return;
+            }
             Control::Exited { code, signal, cause } => {
-                self.exited = true;
-                let tail: Vec<u8> = self.stderr.iter().copied().collect();
                 let cause = match cause {
                     Cause::Terminated => ExitCause::Terminated,
                     Cause::ShimPolicy => ExitCause::ShimPolicy,
                     Cause::LeaseExpired => ExitCause::LeaseExpired,
                     Cause::Exited | Cause::Unknown => ExitCause::Exited,
                 };
+                let tail: Vec<u8> = self.stderr.iter().copied().collect();
                 let stderr_tail = String::from_utf8_lossy(&tail).into_owned();
-                Input::Exited { at, epoch: self.epoch, exit: Exit { code, signal, cause, stderr_tail } }
+                self.end = Some(Input::Exited { at, epoch: self.epoch, exit: Exit { code, signal, cause, stderr_tail } });
+                return;
+            }
+            Control::Ended { survivors } => {
+                self.survivors = survivors;
+                self.ended = true;
+                match self.end.take() {
+                    Some(input) => input,
+                    None => return,
+                }
             }
             _ => return,
         };

@@ -29,8 +29,6 @@ const BATCH_BYTES: usize = 256 * 1024;
 const COMMANDS: usize = 64;
 /// TERM, then this long, then KILL (design.md, "Processes").
 const TERM_GRACE_MS: u64 = 10_000;
-/// A shim that has lost its agent ends what the agent left, which takes at most about a minute.
-const SETTLE: Duration = Duration::from_secs(90);
 /// A nudge can be lost with its connection: the spool is looked at this often all the same.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
@@ -163,11 +161,15 @@ impl Session {
                 }
                 Standing::Dead { lock } => {
                     self.read_all(&mut drain, &mut spool).await?;
-                    if drain.exited {
+                    if drain.ended {
                         return Ok(());
                     }
                     let report = launch::sweep(&self.daemon, &self.id).await?;
                     drop(lock);
+                    if let (Some(step), true) = (drain.release(), report.clean) {
+                        self.deliver(vec![step]).await?;
+                        return Ok(());
+                    }
                     let (spawned, epoch) = (drain.spawned, self.epoch);
                     self.tell(Input::ShimLost { epoch, spawned, killed: report.killed, clean: report.clean });
                     return Ok(());
@@ -177,8 +179,11 @@ impl Session {
                     return Ok(());
                 }
             }
-            if drain.exited {
-                self.settled().await?;
+            if drain.ended {
+                if drain.survivors > 0 {
+                    let message = format!("{} processes of {} could not be ended", drain.survivors, self.id);
+                    self.daemon.note(Event::Fault { what: "survivors".into(), message });
+                }
                 return Ok(());
             }
         }
@@ -213,7 +218,7 @@ impl Session {
             {
                 return Ok(());
             }
-            if drain.exited {
+            if drain.ended {
                 return Ok(());
             }
             tokio::select! {
@@ -279,12 +284,6 @@ impl Session {
             Ok(ractor::rpc::CallResult::Success(position)) => Ok(position),
             other => Err(format!("life did not take the output: {other:?}")),
         }
-    }
-
-    /// Waits until the shim has ended what its agent left: only then may a successor start.
-    async fn settled(&self) -> Result<(), String> {
-        let _ = launch::wait_for_end(&self.daemon, &self.id, SETTLE).await?;
-        Ok(())
     }
 }
 

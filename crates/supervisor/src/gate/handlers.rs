@@ -24,6 +24,7 @@ use std::time::Duration;
 const KILL_PATIENCE: Duration = Duration::from_secs(15);
 /// After an explicit stop agents may be alone for this long (design.md, "The shim").
 const LONG_LEASE: Duration = Duration::from_secs(8 * 3600);
+const JOURNAL_PATIENCE: Duration = Duration::from_secs(5);
 const TREE_DEADLINE: Duration = Duration::from_secs(5);
 const LIFE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -202,6 +203,10 @@ async fn finished(daemon: &Daemon, ids: &[DispatchId]) {
     let mut changes = daemon.fleet.subscribe();
     let all = |fleet: &Arc<muleteer_model::fleet::Fleet>| ids.iter().all(|id| fleet.get(id).is_none_or(|dispatch| dispatch.is_finished()));
     let _ = changes.wait_for(all).await;
+    // Then their journals are brought up to date; whoever waited may read them at once.
+    let mut closed = daemon.closed.subscribe();
+    let gone = closed.wait_for(|_| !ids.iter().any(|id| daemon.has_agent(id)));
+    let _ = tokio::time::timeout(JOURNAL_PATIENCE, gone).await;
 }
 
 async fn wait(connection: &mut Connection, ids: &[String]) -> Answer {

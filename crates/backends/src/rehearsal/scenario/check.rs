@@ -96,7 +96,9 @@ fn explain(error: &serde_saphyr::Error) -> (String, Option<String>) {
         }
         E::Message { msg, .. } => (msg.clone(), None),
         E::DuplicateMappingKey { key: Some(key), .. } => (format!("`{key}` stands here twice"), None),
-        E::Eof { .. } => ("the file ends too early".to_string(), Some("see docs/rehearsal.md for the format".to_string())),
+        E::Eof { .. } => {
+            ("the file ends too early".to_string(), Some("see docs/rehearsal.md for the format".to_string()))
+        }
         other => {
             // The place is told before the message.
             let text = other.to_string();

@@ -1,0 +1,98 @@
+//! Errors as people and programs read them, and the exit code of each.
+
+mod support;
+
+use support::User;
+
+/// Arguments, the exit code, the error code.
+const TABLE: &[(&[&str], i32, &str)] = &[
+    (&["levitate"], 2, "E_USAGE"),
+    (&["spawn"], 2, "E_USAGE"),
+    (&["spawn", "developer", ".", "x", "--budget-usd", "0"], 2, "E_USAGE"),
+    (&["spawn", "developer", ".", "x", "--timeout", "soon"], 2, "E_USAGE"),
+    (&["spawn", "developer", "Fix the test"], 2, "E_PROJECT_NOT_FOUND"),
+    (&["spawn", "developer", "nowhere", "Fix the test"], 2, "E_PROJECT_NOT_FOUND"),
+    (&["spawn", "developer", "."], 2, "E_PROMPT_MISSING"),
+    (&["spawn", "developer", ".", "  "], 2, "E_PROMPT_MISSING"),
+    (&["spawn", "developer", ".", "--prompt-file", "missing.md"], 2, "E_NOT_FOUND"),
+    (&["spawn", "developer", ".", "x", "--config", "missing.yaml"], 2, "E_CONFIG_INVALID"),
+    (&["send", "k3f9", " "], 2, "E_PROMPT_MISSING"),
+    (&["send", "k3f9", "go on"], 2, "E_NOT_FOUND"),
+    (&["kill", "k3f9"], 2, "E_NOT_FOUND"),
+    (&["interrupt", "k3f9"], 2, "E_NOT_FOUND"),
+    (&["wait", "k3f9"], 2, "E_NOT_FOUND"),
+    (&["status", "k3f9"], 2, "E_NOT_FOUND"),
+    (&["logs", "k3f9"], 2, "E_NOT_FOUND"),
+    (&["journal", "k3f9"], 2, "E_NOT_FOUND"),
+    (&["roles", "developper"], 2, "E_ROLE_UNKNOWN"),
+    (&["config", "show", "pool.max_agent"], 2, "E_NOT_FOUND"),
+    (&["parse", "telepathy"], 2, "E_USAGE"),
+    (&["daemon", "stop"], 3, "E_NO_DAEMON"),
+    (&["events", "-f"], 3, "E_NO_DAEMON"),
+];
+
+#[test]
+fn every_error_has_its_code_and_exit_code() {
+    let user = User::new();
+    let mut all = String::new();
+    for (args, code, name) in TABLE {
+        let human = user.run(args);
+        assert_eq!(human.code, *code, "{args:?}: {human:?}");
+        assert_eq!(human.stdout, "", "{args:?}: errors for people go to stderr");
+        let json = user.run(&[args, &["--json"][..]].concat());
+        assert_eq!((json.code, json.json()["error"]["code"].as_str()), (*code, Some(*name)), "{args:?}: {json:?}");
+        assert_eq!(json.stderr, "", "{args:?}: with --json all is said on stdout");
+        all.push_str(&format!("$ muleteer {}\n{}\n", args.join(" "), human.stderr));
+    }
+    assert!(!user.state().exists(), "none of this started a daemon");
+    insta::assert_snapshot!("errors", user.plain(&all));
+}
+
+#[test]
+fn a_faulty_configuration_is_shown_with_its_place() {
+    let user = User::new();
+    user.write(".config/muleteer/config.yaml", "pool:\n  max_agnets: 3\ncategories:\n  coding:\n    budget_usd: lots\n");
+    let human = user.run(&["config", "check"]);
+    assert_eq!(human.code, 2);
+    insta::assert_snapshot!("config_check", user.plain(&human.stderr));
+    let error = &user.run(&["config", "check", "--json"]).json()["error"];
+    assert_eq!((error["code"].as_str(), error["line"].as_u64()), (Some("E_CONFIG_INVALID"), Some(2)), "{error}");
+    assert!(error["file"].as_str().is_some_and(|file| file.ends_with("config.yaml")), "{error}");
+}
+
+#[test]
+fn verbs_that_read_do_without_a_daemon() {
+    let user = User::new();
+    for args in [&["status"][..], &["tree"], &["events"], &["journal", "--summary"], &["roles"], &["config", "show"]] {
+        let said = user.run(args);
+        assert_eq!(said.code, 0, "{args:?}: {said:?}");
+    }
+    assert!(user.run(&["status"]).stderr.contains("no daemon is running"));
+    assert_eq!(user.run(&["status", "--json"]).json()["daemon"]["running"], false);
+    assert_eq!(user.run(&["events", "--json"]).json()["daemon"]["running"], false);
+    let tree = user.run(&["tree", "--json"]).json();
+    assert_eq!((tree["running"].as_bool(), tree["name"].as_str()), (Some(false), Some("root")));
+    assert!(!user.state().exists(), "reading makes nothing");
+}
+
+#[test]
+fn ctl_is_a_synonym() {
+    let user = User::new();
+    assert_eq!(user.run(&["--json", "ctl", "status"]).stdout, user.run(&["status", "--json"]).stdout);
+}
+
+#[test]
+fn colours_are_for_terminals_or_on_request() {
+    let user = User::new();
+    assert!(!user.run(&["kill", "k3f9"]).stderr.contains('\x1b'));
+    assert!(user.run(&["kill", "k3f9", "--color", "always"]).stderr.contains('\x1b'));
+    assert!(!user.run(&["status", "-q"]).stderr.contains("no daemon"));
+}
+
+#[test]
+fn who_reads_only_the_beginning_is_no_error() {
+    let user = User::new();
+    let mut child = user.command(&["config", "show"]).spawn().expect("spawn");
+    drop(child.stdout.take());
+    assert_eq!(child.wait().expect("wait").code(), Some(0));
+}

@@ -1,0 +1,49 @@
+//! What `--help` says, verb by verb; completions and manual pages.
+
+mod support;
+
+use support::User;
+
+const VERBS: &[&str] = &[
+    "daemon", "daemon stop", "spawn", "status", "tree", "events", "logs", "journal", "send", "interrupt", "kill", "wait",
+    "roles", "config", "config show", "config check", "config schema", "parse", "completions", "man",
+];
+
+#[test]
+fn help_reads_like_this() {
+    let user = User::new();
+    insta::assert_snapshot!("help", user.run(&["--help"]).stdout);
+    for verb in VERBS {
+        let words: Vec<_> = verb.split(' ').chain(["--help"]).collect();
+        let said = user.run(&words);
+        assert_eq!(said.code, 0, "{verb}");
+        assert!(said.stdout.contains("Example"), "{verb} has no example");
+        insta::assert_snapshot!(format!("help_{}", verb.replace(' ', "_")), said.stdout);
+    }
+}
+
+#[test]
+fn every_verb_is_in_the_list_above() {
+    let user = User::new();
+    let help = user.run(&["--help"]).stdout;
+    let commands = help.split("Commands:").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("commands");
+    for line in commands.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")) {
+        let verb = line.split_whitespace().next().expect("verb");
+        assert!(verb == "help" || VERBS.contains(&verb), "{verb} has no snapshot");
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_are_made() {
+    let user = User::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let said = user.run(&["completions", shell]);
+        assert!(said.code == 0 && said.stdout.contains("interrupt"), "{shell}: {said:?}");
+    }
+    let dir = user.path("man");
+    assert_eq!(user.run(&["man", dir.to_str().expect("utf-8")]).code, 0);
+    for page in ["muleteer.1", "muleteer-spawn.1", "muleteer-daemon-stop.1"] {
+        let text = std::fs::read_to_string(dir.join(page)).expect(page);
+        assert!(text.contains(".SH NAME"), "{page}");
+    }
+}
