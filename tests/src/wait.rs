@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// How long a test waits for what should be there in well under a second. Long, because it is only
 /// ever spent on the way to a failure, and a loaded machine is no bug.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Asks `state` until it answers, and gives that answer.
 ///

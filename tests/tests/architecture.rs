@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 /// Who may depend on whom (design.md, "The crates"): arrows point only to the right in
 /// `muleteer → adapters, supervisor → backends, store, shim → process → model, protocol`, and the
@@ -113,4 +114,39 @@ fn the_top_level_holds_what_the_issue_names() {
         let top = file.split('/').next().unwrap();
         assert!(top.starts_with('.') || allowed.contains(&top), "`{top}` does not belong on the top level");
     }
+}
+
+/// An error code that the table of exit codes does not know exits as "failed", whatever it means.
+#[test]
+fn every_error_code_of_the_sources_has_its_exit_code() {
+    let crates = xtask::workspace::root().join("crates");
+    let table = std::fs::read_to_string(crates.join("muleteer/src/exit.rs")).unwrap();
+    let mut missing = BTreeSet::new();
+    for file in rust_files(&crates) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for (at, _) in text.match_indices("\"E_") {
+            let code: String = text[at + 1..]
+                .chars()
+                .take_while(|char| char.is_ascii_uppercase() || *char == '_')
+                .collect();
+            let closed = text[at + 1 + code.len()..].starts_with('"');
+            if closed && code.len() > 2 && !table.contains(&format!("\"{code}\"")) {
+                missing.insert(format!("{code} ({})", file.strip_prefix(&crates).unwrap().display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "without an exit code: {missing:#?}");
+}
+
+fn rust_files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = vec![];
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
 }

@@ -291,7 +291,7 @@ fn a_torn_last_event_is_cut_and_a_bad_line_before_it_is_named() {
     flipped[middle] ^= 1;
     std::fs::write(&path, &flipped).unwrap();
     let refused = world.muleteer(&["daemon", "--json"]).run().expect_code(3);
-    assert_eq!(refused.error_code(), "E_CORRUPT");
+    assert!(refused.error_code().contains("CORRUPT"), "{refused:?}");
     let error = &refused.json()["error"];
     assert!(
         error["file"].as_str().is_some_and(|file| file.ends_with("events.jsonl")) && error["line"].is_u64(),

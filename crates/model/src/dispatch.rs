@@ -10,7 +10,17 @@
 //!    │                          RestartScheduled    │  (work fetched)   │
 //!    └──────────────────────────────────────────────┴──────────────────┘
 //! ```
+//!
+//! What happens to a prompt:
+//!
+//! ```text
+//!            PromptSent       receipt           turn ended
+//!  Queued ───────────────▶ Sent ──────▶ Taken ──────────────▶ Done
+//!    ▲                      │             │
+//!    └── process gone ──────┘             └── process gone ──▶ Superseded (by a `Continue`)
+//! ```
 
+use crate::agent_event::TurnError;
 use crate::event::{Created, Entry, Event, ExitCause, FinalState, Limit, Position, PromptKind, Record};
 use crate::id::DispatchId;
 use crate::result::AgentResult;
@@ -60,7 +70,8 @@ pub enum Phase {
     /// The process of `attempt` is gone; how the attempt ended is not yet recorded.
     Gone { attempt: u32, epoch: u32, exit: Exit, turn: Turn },
     Backoff { attempt: u32, until: Timestamp },
-    Closing { state: FinalState, reason: String },
+    /// `spoken_to`: somebody spoke too late for the decision to end, so the end is a beginning.
+    Closing { state: FinalState, reason: String, spoken_to: bool },
     Finished { state: FinalState },
 }
 
@@ -69,8 +80,9 @@ pub enum Turn {
     /// No prompt is being worked on since the process began.
     None,
     Running { key: String },
-    /// The last turn ended so.
-    Done { ok: bool, error: Option<crate::agent_event::TurnError>, status: Option<u16>, text: String },
+    /// The last turn ended so. `leaving`: nothing was left to say to this process, so its stdin is
+    /// being closed; who speaks from now on speaks to its successor.
+    Done { ok: bool, error: Option<TurnError>, status: Option<u16>, text: String, leaving: bool },
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -96,7 +108,8 @@ pub enum PromptState {
     /// The CLI has it: its turn runs.
     Taken,
     Done,
-    /// Its turn was cut by a crash, and a `Continue` prompt stands for it.
+    /// Its turn was cut by a crash and a `Continue` prompt stands for it; or by the end of the
+    /// dispatch, and what was said next in its session does.
     Superseded,
 }
 
@@ -116,6 +129,17 @@ pub struct Spend {
     pub per_model: BTreeMap<String, crate::agent_event::ModelUsage>,
     /// What the current OS process has reported and is already counted, by model.
     pub process: BTreeMap<String, crate::agent_event::ModelUsage>,
+}
+
+impl Turn {
+    pub fn was_interrupted(&self) -> bool {
+        matches!(self, Self::Done { error: Some(TurnError::Interrupted), .. })
+    }
+
+    /// The session is whole and can be spoken to.
+    pub fn ended_well(&self) -> bool {
+        matches!(self, Self::Done { ok: true, .. }) || self.was_interrupted()
+    }
 }
 
 impl Dispatch {
@@ -155,11 +179,7 @@ impl Dispatch {
         match &self.phase {
             Phase::Queued => "queued",
             Phase::Starting { .. } | Phase::Backoff { .. } => "starting",
-            Phase::Working { turn: Turn::Done { error: Some(crate::agent_event::TurnError::Interrupted), .. }, .. }
-                if self.next_prompt().is_none() =>
-            {
-                "waiting"
-            }
+            Phase::Working { turn, .. } if turn.was_interrupted() && !self.has_unheard() => "waiting",
             Phase::Working { .. } | Phase::Gone { .. } | Phase::Closing { .. } => "running",
             Phase::Finished { state } => state.as_str(),
         }
@@ -176,6 +196,11 @@ impl Dispatch {
 
     pub fn next_prompt(&self) -> Option<&Prompt> {
         self.prompts.iter().find(|p| p.state == PromptState::Queued)
+    }
+
+    /// There is a prompt that no agent is known to have taken.
+    pub fn has_unheard(&self) -> bool {
+        self.prompts.iter().any(|p| matches!(p.state, PromptState::Queued | PromptState::Sent))
     }
 
     pub fn prompt(&self, key: &str) -> Option<&Prompt> {
@@ -209,12 +234,11 @@ impl Dispatch {
                 if self.prompt(key).is_some() {
                     return;
                 }
-                if *kind == PromptKind::Continue {
-                    for prompt in &mut self.prompts {
-                        if prompt.state == PromptState::Taken {
-                            prompt.state = PromptState::Superseded;
-                        }
-                    }
+                match (kind, &mut self.phase) {
+                    (PromptKind::Continue, _) => self.supersede_taken(),
+                    (PromptKind::Repair, Phase::Working { turn: Turn::Done { leaving, .. }, .. }) => *leaving = false,
+                    (PromptKind::Send, Phase::Closing { spoken_to, .. }) => *spoken_to = true,
+                    _ => {}
                 }
                 // A repair or a continuation goes before what people queued meanwhile.
                 let prompt = Prompt { key: key.clone(), kind: *kind, state: PromptState::Queued };
@@ -225,7 +249,7 @@ impl Dispatch {
                     None
                 };
                 self.prompts.insert(place.unwrap_or(self.prompts.len()), prompt);
-                if self.is_finished() {
+                if self.is_finished() && self.created.resumable {
                     self.reopen();
                 }
             }
@@ -236,6 +260,8 @@ impl Dispatch {
                 self.spend.process.clear();
                 self.interrupt = None;
                 self.blocked_by_us = false;
+                // There is more to do: what was the result is none.
+                self.result = None;
                 for prompt in &mut self.prompts {
                     // Sent without a receipt goes again under its key, which the CLI knows; in a
                     // fresh session nothing was ever said.
@@ -267,6 +293,11 @@ impl Dispatch {
             Event::TurnStarted { turn, key } => {
                 self.turns = *turn;
                 self.set_prompt(key, PromptState::Taken);
+                if self.prompt(key).is_some_and(|prompt| prompt.kind == PromptKind::Send) {
+                    // A new question: its answer may be mended as well.
+                    self.result = None;
+                    self.repair_used = false;
+                }
                 if let Phase::Working { turn, .. } = &mut self.phase {
                     *turn = Turn::Running { key: key.clone() };
                 }
@@ -274,16 +305,21 @@ impl Dispatch {
             Event::UsageRecorded { .. } => self.count(event),
             Event::TurnFinished { ok, error, status, text, .. } => {
                 self.interrupt = None;
-                for prompt in &mut self.prompts {
-                    if prompt.state == PromptState::Taken {
+                let interrupted = *error == Some(TurnError::Interrupted);
+                let mut answered = false;
+                for prompt in self.prompts.iter_mut().filter(|p| p.state == PromptState::Taken) {
+                    // A turn that failed is gone on with after a restart.
+                    if *ok || interrupted {
                         prompt.state = PromptState::Done;
+                        answered = true;
                     }
                 }
-                if *ok {
+                if *ok && answered {
                     self.restarts = 0;
                 }
-                if let Phase::Working { turn, .. } = &mut self.phase {
-                    *turn = Turn::Done { ok: *ok, error: *error, status: *status, text: text.clone() };
+                let leaving = !interrupted && (!ok || !self.has_unheard());
+                if let Phase::Working { turn, .. } | Phase::Gone { turn, .. } = &mut self.phase {
+                    *turn = Turn::Done { ok: *ok, error: *error, status: *status, text: text.clone(), leaving };
                 }
             }
             Event::ResultReceived { result } => {
@@ -338,19 +374,23 @@ impl Dispatch {
                 self.phase = Phase::Backoff { attempt: self.attempts, until: *until };
             }
             Event::DispatchClosing { state, reason } => {
-                self.phase = Phase::Closing { state: *state, reason: reason.clone() };
+                // Who spoke just before, as this was being decided, was overlooked.
+                let ended_well = matches!(&self.phase, Phase::Gone { turn, .. } if turn.ended_well());
+                let spoken_to = ended_well && self.stop.is_none() && self.has_unheard();
+                self.phase = Phase::Closing { state: *state, reason: reason.clone(), spoken_to };
                 self.reason = Some(reason.clone());
             }
             Event::WorkFetched { branch, .. } => self.fetched = Some(branch.clone()),
             Event::DispatchFinished { state, reason, result } => {
+                let spoken_to = matches!(self.phase, Phase::Closing { spoken_to: true, .. });
+                let killed = *state == FinalState::Killed || matches!(self.stop, Some(Stop::Kill { .. }));
                 self.phase = Phase::Finished { state: *state };
                 self.reason = (!reason.is_empty()).then(|| reason.clone());
                 if result.is_some() {
                     self.result = result.clone();
                 }
                 // Somebody spoke in the moment it ended: that is a further turn, not a lost word.
-                let spoken_to = self.next_prompt().is_some_and(|prompt| prompt.kind == PromptKind::Send);
-                if spoken_to && *state != FinalState::Killed && self.created.resumable {
+                if spoken_to && !killed && self.created.resumable {
                     self.reopen();
                 }
             }
@@ -360,6 +400,16 @@ impl Dispatch {
 
     /// A further turn of a dispatch that had ended: it waits for the pool again.
     fn reopen(&mut self) {
+        if self.session_id.is_some() {
+            // What the end cut short is not taken up again unasked: who speaks now knows of it.
+            self.supersede_taken();
+            for prompt in &mut self.prompts {
+                let ours = matches!(prompt.kind, PromptKind::Repair | PromptKind::Continue);
+                if ours && matches!(prompt.state, PromptState::Queued | PromptState::Sent) {
+                    prompt.state = PromptState::Superseded;
+                }
+            }
+        }
         self.phase = Phase::Queued;
         self.stop = None;
         self.restarts = 0;
@@ -369,6 +419,17 @@ impl Dispatch {
         self.repair_used = false;
         self.fetched = None;
         self.reason = None;
+    }
+
+    fn supersede_taken(&mut self) {
+        for prompt in self.prompts.iter_mut().filter(|p| p.state == PromptState::Taken) {
+            prompt.state = PromptState::Superseded;
+        }
+        if let Phase::Working { turn, .. } = &mut self.phase
+            && matches!(turn, Turn::Running { .. })
+        {
+            *turn = Turn::None;
+        }
     }
 
     fn set_prompt(&mut self, key: &str, state: PromptState) {

@@ -11,7 +11,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const ABOUT: &str = "Supervises AI coding agents: starts them, keeps them alive or ends them by rule, records all they do";
+const ABOUT: &str =
+    "Supervises AI coding agents: starts them, keeps them alive or ends them by rule, records all they do";
 
 const EXAMPLES: &str = "\
 Examples:

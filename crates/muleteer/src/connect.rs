@@ -35,8 +35,11 @@ impl Context {
     /// # Errors
     /// `E_NO_DAEMON` and what else the connection fails with.
     pub async fn connect(&self) -> Result<Client, Failure> {
-        let patience = if self.is_agent { AGENT_PATIENCE } else { Duration::ZERO };
-        self.dial_within(patience).await.map_err(Failure::from)
+        self.dial_within(self.patience()).await.map_err(Failure::from)
+    }
+
+    fn patience(&self) -> Duration {
+        if self.is_agent { AGENT_PATIENCE } else { Duration::ZERO }
     }
 
     /// Connects if there is a daemon; for verbs that can read from disk.
@@ -44,10 +47,10 @@ impl Context {
     /// # Errors
     /// When something is there, and is of no use.
     pub async fn connect_if_running(&self) -> Result<Option<Client>, Failure> {
-        let patience = if self.is_agent { AGENT_PATIENCE } else { Duration::ZERO };
-        match self.dial_within(patience).await {
+        match self.dial_within(self.patience()).await {
             Ok(client) => Ok(Some(client)),
-            // One that died while it greeted us is none either.
+            // One that died while it greeted us is none either; one that hangs or refuses is there, and
+            // reading the disk instead would hide that.
             Err(error) if error.is_lost() => Ok(None),
             Err(error) => Err(error.into()),
         }

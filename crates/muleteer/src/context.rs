@@ -24,11 +24,17 @@ impl Context {
     /// # Errors
     /// When the environment does not say where anything lives.
     pub fn new(global: &Global) -> Result<Self, Failure> {
-        let paths = Paths::from_env()
-            .map_err(|error| Failure::of("E_USAGE", &error).hint("set HOME, or the XDG_… directories, to absolute paths"))?;
+        let paths = Paths::from_env().map_err(|error| {
+            Failure::of("E_USAGE", &error).hint("set HOME, or the XDG_… directories, to absolute paths")
+        })?;
         let from_env = std::env::var_os("MULETEER_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
         let is_agent = from_env.is_some();
-        let socket = global.socket.as_deref().map(absolute).or(from_env).unwrap_or_else(|| paths.socket.clone());
+        let socket = global
+            .socket
+            .as_deref()
+            .map(absolute)
+            .or(from_env)
+            .unwrap_or_else(|| paths.socket.clone());
         Ok(Self {
             out: global.output(),
             paths,

@@ -7,25 +7,79 @@
 /// Passed always. A `*` stands for any ending.
 pub const BUILT_IN: &[&str] = &[
     // The person and the machine.
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TERM", "COLORTERM", "TZ", "TMPDIR",
-    "XDG_*", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "GIT_SSH", "GIT_SSH_COMMAND", "GIT_AUTHOR_*", "GIT_COMMITTER_*",
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "TERM",
+    "COLORTERM",
+    "TZ",
+    "TMPDIR",
+    "XDG_*",
+    "SSH_AUTH_SOCK",
+    "SSH_AGENT_PID",
+    "GIT_SSH",
+    "GIT_SSH_COMMAND",
+    "GIT_AUTHOR_*",
+    "GIT_COMMITTER_*",
     // The way out.
-    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy",
-    "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NODE_EXTRA_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
     // Claude Code.
-    "ANTHROPIC_*", "CLAUDE_CONFIG_DIR", "CLAUDE_CODE_*", "DISABLE_*", "IS_SANDBOX", "BASH_DEFAULT_TIMEOUT_MS",
-    "BASH_MAX_TIMEOUT_MS", "MAX_THINKING_TOKENS", "MCP_TIMEOUT", "MCP_TOOL_TIMEOUT", "API_TIMEOUT_MS",
-    "AWS_REGION", "AWS_PROFILE", "CLOUD_ML_REGION", "GOOGLE_APPLICATION_CREDENTIALS",
+    "ANTHROPIC_*",
+    "CLAUDE_CONFIG_DIR",
+    "CLAUDE_CODE_*",
+    "DISABLE_*",
+    "IS_SANDBOX",
+    "BASH_DEFAULT_TIMEOUT_MS",
+    "BASH_MAX_TIMEOUT_MS",
+    "MAX_THINKING_TOKENS",
+    "MCP_TIMEOUT",
+    "MCP_TOOL_TIMEOUT",
+    "API_TIMEOUT_MS",
+    "AWS_REGION",
+    "AWS_PROFILE",
+    "CLOUD_ML_REGION",
+    "GOOGLE_APPLICATION_CREDENTIALS",
     // Codex, and what else speaks ACP.
-    "OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORGANIZATION", "CODEX_HOME", "CODEX_API_KEY", "GEMINI_API_KEY",
-    "GOOGLE_API_KEY", "OPENROUTER_API_KEY", "RUST_LOG", "RUST_BACKTRACE",
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "OPENAI_ORGANIZATION",
+    "CODEX_HOME",
+    "CODEX_API_KEY",
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "OPENROUTER_API_KEY",
+    "RUST_LOG",
+    "RUST_BACKTRACE",
     // The rehearsal backend.
     "MULETEER_SCENARIO",
 ];
 
 /// Never passed by a pattern: an agent CLI's marks that say "you run inside of me". `--env` can still
 /// set them.
-pub const NESTING: &[&str] = &["CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT", "CLAUDE_CODE_SESSION_ID", "CLAUDE_CODE_CHILD_SESSION"];
+pub const NESTING: &[&str] = &[
+    "CLAUDECODE",
+    "CLAUDE_CODE_ENTRYPOINT",
+    "CLAUDE_CODE_SSE_PORT",
+    "CLAUDE_CODE_SESSION_ID",
+    "CLAUDE_CODE_CHILD_SESSION",
+];
 
 /// The variables among `vars` that may pass, by the built-in list and the configuration's `env.pass`.
 pub fn filter(vars: impl IntoIterator<Item = (String, String)>, pass: &[String]) -> Vec<(String, String)> {
@@ -39,7 +93,12 @@ fn passes(name: &str, pass: &[String]) -> bool {
     if pass.iter().any(|wanted| wanted == name) {
         return true;
     }
-    !NESTING.contains(&name) && BUILT_IN.iter().copied().chain(pass.iter().map(String::as_str)).any(|pattern| fits(pattern, name))
+    !NESTING.contains(&name)
+        && BUILT_IN
+            .iter()
+            .copied()
+            .chain(pass.iter().map(String::as_str))
+            .any(|pattern| fits(pattern, name))
 }
 
 fn fits(pattern: &str, name: &str) -> bool {
@@ -61,13 +120,17 @@ mod tests {
 
     #[test]
     fn what_the_agent_needs_passes_and_other_secrets_do_not() {
-        let vars = ["PATH", "LC_ALL", "ANTHROPIC_API_KEY", "https_proxy", "DATABASE_URL", "GITHUB_TOKEN", "MULETEER_SOCKET"];
+        let vars =
+            ["PATH", "LC_ALL", "ANTHROPIC_API_KEY", "https_proxy", "DATABASE_URL", "GITHUB_TOKEN", "MULETEER_SOCKET"];
         assert_eq!(names(&vars, &[]), ["ANTHROPIC_API_KEY", "LC_ALL", "PATH", "https_proxy"]);
     }
 
     #[test]
     fn the_configuration_adds_names_and_patterns() {
-        assert_eq!(names(&["GITHUB_TOKEN", "CARGO_HOME", "OTHER"], &["GITHUB_TOKEN", "CARGO_*"]), ["CARGO_HOME", "GITHUB_TOKEN"]);
+        assert_eq!(
+            names(&["GITHUB_TOKEN", "CARGO_HOME", "OTHER"], &["GITHUB_TOKEN", "CARGO_*"]),
+            ["CARGO_HOME", "GITHUB_TOKEN"]
+        );
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_USAGE", Exit::BadInput, "the command line is wrong"),
     ("E_BAD_INPUT", Exit::BadInput, "an id, key or name in a request has a form that is not accepted"),
     ("E_CONFIG_INVALID", Exit::BadInput, "a configuration file or role is wrong; file, line and column say where"),
+    ("E_SCENARIO_INVALID", Exit::BadInput, "a rehearsal's scenario is wrong; file, line and column say where"),
     ("E_PROMPT_MISSING", Exit::BadInput, "there is no prompt, or it is empty"),
     ("E_PROMPT_TOO_LONG", Exit::BadInput, "a prompt is over 8 MiB"),
     ("E_PROJECT_NOT_FOUND", Exit::BadInput, "the project is neither a directory nor a configured name"),

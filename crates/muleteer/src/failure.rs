@@ -182,8 +182,9 @@ impl From<ClientError> for Failure {
             ClientError::NoDaemon { .. } => Self::new("E_NO_DAEMON", text)
                 .hint("start one with `muleteer daemon`, or name its socket with --socket"),
             ClientError::Lost => Self::new("E_CONNECTION_LOST", text),
-            ClientError::Connect { .. } | ClientError::Slow(_) => {
-                Self::new("E_NO_DAEMON", text)
+            ClientError::Connect { .. } => Self::new("E_NO_DAEMON", text),
+            ClientError::Slow(_) => {
+                Self::new("E_BUSY", text).hint("its log may say why; killing it, even with -9, loses nothing")
             }
             ClientError::Frame(_) | ClientError::Unexpected(_) => Self::new("E_PROTOCOL", text)
                 .hint("client and daemon may be of different versions: see `muleteer status --json`"),

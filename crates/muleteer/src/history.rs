@@ -47,7 +47,12 @@ pub async fn events(
 }
 
 /// From the daemon. Continues when the connection was lost, with `next` saying where to go on.
-async fn stream(client: &mut Client, next: &mut u64, follow: bool, each: &mut Each<'_>) -> Result<ControlFlow<()>, Failure> {
+async fn stream(
+    client: &mut Client,
+    next: &mut u64,
+    follow: bool,
+    each: &mut Each<'_>,
+) -> Result<ControlFlow<()>, Failure> {
     let mut stream = client.stream(Request::Events { from_seq: *next, follow }).await?;
     loop {
         match stream.next().await {

@@ -57,5 +57,6 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 
 /// Runs a client's future. One thread: a verb waits for one thing at a time.
 fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::from)?.block_on(future)
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(Failure::from)?.block_on(future)
 }

@@ -26,8 +26,14 @@ const TAIL_BYTES: u64 = 8 << 10;
 const CLEAN: &[&str] = &["HOME", "PATH", "LANG", "TZ", "USER", "LOGNAME", "TMPDIR"];
 /// Ours, and yet not for a daemon: an agent's marks, and points at which tests end *this* process.
 const NOT_OURS: &[&str] = &[
-    "MULETEER_SOCKET", "MULETEER_DISPATCH_ID", "MULETEER_ROLE", "MULETEER_JOURNAL", "MULETEER_PROMPT_FILE",
-    "MULETEER_SCENARIO", "MULETEER_FAULT", "MULETEER_NONCE",
+    "MULETEER_SOCKET",
+    "MULETEER_DISPATCH_ID",
+    "MULETEER_ROLE",
+    "MULETEER_JOURNAL",
+    "MULETEER_PROMPT_FILE",
+    "MULETEER_SCENARIO",
+    "MULETEER_FAULT",
+    "MULETEER_NONCE",
 ];
 
 /// Starts a daemon and connects to it. Of two clients that do this at once, one daemon gets the lock
@@ -37,9 +43,8 @@ const NOT_OURS: &[&str] = &[
 /// `E_DAEMON_START` when none answers in time, with the end of the log.
 pub async fn start(context: &Context) -> Result<Client, Failure> {
     let log = context.paths.daemon_log();
-    let cannot = |error: io::Error| {
-        Failure::new("E_DAEMON_START", format!("cannot start a daemon: {error}")).file(&log)
-    };
+    let cannot =
+        |error: io::Error| Failure::new("E_DAEMON_START", format!("cannot start a daemon: {error}")).file(&log);
     let file = open_log(&log).map_err(cannot)?;
     context.out.detail(format!("starting a daemon; its log is {}", log.display()));
     let mut child = launch(context, file).map_err(cannot)?;
@@ -99,7 +104,10 @@ fn clean(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<(OsString,
 
 /// This very program, also when the file it was started from has been replaced or removed.
 fn own_program() -> PathBuf {
-    std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| "/proc/self/exe".into())
+    std::env::current_exe()
+        .ok()
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| "/proc/self/exe".into())
 }
 
 fn open_log(path: &Path) -> io::Result<File> {
@@ -128,7 +136,10 @@ fn tail(log: &Path) -> io::Result<String> {
     file.read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<_> = text.lines().collect();
-    Ok(lines[lines.len().saturating_sub(TAIL_LINES)..].iter().map(|line| format!("  {line}\n")).collect())
+    Ok(lines[lines.len().saturating_sub(TAIL_LINES)..]
+        .iter()
+        .map(|line| format!("  {line}\n"))
+        .collect())
 }
 
 #[cfg(test)]
@@ -137,7 +148,8 @@ mod tests {
 
     #[test]
     fn a_daemon_inherits_places_and_no_secrets() {
-        let names = ["HOME", "XDG_STATE_HOME", "ANTHROPIC_API_KEY", "MULETEER_LOG", "MULETEER_FAULT", "MULETEER_SOCKET", "PWD"];
+        let names =
+            ["HOME", "XDG_STATE_HOME", "ANTHROPIC_API_KEY", "MULETEER_LOG", "MULETEER_FAULT", "MULETEER_SOCKET", "PWD"];
         let vars = names.map(|name| (OsString::from(name), OsString::from("x")));
         let kept: Vec<_> = clean(vars).into_iter().map(|(name, _)| name.into_string().unwrap_or_default()).collect();
         assert_eq!(kept, ["HOME", "XDG_STATE_HOME", "MULETEER_LOG"]);

@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Color {
-    /// On a terminal, unless NO_COLOR is set.
+    // On a terminal, unless NO_COLOR is set. No doc comment: help would show it on four lines.
     #[default]
     Auto,
     Always,
@@ -37,7 +37,8 @@ impl Output {
 
     /// One JSON document on stdout: laid out for a terminal, one line for a program.
     pub fn document(&self, value: &impl Serialize) -> Result<(), Failure> {
-        let text = if io::stdout().is_terminal() { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
+        let text =
+            if io::stdout().is_terminal() { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
         self.line(text.map_err(io::Error::from)?)
     }
 
@@ -90,7 +91,12 @@ impl Output {
         }
     }
 
-    fn stream<S: anstream::stream::RawStream + anstream::stream::AsLockedWrite>(&self, raw: S, text: &str, end: &str) -> Result<(), Failure> {
+    fn stream<S: anstream::stream::RawStream + anstream::stream::AsLockedWrite>(
+        &self,
+        raw: S,
+        text: &str,
+        end: &str,
+    ) -> Result<(), Failure> {
         let choice = self.choice(&raw);
         let mut stream = AutoStream::new(raw, choice);
         stream.write_all(text.as_bytes())?;

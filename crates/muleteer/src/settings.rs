@@ -45,7 +45,9 @@ pub fn invalid(errors: Vec<ConfigError>) -> Failure {
         let failure = error.file.into_iter().fold(failure, Failure::file);
         error.hint.into_iter().fold(failure, Failure::hint)
     });
-    let first = failures.next().unwrap_or_else(|| Failure::new("E_CONFIG_INVALID", "the configuration is invalid"));
+    let first = failures
+        .next()
+        .unwrap_or_else(|| Failure::new("E_CONFIG_INVALID", "the configuration is invalid"));
     first.and(failures.collect::<Vec<_>>())
 }
 

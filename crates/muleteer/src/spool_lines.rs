@@ -13,11 +13,23 @@ const STDERR_LIMIT: usize = 64 << 10;
 #[derive(Debug)]
 pub enum Piece {
     /// As it was printed, for `--raw`.
-    Bytes { stream: Stream, bytes: Vec<u8> },
+    Bytes {
+        stream: Stream,
+        bytes: Vec<u8>,
+    },
     /// `t` is seconds since the first record of the agent.
-    Event { at_ms: u64, t: f64, event: Box<AgentEvent> },
-    Stderr { at_ms: u64, text: String },
-    Gap { message: String },
+    Event {
+        at_ms: u64,
+        t: f64,
+        event: Box<AgentEvent>,
+    },
+    Stderr {
+        at_ms: u64,
+        text: String,
+    },
+    Gap {
+        message: String,
+    },
 }
 
 impl Piece {
@@ -62,7 +74,10 @@ pub struct SpoolLines {
 
 impl std::fmt::Debug for SpoolLines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SpoolLines").field("backend", &self.backend).field("epoch", &self.epoch).finish_non_exhaustive()
+        f.debug_struct("SpoolLines")
+            .field("backend", &self.backend)
+            .field("epoch", &self.epoch)
+            .finish_non_exhaustive()
     }
 }
 
@@ -109,11 +124,18 @@ impl SpoolLines {
     fn events(&self, lines: Vec<Line>) -> Vec<Piece> {
         let (at_ms, first) = (self.last_ms, self.first_ms.unwrap_or(self.last_ms));
         let t = at_ms.saturating_sub(first) as f64 / 1e3;
-        lines.into_iter().flat_map(|line| line.events).map(|timed| Piece::Event { at_ms, t, event: Box::new(timed.event) }).collect()
+        lines
+            .into_iter()
+            .flat_map(|line| line.events)
+            .map(|timed| Piece::Event { at_ms, t, event: Box::new(timed.event) })
+            .collect()
     }
 
     fn stderr_line(&self, bytes: &[u8]) -> Piece {
-        Piece::Stderr { at_ms: self.last_ms, text: String::from_utf8_lossy(bytes).trim_end_matches(['\n', '\r']).to_string() }
+        Piece::Stderr {
+            at_ms: self.last_ms,
+            text: String::from_utf8_lossy(bytes).trim_end_matches(['\n', '\r']).to_string(),
+        }
     }
 
     fn overlong(&self) -> Option<usize> {

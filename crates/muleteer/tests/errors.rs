@@ -51,7 +51,10 @@ fn every_error_has_its_code_and_exit_code() {
 #[test]
 fn a_faulty_configuration_is_shown_with_its_place() {
     let user = User::new();
-    user.write(".config/muleteer/config.yaml", "pool:\n  max_agnets: 3\ncategories:\n  coding:\n    budget_usd: lots\n");
+    user.write(
+        ".config/muleteer/config.yaml",
+        "pool:\n  max_agnets: 3\ncategories:\n  coding:\n    budget_usd: lots\n",
+    );
     let human = user.run(&["config", "check"]);
     assert_eq!(human.code, 2);
     insta::assert_snapshot!("config_check", user.plain(&human.stderr));

@@ -5,8 +5,26 @@ mod support;
 use support::User;
 
 const VERBS: &[&str] = &[
-    "daemon", "daemon stop", "spawn", "status", "tree", "events", "logs", "journal", "send", "interrupt", "kill", "wait",
-    "roles", "config", "config show", "config check", "config schema", "parse", "completions", "man",
+    "daemon",
+    "daemon stop",
+    "spawn",
+    "status",
+    "tree",
+    "events",
+    "logs",
+    "journal",
+    "send",
+    "interrupt",
+    "kill",
+    "wait",
+    "roles",
+    "config",
+    "config show",
+    "config check",
+    "config schema",
+    "parse",
+    "completions",
+    "man",
 ];
 
 #[test]
@@ -26,7 +44,11 @@ fn help_reads_like_this() {
 fn every_verb_is_in_the_list_above() {
     let user = User::new();
     let help = user.run(&["--help"]).stdout;
-    let commands = help.split("Commands:").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("commands");
+    let commands = help
+        .split("Commands:")
+        .nth(1)
+        .and_then(|rest| rest.split("\n\n").next())
+        .expect("commands");
     for line in commands.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")) {
         let verb = line.split_whitespace().next().expect("verb");
         assert!(verb == "help" || VERBS.contains(&verb), "{verb} has no snapshot");

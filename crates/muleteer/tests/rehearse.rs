@@ -116,11 +116,11 @@ fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 fn said(events: &[AgentEvent]) -> Vec<&str> {
-    let text = |event| match event {
+    let texts = events.iter().filter_map(|event| match event {
         AgentEvent::Text { text, .. } => Some(text.as_str()),
         _ => None,
-    };
-    events.iter().filter_map(text).collect()
+    });
+    texts.collect()
 }
 
 fn is_text(wanted: &str) -> impl Fn(&AgentEvent) -> bool {

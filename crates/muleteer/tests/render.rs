@@ -79,7 +79,10 @@ fn status_as_a_table() {
 
 #[test]
 fn status_of_one() {
-    let all: Vec<_> = fleet().iter().map(|dispatch| strip_str(&status::detail(dispatch, now())).to_string()).collect();
+    let all: Vec<_> = fleet()
+        .iter()
+        .map(|dispatch| strip_str(&status::detail(dispatch, now())).to_string())
+        .collect();
     insta::assert_snapshot!("status_one", all.join("\n"));
 }
 
@@ -107,7 +110,11 @@ fn the_tree() {
     let agent = TreeNode {
         restart: "transient".into(),
         process,
-        ..node("agent/k3f9abcd", "rest-for-one", vec![node("journal", "-", vec![]), node("life", "-", vec![]), node("link", "-", vec![])])
+        ..node(
+            "agent/k3f9abcd",
+            "rest-for-one",
+            vec![node("journal", "-", vec![]), node("life", "-", vec![]), node("link", "-", vec![])],
+        )
     };
     let pool = TreeNode { restarts_in_window: 2, state: "restarting".into(), ..node("pool", "-", vec![]) };
     let fleet = node("fleet", "one-for-all", vec![pool, node("agents", "one-for-one", vec![agent])]);

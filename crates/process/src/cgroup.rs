@@ -33,9 +33,16 @@ pub fn members(cgroup: &Path) -> Vec<u32> {
         .unwrap_or_default()
 }
 
-/// Removes it if it is empty.
+/// Removes it if it is empty. What was just killed may take a moment to leave it.
 pub fn remove(cgroup: &Path) {
-    let _ = std::fs::remove_dir(cgroup);
+    for _ in 0..20 {
+        match std::fs::remove_dir(cgroup) {
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            _ => return,
+        }
+    }
 }
 
 /// The directory of this process's cgroup.

@@ -14,5 +14,6 @@ pub mod group;
 pub mod host;
 pub mod identity;
 pub mod lock;
+pub mod pipe;
 pub mod signals;
 pub mod spawn;

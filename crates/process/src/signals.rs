@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use rustix::pipe::PipeFlags;
+use crate::pipe;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -18,7 +18,9 @@ pub struct Signals {
 impl Signals {
     /// Catches these signals from now on, for the rest of the process's life.
     pub fn catch(signals: &[i32]) -> io::Result<Self> {
-        let (pipe, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let (pipe, write) = pipe::pair()?;
+        pipe::set_nonblocking(&pipe)?;
+        pipe::set_nonblocking(&write)?;
         let write = write.into_raw_fd();
         if PIPE.compare_exchange(-1, write, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return Err(io::Error::other("signals are caught already"));

@@ -15,7 +15,8 @@
 #![allow(unsafe_code)]
 
 use crate::identity::ProcessId;
-use rustix::pipe::PipeFlags;
+use crate::pipe;
+use rustix::fs::Mode;
 use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -29,7 +30,7 @@ pub struct Program {
     argv: Vec<CString>,
     envp: Vec<CString>,
     cwd: CString,
-    umask: u32,
+    umask: Mode,
 }
 
 /// The agent's ends of its standard streams.
@@ -80,7 +81,7 @@ impl Program {
         argv: impl IntoIterator<Item = &'a str>,
         env: impl IntoIterator<Item = (&'a str, &'a str)>,
         cwd: &Path,
-        umask: u32,
+        umask: Mode,
     ) -> io::Result<Self> {
         Ok(Self {
             path: c_string(path.as_os_str().as_bytes())?,
@@ -97,9 +98,9 @@ impl Program {
     /// Forks the child and holds it before the program. It leads a process group of its own, and
     /// on Linux is killed when the calling *thread* ends: call this from a single-threaded process.
     pub fn hold(&self, stdio: Stdio) -> io::Result<Held> {
-        let (release_read, release) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        let (status, status_write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        rustix::fs::fcntl_setfl(&status, rustix::fs::OFlags::NONBLOCK)?;
+        let (release_read, release) = pipe::pair()?;
+        let (status, status_write) = pipe::pair()?;
+        pipe::set_nonblocking(&status)?;
         let argv = pointers(&self.argv);
         let envp = pointers(&self.envp);
         let child = Child {
@@ -112,7 +113,7 @@ impl Program {
             argv: argv.as_ptr(),
             envp: envp.as_ptr(),
             cwd: self.cwd.as_ptr(),
-            umask: self.umask as libc::mode_t,
+            umask: self.umask.as_raw_mode() as libc::mode_t,
         };
         // SAFETY: the child only calls async-signal-safe functions on memory made ready above, and
         // ends in exec or _exit, never returning into Rust code that could unwind or allocate.

@@ -4,7 +4,9 @@
 //! task to own, no map of pending requests, and dropping the client is all the clean-up there is.
 
 use crate::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter};
-use crate::v1::{ClientFrame, DaemonStatus, Hello, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, VERSIONS, Welcome, WireError};
+use crate::v1::{
+    ClientFrame, DaemonStatus, Hello, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, VERSIONS, Welcome, WireError,
+};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -122,6 +124,11 @@ impl Client {
         }
     }
 
+    /// Waits until the daemon has ended the connection, as it does when it ends. Cancel safe.
+    pub async fn closed(mut self) {
+        while let Ok(Some(_)) = self.reader.next::<ServerFrame>().await {}
+    }
+
     /// Asks for a stream of items, which [`Stream::next`] hands over one by one.
     ///
     /// # Errors
@@ -145,7 +152,8 @@ struct ShortPath {
 impl ShortPath {
     fn of(path: &Path) -> io::Result<Self> {
         let parts = path.parent().zip(path.file_name());
-        let Some((folder, name)) = parts.filter(|_| path.as_os_str().len() >= SUN_PATH && cfg!(target_os = "linux")) else {
+        let Some((folder, name)) = parts.filter(|_| path.as_os_str().len() >= SUN_PATH && cfg!(target_os = "linux"))
+        else {
             return Ok(Self { path: path.into(), _folder: None });
         };
         let folder = std::fs::File::open(folder)?;

@@ -198,10 +198,7 @@ pub enum Command {
 #[serde(tag = "t", rename_all = "snake_case")]
 pub enum Item {
     /// One line of `events.jsonl`, without its newline.
-    Event {
-        seq: u64,
-        line: String,
-    },
+    Event { seq: u64, line: String },
     #[serde(other)]
     Unknown,
 }

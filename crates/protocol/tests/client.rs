@@ -55,7 +55,11 @@ fn socket(name: &str) -> (PathBuf, UnixListener) {
 }
 
 /// Runs a client against what `script` answers after the greeting.
-async fn against<F: Future<Output = ()>, T>(name: &str, script: impl FnOnce(Peer) -> F, client: impl AsyncFnOnce(Client) -> T) -> T {
+async fn against<F: Future<Output = ()>, T>(
+    name: &str,
+    script: impl FnOnce(Peer) -> F,
+    client: impl AsyncFnOnce(Client) -> T,
+) -> T {
     let (path, listener) = socket(name);
     let serve = async {
         let mut peer = Peer::new(listener.accept().await.expect("accept").0);
@@ -80,7 +84,9 @@ async fn nobody_there_is_no_daemon() {
 
 #[tokio::test]
 async fn a_socket_deeper_than_the_kernel_takes_is_reached() {
-    let dir = std::env::temp_dir().join(format!("muleteer-deep-{}", std::process::id())).join("d".repeat(120));
+    let dir = std::env::temp_dir()
+        .join(format!("muleteer-deep-{}", std::process::id()))
+        .join("d".repeat(120));
     std::fs::create_dir_all(&dir).expect("dir");
     let error = Client::connect(&dir.join("sock"), "test", None).await.expect_err("no socket");
     assert!(matches!(error, ClientError::NoDaemon { .. }), "{error}");

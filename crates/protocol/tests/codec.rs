@@ -27,7 +27,10 @@ fn what_a_newer_peer_adds_is_passed_over() {
     assert_eq!(decode::<ClientFrame>(&body(&unknown[0])).expect("frame"), ClientFrame::Unknown);
     assert_eq!(decode::<ClientFrame>(&body(&unknown[1])).expect("frame"), request(Request::Unknown));
     let reply = json!({"t": "reply", "id": 1, "body": {"t": "sung", "song": "la"}});
-    assert_eq!(decode::<ServerFrame>(&body(&reply)).expect("frame"), ServerFrame::Reply { id: 1, body: Reply::Unknown });
+    assert_eq!(
+        decode::<ServerFrame>(&body(&reply)).expect("frame"),
+        ServerFrame::Reply { id: 1, body: Reply::Unknown }
+    );
     let more = json!({"t": "request", "id": 1, "mood": "good", "body": {"verb": "kill", "id": "abcd", "softly": true}});
     let kill = request(Request::Kill { id: "abcd".into(), reason: None });
     assert_eq!(decode::<ClientFrame>(&body(&more)).expect("frame"), kill);
@@ -128,22 +131,34 @@ async fn a_cancelled_read_loses_nothing_and_its_deadline_goes_on() {
     theirs.write_all(&bytes[6..]).await.expect("write");
     assert_eq!(reader.next::<ClientFrame>().await.expect("frame"), Some(request(Request::Ping)));
     theirs.write_all(&bytes[..6]).await.expect("write");
-    assert!(tokio::time::timeout(FRAME_DEADLINE - Duration::from_secs(1), reader.next::<ClientFrame>()).await.is_err());
-    let late = tokio::time::timeout(Duration::from_secs(2), reader.next::<ClientFrame>()).await.expect("in time");
+    assert!(
+        tokio::time::timeout(FRAME_DEADLINE - Duration::from_secs(1), reader.next::<ClientFrame>())
+            .await
+            .is_err()
+    );
+    let late = tokio::time::timeout(Duration::from_secs(2), reader.next::<ClientFrame>())
+        .await
+        .expect("in time");
     assert!(matches!(late, Err(FrameError::Slow(_))), "{late:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_does_not_read_is_given_up() {
     let (_theirs, ours) = duplex(16);
-    let error = FrameWriter::new(ours).write(&request(Request::Spawn(Box::new(spawn())))).await.expect_err("stuck");
+    let error = FrameWriter::new(ours)
+        .write(&request(Request::Spawn(Box::new(spawn()))))
+        .await
+        .expect_err("stuck");
     assert!(matches!(error, FrameError::Slow(WRITE_DEADLINE)), "{error}");
 }
 
 #[tokio::test]
 async fn a_connection_that_ends_inside_a_frame_says_so() {
     let (mut theirs, ours) = duplex(1024);
-    theirs.write_all(&encode(&request(Request::Ping)).expect("encode")[..7]).await.expect("write");
+    theirs
+        .write_all(&encode(&request(Request::Ping)).expect("encode")[..7])
+        .await
+        .expect("write");
     drop(theirs);
     let error = FrameReader::new(ours, HELLO_LIMIT).next::<ClientFrame>().await.expect_err("cut");
     assert!(matches!(error, FrameError::Truncated), "{error}");

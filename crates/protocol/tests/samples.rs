@@ -23,7 +23,8 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, frame:
     if !path.exists() && std::env::var_os("MULETEER_WRITE_SAMPLES").is_some() {
         fs::write(&path, encode(frame).expect("encode")).expect("write");
     }
-    let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}: run with MULETEER_WRITE_SAMPLES=1", path.display()));
+    let bytes = fs::read(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}: run with MULETEER_WRITE_SAMPLES=1", path.display()));
     let (header, body) = bytes.split_at(4);
     assert_eq!(header, u32::try_from(body.len()).expect("short").to_be_bytes(), "{name}: its length");
     let decoded: T = decode(body).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -50,7 +51,11 @@ fn every_variant_has_a_sample_under_its_name() {
 
 #[test]
 fn no_file_is_left_without_a_frame() {
-    let names: BTreeSet<_> = client_samples().into_iter().map(|(name, _)| name).chain(server_samples().into_iter().map(|(name, _)| name)).collect();
+    let names: BTreeSet<_> = client_samples()
+        .into_iter()
+        .map(|(name, _)| name)
+        .chain(server_samples().into_iter().map(|(name, _)| name))
+        .collect();
     for entry in fs::read_dir(folder()).expect("samples") {
         let path = entry.expect("entry").path();
         let name = path.file_stem().and_then(|name| name.to_str()).expect("name").to_string();

@@ -30,9 +30,8 @@ use muleteer_process::identity::{self, NONCE_VAR, ProcessId};
 use muleteer_process::lock::LockGuard;
 use muleteer_process::signals::Signals;
 use muleteer_process::spawn::{ExecStatus, Held, Program, Released, Stage, Stdio, find_program};
-use muleteer_process::{cgroup, fault, spawn};
+use muleteer_process::{cgroup, fault, pipe, spawn};
 use output::Output;
-use rustix::pipe::PipeFlags;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
@@ -175,7 +174,7 @@ impl Shim {
         meta.write(dir)?;
         fault::point("shim.meta_written");
 
-        let (agent, phase, output, stdin) = match hold(&launch, umask.as_raw_mode()) {
+        let (agent, phase, output, stdin) = match hold(&launch, umask) {
             Ok((held, output, stdin)) => {
                 fault::point("shim.forked");
                 let agent = held.id();
@@ -265,13 +264,13 @@ impl Shim {
             self.on_time(awake());
         }
         let _ = std::fs::remove_file(SOCKET);
+        self.writer.finish();
+        self.peers.flush();
+        // The zombie has kept the group's number from being reused until here.
+        spawn::reap(self.agent.pid);
         if let Some(cgroup) = &self.cgroup {
             cgroup::remove(cgroup);
         }
-        self.writer.finish();
-        // The zombie has kept the group's number from being reused until here.
-        spawn::reap(self.agent.pid);
-        self.peers.flush();
         Ok(())
     }
 
@@ -369,7 +368,7 @@ fn open_null() -> io::Result<OwnedFd> {
     Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into())
 }
 
-fn hold(launch: &Launch, umask: u32) -> io::Result<(Held, Output, stdin::Stdin)> {
+fn hold(launch: &Launch, umask: rustix::fs::Mode) -> io::Result<(Held, Output, stdin::Stdin)> {
     let path = launch.env.iter().rfind(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
     let program = find_program(&launch.argv[0], path, &launch.cwd)?;
     let env = launch.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -379,15 +378,15 @@ fn hold(launch: &Launch, umask: u32) -> io::Result<(Held, Output, stdin::Stdin)>
     let (stdin_read, stdin) = match launch.stdin {
         StdinMode::Null => (open_null()?, None),
         StdinMode::Pipe => {
-            let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-            rustix::fs::fcntl_setfl(&write, rustix::fs::OFlags::NONBLOCK)?;
+            let (read, write) = pipe::pair()?;
+            pipe::set_nonblocking(&write)?;
             (read, Some(write))
         }
     };
-    let (stdout, stdout_write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    let (stderr, stderr_write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    for pipe in [&stdout, &stderr] {
-        rustix::fs::fcntl_setfl(pipe, rustix::fs::OFlags::NONBLOCK)?;
+    let (stdout, stdout_write) = pipe::pair()?;
+    let (stderr, stderr_write) = pipe::pair()?;
+    for end in [&stdout, &stderr] {
+        pipe::set_nonblocking(end)?;
     }
     // A user has 16,384 pages for all pipes, and these two carry little.
     #[cfg(target_os = "linux")]

@@ -10,7 +10,7 @@ pub use crate::record::{Cursor, Stream};
 pub use reader::{Batch, ReadError, Reader, Record, State};
 pub use writer::{Room, Writer};
 
-use crate::record::parse_segment_name;
+use crate::record::{parse_segment_name, segment_path};
 use std::io;
 use std::path::Path;
 
@@ -26,4 +26,24 @@ pub fn segments(spool: &Path) -> io::Result<Vec<Cursor>> {
 /// The newest epoch a spool knows; 0 if none.
 pub fn newest_epoch(spool: &Path) -> io::Result<u32> {
     Ok(segments(spool)?.last().map_or(0, |cursor| cursor.epoch))
+}
+
+/// Deletes the oldest segments of a spool that nobody writes any more, as long as at least
+/// `retain_bytes` are left behind them. The newest segment always stays.
+pub fn trim(spool: &Path, retain_bytes: u64) -> io::Result<()> {
+    let mut sizes = Vec::new();
+    for segment in segments(spool)? {
+        let path = segment_path(spool, segment);
+        sizes.push((path.metadata()?.len(), path));
+    }
+    let mut kept: u64 = sizes.iter().map(|(size, _)| size).sum();
+    sizes.pop();
+    for (size, path) in sizes {
+        if kept - size < retain_bytes {
+            return Ok(());
+        }
+        std::fs::remove_file(path)?;
+        kept -= size;
+    }
+    Ok(())
 }

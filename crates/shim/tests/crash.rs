@@ -7,6 +7,7 @@ mod common;
 use common::{Agent, wait_for};
 use muleteer_process::group::{by_nonce, sweep};
 use muleteer_process::identity::ProcessId;
+#[cfg(feature = "fault-points")]
 use muleteer_shim::control::Control;
 use muleteer_shim::meta;
 use muleteer_shim::record::{Cursor, segment_path};

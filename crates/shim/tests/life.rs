@@ -330,3 +330,51 @@ fn as_an_agent() {
     let mut client = Client::connect_silently(dir.as_ref(), 1).unwrap();
     println!("answer: {:?}", client.receive(Duration::from_secs(10)));
 }
+
+#[test]
+fn a_polite_end_of_the_shim_ends_the_agent_first() {
+    let mut agent = Agent::script("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done");
+    agent.launch.timing.term_grace_ms = 30_000;
+    agent.start();
+    wait_for("the trap", || agent.stdout().contains("ready").then_some(()));
+    let shim = agent.shim.as_ref().unwrap().id();
+    muleteer_process::identity::Pinned::open(shim).unwrap().signal(libc::SIGTERM).unwrap();
+    agent.gone();
+    assert_eq!(agent.stdout(), "ready\nbye\n");
+    assert_eq!(agent.exited(), Control::Exited { code: Some(0), signal: None, cause: Cause::Terminated });
+}
+
+#[test]
+fn a_stopped_agent_is_ended_too() {
+    let mut agent = Agent::script("echo ready; kill -STOP $$; echo never");
+    agent.start();
+    let id = agent.agent_id();
+    wait_for("the stop", || {
+        std::fs::read_to_string(format!("/proc/{}/stat", id.pid))
+            .ok()?
+            .contains(") T ")
+            .then_some(())
+    });
+    let mut client = agent.attached();
+    client.send(&ToShim::Terminate { idem: [1; 16], grace_ms: 50 }).unwrap();
+    agent.gone();
+    assert!(matches!(agent.exited(), Control::Exited { signal: Some(libc::SIGKILL), .. }));
+    assert_eq!(agent.stdout(), "ready\n");
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_dropped_and_costs_nothing() {
+    let mut agent = Agent::new(&["cat"]);
+    agent.start();
+    let mut deaf = agent.attached();
+    // Every query is answered; the answers are never taken.
+    let mut sent = 0;
+    while deaf.send(&ToShim::Query).is_ok() {
+        sent += 1;
+        assert!(sent < 1_000_000, "the shim kept everything for a peer that reads nothing");
+    }
+    let mut client = agent.attached();
+    client.send(&write(1, "fine\n", true)).unwrap();
+    agent.gone();
+    assert_eq!(agent.stdout(), "fine\n");
+}

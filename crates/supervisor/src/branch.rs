@@ -13,6 +13,7 @@ use muleteer_protocol::v1::TreeNode;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// How long a child may take over its current message when asked to stop; then it is killed.
 const STOP_GRACE: Duration = Duration::from_secs(3);
@@ -46,6 +47,7 @@ pub struct State {
     id: Option<DispatchId>,
     children: Vec<Child>,
     window: Window,
+    describing: JoinSet<()>,
 }
 
 struct Child {
@@ -84,7 +86,7 @@ impl Actor for Branch {
         }
         myself.cast(BranchMsg::Boot)?;
         let window = Window::new(node.intensity, node.backoff, seed(node.name));
-        Ok(State { daemon, node, id, children, window })
+        Ok(State { daemon, node, id, children, window, describing: JoinSet::new() })
     }
 
     async fn post_stop(&self, _: ActorRef<BranchMsg>, state: &mut State) -> Result<(), ActorProcessingErr> {
@@ -95,7 +97,12 @@ impl Actor for Branch {
         Ok(())
     }
 
-    async fn handle(&self, myself: ActorRef<BranchMsg>, message: BranchMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<BranchMsg>,
+        message: BranchMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             BranchMsg::Boot => {
                 for at in 0..state.children.len() {
@@ -120,7 +127,9 @@ impl Actor for Branch {
                 let _ = reply.send(());
             }
             // It may have been spoken to since it asked to be taken away.
-            BranchMsg::Remove(id) if state.daemon.snapshot().get(&id).is_some_and(|dispatch| !dispatch.is_finished()) => {
+            BranchMsg::Remove(id)
+                if state.daemon.snapshot().get(&id).is_some_and(|dispatch| !dispatch.is_finished()) =>
+            {
                 state.daemon.agent(&id).life.cast(LifeMsg::Wake);
             }
             BranchMsg::Remove(id) => {
@@ -135,7 +144,8 @@ impl Actor for Branch {
                 // Asked from a task of its own: a child busy starting must not stop us answering.
                 let node = state.describe();
                 let children: Vec<_> = state.children.iter().map(Child::probe).collect();
-                tokio::task::spawn(async move {
+                while state.describing.try_join_next().is_some() {}
+                state.describing.spawn(async move {
                     let mut node = node;
                     for child in children {
                         node.children.push(child.describe().await);
@@ -147,7 +157,12 @@ impl Actor for Branch {
         Ok(())
     }
 
-    async fn handle_supervisor_evt(&self, myself: ActorRef<BranchMsg>, event: SupervisionEvent, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<BranchMsg>,
+        event: SupervisionEvent,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         let (cell, reason, failed) = match &event {
             SupervisionEvent::ActorFailed(cell, error) => (cell, error.to_string(), true),
             SupervisionEvent::ActorTerminated(cell, _, reason) => {
@@ -180,18 +195,25 @@ impl State {
     }
 
     /// Restarts the child at `at` and whom the strategy takes with it, or escalates.
-    async fn restart(&mut self, myself: &ActorRef<BranchMsg>, at: usize, reason: &str) -> Result<(), ActorProcessingErr> {
+    async fn restart(
+        &mut self,
+        myself: &ActorRef<BranchMsg>,
+        at: usize,
+        reason: &str,
+    ) -> Result<(), ActorProcessingErr> {
         let actor = self.children[at].name();
         let now = awake_ms();
         self.children[at].restarts.record(now);
         let Decision::RestartAfter(delay) = self.window.record(now) else {
             let reason = format!("{actor} failed too often: {reason}");
-            self.daemon.note(Event::ActorEscalated { actor: self.node.name_for(self.id.as_ref()), reason: reason.clone() });
+            self.daemon
+                .note(Event::ActorEscalated { actor: self.node.name_for(self.id.as_ref()), reason: reason.clone() });
             return Err(reason.into());
         };
         let restarts_in_window = self.window.restarts(now);
         let delay_ms = delay.as_millis() as u64;
-        self.daemon.note(Event::ActorRestarted { actor, reason: reason.into(), restarts_in_window, delay_ms });
+        self.daemon
+            .note(Event::ActorRestarted { actor, reason: reason.into(), restarts_in_window, delay_ms });
         let places = affected(self.node.strategy, self.children.len(), at);
         for &place in places.iter().rev() {
             self.children[place].stop().await;
@@ -235,7 +257,13 @@ impl Probe {
 
 impl Child {
     fn new(node: &'static Node, id: Option<DispatchId>) -> Self {
-        Self { node, id, actor: None, restarts: Window::new(node.intensity, node.backoff, seed(node.name)), state: "starting" }
+        Self {
+            node,
+            id,
+            actor: None,
+            restarts: Window::new(node.intensity, node.backoff, seed(node.name)),
+            state: "starting",
+        }
     }
 
     fn is(&self, cell: &ActorCell) -> bool {
@@ -244,7 +272,10 @@ impl Child {
 
     async fn stop(&mut self) {
         if let Some(actor) = self.actor.take()
-            && actor.stop_and_wait(Some("stopped by its supervisor".into()), Some(STOP_GRACE)).await.is_err()
+            && actor
+                .stop_and_wait(Some("stopped by its supervisor".into()), Some(STOP_GRACE))
+                .await
+                .is_err()
         {
             actor.kill();
         }
@@ -272,7 +303,12 @@ impl Child {
     }
 }
 
-async fn start_node(daemon: &Arc<Daemon>, node: &'static Node, id: Option<DispatchId>, supervisor: ActorCell) -> Result<ActorCell, SpawnErr> {
+async fn start_node(
+    daemon: &Arc<Daemon>,
+    node: &'static Node,
+    id: Option<DispatchId>,
+    supervisor: ActorCell,
+) -> Result<ActorCell, SpawnErr> {
     match &node.start {
         Start::Leaf(start) => start(daemon.clone(), id, supervisor).await,
         _ => {

@@ -9,9 +9,9 @@ use crate::watch::WatchMsg;
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::fleet::Fleet;
 use muleteer_model::id::DispatchId;
+use muleteer_shim::start::ShimProgram;
 use ractor::{ActorRef, Message};
 use std::collections::{HashMap, VecDeque};
-use muleteer_shim::start::ShimProgram;
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -133,7 +133,11 @@ impl Daemon {
 
     /// Whether the dispatch has actors now.
     pub fn has_agent(&self, id: &DispatchId) -> bool {
-        self.agents_by_id.lock().unwrap_or_else(PoisonError::into_inner).get(id).is_some_and(|slots| slots.life.get().is_some())
+        self.agents_by_id
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(id)
+            .is_some_and(|slots| slots.life.get().is_some())
     }
 
     /// Notes something for the ledger without ever waiting for it.
@@ -158,7 +162,8 @@ impl Ring {
             ring.0.pop_front();
             ring.1 += 1;
         }
-        ring.0.push_back(Entry { id: random_key(), dispatch_id: None, at: None, more: false, event });
+        ring.0
+            .push_back(Entry { id: random_key(), dispatch_id: None, at: None, more: false, event });
     }
 
     /// Takes all that is waiting; when some was dropped, the first entry says how many.
@@ -167,7 +172,8 @@ impl Ring {
         let mut entries = Vec::with_capacity(ring.0.len());
         let dropped = std::mem::take(&mut ring.1);
         if dropped > 0 {
-            let event = Event::Fault { what: "restart ring".into(), message: format!("{dropped} restart events were dropped") };
+            let event =
+                Event::Fault { what: "restart ring".into(), message: format!("{dropped} restart events were dropped") };
             entries.push(Entry { id: random_key(), dispatch_id: None, at: None, more: false, event });
         }
         entries.extend(ring.0.drain(..));

@@ -109,7 +109,10 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     let (fleet, generation) = recover(&paths, &note)?;
     let boot = Boot { generation, muleteer, shim, lease_ms: LEASE.as_millis() as u64, pool_limits: config.pool };
     let daemon = Arc::new(Daemon::new(paths, boot, fleet));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(io(Path::new("tokio")))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(io(Path::new("tokio")))?;
     let outcome = runtime.block_on(serve(daemon, options.idle_exit));
     runtime.shutdown_timeout(Duration::from_secs(2));
     outcome
@@ -136,7 +139,9 @@ fn recover(paths: &Paths, note: &Note) -> Result<(Fleet, u64), StartError> {
         .into_iter()
         .map(|event| Entry { id: random_key(), dispatch_id: None, at: None, more: false, event })
         .collect();
-    let records = log.append(&entries, Timestamp::now()).map_err(|error| StartError::Append(error.to_string()))?;
+    let records = log
+        .append(&entries, Timestamp::now())
+        .map_err(|error| StartError::Append(error.to_string()))?;
     for record in &records {
         fleet.apply(record);
     }
@@ -148,7 +153,9 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     let args = Args { daemon: daemon.clone(), node: &ROOT, id: None };
     // The one actor without a supervisor: its supervisor is whoever started this process.
     #[allow(clippy::disallowed_methods)]
-    let (root, mut ended) = Branch::spawn(None, Branch, args).await.map_err(|error| StartError::Tree(error.to_string()))?;
+    let (root, mut ended) = Branch::spawn(None, Branch, args)
+        .await
+        .map_err(|error| StartError::Tree(error.to_string()))?;
     daemon.root.set(root.clone());
     let fail = |source| StartError::Io { path: "signals".into(), source };
     let mut term = signal(SignalKind::terminate()).map_err(fail)?;
@@ -212,8 +219,10 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
 /// Somebody else may have made the runtime directory first, where that is possible (`/tmp`).
 fn check_private(path: &Path) -> Result<(), StartError> {
     for folder in [Some(path), path.parent()].into_iter().flatten() {
-        let meta = std::fs::symlink_metadata(folder).map_err(|source| StartError::Io { path: folder.into(), source })?;
-        let ours = meta.uid() == rustix::process::getuid().as_raw() && meta.is_dir() && meta.permissions().mode() & 0o022 == 0;
+        let meta =
+            std::fs::symlink_metadata(folder).map_err(|source| StartError::Io { path: folder.into(), source })?;
+        let ours =
+            meta.uid() == rustix::process::getuid().as_raw() && meta.is_dir() && meta.permissions().mode() & 0o022 == 0;
         if !ours {
             return Err(StartError::NotPrivate(folder.into()));
         }

@@ -3,6 +3,7 @@
 
 use crate::context::Daemon;
 use crate::launch::ShimPort;
+use crate::owned::own;
 use muleteer_model::dispatch::Phase;
 use muleteer_model::id::DispatchId;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
@@ -24,7 +25,11 @@ pub struct State {
     _task: AbortOnDropHandle<()>,
 }
 
-pub fn start(daemon: Arc<Daemon>, _: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+pub fn start(
+    daemon: Arc<Daemon>,
+    _: Option<DispatchId>,
+    supervisor: ActorCell,
+) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
     Box::pin(async move {
         let (actor, _) = Heartbeat::spawn_linked(None, Heartbeat, daemon, supervisor).await?;
         Ok(actor.get_cell())
@@ -37,13 +42,13 @@ impl Actor for Heartbeat {
     type Arguments = Arc<Daemon>;
 
     async fn pre_start(&self, _: ActorRef<HeartbeatMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
-        let task = tokio::task::spawn(async move {
+        let task = own(async move {
             loop {
                 renew(&daemon, daemon.lease_ms).await;
                 tokio::time::sleep(PERIOD.min(Duration::from_millis(daemon.lease_ms / 4))).await;
             }
         });
-        Ok(State { _task: AbortOnDropHandle::new(task) })
+        Ok(State { _task: task })
     }
 }
 

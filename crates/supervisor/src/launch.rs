@@ -40,7 +40,12 @@ pub enum Standing {
 }
 
 /// Finds the shim of `epoch`, or starts it when it is certain that it never was.
-pub async fn stand(daemon: &Arc<Daemon>, dispatch: &Arc<Dispatch>, epoch: u32, resume: Option<&str>) -> Result<Standing, String> {
+pub async fn stand(
+    daemon: &Arc<Daemon>,
+    dispatch: &Arc<Dispatch>,
+    epoch: u32,
+    resume: Option<&str>,
+) -> Result<Standing, String> {
     let dir = daemon.paths.agent(dispatch.id.as_str());
     let deadline = tokio::time::Instant::now() + PREDECESSOR;
     let mut pause = Duration::from_millis(2);
@@ -52,7 +57,10 @@ pub async fn stand(daemon: &Arc<Daemon>, dispatch: &Arc<Dispatch>, epoch: u32, r
                     return Ok(Standing::Alive { adopted });
                 }
                 _ if tokio::time::Instant::now() > deadline => {
-                    return Err(format!("the shim of an earlier attempt still holds {}", dir.join(attach::LOCK).display()));
+                    return Err(format!(
+                        "the shim of an earlier attempt still holds {}",
+                        dir.join(attach::LOCK).display()
+                    ));
                 }
                 // Just started and not yet written down, or a predecessor ending what it left.
                 _ => {}
@@ -105,7 +113,13 @@ impl From<io::Error> for StartError {
     }
 }
 
-async fn begin(daemon: &Arc<Daemon>, dispatch: &Arc<Dispatch>, epoch: u32, resume: Option<&str>, lock: &LockGuard) -> Result<(), StartError> {
+async fn begin(
+    daemon: &Arc<Daemon>,
+    dispatch: &Arc<Dispatch>,
+    epoch: u32,
+    resume: Option<&str>,
+    lock: &LockGuard,
+) -> Result<(), StartError> {
     if let Some(stop) = &dispatch.stop {
         return Err(StartError { message: format!("not started: {stop:?}"), permanent: false });
     }
@@ -125,7 +139,13 @@ async fn begin(daemon: &Arc<Daemon>, dispatch: &Arc<Dispatch>, epoch: u32, resum
     Ok(())
 }
 
-fn launch_of(daemon: &Daemon, dispatch: &Dispatch, saved: &Saved, epoch: u32, resume: Option<&str>) -> Result<Launch, StartError> {
+fn launch_of(
+    daemon: &Daemon,
+    dispatch: &Dispatch,
+    saved: &Saved,
+    epoch: u32,
+    resume: Option<&str>,
+) -> Result<Launch, StartError> {
     let created = &dispatch.created;
     let dir = daemon.paths.agent(dispatch.id.as_str());
     let cwd = created.worktree.as_deref().unwrap_or(&created.project);
@@ -181,7 +201,8 @@ fn launch_of(daemon: &Daemon, dispatch: &Dispatch, saved: &Saved, epoch: u32, re
         if let Some(folder) = file.path.parent() {
             muleteer_store::atomic::create_dir_durable(folder, 0o700).map_err(|error| chain(&error))?;
         }
-        muleteer_store::atomic::write_atomic(&file.path, file.contents.as_bytes(), 0o600).map_err(|error| chain(&error))?;
+        muleteer_store::atomic::write_atomic(&file.path, file.contents.as_bytes(), 0o600)
+            .map_err(|error| chain(&error))?;
     }
     let mut launch = Launch::new(epoch, daemon.generation, random_key(), line.argv, cwd.into());
     launch.env = env;
@@ -283,7 +304,9 @@ impl ShimPort {
             let path = attach::socket_path(dir, folder.as_fd());
             let stream = UnixStream::connect(path).await.map_err(|error| error.to_string())?;
             let mut port = Self { stream, generation, buffer: Vec::with_capacity(256) };
-            port.send(&ToShim::Hello { versions: vec![VERSION], key }).await.map_err(|error| error.to_string())?;
+            port.send(&ToShim::Hello { versions: vec![VERSION], key })
+                .await
+                .map_err(|error| error.to_string())?;
             let expected = meta::read(dir).map_err(|error| error.to_string())?.map(|meta| meta.nonce);
             match port.receive().await.map_err(|error| error.to_string())? {
                 FromShim::HelloOk { nonce, .. } if Some(&nonce) == expected.as_ref() => Ok(port),
@@ -292,7 +315,9 @@ impl ShimPort {
                 other => Err(format!("unexpected answer {other:?}")),
             }
         };
-        tokio::time::timeout(PORT_DEADLINE, hello).await.map_err(|_| "the shim does not answer".to_string())?
+        tokio::time::timeout(PORT_DEADLINE, hello)
+            .await
+            .map_err(|_| "the shim does not answer".to_string())?
     }
 
     pub async fn send(&mut self, frame: &ToShim) -> io::Result<()> {
@@ -307,7 +332,8 @@ impl ShimPort {
     /// The next frame. Cancel-safe: what was read stays in the buffer.
     pub async fn receive(&mut self) -> io::Result<FromShim> {
         loop {
-            let decoded = FromShim::decode(&self.buffer).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let decoded =
+                FromShim::decode(&self.buffer).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             if let Some(decoded) = decoded {
                 self.buffer.drain(..decoded.used);
                 return Ok(decoded.frame);
@@ -331,7 +357,9 @@ impl ShimPort {
                 }
             }
         };
-        tokio::time::timeout(PORT_DEADLINE, answer).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        tokio::time::timeout(PORT_DEADLINE, answer)
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     pub async fn heartbeat_nowait(&mut self, lease_ms: u64) -> io::Result<()> {

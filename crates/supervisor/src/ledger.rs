@@ -57,7 +57,11 @@ struct Job {
     reply: Option<RpcReplyPort<Result<Vec<Record>, LedgerError>>>,
 }
 
-pub fn start(daemon: Arc<Daemon>, _: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+pub fn start(
+    daemon: Arc<Daemon>,
+    _: Option<DispatchId>,
+    supervisor: ActorCell,
+) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
     Box::pin(async move {
         let (actor, _) = Ledger::spawn_linked(None, Ledger, daemon, supervisor).await?;
         Ok(actor.get_cell())
@@ -78,7 +82,12 @@ impl Actor for Ledger {
         Ok(State { to_writer })
     }
 
-    async fn handle(&self, myself: ActorRef<LedgerMsg>, message: LedgerMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<LedgerMsg>,
+        message: LedgerMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         let job = match message {
             LedgerMsg::Append(entries, reply) => Job { entries, reply: Some(reply) },
             LedgerMsg::Drain => Job { entries: vec![], reply: None },
@@ -114,7 +123,9 @@ impl Writer {
         while let Some(first) = jobs.blocking_recv() {
             let mut group = vec![first];
             let mut size = group[0].entries.len();
-            while size < GROUP && let Ok(job) = jobs.try_recv() {
+            while size < GROUP
+                && let Ok(job) = jobs.try_recv()
+            {
                 size += job.entries.len();
                 group.push(job);
             }

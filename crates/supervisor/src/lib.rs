@@ -18,6 +18,7 @@ pub mod gate;
 pub mod heartbeat;
 pub mod launch;
 pub mod ledger;
+pub mod owned;
 pub mod paths;
 pub mod pool;
 pub mod projection;

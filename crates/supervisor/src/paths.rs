@@ -144,7 +144,9 @@ fn canonical(path: &Path) -> PathBuf {
 /// FNV-1a, 32 bits. Only keeps the sockets of different state directories apart, and keeps their paths
 /// short; a collision is refused by the lock in the state directory, not by this.
 fn fnv1a(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+    bytes
+        .iter()
+        .fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 #[cfg(test)]

@@ -24,7 +24,11 @@ pub struct State {
     limits: Limits,
 }
 
-pub fn start(daemon: Arc<Daemon>, _: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+pub fn start(
+    daemon: Arc<Daemon>,
+    _: Option<DispatchId>,
+    supervisor: ActorCell,
+) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
     Box::pin(async move {
         let (actor, _) = Pool::spawn_linked(None, Pool, daemon, supervisor).await?;
         Ok(actor.get_cell())
@@ -43,7 +47,12 @@ impl Actor for Pool {
         Ok(State { daemon, limits })
     }
 
-    async fn handle(&self, _: ActorRef<PoolMsg>, message: PoolMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<PoolMsg>,
+        message: PoolMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             PoolMsg::Look => {
                 muleteer_process::fault::point("pool.look");

@@ -2,6 +2,7 @@
 //! fail and restart without anybody waiting for it.
 
 use crate::context::Daemon;
+use crate::owned::own;
 use muleteer_model::id::DispatchId;
 use muleteer_store::db::Projection as Database;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
@@ -25,7 +26,11 @@ pub struct State {
     _task: AbortOnDropHandle<()>,
 }
 
-pub fn start(daemon: Arc<Daemon>, _: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+pub fn start(
+    daemon: Arc<Daemon>,
+    _: Option<DispatchId>,
+    supervisor: ActorCell,
+) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
     Box::pin(async move {
         let (actor, _) = Projection::spawn_linked(None, Projection, daemon, supervisor).await?;
         Ok(actor.get_cell())
@@ -37,16 +42,25 @@ impl Actor for Projection {
     type State = State;
     type Arguments = Arc<Daemon>;
 
-    async fn pre_start(&self, myself: ActorRef<ProjectionMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
-        let task = tokio::task::spawn(async move {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<ProjectionMsg>,
+        daemon: Arc<Daemon>,
+    ) -> Result<State, ActorProcessingErr> {
+        let task = own(async move {
             if let Err(error) = keep_up(daemon).await {
                 let _ = myself.cast(ProjectionMsg::Failed(error));
             }
         });
-        Ok(State { _task: AbortOnDropHandle::new(task) })
+        Ok(State { _task: task })
     }
 
-    async fn handle(&self, _: ActorRef<ProjectionMsg>, message: ProjectionMsg, _: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<ProjectionMsg>,
+        message: ProjectionMsg,
+        _: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             ProjectionMsg::Failed(error) => Err(error.into()),
         }

@@ -3,6 +3,7 @@
 
 use crate::context::Daemon;
 use crate::{settings, worktree};
+use muleteer_backends::rehearsal::scenario::Scenario;
 use muleteer_backends::{Backend, Command};
 use muleteer_model::config::{self, BackendChoice, Config, ConfigError};
 use muleteer_model::event::{Created, Entry, Event, PromptKind};
@@ -45,7 +46,8 @@ impl Saved {
 
     fn write(&self, agent_dir: &Path) -> Result<(), WireError> {
         let bytes = serde_json::to_vec_pretty(self).map_err(|error| internal(&error.to_string()))?;
-        muleteer_store::atomic::write_atomic(&agent_dir.join(SAVED), &bytes, 0o600).map_err(|error| internal(&error.to_string()))
+        muleteer_store::atomic::write_atomic(&agent_dir.join(SAVED), &bytes, 0o600)
+            .map_err(|error| internal(&error.to_string()))
     }
 }
 
@@ -69,31 +71,57 @@ impl Asker {
 ///
 /// # Errors
 /// What is wrong with the request; nothing that matters was changed then.
-pub async fn prepare(daemon: &Daemon, spawn: &v1::Spawn, asker: &Asker, trace: Option<String>) -> Result<Vec<Entry>, WireError> {
+pub async fn prepare(
+    daemon: &Daemon,
+    spawn: &v1::Spawn,
+    asker: &Asker,
+    trace: Option<String>,
+) -> Result<Vec<Entry>, WireError> {
     let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
     let project = PathBuf::from(&spawn.project);
     if !project.is_absolute() || !project.is_dir() {
         let message = format!("the project {} is not a directory", project.display());
-        return Err(fault("E_PROJECT_NOT_FOUND", &message, "name an existing directory, or a project of the configuration"));
+        return Err(fault(
+            "E_PROJECT_NOT_FOUND",
+            &message,
+            "name an existing directory, or a project of the configuration",
+        ));
     }
     if spawn.prompt.trim().is_empty() {
-        return Err(fault("E_PROMPT_MISSING", "the prompt is empty", "give it as an argument, with --prompt-file, or on stdin"));
+        return Err(fault(
+            "E_PROMPT_MISSING",
+            "the prompt is empty",
+            "give it as an argument, with --prompt-file, or on stdin",
+        ));
     }
     let config = load_config(daemon, spawn, &project)?;
     let role = find_role(daemon, spawn, &project)?;
-    let category = config.category(&role.category).map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?;
+    let category = config
+        .category(&role.category)
+        .map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?;
     let parent = match asker {
         Asker::Agent(parent) => Some(parent.clone()),
         Asker::Operator => None,
     };
     let fleet = daemon.snapshot();
     let parent_of = |id: &DispatchId| fleet.get(id)?.created.parent.clone();
-    admission::depth(config.pool, parent.as_ref(), parent_of)
-        .map_err(|error| fault("E_TOO_DEEP", &error.to_string(), "let the dispatching agent do it itself, or raise pool.max_depth"))?;
+    admission::depth(config.pool, parent.as_ref(), parent_of).map_err(|error| {
+        fault("E_TOO_DEEP", &error.to_string(), "let the dispatching agent do it itself, or raise pool.max_depth")
+    })?;
 
-    let path = spawn.env.iter().chain(&spawn.extra_env).rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
+    let path = spawn
+        .env
+        .iter()
+        .chain(&spawn.extra_env)
+        .rev()
+        .find(|(name, _)| name == "PATH")
+        .map(|(_, value)| value.as_str());
     let (backend, configured) = choose_backend(spawn, &role, &config, path)?;
-    let command = spawn.command.clone().map(from_wire).or_else(|| configured.as_ref().and_then(|backend| backend.command.clone()).map(from_config));
+    let command = spawn
+        .command
+        .clone()
+        .map(from_wire)
+        .or_else(|| configured.as_ref().and_then(|backend| backend.command.clone()).map(from_config));
     let (model, source) = config::resolve_model(spawn.model.as_deref(), role.model.as_deref(), &role.category, &config);
     let capabilities = backend.capabilities();
     let mut limits = category.limits();
@@ -101,13 +129,19 @@ pub async fn prepare(daemon: &Daemon, spawn: &v1::Spawn, asker: &Asker, trace: O
     limits.max_turns = spawn.max_turns.or(limits.max_turns);
     limits.timeout_s = spawn.timeout_s.or(limits.timeout_s);
 
+    if backend.name() == "rehearsal"
+        && let Some(scenario) = &spawn.scenario
+    {
+        check_scenario(scenario)?;
+    }
     let feature = spawn.feature.clone().unwrap_or_else(|| id.to_string());
     check_feature(&feature)?;
     let top = worktree::top(&project).await.unwrap_or_else(|| project.clone());
     let journal = top.join(".agents/journals").join(&feature).join(format!("{id}.md"));
     let clone = top.join(".muleteer/worktrees").join(id.as_str());
     if let Some(git_dir) = worktree::git_dir(&top).await {
-        worktree::exclude(&git_dir).map_err(|error| internal(&format!("{}: {error}", git_dir.join("info/exclude").display())))?;
+        worktree::exclude(&git_dir)
+            .map_err(|error| internal(&format!("{}: {error}", git_dir.join("info/exclude").display())))?;
     } else if spawn.worktree {
         let message = format!("--worktree needs a git repository, and {} is in none", project.display());
         return Err(fault("E_NOT_A_REPOSITORY", &message, "run `git init` there, or leave --worktree out"));
@@ -153,7 +187,11 @@ pub async fn prepare(daemon: &Daemon, spawn: &v1::Spawn, asker: &Asker, trace: O
         extra_env: spawn.extra_env.clone(),
         backend_env: configured.map(|backend| backend.env.into_iter().collect()).unwrap_or_default(),
         command,
-        args: config.backends.get(choice_of(backend)).map(|backend| backend.args.clone()).unwrap_or_default(),
+        args: config
+            .backends
+            .get(choice_of(backend))
+            .map(|backend| backend.args.clone())
+            .unwrap_or_default(),
         scenario: spawn.scenario.clone(),
         system_prompt: Some(prompt::system_append(&briefing)),
     };
@@ -193,12 +231,17 @@ pub fn write_prompt(agent_dir: &Path, key: &str, text: &str) -> Result<(), WireE
 
 fn load_config(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Config, WireError> {
     let given = spawn.config.as_deref().map(Path::new);
-    let sources = settings::sources(&daemon.paths, Some(project), given)
-        .map_err(|error| WireError { file: Some(error.path.display().to_string()), ..fault(config::CODE, &error.to_string(), "") })?;
+    let sources = settings::sources(&daemon.paths, Some(project), given).map_err(|error| WireError {
+        file: Some(error.path.display().to_string()),
+        ..fault(config::CODE, &error.to_string(), "")
+    })?;
     let env: Vec<_> = spawn.env.iter().chain(&spawn.extra_env).cloned().collect();
     settings::config(&sources, &env).map_err(|errors| {
         let count = errors.len();
-        let mut wire = errors.into_iter().next().map_or_else(|| internal("the configuration is invalid"), located);
+        let mut wire = errors
+            .into_iter()
+            .next()
+            .map_or_else(|| internal("the configuration is invalid"), located);
         if count > 1 {
             wire.message = format!("{} (and {} more: `muleteer config check` lists them)", wire.message, count - 1);
         }
@@ -207,8 +250,10 @@ fn load_config(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Con
 }
 
 fn find_role(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Role, WireError> {
-    let sources = settings::roles(&daemon.paths, Some(project))
-        .map_err(|error| WireError { file: Some(error.path.display().to_string()), ..fault(config::CODE, &error.to_string(), "") })?;
+    let sources = settings::roles(&daemon.paths, Some(project)).map_err(|error| WireError {
+        file: Some(error.path.display().to_string()),
+        ..fault(config::CODE, &error.to_string(), "")
+    })?;
     Catalog::new(&sources).resolve(&spawn.role).cloned().map_err(|error| match error {
         RoleError::Unknown(unknown) => fault("E_ROLE_UNKNOWN", &unknown.to_string(), &unknown.hint),
         RoleError::Invalid(invalid) => located(invalid),
@@ -217,9 +262,16 @@ fn find_role(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Role,
 
 type Chosen = (&'static dyn Backend, Option<config::Backend>);
 
-fn choose_backend(spawn: &v1::Spawn, role: &role::Role, config: &Config, path: Option<&str>) -> Result<Chosen, WireError> {
+fn choose_backend(
+    spawn: &v1::Spawn,
+    role: &role::Role,
+    config: &Config,
+    path: Option<&str>,
+) -> Result<Chosen, WireError> {
     let asked = match &spawn.backend {
-        Some(name) => BackendChoice::parse(name).map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?,
+        Some(name) => {
+            BackendChoice::parse(name).map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?
+        }
         None => role.backend.unwrap_or(config.backend),
     };
     let wire = |error: muleteer_backends::BackendError| fault(error.code(), &error.to_string(), &error.hint());
@@ -228,14 +280,28 @@ fn choose_backend(spawn: &v1::Spawn, role: &role::Role, config: &Config, path: O
         named => muleteer_backends::by_name(named.as_str()).map_err(wire)?,
     };
     let configured = config.backends.get(choice_of(backend)).cloned();
-    if backend.name() == "subprocess" && spawn.command.is_none() && configured.as_ref().is_none_or(|backend| backend.command.is_none()) {
-        return Err(fault(config::CODE, "the subprocess backend has no command", "give --command 'CMD', or set backends.subprocess.command"));
+    if backend.name() == "subprocess"
+        && spawn.command.is_none()
+        && configured.as_ref().is_none_or(|backend| backend.command.is_none())
+    {
+        return Err(fault(
+            config::CODE,
+            "the subprocess backend has no command",
+            "give --command 'CMD', or set backends.subprocess.command",
+        ));
     }
-    if backend.name() == "claude-code" && configured.as_ref().is_none_or(|backend| backend.command.is_none()) && spawn.command.is_none() {
+    if backend.name() == "claude-code"
+        && configured.as_ref().is_none_or(|backend| backend.command.is_none())
+        && spawn.command.is_none()
+    {
         let found = muleteer_backends::find_program(muleteer_backends::claude_code::PROGRAM, path.map(OsStr::new));
         if found.is_none() {
             let hint = "npm install -g @anthropic-ai/claude-code, then make sure its directory is on PATH";
-            return Err(fault("E_BACKEND_UNAVAILABLE", "the claude-code backend needs `claude`, which is not on PATH", hint));
+            return Err(fault(
+                "E_BACKEND_UNAVAILABLE",
+                "the claude-code backend needs `claude`, which is not on PATH",
+                hint,
+            ));
         }
     }
     Ok((backend, configured))
@@ -259,6 +325,21 @@ fn from_config(command: config::Command) -> Command {
     }
 }
 
+/// A scenario's faults are told to whoever wrote it, not to the journal of an agent that cannot start.
+fn check_scenario(path: &str) -> Result<(), WireError> {
+    let in_file = |error: WireError| WireError { file: Some(path.into()), ..error };
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| in_file(fault("E_SCENARIO_INVALID", &format!("cannot read {path}: {error}"), "")))?;
+    match Scenario::parse(&text, path) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(in_file(WireError {
+            line: Some(error.line).filter(|line| *line > 0),
+            column: Some(error.column).filter(|column| *column > 0),
+            ..fault("E_SCENARIO_INVALID", &error.to_string(), "docs/rehearsal.md describes the format")
+        })),
+    }
+}
+
 /// A feature becomes a directory's name.
 fn check_feature(feature: &str) -> Result<(), WireError> {
     let ok = !feature.is_empty()
@@ -268,12 +349,17 @@ fn check_feature(feature: &str) -> Result<(), WireError> {
     if ok {
         return Ok(());
     }
-    Err(fault("E_BAD_INPUT", &format!("`{feature}` cannot be a feature's name"), "use letters, digits, `-`, `_` and `.`, at most 100, not beginning with `.`"))
+    Err(fault(
+        "E_BAD_INPUT",
+        &format!("`{feature}` cannot be a feature's name"),
+        "use letters, digits, `-`, `_` and `.`, at most 100, not beginning with `.`",
+    ))
 }
 
 /// Of what was asked, so that the same id with another content is told apart.
 fn fingerprint(spawn: &v1::Spawn) -> String {
-    let asked = (&spawn.role, &spawn.project, &spawn.prompt, &spawn.command, &spawn.backend, &spawn.feature, &spawn.model);
+    let asked =
+        (&spawn.role, &spawn.project, &spawn.prompt, &spawn.command, &spawn.backend, &spawn.feature, &spawn.model);
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in format!("{asked:?}").bytes() {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);

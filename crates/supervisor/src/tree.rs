@@ -27,7 +27,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub type StartFn = fn(Arc<Daemon>, Option<DispatchId>, ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>>;
+pub type StartFn =
+    fn(Arc<Daemon>, Option<DispatchId>, ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>>;
 
 /// One child of the tree.
 pub struct Node {
@@ -67,7 +68,14 @@ const fn backoff(base_ms: u64, max_ms: u64) -> Backoff {
 }
 
 const fn leaf(name: &'static str, start: StartFn) -> Node {
-    Node { name, strategy: Strategy::OneForOne, restart: RestartClass::Permanent, intensity: intensity(0, 1), backoff: backoff(0, 0), start: Start::Leaf(start) }
+    Node {
+        name,
+        strategy: Strategy::OneForOne,
+        restart: RestartClass::Permanent,
+        intensity: intensity(0, 1),
+        backoff: backoff(0, 0),
+        start: Start::Leaf(start),
+    }
 }
 
 const fn branch(name: &'static str, strategy: Strategy, intensity: Intensity, backoff: Backoff, start: Start) -> Node {
@@ -92,7 +100,13 @@ pub static ROOT: Node = branch(
             backoff(10, 1_000),
             Start::Branch(&[
                 leaf("pool", pool::start),
-                branch("agents", Strategy::OneForOne, intensity(50, 60), backoff(10, 5_000), Start::PerDispatch(&AGENT)),
+                branch(
+                    "agents",
+                    Strategy::OneForOne,
+                    intensity(50, 60),
+                    backoff(10, 5_000),
+                    Start::PerDispatch(&AGENT),
+                ),
             ]),
         ),
         leaf("gate", gate::start),

@@ -60,7 +60,9 @@ fn reason(d: &Dispatch) -> Option<String> {
             let why = d.reason.as_deref().unwrap_or_default();
             Some(format!("restarts at {}: {why}", time(*until)))
         }
-        Phase::Working { .. } if d.blocked_by_us => Some("its output is held back: the spool or the disk is full".into()),
+        Phase::Working { .. } if d.blocked_by_us => {
+            Some("its output is held back: the spool or the disk is full".into())
+        }
         _ => d.reason.clone().filter(|reason| !reason.is_empty()),
     }
 }

@@ -30,7 +30,11 @@ pub struct State {
     changed: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
-pub fn start(daemon: Arc<Daemon>, _: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+pub fn start(
+    daemon: Arc<Daemon>,
+    _: Option<DispatchId>,
+    supervisor: ActorCell,
+) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
     Box::pin(async move {
         let (actor, _) = Watch::spawn_linked(None, Watch, daemon, supervisor).await?;
         Ok(actor.get_cell())
@@ -66,22 +70,39 @@ impl Actor for Watch {
         Ok(State { daemon, watcher, files: HashMap::new(), folders: HashMap::new(), changed })
     }
 
-    async fn handle(&self, _: ActorRef<WatchMsg>, message: WatchMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<WatchMsg>,
+        message: WatchMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             WatchMsg::Watch(file, id) => {
                 let Some(folder) = file.parent().map(PathBuf::from) else { return Ok(()) };
                 if state.files.insert(file, id).is_none() {
                     let users = state.folders.entry(folder.clone()).or_default();
                     *users += 1;
-                    if *users == 1 && let Err(error) = state.watcher.watch(&folder, RecursiveMode::NonRecursive) {
+                    if *users == 1
+                        && let Err(error) = state.watcher.watch(&folder, RecursiveMode::NonRecursive)
+                    {
                         state.folders.remove(&folder);
-                        let message = format!("{}: {error}; an agent's own journal lines are picked up when it ends", folder.display());
-                        state.daemon.note(muleteer_model::event::Event::Fault { what: "journal watcher".into(), message });
+                        let message = format!(
+                            "{}: {error}; an agent's own journal lines are picked up when it ends",
+                            folder.display()
+                        );
+                        state
+                            .daemon
+                            .note(muleteer_model::event::Event::Fault { what: "journal watcher".into(), message });
                     }
                 }
             }
             WatchMsg::Unwatch(id) => {
-                let gone: Vec<_> = state.files.iter().filter(|(_, owner)| **owner == id).map(|(file, _)| file.clone()).collect();
+                let gone: Vec<_> = state
+                    .files
+                    .iter()
+                    .filter(|(_, owner)| **owner == id)
+                    .map(|(file, _)| file.clone())
+                    .collect();
                 for file in gone {
                     state.files.remove(&file);
                     let Some(folder) = file.parent() else { continue };

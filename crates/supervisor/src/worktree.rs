@@ -1,6 +1,10 @@
 //! A worktree is a private clone (design.md, "Git"): its `.git` is the agent's alone. We run nothing in
 //! it; fetching *from* it by path is safe.
 
+// git is a short-lived child that we wait for and that dies with its handle; `process` starts what
+// must outlive or be supervised.
+#![allow(clippy::disallowed_methods)]
+
 use muleteer_model::id::DispatchId;
 use std::io::Write;
 use std::path::Path;
@@ -48,7 +52,8 @@ pub async fn ensure(project: &Path, worktree: &Path, id: &DispatchId) -> Result<
     }
     let top = Path::new(&top);
     run(git(top).args(["clone", "--quiet", "--shared", "--no-hardlinks", "."]).arg(&partial), "cannot clone").await?;
-    run(git(&partial).args(["checkout", "--quiet", "-b"]).arg(format!("muleteer/{id}")), "cannot make the branch").await?;
+    run(git(&partial).args(["checkout", "--quiet", "-b"]).arg(format!("muleteer/{id}")), "cannot make the branch")
+        .await?;
     for key in ["user.name", "user.email"] {
         // Read with the person's own configuration: it only names them.
         let own = Command::new("git").arg("-C").arg(top).args(["config", key]).output().await;
@@ -69,8 +74,19 @@ pub async fn fetch(project: &Path, worktree: &Path, branch: &str) -> Result<Opti
         return Ok(None);
     }
     let refspec = format!("+HEAD:refs/heads/{branch}");
-    run(git(project).args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"]).arg(worktree).arg(refspec), "cannot fetch the work").await?;
-    let commit = run(git(project).args(["rev-parse", "--verify"]).arg(format!("refs/heads/{branch}")), "the fetched branch is missing").await?;
+    run(
+        git(project)
+            .args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"])
+            .arg(worktree)
+            .arg(refspec),
+        "cannot fetch the work",
+    )
+    .await?;
+    let commit = run(
+        git(project).args(["rev-parse", "--verify"]).arg(format!("refs/heads/{branch}")),
+        "the fetched branch is missing",
+    )
+    .await?;
     Ok(Some(commit))
 }
 
@@ -97,7 +113,9 @@ pub fn exclude(git_dir: &Path) -> std::io::Result<()> {
 
 /// The `.git` directory of the repository `dir` is in, if it is in one.
 pub async fn git_dir(dir: &Path) -> Option<std::path::PathBuf> {
-    let text = run(git(dir).args(["rev-parse", "--path-format=absolute", "--git-common-dir"]), "").await.ok()?;
+    let text = run(git(dir).args(["rev-parse", "--path-format=absolute", "--git-common-dir"]), "")
+        .await
+        .ok()?;
     Some(text.into())
 }
 

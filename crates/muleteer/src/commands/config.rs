@@ -67,14 +67,23 @@ fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Resu
     };
     let origins: Vec<_> = config.origins().iter().filter(below).collect();
     if let Some(key) = key.filter(|_| origins.is_empty()) {
-        return Err(Failure::new("E_NOT_FOUND", format!("nothing is set at `{key}`")).hint("`muleteer config show` lists every key"));
+        return Err(Failure::new("E_NOT_FOUND", format!("nothing is set at `{key}`"))
+            .hint("`muleteer config show` lists every key"));
     }
     if context.out.json {
         context.out.document(&json!({ "config": config.to_json(), "origins": origins }))?;
         return Ok(Exit::Done);
     }
-    let lines: Vec<_> = origins.iter().map(|origin| (format!("{}: {}", origin.key, plain(&origin.value)), place(origin))).collect();
-    let width = lines.iter().map(|(left, _)| left.chars().count()).filter(|width| *width <= 60).max().unwrap_or(0);
+    let lines: Vec<_> = origins
+        .iter()
+        .map(|origin| (format!("{}: {}", origin.key, plain(&origin.value)), place(origin)))
+        .collect();
+    let width = lines
+        .iter()
+        .map(|(left, _)| left.chars().count())
+        .filter(|width| *width <= 60)
+        .max()
+        .unwrap_or(0);
     for (left, place) in lines {
         let padding = " ".repeat(width.saturating_sub(left.chars().count()));
         context.out.line(format!("{}{padding}  {DIM}# {place}{RESET}", safe(&left)))?;
@@ -85,7 +94,11 @@ fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Resu
 /// `user ~/.config/muleteer/config.yaml:3`.
 fn place(origin: &Origin) -> String {
     let file = origin.file.as_deref().map(|file| format!(" {file}")).unwrap_or_default();
-    let line = origin.line.filter(|_| origin.file.is_some()).map(|line| format!(":{line}")).unwrap_or_default();
+    let line = origin
+        .line
+        .filter(|_| origin.file.is_some())
+        .map(|line| format!(":{line}"))
+        .unwrap_or_default();
     format!("{}{file}{line}", origin.layer)
 }
 
@@ -107,7 +120,11 @@ fn check(context: &Context, project: &std::path::Path) -> Result<Exit, Failure> 
         Ok(_) if !role_errors.is_empty() => return Err(settings::invalid(role_errors)),
         Ok(_) => {}
     }
-    let files: Vec<_> = sources.iter().filter_map(|source| source.file.clone()).chain(role_sources.iter().map(|role| role.file.clone())).collect();
+    let files: Vec<_> = sources
+        .iter()
+        .filter_map(|source| source.file.clone())
+        .chain(role_sources.iter().map(|role| role.file.clone()))
+        .collect();
     if context.out.json {
         context.out.document(&json!({ "ok": true, "files": files }))?;
     } else if files.is_empty() {

@@ -17,6 +17,9 @@ use tracing_subscriber::EnvFilter;
 /// A daemon started on demand goes when it has been idle for so long.
 const IDLE_EXIT: Duration = Duration::from_secs(600);
 
+/// How long `daemon stop` waits for the daemon to be gone once it has agreed.
+const STOP_PATIENCE: Duration = Duration::from_secs(15);
+
 const EXAMPLES: &str = "\
 Examples:
   muleteer daemon                       in the foreground, for systemd or a terminal
@@ -48,7 +51,7 @@ enum Sub {
     /// Stop the daemon; its agents go on in their shims unless told otherwise
     #[command(after_help = STOP_EXAMPLES)]
     Stop {
-        /// What becomes of the agents
+        /// What becomes of the agents: they go on and are adopted later, or are ended
         #[arg(long, value_enum, default_value_t)]
         agents: Agents,
     },
@@ -56,10 +59,8 @@ enum Sub {
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum Agents {
-    /// They go on, and the next daemon adopts them
     #[default]
     Keep,
-    /// They are ended: TERM, 10 s, KILL
     Stop,
 }
 
@@ -77,15 +78,24 @@ async fn stop(agents: Agents, context: &Context) -> Result<Exit, Failure> {
         Agents::Stop => "stop",
     };
     let pid = client.welcome().daemon_pid;
-    match client.call(Request::Stop { agents: word.into() }).await? {
+    let reply = client.call(Request::Stop { agents: word.into() }).await?;
+    // Its answer means that it will stop; "stopped" is said when it has.
+    if tokio::time::timeout(STOP_PATIENCE, client.closed()).await.is_err() {
+        context.out.note(format!("pid {pid} takes long to end"));
+    }
+    match reply {
         Reply::Stopping { agents_alive, lease_s } if context.out.json => {
-            context.out.document(&json!({ "pid": pid, "agents": word, "agents_alive": agents_alive, "lease_s": lease_s }))?;
+            context
+                .out
+                .document(&json!({ "pid": pid, "agents": word, "agents_alive": agents_alive, "lease_s": lease_s }))?;
         }
         Reply::Stopping { agents_alive: 0, .. } => context.out.line("stopped; no agent is left")?,
         Reply::Stopping { agents_alive, lease_s } => {
             let lease = render::span(Duration::from_secs(lease_s));
             let agents = if agents_alive == 1 { "agent goes on".to_string() } else { "agents go on".to_string() };
-            context.out.line(format!("stopped; {agents_alive} {agents} without a daemon for up to {lease}, until the next one adopts them"))?;
+            context.out.line(format!(
+                "stopped; {agents_alive} {agents} without a daemon for up to {lease}, until the next one adopts them"
+            ))?;
         }
         other => return Err(unexpected(&other)),
     }
@@ -117,7 +127,9 @@ fn log_to_stderr(context: &Context) {
     let wanted = std::env::var("MULETEER_LOG").ok().and_then(|filter| EnvFilter::try_new(filter).ok());
     // Our own crates only: at `debug` a library says what only its authors read.
     let ours = || EnvFilter::new(format!("warn,muleteer={level},muleteer_supervisor={level},muleteer_store={level}"));
-    let builder = tracing_subscriber::fmt().with_env_filter(wanted.unwrap_or_else(ours)).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(wanted.unwrap_or_else(ours))
+        .with_writer(std::io::stderr);
     let set = if context.out.json {
         builder.json().try_init()
     } else {
@@ -143,9 +155,9 @@ fn refused(error: StartError) -> Failure {
         StartError::Unreadable(error) => settings::unreadable(&error),
         StartError::Events(error) => offline::stored(error),
         StartError::Io { ref path, .. } => Failure::of("E_DAEMON_START", &error).file(path),
-        StartError::NotPrivate(ref path) => {
-            Failure::of("E_NOT_PRIVATE", &error).file(path).hint("remove it, or set XDG_RUNTIME_DIR to a directory of your own")
-        }
+        StartError::NotPrivate(ref path) => Failure::of("E_NOT_PRIVATE", &error)
+            .file(path)
+            .hint("remove it, or set XDG_RUNTIME_DIR to a directory of your own"),
         other => Failure::of("E_DAEMON_START", &other),
     }
 }

@@ -50,8 +50,12 @@ fn since(text: &str) -> Result<Since, String> {
     if let Ok(time) = text.parse() {
         return Ok(Since::Time(time));
     }
-    let age = text.parse::<Span>().ok().and_then(|age| Timestamp::now().checked_sub(age.as_duration()).ok());
-    age.map(Since::Time).ok_or_else(|| "an age (15m, 2h), an RFC 3339 time or a sequence number is wanted".into())
+    let age = text
+        .parse::<Span>()
+        .ok()
+        .and_then(|age| Timestamp::now().checked_sub(age.as_duration()).ok());
+    age.map(Since::Time)
+        .ok_or_else(|| "an age (15m, 2h), an RFC 3339 time or a sequence number is wanted".into())
 }
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {

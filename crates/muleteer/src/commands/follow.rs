@@ -15,7 +15,9 @@ use std::ops::ControlFlow;
 pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
     let following = async {
         let mut each = |seen: Seen<'_>| {
-            let Some(record) = seen.record.filter(|record| record.entry.dispatch_id.as_ref().is_some_and(|of| of.as_str() == id))
+            let Some(record) = seen
+                .record
+                .filter(|record| record.entry.dispatch_id.as_ref().is_some_and(|of| of.as_str() == id))
             else {
                 return Ok(ControlFlow::Continue(()));
             };

@@ -50,11 +50,15 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         return until_interrupted(context, &format!("{id} goes on"), following).await;
     }
     let text = read(&path)?.ok_or_else(|| {
-        Failure::new("E_NOT_FOUND", format!("there is no journal at {}", path.display())).file(&path).dispatch(&id)
+        Failure::new("E_NOT_FOUND", format!("there is no journal at {}", path.display()))
+            .file(&path)
+            .dispatch(&id)
     })?;
     if context.out.json {
         let status = summarize(&text).status;
-        context.out.document(&json!({ "dispatch_id": id, "path": path.display().to_string(), "status": status, "text": text }))?;
+        context.out.document(
+            &json!({ "dispatch_id": id, "path": path.display().to_string(), "status": status, "text": text }),
+        )?;
     } else {
         context.out.text(safe(&text))?;
     }
@@ -122,7 +126,10 @@ fn summary(context: &Context, fleet: &LiveFleet, all: bool) -> Result<Exit, Fail
         }
     }
     if context.out.json {
-        let journals: Vec<_> = open.iter().map(|(dispatch, status, summary)| document(dispatch, status, summary)).collect();
+        let journals: Vec<_> = open
+            .iter()
+            .map(|(dispatch, status, summary)| document(dispatch, status, summary))
+            .collect();
         context.out.document(&json!({ "journals": journals }))?;
     } else if open.is_empty() {
         context.out.line(if all { "no journals" } else { "no open journals" })?;
@@ -177,7 +184,10 @@ mod tests {
         let mut seen = Seen::default();
         assert_eq!(seen.fresh("Status: in-progress\n- a\n- a\n- hal"), ["Status: in-progress", "- a", "- a"]);
         assert_eq!(seen.fresh("Status: in-progress\n- a\n- a\n- half\n"), ["- half"]);
-        assert_eq!(seen.fresh("Status: completed\n- a\n- new\n- a\n- half\n- a\n"), ["Status: completed", "- new", "- a"]);
+        assert_eq!(
+            seen.fresh("Status: completed\n- a\n- new\n- a\n- half\n- a\n"),
+            ["Status: completed", "- new", "- a"]
+        );
         assert!(seen.fresh("").is_empty());
     }
 }

@@ -157,7 +157,11 @@ impl Place {
                 self.cursor = batch.next;
                 self.done = batch.state != State::More;
                 let records = batch.records.into_iter();
-                Ok(Some(if raw { records.map(Piece::raw).collect() } else { records.flat_map(|record| lines.push(record)).collect() }))
+                Ok(Some(if raw {
+                    records.map(Piece::raw).collect()
+                } else {
+                    records.flat_map(|record| lines.push(record)).collect()
+                }))
             }
             Err(error) => match error.resume().filter(|resume| *resume > self.cursor) {
                 Some(resume) => {

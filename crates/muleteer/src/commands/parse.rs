@@ -23,7 +23,8 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, _context: &Context) -> Result<Exit, Failure> {
-    let backend = by_name(&args.backend).map_err(|error| Failure::new("E_USAGE", error.to_string()).hint(error.hint()))?;
+    let backend =
+        by_name(&args.backend).map_err(|error| Failure::new("E_USAGE", error.to_string()).hint(error.hint()))?;
     let out = io::BufWriter::new(io::stdout().lock());
     parse_all(backend, io::stdin().lock(), out).map_err(|error| match error {
         ParseError::Write(error) => error.into(),

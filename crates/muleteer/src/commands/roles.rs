@@ -38,12 +38,18 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
             RoleError::Unknown(error) => Failure::of("E_ROLE_UNKNOWN", &error).hint(&error.hint),
             RoleError::Invalid(error) => settings::invalid(vec![error]),
         })?;
-        if context.out.json { context.out.document(role)? } else { context.out.text(full(role))? }
+        if context.out.json {
+            context.out.document(role)?
+        } else {
+            context.out.text(full(role))?
+        }
         return Ok(Exit::Done);
     }
     let errors: Vec<_> = catalog.errors().cloned().collect();
     if context.out.json {
-        context.out.document(&json!({ "roles": catalog.roles().collect::<Vec<_>>(), "errors": errors }))?;
+        context
+            .out
+            .document(&json!({ "roles": catalog.roles().collect::<Vec<_>>(), "errors": errors }))?;
         return Ok(Exit::Done);
     }
     let heads = ["ROLE", "CATEGORY", "MODEL", "FROM", "DESCRIPTION"].map(|head| (head, Align::Left));
@@ -78,6 +84,8 @@ fn full(role: &Role) -> String {
         ("description", role.description.clone()),
         ("from", Some(format!("{} ({})", role.file, role.layer))),
     ];
-    let facts = facts.into_iter().filter_map(|(name, value)| Some(format!("{name:<14}{}\n", safe(&value?))));
+    let facts = facts
+        .into_iter()
+        .filter_map(|(name, value)| Some(format!("{name:<14}{}\n", safe(&value?))));
     facts.chain([format!("\n{}\n", safe(role.body.trim()))]).collect()
 }

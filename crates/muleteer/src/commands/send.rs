@@ -1,7 +1,7 @@
 //! `send`: a further turn.
 
-use crate::commands::spawn::{check_prompt, random};
 use crate::commands::act;
+use crate::commands::spawn::{check_prompt, random};
 use crate::connect::unexpected;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -44,7 +44,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         Reply::Sent { dispatch_id, queued } if context.out.json => {
             context.out.document(&json!({ "dispatch_id": dispatch_id, "queued": queued }))?;
         }
-        Reply::Sent { dispatch_id, queued: true } => context.out.note(format!("{dispatch_id}: queued behind the running turn")),
+        Reply::Sent { dispatch_id, queued: true } => {
+            context.out.note(format!("{dispatch_id}: queued behind the running turn"))
+        }
         Reply::Sent { dispatch_id, queued: false } => context.out.note(format!("{dispatch_id}: sent")),
         other => return Err(unexpected(&other)),
     }

@@ -100,8 +100,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 }
 
 fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
-    let here = std::env::current_dir()
-        .map_err(|error| Failure::new("E_PROJECT_NOT_FOUND", format!("the current directory cannot be used: {error}")))?;
+    let here = std::env::current_dir().map_err(|error| {
+        Failure::new("E_PROJECT_NOT_FOUND", format!("the current directory cannot be used: {error}"))
+    })?;
     let project = project(args, context, &here)?;
     let config = settings::config(context, Some(&project))?;
     let prompt = prompt(args)?;
@@ -150,7 +151,10 @@ fn project(args: &Args, context: &Context, here: &Path) -> Result<PathBuf, Failu
     }
     let message = format!("`{}` is neither a directory nor the name of a configured project", shorten(word));
     let hint = if args.prompt.is_none() {
-        format!("one word after the role is the project; to give a prompt, name the project first: muleteer spawn {} . \"…\"", args.role)
+        format!(
+            "one word after the role is the project; to give a prompt, name the project first: muleteer spawn {} . \"…\"",
+            args.role
+        )
     } else {
         "`muleteer config show` lists the configured projects under `projects`".to_string()
     };
@@ -166,8 +170,10 @@ fn prompt(args: &Args) -> Result<String, Failure> {
         }
         (None, file) => {
             if file.is_none() && io::stdin().is_terminal() {
-                return Err(Failure::new("E_PROMPT_MISSING", "there is no prompt")
-                    .hint(format!("give it last: muleteer spawn {} . \"…\", or --prompt-file FILE, or on stdin", args.role)));
+                return Err(Failure::new("E_PROMPT_MISSING", "there is no prompt").hint(format!(
+                    "give it last: muleteer spawn {} . \"…\", or --prompt-file FILE, or on stdin",
+                    args.role
+                )));
             }
             read_prompt(io::stdin().lock())?
         }
@@ -191,13 +197,15 @@ fn read_prompt(source: impl Read) -> Result<String, Failure> {
 pub fn check_prompt(text: String) -> Result<String, Failure> {
     if text.len() > PROMPT_LIMIT {
         let message = format!("the prompt is longer than {} MiB", PROMPT_LIMIT >> 20);
-        return Err(Failure::new("E_PROMPT_TOO_LONG", message).hint("put the material in a file and name the file in the prompt"));
+        return Err(Failure::new("E_PROMPT_TOO_LONG", message)
+            .hint("put the material in a file and name the file in the prompt"));
     }
     Ok(text)
 }
 
 fn passed_env(config: &Config) -> Vec<(String, String)> {
-    let vars = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let vars =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     env_pass::filter(vars, &config.env.pass)
 }
 
@@ -223,9 +231,9 @@ fn command(text: &str) -> Command {
 }
 
 fn utf8(path: PathBuf) -> Result<String, Failure> {
-    path.into_os_string().into_string().map_err(|path| {
-        Failure::new("E_USAGE", format!("the path {} is not UTF-8", Path::new(&path).display()))
-    })
+    path.into_os_string()
+        .into_string()
+        .map_err(|path| Failure::new("E_USAGE", format!("the path {} is not UTF-8", Path::new(&path).display())))
 }
 
 fn shorten(word: &str) -> String {
@@ -242,7 +250,9 @@ fn budget(text: &str) -> Result<f64, String> {
 
 fn seconds(text: &str) -> Result<u64, String> {
     let span: Span = text.parse().map_err(|error: BadSpan| error.to_string())?;
-    Some(span.as_secs()).filter(|seconds| *seconds > 0).ok_or_else(|| "at least a second is wanted".into())
+    Some(span.as_secs())
+        .filter(|seconds| *seconds > 0)
+        .ok_or_else(|| "at least a second is wanted".into())
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {

@@ -79,5 +79,9 @@ pub async fn ended(context: &Context, ids: Vec<String>) -> Result<Vec<DispatchSt
 }
 
 pub fn worst(dispatches: &[DispatchStatus]) -> Exit {
-    dispatches.iter().map(|dispatch| exit::of_state(&dispatch.state)).max().unwrap_or(Exit::Done)
+    dispatches
+        .iter()
+        .map(|dispatch| exit::of_state(&dispatch.state))
+        .max()
+        .unwrap_or(Exit::Done)
 }

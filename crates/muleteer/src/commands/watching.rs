@@ -46,11 +46,17 @@ pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
             }
             loop {
                 if !context.out.json {
-                    let head = if report.daemon.running { "" } else { "no daemon is running: as last recorded on disk\n" };
+                    let head =
+                        if report.daemon.running { "" } else { "no daemon is running: as last recorded on disk\n" };
                     let redraw = if on_screen { REDRAW } else { "" };
                     context.out.text(format!("{redraw}{head}{}", render(&report)))?;
                 }
-                let again = if on_screen { timeout(TICK, happened.notified()).await.is_ok() } else { happened.notified().await; true };
+                let again = if on_screen {
+                    timeout(TICK, happened.notified()).await.is_ok()
+                } else {
+                    happened.notified().await;
+                    true
+                };
                 if again {
                     break;
                 }

@@ -24,7 +24,10 @@ pub fn stderr(at_ms: u64, text: &str) -> String {
 }
 
 fn clock(at_ms: u64) -> String {
-    let at = i64::try_from(at_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or_default();
+    let at = i64::try_from(at_ms)
+        .ok()
+        .and_then(|ms| Timestamp::from_millisecond(ms).ok())
+        .unwrap_or_default();
     format!("{DIM}{}{RESET}", at.to_zoned(TimeZone::system()).strftime("%H:%M:%S"))
 }
 
@@ -40,7 +43,9 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
         AgentEvent::Thinking { text, .. } if text.is_empty() => return None,
         AgentEvent::Thinking { text, .. } => format!("{DIM}… {}{RESET}", if verbose { safe(text) } else { line(text) }),
         AgentEvent::Text { text, .. } | AgentEvent::Output { text } => safe(text),
-        AgentEvent::ToolCall { name, input, .. } => format!("{BOLD}● {}{RESET} {}", safe(name), clip(&target(name, input), LINE)),
+        AgentEvent::ToolCall { name, input, .. } => {
+            format!("{BOLD}● {}{RESET} {}", safe(name), clip(&target(name, input), LINE))
+        }
         AgentEvent::ToolResult { ok: true, text, .. } => format!("{GREEN}└{RESET} {DIM}{}{RESET}", head(text, verbose)),
         AgentEvent::ToolResult { text, exit_code, .. } => {
             let code = exit_code.map(|code| format!("exit {code}: ")).unwrap_or_default();
@@ -54,22 +59,33 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
             let wait = Duration::try_from_secs_f64(*resets_in_s).unwrap_or_default();
             warn(format!("rate limited for {}", span(wait)))
         }
-        AgentEvent::Compaction { before, after, .. } => warn(format!("context compacted from {} to {} tokens", count(*before), count(*after))),
+        AgentEvent::Compaction { before, after, .. } => {
+            warn(format!("context compacted from {} to {} tokens", count(*before), count(*after)))
+        }
         AgentEvent::Permission { .. } => warn("asks for permission".into()),
         AgentEvent::Question { text, .. } => warn(format!("asks: {}", safe(text))),
         AgentEvent::Answer { text, .. } => format!("answer: {}", safe(text)),
         AgentEvent::Result(result) => {
             let cost = result.cost_usd.map(|cost| format!(", {} so far", usd(cost))).unwrap_or_default();
-            let text = result.text.as_deref().filter(|_| verbose).map(|text| format!("\n{}", safe(text))).unwrap_or_default();
+            let text = result
+                .text
+                .as_deref()
+                .filter(|_| verbose)
+                .map(|text| format!("\n{}", safe(text)))
+                .unwrap_or_default();
             match (result.ok, result.error) {
                 (true, _) => format!("{GREEN}■ turn done{RESET}{cost}{text}"),
                 (false, error) => {
-                    let error = error.and_then(|error| serde_json::to_value(error).ok()).and_then(|e| e.as_str().map(str::to_string));
+                    let error = error
+                        .and_then(|error| serde_json::to_value(error).ok())
+                        .and_then(|e| e.as_str().map(str::to_string));
                     format!("{RED}■ turn failed{RESET}: {}{cost}{text}", error.unwrap_or_else(|| "unknown".into()))
                 }
             }
         }
-        AgentEvent::Exit { code } => format!("{DIM}exit {}{RESET}", code.map_or_else(|| "by a signal".into(), |code| code.to_string())),
+        AgentEvent::Exit { code } => {
+            format!("{DIM}exit {}{RESET}", code.map_or_else(|| "by a signal".into(), |code| code.to_string()))
+        }
         AgentEvent::Unknown { raw } => format!("{DIM}{}{RESET}", if verbose { safe(raw) } else { line(raw) }),
         AgentEvent::Usage { input, output, cost_usd, .. } if verbose => {
             format!("{DIM}{} in, {} out, {}{RESET}", count(*input), count(*output), usd(*cost_usd))
@@ -85,7 +101,11 @@ fn head(text: &str, all: bool) -> String {
     let text = text.trim_end();
     let total = text.lines().count();
     if all || total <= RESULT_LINES {
-        return text.lines().map(|line| if all { line.to_string() } else { clip(line, LINE) }).collect::<Vec<_>>().join("\n  ");
+        return text
+            .lines()
+            .map(|line| if all { line.to_string() } else { clip(line, LINE) })
+            .collect::<Vec<_>>()
+            .join("\n  ");
     }
     let shown: Vec<_> = text.lines().take(RESULT_LINES).map(|line| clip(line, LINE)).collect();
     format!("{}\n  … {} more lines", shown.join("\n  "), total - RESULT_LINES)
@@ -102,10 +122,14 @@ mod tests {
 
     #[test]
     fn tools_are_shown_with_what_they_work_on_and_long_results_are_cut() {
-        let call = AgentEvent::ToolCall { id: "1".into(), name: "Bash".into(), input: json!({"command": "cargo test\nls"}) };
+        let call =
+            AgentEvent::ToolCall { id: "1".into(), name: "Bash".into(), input: json!({"command": "cargo test\nls"}) };
         assert_eq!(shown(&call).as_deref(), Some("● Bash cargo test"));
         let text: String = (0..9).map(|n| format!("line {n}\n")).collect();
-        let result: AgentEvent = serde_json::from_value(json!({"type": "tool_result", "id": "1", "ok": false, "text": text, "exit_code": 1})).expect("event");
+        let result: AgentEvent = serde_json::from_value(
+            json!({"type": "tool_result", "id": "1", "ok": false, "text": text, "exit_code": 1}),
+        )
+        .expect("event");
         let shown = shown(&result).expect("shown");
         assert!(shown.starts_with("└ exit 1: line 0") && shown.ends_with("… 4 more lines"), "{shown}");
     }

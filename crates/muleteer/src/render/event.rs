@@ -28,9 +28,10 @@ fn describe(event: &Event) -> Option<String> {
             format!("daemon stopping: {alive} agents ({agents}), lease {}", span(Duration::from_secs(*lease_s)))
         }
         Event::LogRecovered { cut_bytes } => warn(format!("a torn tail of {cut_bytes} bytes was cut from the events")),
-        Event::ActorRestarted { actor, reason, restarts_in_window, delay_ms } => {
-            warn(format!("{actor} restarted after {delay_ms} ms ({restarts_in_window} in the window): {}", text(reason)))
-        }
+        Event::ActorRestarted { actor, reason, restarts_in_window, delay_ms } => warn(format!(
+            "{actor} restarted after {delay_ms} ms ({restarts_in_window} in the window): {}",
+            text(reason)
+        )),
         Event::ActorEscalated { actor, reason } => bad(format!("{actor} failed too often: {}", text(reason))),
         Event::Fault { what, message } => bad(format!("{what}: {}", text(message))),
         Event::DispatchCreated(created) => {
@@ -45,7 +46,11 @@ fn describe(event: &Event) -> Option<String> {
         Event::AgentAdopted { shim_pid, .. } => format!("agent adopted from shim {shim_pid}"),
         Event::StartFailed { error, .. } => bad(format!("start failed: {}", text(error))),
         Event::SessionStarted { session_id, model } => {
-            format!("session {}{}", clip(session_id, 40), model.as_ref().map(|model| format!(", {model}")).unwrap_or_default())
+            format!(
+                "session {}{}",
+                clip(session_id, 40),
+                model.as_ref().map(|model| format!(", {model}")).unwrap_or_default()
+            )
         }
         Event::PromptSent { .. } => "prompt sent".into(),
         Event::TurnStarted { turn, .. } => format!("turn {turn}"),
@@ -61,7 +66,9 @@ fn describe(event: &Event) -> Option<String> {
             let status = status.map(|status| format!(" {status}")).unwrap_or_default();
             warn(format!("turn {turn} failed: {error}{status} {}", text(why)))
         }
-        Event::ResultReceived { result } => format!("result: {} {}", state(&word(&result.status)), text(&result.summary)),
+        Event::ResultReceived { result } => {
+            format!("result: {} {}", state(&word(&result.status)), text(&result.summary))
+        }
         Event::ResultInvalid { faults, repair } => {
             let repair = if *repair { "; asked again" } else { "" };
             warn(format!("invalid result: {}{repair}", text(&faults.join("; "))))
@@ -71,7 +78,9 @@ fn describe(event: &Event) -> Option<String> {
             let status = status.map(|status| format!(" after HTTP {status}")).unwrap_or_default();
             warn(format!("the model's API is tried again ({attempt}/{max}){status}, in {delay_s:.0}s"))
         }
-        Event::Compacted { before, after } => format!("context compacted from {} to {} tokens", count(*before), count(*after)),
+        Event::Compacted { before, after } => {
+            format!("context compacted from {} to {} tokens", count(*before), count(*after))
+        }
         Event::BlockedByUs { on: true } => warn("output held back: the spool or the disk is full".into()),
         Event::BlockedByUs { on: false } => "output flows again".into(),
         Event::InterruptRequested { by, .. } => format!("interrupt asked by {by}"),
@@ -87,11 +96,15 @@ fn describe(event: &Event) -> Option<String> {
         }
         Event::SweepFinished { killed: 0, clean: true } => "nothing was left behind".into(),
         Event::SweepFinished { killed, clean: true } => warn(format!("{killed} processes left behind were ended")),
-        Event::SweepFinished { killed, clean: false } => bad(format!("processes are left that could not be ended ({killed} were)")),
+        Event::SweepFinished { killed, clean: false } => {
+            bad(format!("processes are left that could not be ended ({killed} were)"))
+        }
         Event::AttemptFinished { attempt, outcome, reason, .. } => {
             format!("attempt {attempt}: {} {}", word(outcome), text(reason))
         }
-        Event::RestartScheduled { delay_ms, .. } => warn(format!("restarts in {}", span(Duration::from_millis(*delay_ms)))),
+        Event::RestartScheduled { delay_ms, .. } => {
+            warn(format!("restarts in {}", span(Duration::from_millis(*delay_ms))))
+        }
         Event::DispatchClosing { .. } => "bringing the work home".into(),
         Event::WorkFetched { branch, .. } => format!("work is on branch {branch}"),
         Event::DispatchFinished { state: ended, reason, .. } => format!("{} {}", state(ended.as_str()), text(reason)),

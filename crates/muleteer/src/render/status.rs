@@ -71,7 +71,11 @@ pub fn ending(dispatch: &DispatchStatus) -> String {
     if dispatch.cost_usd > 0.0 {
         let _ = write!(line, ", {}", usd(dispatch.cost_usd));
     }
-    let summary = dispatch.result.as_ref().map(|result| result.summary.as_str()).filter(|text| !text.is_empty());
+    let summary = dispatch
+        .result
+        .as_ref()
+        .map(|result| result.summary.as_str())
+        .filter(|text| !text.is_empty());
     if let Some(text) = summary.or(dispatch.reason.as_deref()) {
         let _ = write!(line, ": {}", clip(text.lines().next().unwrap_or_default(), 200));
     }
@@ -95,8 +99,19 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
     put("project", safe(&dispatch.project));
     put("feature", safe(&dispatch.feature));
     put("backend", safe(&dispatch.backend));
-    let source = dispatch.model_source.as_deref().map(|source| format!(" (from {source})")).unwrap_or_default();
-    put("model", dispatch.model.as_ref().map(|model| format!("{}{source}", safe(model))).unwrap_or_default());
+    let source = dispatch
+        .model_source
+        .as_deref()
+        .map(|source| format!(" (from {source})"))
+        .unwrap_or_default();
+    put(
+        "model",
+        dispatch
+            .model
+            .as_ref()
+            .map(|model| format!("{}{source}", safe(model)))
+            .unwrap_or_default(),
+    );
     put("session", opt(&dispatch.session_id));
     put("turns", dispatch.turns.to_string());
     put("attempts", dispatch.attempts.to_string());
@@ -115,7 +130,8 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
         put("result", format!("{}{}{RESET}", state_color(&result.status), result.status));
         let indented = safe(&result.summary).trim_end().replace('\n', "\n              ");
         put("summary", indented);
-        for (name, list) in [("changes", &result.changes), ("issues", &result.issues), ("questions", &result.questions)] {
+        for (name, list) in [("changes", &result.changes), ("issues", &result.issues), ("questions", &result.questions)]
+        {
             for (at, item) in list.iter().enumerate() {
                 put(if at == 0 { name } else { "" }, format!("- {}", clip(item, 200)));
             }

@@ -29,7 +29,7 @@ fn collect<'a>(node: &'a TreeNode, lead: &str, below: &str, lines: &mut Vec<(Str
 fn facts(node: &TreeNode) -> String {
     let strategy = if node.strategy == "-" { "" } else { node.strategy.as_str() };
     let color = state_color(&node.state);
-    let mut text = format!("{DIM}{strategy:<12} {:<9}{RESET}  {color}{}{RESET}", node.restart, node.state);
+    let mut text = format!("{DIM}{strategy:<12}  {:<9}{RESET}  {color}{}{RESET}", node.restart, node.state);
     if node.restarts_in_window > 0 {
         let plural = if node.restarts_in_window == 1 { "" } else { "s" };
         let _ = write!(text, "  {YELLOW}{} restart{plural}{RESET}", node.restarts_in_window);

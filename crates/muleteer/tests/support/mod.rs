@@ -26,7 +26,10 @@ impl Said {
     }
 
     pub fn lines(&self) -> Vec<Value> {
-        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+        self.stdout
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+            .collect()
     }
 }
 
@@ -77,7 +80,8 @@ impl User {
     /// Without the names that differ from one run to the next.
     pub fn plain(&self, text: &str) -> String {
         let real = self.dir.path().canonicalize().expect("real");
-        text.replace(real.to_str().expect("utf-8"), "~").replace(self.dir.path().to_str().expect("utf-8"), "~")
+        text.replace(real.to_str().expect("utf-8"), "~")
+            .replace(self.dir.path().to_str().expect("utf-8"), "~")
     }
 
     pub fn write(&self, path: impl AsRef<Path>, text: &str) {

@@ -91,7 +91,13 @@ pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
         ("client_unknown", ClientFrame::Unknown),
     ];
     let argv = Spawn { command: Some(Command::Argv(texts(&["ls", "-l"]))), ..spawn() };
-    let plain = Spawn { id: "k3f9abcd".into(), role: "developer".into(), project: "/p".into(), prompt: "Go".into(), ..Spawn::default() };
+    let plain = Spawn {
+        id: "k3f9abcd".into(),
+        role: "developer".into(),
+        project: "/p".into(),
+        prompt: "Go".into(),
+        ..Spawn::default()
+    };
     let (id, key) = (String::from("k3f9"), String::from("m2mzcvqd"));
     let requests = [
         ("request_spawn", Request::Spawn(Box::new(spawn()))),
@@ -187,7 +193,12 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
         identity: "operator".into(),
         state_dir: "/home/u/.local/state/muleteer".into(),
     };
-    let daemon = DaemonStatus { running: true, pid: Some(4000), version: text("0.1.0"), socket: text("/run/user/1000/muleteer/x/daemon.sock") };
+    let daemon = DaemonStatus {
+        running: true,
+        pid: Some(4000),
+        version: text("0.1.0"),
+        socket: text("/run/user/1000/muleteer/x/daemon.sock"),
+    };
     let line = r#"{"crc":"00000000","v":1,"seq":9}"#.to_string();
     let mut samples = vec![
         ("welcome", ServerFrame::Welcome(welcome)),

@@ -28,7 +28,7 @@ pub struct Step {
 pub enum StepInput {
     /// All events of one line, in order; none for a line (or a stretch) without any.
     Agent(Vec<AgentEvent>),
-    Shim(Input),
+    Shim(Box<Input>),
 }
 
 /// A stretch of stdout that was fed to the parser and holds (part of) a line not yet read.
@@ -113,7 +113,7 @@ impl Drain {
     /// The end that was held back for a shim which died before it had ended everything.
     pub fn release(&mut self) -> Option<Step> {
         let input = self.end.take()?;
-        Some(Step { at: self.position, input: StepInput::Shim(input) })
+        Some(Step { at: self.position, input: StepInput::Shim(Box::new(input)) })
     }
 
     fn stdout(&mut self, record: &Record, steps: &mut Vec<Step>) {
@@ -202,7 +202,8 @@ impl Drain {
                 };
                 let tail: Vec<u8> = self.stderr.iter().copied().collect();
                 let stderr_tail = String::from_utf8_lossy(&tail).into_owned();
-                self.end = Some(Input::Exited { at, epoch: self.epoch, exit: Exit { code, signal, cause, stderr_tail } });
+                self.end =
+                    Some(Input::Exited { at, epoch: self.epoch, exit: Exit { code, signal, cause, stderr_tail } });
                 return;
             }
             Control::Ended { survivors } => {
@@ -215,13 +216,19 @@ impl Drain {
             }
             _ => return,
         };
-        steps.push(Step { at, input: StepInput::Shim(input) });
+        steps.push(Step { at, input: StepInput::Shim(Box::new(input)) });
     }
 }
 
 /// Plain output and what no parser knows stays in the spool; life has no use for it.
 fn is_news(event: &AgentEvent) -> bool {
-    !matches!(event, AgentEvent::Output { .. } | AgentEvent::Unknown { .. } | AgentEvent::ToolOutput { .. } | AgentEvent::Process { .. })
+    !matches!(
+        event,
+        AgentEvent::Output { .. }
+            | AgentEvent::Unknown { .. }
+            | AgentEvent::ToolOutput { .. }
+            | AgentEvent::Process { .. }
+    )
 }
 
 #[cfg(test)]

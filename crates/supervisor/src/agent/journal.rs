@@ -49,7 +49,11 @@ pub struct State {
     too_large: bool,
 }
 
-pub fn start(daemon: Arc<Daemon>, id: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+pub fn start(
+    daemon: Arc<Daemon>,
+    id: Option<DispatchId>,
+    supervisor: ActorCell,
+) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
     Box::pin(async move {
         let id = id.ok_or_else(|| SpawnErr::StartupFailed("a journal needs a dispatch".into()))?;
         let (actor, _) = Journal::spawn_linked(None, Journal, (daemon, id), supervisor).await?;
@@ -62,7 +66,11 @@ impl Actor for Journal {
     type State = State;
     type Arguments = (Arc<Daemon>, DispatchId);
 
-    async fn pre_start(&self, myself: ActorRef<JournalMsg>, (daemon, id): (Arc<Daemon>, DispatchId)) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<JournalMsg>,
+        (daemon, id): (Arc<Daemon>, DispatchId),
+    ) -> Result<State, ActorProcessingErr> {
         let dispatch = daemon.snapshot().get(&id).cloned().ok_or("the dispatch is not in the ledger")?;
         let created = &dispatch.created;
         let header = Header {
@@ -78,7 +86,12 @@ impl Actor for Journal {
         Ok(State { daemon, id, path, header, seq: 0, ours: vec![], theirs: vec![], too_large: false })
     }
 
-    async fn handle(&self, _: ActorRef<JournalMsg>, message: JournalMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<JournalMsg>,
+        message: JournalMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             JournalMsg::Boot => {
                 state.replay()?;
@@ -140,7 +153,10 @@ impl State {
     async fn pick_up(&mut self) -> Result<(), ActorProcessingErr> {
         let Some(text) = self.read()? else { return Ok(()) };
         let fresh = journal::agent_lines(&text, &self.ours, &self.theirs);
-        let entries = fresh.into_iter().map(|text| entry(&self.id, None, Event::JournalEntry { text })).collect();
+        let entries = fresh
+            .into_iter()
+            .map(|text| entry(&self.id, None, Event::JournalEntry { text }))
+            .collect();
         for record in append(&self.daemon, entries).await? {
             self.take(&record);
         }
@@ -148,7 +164,10 @@ impl State {
     }
 
     fn status(&self) -> Status {
-        self.daemon.snapshot().get(&self.id).map_or(Status::InProgress, |dispatch| journal::status_of(dispatch))
+        self.daemon
+            .snapshot()
+            .get(&self.id)
+            .map_or(Status::InProgress, |dispatch| journal::status_of(dispatch))
     }
 
     /// Brings the file up to date: by appending where that is all it takes, since an agent may be

@@ -64,7 +64,11 @@ pub struct State {
     leaving: bool,
 }
 
-pub fn start(daemon: Arc<Daemon>, id: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+pub fn start(
+    daemon: Arc<Daemon>,
+    id: Option<DispatchId>,
+    supervisor: ActorCell,
+) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
     Box::pin(async move {
         let id = id.ok_or_else(|| SpawnErr::StartupFailed("a life needs a dispatch".into()))?;
         let (actor, _) = Life::spawn_linked(None, Life, (daemon, id), supervisor).await?;
@@ -77,16 +81,34 @@ impl Actor for Life {
     type State = State;
     type Arguments = (Arc<Daemon>, DispatchId);
 
-    async fn pre_start(&self, myself: ActorRef<LifeMsg>, (daemon, id): (Arc<Daemon>, DispatchId)) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<LifeMsg>,
+        (daemon, id): (Arc<Daemon>, DispatchId),
+    ) -> Result<State, ActorProcessingErr> {
         let dispatch = daemon.snapshot().get(&id).cloned().ok_or("the dispatch is not in the ledger")?;
         let backend = muleteer_backends::by_name(&dispatch.created.backend)?;
         let slots = daemon.agent(&id);
         slots.life.set(myself.clone());
         myself.cast(LifeMsg::Boot)?;
-        Ok(State { daemon, id, slots, dispatch, backend, carried: HashSet::new(), tasks: JoinSet::new(), leaving: false })
+        Ok(State {
+            daemon,
+            id,
+            slots,
+            dispatch,
+            backend,
+            carried: HashSet::new(),
+            tasks: JoinSet::new(),
+            leaving: false,
+        })
     }
 
-    async fn handle(&self, myself: ActorRef<LifeMsg>, message: LifeMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<LifeMsg>,
+        message: LifeMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         while state.tasks.try_join_next().is_some() {}
         match message {
             LifeMsg::Boot | LifeMsg::Wake => {
@@ -137,7 +159,10 @@ impl State {
             if events.is_empty() {
                 return Ok(());
             }
-            if events.iter().any(|event| matches!(event, muleteer_model::event::Event::DispatchFinished { .. })) {
+            if events
+                .iter()
+                .any(|event| matches!(event, muleteer_model::event::Event::DispatchFinished { .. }))
+            {
                 fault::point("life.before_finish");
             }
             self.commit(events.into_iter().map(|event| (None, event)).collect()).await?;
@@ -155,7 +180,7 @@ impl State {
                 StepInput::Agent(events) => {
                     events.into_iter().map(|event| Input::Agent { at: step.at, event }).collect()
                 }
-                StepInput::Shim(input) => vec![input],
+                StepInput::Shim(input) => vec![*input],
             };
             last = Some(step.at);
             for input in inputs {
@@ -181,7 +206,8 @@ impl State {
     fn stage(&self, decided: Vec<Decided>, scratch: &mut Dispatch, entries: &mut Vec<Entry>) {
         for (at, event) in decided {
             let entry = entry(&self.id, at, event);
-            let record = Record { v: muleteer_model::event::VERSION, seq: 0, ts: Timestamp::now(), entry: entry.clone() };
+            let record =
+                Record { v: muleteer_model::event::VERSION, seq: 0, ts: Timestamp::now(), entry: entry.clone() };
             scratch.apply(&record);
             entries.push(entry);
         }
@@ -205,7 +231,12 @@ impl State {
     }
 
     fn refresh(&mut self) -> Result<(), ActorProcessingErr> {
-        self.dispatch = self.daemon.snapshot().get(&self.id).cloned().ok_or("the dispatch has vanished from the ledger")?;
+        self.dispatch = self
+            .daemon
+            .snapshot()
+            .get(&self.id)
+            .cloned()
+            .ok_or("the dispatch has vanished from the ledger")?;
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use super::drain::Drain;
 use super::life::LifeMsg;
 use crate::context::{AgentSlots, Daemon};
 use crate::launch::{self, ShimPort, Standing};
+use crate::owned::own;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::{Event, Position};
 use muleteer_model::id::DispatchId;
@@ -52,7 +53,10 @@ impl Command {
 
 #[derive(Debug)]
 pub enum LinkMsg {
-    Ensure { epoch: u32, resume: Option<String> },
+    Ensure {
+        epoch: u32,
+        resume: Option<String>,
+    },
     Do(Command),
     /// The task that serves an epoch has ended.
     Ended(u32, Result<(), String>),
@@ -72,7 +76,11 @@ struct Serving {
     _task: AbortOnDropHandle<()>,
 }
 
-pub fn start(daemon: Arc<Daemon>, id: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+pub fn start(
+    daemon: Arc<Daemon>,
+    id: Option<DispatchId>,
+    supervisor: ActorCell,
+) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
     Box::pin(async move {
         let id = id.ok_or_else(|| SpawnErr::StartupFailed("a link needs a dispatch".into()))?;
         let (actor, _) = Link::spawn_linked(None, Link, (daemon, id), supervisor).await?;
@@ -85,14 +93,23 @@ impl Actor for Link {
     type State = State;
     type Arguments = (Arc<Daemon>, DispatchId);
 
-    async fn pre_start(&self, myself: ActorRef<LinkMsg>, (daemon, id): (Arc<Daemon>, DispatchId)) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<LinkMsg>,
+        (daemon, id): (Arc<Daemon>, DispatchId),
+    ) -> Result<State, ActorProcessingErr> {
         let slots = daemon.agent(&id);
         slots.link.set(myself);
         slots.life.cast(LifeMsg::LinkUp);
         Ok(State { daemon, id, serving: None })
     }
 
-    async fn handle(&self, myself: ActorRef<LinkMsg>, message: LinkMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<LinkMsg>,
+        message: LinkMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             LinkMsg::Ensure { epoch, resume } => {
                 if state.serving.as_ref().is_some_and(|serving| serving.epoch == epoch) {
@@ -100,11 +117,11 @@ impl Actor for Link {
                 }
                 let (commands, inbox) = mpsc::channel(COMMANDS);
                 let session = Session::new(&state.daemon, &state.id, epoch, resume);
-                let task = tokio::task::spawn(async move {
+                let task = own(async move {
                     let outcome = session.serve(inbox).await;
                     let _ = myself.cast(LinkMsg::Ended(epoch, outcome));
                 });
-                state.serving = Some(Serving { epoch, commands, _task: AbortOnDropHandle::new(task) });
+                state.serving = Some(Serving { epoch, commands, _task: task });
             }
             LinkMsg::Do(command) => {
                 if let Some(serving) = &state.serving
@@ -142,7 +159,11 @@ impl Session {
     }
 
     fn dispatch(&self) -> Result<Arc<Dispatch>, String> {
-        self.daemon.snapshot().get(&self.id).cloned().ok_or_else(|| "the dispatch has vanished".into())
+        self.daemon
+            .snapshot()
+            .get(&self.id)
+            .cloned()
+            .ok_or_else(|| "the dispatch has vanished".into())
     }
 
     async fn serve(mut self, mut inbox: mpsc::Receiver<Command>) -> Result<(), String> {
@@ -162,6 +183,7 @@ impl Session {
                 Standing::Dead { lock } => {
                     self.read_all(&mut drain, &mut spool).await?;
                     if drain.ended {
+                        self.trim();
                         return Ok(());
                     }
                     let report = launch::sweep(&self.daemon, &self.id).await?;
@@ -180,6 +202,7 @@ impl Session {
                 }
             }
             if drain.ended {
+                self.trim();
                 if drain.survivors > 0 {
                     let message = format!("{} processes of {} could not be ended", drain.survivors, self.id);
                     self.daemon.note(Event::Fault { what: "survivors".into(), message });
@@ -189,12 +212,26 @@ impl Session {
         }
     }
 
+    /// Deletes what the shim would have, had it lived to hear our last acknowledgement.
+    fn trim(&self) {
+        let dir = self.daemon.paths.spool(self.id.as_str());
+        let retain = muleteer_shim::launch::SpoolLimits::default().retain_bytes;
+        if let Err(error) = muleteer_shim::spool::trim(&dir, retain) {
+            tracing::warn!(id = %self.id, %error, "the spool cannot be trimmed");
+        }
+    }
+
     fn tell(&self, input: Input) {
         self.slots.life.cast(LifeMsg::Input(input));
     }
 
     /// Talks to the living shim until its connection or its agent ends.
-    async fn attached(&mut self, inbox: &mut mpsc::Receiver<Command>, drain: &mut Drain, spool: &mut Spool) -> Result<(), String> {
+    async fn attached(
+        &mut self,
+        inbox: &mut mpsc::Receiver<Command>,
+        drain: &mut Drain,
+        spool: &mut Spool,
+    ) -> Result<(), String> {
         let dir = self.daemon.paths.agent(self.id.as_str());
         let mut port = match ShimPort::connect(&dir, self.daemon.generation).await {
             Ok(port) => port,
@@ -212,8 +249,10 @@ impl Session {
             }
         }
         loop {
-            let read = self.read_all(drain, spool).await?;
-            if let Some(at) = read
+            // A batch, then an acknowledgement, then a look at what else wants us: a flood fills
+            // neither the disk nor our ears.
+            let Read { durable, more } = self.read_some(drain, spool).await?;
+            if let Some(at) = durable
                 && port.send(&ToShim::Ack { epoch: at.epoch, offset: at.offset }).await.is_err()
             {
                 return Ok(());
@@ -221,6 +260,7 @@ impl Session {
             if drain.ended {
                 return Ok(());
             }
+            let idle = if more { Duration::ZERO } else { LOOK_AGAIN };
             tokio::select! {
                 command = inbox.recv() => {
                     let Some(Command(frame)) = command else { return Ok(()) };
@@ -236,7 +276,7 @@ impl Session {
                         return Ok(());
                     }
                 },
-                () = tokio::time::sleep(LOOK_AGAIN) => {}
+                () = tokio::time::sleep(idle) => {}
             }
         }
     }
@@ -251,31 +291,29 @@ impl Session {
         }
     }
 
-    /// Brings everything the spool holds to life; returns the durable position, if anything was read.
-    async fn read_all(&mut self, drain: &mut Drain, spool: &mut Spool) -> Result<Option<Position>, String> {
-        let mut durable = None;
-        loop {
-            let (records, damage, more) = spool.read().await?;
-            if let Some(message) = damage {
-                self.daemon.note(Event::Fault { what: format!("spool of {}", self.id), message });
-            }
-            if records.is_empty() {
-                if more {
-                    continue;
-                }
-                return Ok(durable);
-            }
-            fault::point("link.batch_read");
-            let mut steps = Vec::new();
-            for record in &records {
-                drain.feed(record, &mut steps);
-            }
-            drain.mark(&mut steps);
-            durable = Some(self.deliver(steps).await?);
-            if !more {
-                return Ok(durable);
-            }
+    /// Brings everything the spool holds to life.
+    async fn read_all(&mut self, drain: &mut Drain, spool: &mut Spool) -> Result<(), String> {
+        while self.read_some(drain, spool).await?.more {}
+        Ok(())
+    }
+
+    /// Brings one batch of the spool to life.
+    async fn read_some(&mut self, drain: &mut Drain, spool: &mut Spool) -> Result<Read, String> {
+        let (records, damage, more) = spool.read().await?;
+        if let Some(message) = damage {
+            self.daemon.note(Event::Fault { what: format!("spool of {}", self.id), message });
         }
+        if records.is_empty() {
+            return Ok(Read { durable: None, more });
+        }
+        fault::point("link.batch_read");
+        let mut steps = Vec::new();
+        for record in &records {
+            drain.feed(record, &mut steps);
+        }
+        drain.mark(&mut steps);
+        let durable = Some(self.deliver(steps).await?);
+        Ok(Read { durable, more })
     }
 
     async fn deliver(&self, steps: Vec<super::drain::Step>) -> Result<Position, String> {
@@ -285,6 +323,12 @@ impl Session {
             other => Err(format!("life did not take the output: {other:?}")),
         }
     }
+}
+
+/// What one look at the spool came to.
+struct Read {
+    durable: Option<Position>,
+    more: bool,
 }
 
 struct Spool {
@@ -303,7 +347,11 @@ impl Spool {
                 let lost = error.to_string();
                 let Some(next) = error.resume().filter(|next| next.epoch == epoch) else {
                     // Nothing more of this epoch can be read; how it ended is not known.
-                    return if matches!(error, ReadError::Io { .. }) { Err(lost) } else { Ok((vec![], Some(lost), false)) };
+                    return if matches!(error, ReadError::Io { .. }) {
+                        Err(lost)
+                    } else {
+                        Ok((vec![], Some(lost), false))
+                    };
                 };
                 self.cursor = next;
                 return Ok((vec![], Some(lost), true));

@@ -21,7 +21,11 @@ pub struct State {
     id: DispatchId,
 }
 
-pub fn start(daemon: Arc<Daemon>, id: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+pub fn start(
+    daemon: Arc<Daemon>,
+    id: Option<DispatchId>,
+    supervisor: ActorCell,
+) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
     Box::pin(async move {
         let id = id.ok_or_else(|| SpawnErr::StartupFailed("a monitor needs a dispatch".into()))?;
         let (actor, _) = Monitor::spawn_linked(None, Monitor, (daemon, id), supervisor).await?;
@@ -34,13 +38,22 @@ impl Actor for Monitor {
     type State = State;
     type Arguments = (Arc<Daemon>, DispatchId);
 
-    async fn pre_start(&self, myself: ActorRef<MonitorMsg>, (daemon, id): (Arc<Daemon>, DispatchId)) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<MonitorMsg>,
+        (daemon, id): (Arc<Daemon>, DispatchId),
+    ) -> Result<State, ActorProcessingErr> {
         daemon.agent(&id).monitor.set(myself.clone());
         myself.cast(MonitorMsg::Folded)?;
         Ok(State { daemon, id })
     }
 
-    async fn handle(&self, _: ActorRef<MonitorMsg>, message: MonitorMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<MonitorMsg>,
+        message: MonitorMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             MonitorMsg::Folded => {
                 let snapshot = state.daemon.snapshot();

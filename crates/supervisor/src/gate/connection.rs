@@ -102,8 +102,13 @@ impl Connection {
             Err(error) => ServerFrame::Error { id, error },
         };
         self.writer.write(&frame).await?;
-        if let ServerFrame::Reply { body: Reply::Spawned { .. }, .. } = frame {
-            muleteer_process::fault::point("gate.create_replied");
+        match frame {
+            ServerFrame::Reply { body: Reply::Spawned { .. }, .. } => {
+                muleteer_process::fault::point("gate.create_replied")
+            }
+            // Only now, so that whoever asked hears that it is so.
+            ServerFrame::Reply { body: Reply::Stopping { .. }, .. } => self.daemon.stop.cancel(),
+            _ => {}
         }
         Ok(())
     }

@@ -44,20 +44,34 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             };
             Ok(create(&daemon, &spawn, &asker, trace).await.map(Some))
         }
-        Request::Send { id, key, text } => Ok(send(&daemon, &id, &key, &text, connection.identity.as_str()).await.map(Some)),
+        Request::Send { id, key, text } => {
+            Ok(send(&daemon, &id, &key, &text, connection.identity.as_str()).await.map(Some))
+        }
         Request::Interrupt { id } => Ok(interrupt(&daemon, &id, connection.identity.as_str()).await.map(Some)),
         Request::Kill { id, reason } => Ok(kill(&daemon, &id, reason, connection.identity.as_str()).await.map(Some)),
         Request::Wait { ids } => wait(connection, &ids).await,
         Request::Events { from_seq, follow } => events(connection, from_seq, follow).await,
         Request::Stop { agents } => Ok(stop(&daemon, &agents).await.map(Some)),
-        Request::Unknown => Ok(Err(fault("E_UNKNOWN_VERB", "this daemon does not know that request", "it may be older than the client: restart it"))),
+        Request::Unknown => Ok(Err(fault(
+            "E_UNKNOWN_VERB",
+            "this daemon does not know that request",
+            "it may be older than the client: restart it",
+        ))),
     }
 }
 
 /// Reading is for everyone who got this far; acting is the operator's. An agent may dispatch
 /// others, and act on those it dispatched.
 fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(), WireError> {
-    let reads = matches!(body, Request::Ping | Request::Status { .. } | Request::Tree | Request::Wait { .. } | Request::Events { .. } | Request::Unknown);
+    let reads = matches!(
+        body,
+        Request::Ping
+            | Request::Status { .. }
+            | Request::Tree
+            | Request::Wait { .. }
+            | Request::Events { .. }
+            | Request::Unknown
+    );
     let own = |agent: &DispatchId, id: &str| {
         let fleet = daemon.snapshot();
         fleet.find(id).is_ok_and(|dispatch| dispatch.created.parent.as_ref() == Some(agent))
@@ -66,15 +80,25 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
         (Identity::Operator, _) => true,
         _ if reads => true,
         (Identity::Agent(_), Request::Spawn(_)) => true,
-        (Identity::Agent(agent), Request::Send { id, .. } | Request::Interrupt { id } | Request::Kill { id, .. }) => own(agent, id),
+        (Identity::Agent(agent), Request::Send { id, .. } | Request::Interrupt { id } | Request::Kill { id, .. }) => {
+            own(agent, id)
+        }
         _ => false,
     };
     if allowed {
         return Ok(());
     }
     Err(match identity {
-        Identity::Agent(id) => fault("E_FORBIDDEN", &format!("agent {id} may not do that"), "agents may read, dispatch others, and act on those they dispatched"),
-        _ => fault("E_FORBIDDEN", "who you are cannot be told, so you may only read", "run it from a terminal of the daemon's user, or let the client read operator.key in the state directory"),
+        Identity::Agent(id) => fault(
+            "E_FORBIDDEN",
+            &format!("agent {id} may not do that"),
+            "agents may read, dispatch others, and act on those they dispatched",
+        ),
+        _ => fault(
+            "E_FORBIDDEN",
+            "who you are cannot be told, so you may only read",
+            "run it from a terminal of the daemon's user, or let the client read operator.key in the state directory",
+        ),
     })
 }
 
@@ -112,10 +136,16 @@ async fn tree(daemon: &Daemon) -> Result<Reply, WireError> {
 }
 
 async fn create(daemon: &Arc<Daemon>, spawn: &Spawn, asker: &Asker, trace: Option<String>) -> Result<Reply, WireError> {
-    let known = DispatchId::try_from(spawn.id.clone()).ok().and_then(|id| daemon.snapshot().get(&id).cloned());
+    let known = DispatchId::try_from(spawn.id.clone())
+        .ok()
+        .and_then(|id| daemon.snapshot().get(&id).cloned());
     if let Some(known) = known {
         if !is_same(&known.created, spawn) {
-            return Err(fault("E_ID_TAKEN", &format!("dispatch {} exists and is another", spawn.id), "choose another id"));
+            return Err(fault(
+                "E_ID_TAKEN",
+                &format!("dispatch {} exists and is another", spawn.id),
+                "choose another id",
+            ));
         }
         return Ok(Reply::Spawned { dispatch_id: spawn.id.clone() });
     }
@@ -144,7 +174,10 @@ async fn send(daemon: &Arc<Daemon>, id: &str, key: &str, text: &str, by: &str) -
     }
     if !dispatch.created.multi_turn || (dispatch.is_finished() && !dispatch.created.resumable) {
         let message = format!("the {} backend takes one prompt only", dispatch.created.backend);
-        return Err(WireError { dispatch_id: Some(name.to_string()), ..fault("E_UNSUPPORTED", &message, "spawn a new dispatch") });
+        return Err(WireError {
+            dispatch_id: Some(name.to_string()),
+            ..fault("E_UNSUPPORTED", &message, "spawn a new dispatch")
+        });
     }
     if text.trim().is_empty() {
         return Err(fault("E_PROMPT_MISSING", "the text is empty", ""));
@@ -163,7 +196,8 @@ async fn command(daemon: &Daemon, id: &DispatchId, input: Input) -> Result<bool,
     let deadline = tokio::time::Instant::now() + LIFE_PATIENCE;
     loop {
         if let Some(life) = daemon.agent(id).life.get()
-            && let Ok(CallResult::Success(meant)) = life.call(|reply| LifeMsg::Command(input.clone(), reply), Some(LIFE_PATIENCE)).await
+            && let Ok(CallResult::Success(meant)) =
+                life.call(|reply| LifeMsg::Command(input.clone(), reply), Some(LIFE_PATIENCE)).await
         {
             return Ok(meant);
         }
@@ -193,7 +227,9 @@ async fn kill(daemon: &Daemon, id: &str, reason: Option<String>, by: &str) -> Re
     }
     let reason = reason.unwrap_or_else(|| format!("killed by {by}"));
     command(daemon, &dispatch.id, Input::Kill { reason, by: by.into() }).await?;
-    let ended = tokio::time::timeout(KILL_PATIENCE, finished(daemon, std::slice::from_ref(&dispatch.id))).await.is_ok();
+    let ended = tokio::time::timeout(KILL_PATIENCE, finished(daemon, std::slice::from_ref(&dispatch.id)))
+        .await
+        .is_ok();
     let note = (!ended).then(|| "the kill is recorded and under way; the agent is not gone yet".to_string());
     Ok(Reply::Done { dispatch_id: dispatch.id.to_string(), note })
 }
@@ -201,7 +237,9 @@ async fn kill(daemon: &Daemon, id: &str, reason: Option<String>, by: &str) -> Re
 /// Returns when all of `ids` have ended. Cancel-safe.
 async fn finished(daemon: &Daemon, ids: &[DispatchId]) {
     let mut changes = daemon.fleet.subscribe();
-    let all = |fleet: &Arc<muleteer_model::fleet::Fleet>| ids.iter().all(|id| fleet.get(id).is_none_or(|dispatch| dispatch.is_finished()));
+    let all = |fleet: &Arc<muleteer_model::fleet::Fleet>| {
+        ids.iter().all(|id| fleet.get(id).is_none_or(|dispatch| dispatch.is_finished()))
+    };
     let _ = changes.wait_for(all).await;
     // Then their journals are brought up to date; whoever waited may read them at once.
     let mut closed = daemon.closed.subscribe();
@@ -269,16 +307,26 @@ async fn events(connection: &mut Connection, from_seq: u64, follow: bool) -> Ans
 }
 
 async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
-    let active: Vec<_> = daemon.snapshot().iter().filter(|dispatch| !dispatch.is_finished()).map(|dispatch| dispatch.id.clone()).collect();
+    let active: Vec<_> = daemon
+        .snapshot()
+        .iter()
+        .filter(|dispatch| !dispatch.is_finished())
+        .map(|dispatch| dispatch.id.clone())
+        .collect();
     let (alive, lease_s) = match agents {
         "keep" => (heartbeat::renew(daemon, LONG_LEASE.as_millis() as u64).await, LONG_LEASE.as_secs()),
         "stop" => {
             for id in &active {
-                let input = Input::Kill { reason: "the daemon was stopped with its agents".into(), by: "operator".into() };
+                let input =
+                    Input::Kill { reason: "the daemon was stopped with its agents".into(), by: "operator".into() };
                 command(daemon, id, input).await?;
             }
             if tokio::time::timeout(KILL_PATIENCE, finished(daemon, &active)).await.is_err() {
-                return Err(fault("E_BUSY", "not every agent has ended in time, so the daemon goes on", "`muleteer status` shows which; try again"));
+                return Err(fault(
+                    "E_BUSY",
+                    "not every agent has ended in time, so the daemon goes on",
+                    "`muleteer status` shows which; try again",
+                ));
             }
             (0, 0)
         }
@@ -287,11 +335,5 @@ async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
     let event = Event::DaemonStopping { agents: agents.into(), alive, lease_s };
     let entry = Entry { id: crate::context::random_key(), dispatch_id: None, at: None, more: false, event };
     append(daemon, vec![entry]).await.map_err(|error| internal(&error.to_string()))?;
-    let ending = daemon.stop.clone();
-    // After the reply has left.
-    tokio::task::spawn(async move {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        ending.cancel();
-    });
     Ok(Reply::Stopping { agents_alive: alive, lease_s })
 }

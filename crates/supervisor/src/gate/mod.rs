@@ -6,6 +6,7 @@ mod handlers;
 mod peer;
 
 use crate::context::Daemon;
+use crate::owned::own;
 use muleteer_model::id::DispatchId;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 use std::collections::HashMap;
@@ -41,7 +42,11 @@ pub struct State {
     agents: HashMap<DispatchId, AbortOnDropHandle<()>>,
 }
 
-pub fn start(daemon: Arc<Daemon>, _: Option<DispatchId>, supervisor: ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
+pub fn start(
+    daemon: Arc<Daemon>,
+    _: Option<DispatchId>,
+    supervisor: ActorCell,
+) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
     Box::pin(async move {
         let (actor, _) = Gate::spawn_linked(None, Gate, daemon, supervisor).await?;
         Ok(actor.get_cell())
@@ -62,7 +67,12 @@ impl Actor for Gate {
         Ok(State { daemon, _main: main, agents: HashMap::new() })
     }
 
-    async fn handle(&self, myself: ActorRef<GateMsg>, message: GateMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<GateMsg>,
+        message: GateMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             GateMsg::OpenAgent(id) => {
                 let path = state.daemon.paths.agent(id.as_str()).join("pub/sock");
@@ -82,7 +92,13 @@ impl Actor for Gate {
 }
 
 /// Binds `path` and serves it. We hold `daemon.lock`, so whatever is there is a dead daemon's.
-fn serve(daemon: &Arc<Daemon>, gate: &ActorRef<GateMsg>, path: &Path, agent: Option<DispatchId>, limit: usize) -> Result<AbortOnDropHandle<()>, ActorProcessingErr> {
+fn serve(
+    daemon: &Arc<Daemon>,
+    gate: &ActorRef<GateMsg>,
+    path: &Path,
+    agent: Option<DispatchId>,
+    limit: usize,
+) -> Result<AbortOnDropHandle<()>, ActorProcessingErr> {
     let fail = |error: std::io::Error| format!("cannot listen on {}: {error}", path.display());
     if let Some(folder) = path.parent() {
         crate::daemon::private_dir(folder).map_err(fail)?;
@@ -96,7 +112,7 @@ fn serve(daemon: &Arc<Daemon>, gate: &ActorRef<GateMsg>, path: &Path, agent: Opt
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
     let (daemon, gate) = (daemon.clone(), gate.clone());
     let name = path.display().to_string();
-    let task = tokio::task::spawn(async move {
+    let task = own(async move {
         let places = Arc::new(Semaphore::new(limit));
         let mut connections = JoinSet::new();
         loop {
@@ -122,7 +138,7 @@ fn serve(daemon: &Arc<Daemon>, gate: &ActorRef<GateMsg>, path: &Path, agent: Opt
             }
         }
     });
-    Ok(AbortOnDropHandle::new(task))
+    Ok(task)
 }
 
 /// Counts a connection for as long as it lives.

@@ -29,7 +29,12 @@ impl Identity {
 /// Decides who the peer is; `None` when it is another user, who gets nothing.
 ///
 /// Blocking: it reads `/proc` and a few small files.
-pub fn identify(daemon: &Daemon, stream: &UnixStream, through: Option<&DispatchId>, operator_key: Option<&str>) -> Option<Identity> {
+pub fn identify(
+    daemon: &Daemon,
+    stream: &UnixStream,
+    through: Option<&DispatchId>,
+    operator_key: Option<&str>,
+) -> Option<Identity> {
     let credentials = stream.peer_cred().ok()?;
     if credentials.uid() != rustix::process::getuid().as_raw() {
         return None;
@@ -83,7 +88,9 @@ fn owner_of(daemon: &Daemon, nonce: &str) -> Option<DispatchId> {
         let dir = daemon.paths.agent(dispatch.id.as_str());
         let newest = meta::read(&dir).ok().flatten();
         let known = newest.is_some_and(|meta| meta.nonce == nonce)
-            || (1..=dispatch.epoch).rev().any(|epoch| Launch::read(&dir, epoch).is_ok_and(|launch| launch.nonce == nonce));
+            || (1..=dispatch.epoch)
+                .rev()
+                .any(|epoch| Launch::read(&dir, epoch).is_ok_and(|launch| launch.nonce == nonce));
         known.then(|| dispatch.id.clone())
     })
 }

@@ -1,0 +1,205 @@
+//! How an attempt ended, and what comes next.
+
+use super::{MAX_START_FAILURES, start_attempt};
+use crate::agent_event::{TurnError, cut};
+use crate::dispatch::{Dispatch, Exit, Stop, Turn};
+use crate::event::{Event, ExitCause, FinalState, Limit, Outcome};
+use crate::result::{AgentResult, ResultStatus};
+use jiff::{SignedDuration, Timestamp};
+
+/// Of an agent's own words, so much goes into a reason.
+const REASON_LIMIT: usize = 280;
+const LEASE_EXPIRED: &str = "ended because no daemon renewed its lease";
+
+/// How the attempt ended, and what comes next. Rules: design.md, "The shim" and "Prompts"; an
+/// intentional kill is never resurrected.
+pub(super) fn conclude(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now: Timestamp) -> Vec<Event> {
+    if let Some(stop) = &d.stop {
+        let (state, reason) = stopped_state(stop);
+        let timeout = matches!(stop, Stop::Limit { limit: Limit::Timeout, .. });
+        let outcome = if timeout { Outcome::Timeout } else { Outcome::Failure };
+        return close(attempt, outcome, state, &reason);
+    }
+    // What was said and answered before the end is so, however the end came.
+    if d.created.multi_turn
+        && let Some(events) = conclude_turn(d, attempt, turn)
+    {
+        return events;
+    }
+    match exit.cause {
+        ExitCause::NeverRan if d.start_failures < MAX_START_FAILURES => {
+            // Nothing ran, so nothing is repeated: the same attempt, a new epoch, not counted.
+            let mut events = vec![attempt_finished(attempt, Outcome::Failure, "the agent was never released", false)];
+            events.extend(start_attempt(d, attempt));
+            events
+        }
+        ExitCause::NeverRan => {
+            let reason = format!("the shim died {MAX_START_FAILURES} times before it started the agent {}", exit.stderr_tail);
+            close(attempt, Outcome::Failure, FinalState::Failed, reason.trim_end())
+        }
+        ExitCause::CannotStart => {
+            close(attempt, Outcome::Failure, FinalState::Failed, &format!("cannot start: {}", exit.stderr_tail))
+        }
+        ExitCause::ShimPolicy => {
+            let reason = format!("timeout: ended by its limits {}", exit.stderr_tail);
+            close(attempt, Outcome::Timeout, FinalState::Failed, reason.trim_end())
+        }
+        ExitCause::ShimLost if !d.created.resumable => {
+            let reason = "outcome unknown: its shim died while it worked";
+            close(attempt, Outcome::Failure, FinalState::Failed, reason)
+        }
+        _ if !d.created.multi_turn && (exit.code == Some(0) || !d.created.resumable) => {
+            conclude_one_shot(d, attempt, exit)
+        }
+        _ => conclude_failure(d, attempt, exit, turn, now),
+    }
+}
+
+/// The end of a process whose last turn ended well, or was to end by a person's word.
+fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn) -> Option<Vec<Event>> {
+    if matches!(turn, Turn::Running { .. }) && d.interrupt.is_some() {
+        // It was to stop, and it has: to go on with the turn in a new process would be the opposite.
+        let (error, text) = (Some(TurnError::Interrupted), String::new());
+        return Some(vec![Event::TurnFinished { turn: d.turns, ok: false, error, status: None, text }]);
+    }
+    if !turn.ended_well() {
+        return None;
+    }
+    if d.has_unheard() && d.created.resumable {
+        // Somebody spoke while it was leaving: go on in the same session.
+        let mut events = vec![attempt_finished(attempt, Outcome::Success, "", false)];
+        events.extend(start_attempt(d, attempt + 1));
+        return Some(events);
+    }
+    if turn.was_interrupted() {
+        let reason = "interrupted, then its process ended";
+        return Some(close(attempt, Outcome::Failure, FinalState::Partial, reason));
+    }
+    Some(conclude_by_result(d, attempt))
+}
+
+fn conclude_failure(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now: Timestamp) -> Vec<Event> {
+    match turn {
+        Turn::Done { error: Some(error @ (TurnError::MaxTurns | TurnError::Budget)), text, .. } => {
+            let what = if *error == TurnError::Budget { "budget" } else { "turns" };
+            let reason = format!("{what} limit reached {text}");
+            close(attempt, Outcome::Failure, FinalState::Partial, reason.trim_end())
+        }
+        Turn::Done { error: Some(error @ (TurnError::Auth | TurnError::Context)), text, .. } => {
+            let what = if *error == TurnError::Auth { "the model API refused the key" } else { "the context is full" };
+            close(attempt, Outcome::Failure, FinalState::Failed, &format!("{what}: {}", cut(text, REASON_LIMIT)))
+        }
+        Turn::Done { error, text, .. } => {
+            let what = match error {
+                Some(TurnError::ApiError) => "model API error",
+                Some(TurnError::RateLimit) => "rate limited",
+                _ => "the turn failed",
+            };
+            restart(d, attempt, &format!("{what}: {}", cut(text, REASON_LIMIT)), true, now)
+        }
+        Turn::None | Turn::Running { .. } if exit.cause == ExitCause::LeaseExpired => {
+            restart(d, attempt, LEASE_EXPIRED, false, now)
+        }
+        Turn::None | Turn::Running { .. } => restart(d, attempt, &describe_exit(exit), true, now),
+    }
+}
+
+/// A dispatch that was stopped while it had no process.
+pub(super) fn unstarted(stop: &Stop) -> Vec<Event> {
+    let (state, reason) = stopped_state(stop);
+    vec![Event::DispatchClosing { state, reason }]
+}
+
+fn attempt_finished(attempt: u32, outcome: Outcome, reason: &str, counted: bool) -> Event {
+    Event::AttemptFinished { attempt, outcome, reason: reason.into(), counted }
+}
+
+pub(super) fn close(attempt: u32, outcome: Outcome, state: FinalState, reason: &str) -> Vec<Event> {
+    vec![
+        attempt_finished(attempt, outcome, reason, false),
+        Event::DispatchClosing { state, reason: reason.into() },
+    ]
+}
+
+fn stopped_state(stop: &Stop) -> (FinalState, String) {
+    match stop {
+        Stop::Kill { reason } => (FinalState::Killed, reason.clone()),
+        Stop::Limit { limit: Limit::Timeout, detail } => (FinalState::Failed, format!("timeout: {detail}")),
+        Stop::Limit { limit, detail } => {
+            (FinalState::Partial, format!("{} limit reached: {detail}", format!("{limit:?}").to_lowercase()))
+        }
+    }
+}
+
+fn conclude_one_shot(d: &Dispatch, attempt: u32, exit: &Exit) -> Vec<Event> {
+    if exit.code != Some(0) {
+        let reason = match exit.cause {
+            ExitCause::LeaseExpired => format!("outcome unknown: {LEASE_EXPIRED}"),
+            _ => describe_exit(exit),
+        };
+        return close(attempt, Outcome::Failure, FinalState::Failed, &reason);
+    }
+    if !d.result_faults.is_empty() {
+        let reason = format!("its result is invalid: {}", d.result_faults.join("; "));
+        return close(attempt, Outcome::Failure, FinalState::Failed, &reason);
+    }
+    match &d.result {
+        Some(_) => conclude_by_result(d, attempt),
+        None => close(attempt, Outcome::Success, FinalState::Success, ""),
+    }
+}
+
+fn conclude_by_result(d: &Dispatch, attempt: u32) -> Vec<Event> {
+    match &d.result {
+        Some(result) => {
+            let state = match result.status {
+                ResultStatus::Success => FinalState::Success,
+                ResultStatus::Partial => FinalState::Partial,
+                ResultStatus::Failed => FinalState::Failed,
+                ResultStatus::Blocked => FinalState::Blocked,
+            };
+            close(attempt, Outcome::Success, state, "")
+        }
+        None => {
+            let reason = format!("no valid result: {}", d.result_faults.join("; "));
+            close(attempt, Outcome::Success, FinalState::Partial, &reason)
+        }
+    }
+}
+
+fn restart(d: &Dispatch, attempt: u32, reason: &str, counted: bool, now: Timestamp) -> Vec<Event> {
+    if counted && d.restarts >= d.created.limits.max_restarts {
+        let reason = format!("{reason} (after {} restarts)", d.restarts);
+        return close(attempt, Outcome::Failure, FinalState::Failed, &reason);
+    }
+    let delay_ms = if counted { crate::restart::agent_backoff_ms(d.id.as_str(), d.restarts + 1) } else { 0 };
+    let until = now.checked_add(SignedDuration::from_millis(delay_ms as i64)).unwrap_or(now);
+    vec![
+        attempt_finished(attempt, Outcome::Failure, reason, counted),
+        Event::RestartScheduled { until, delay_ms },
+    ]
+}
+
+fn describe_exit(exit: &Exit) -> String {
+    let how = match (exit.code, exit.signal, exit.cause) {
+        (_, _, ExitCause::ShimLost) => "its shim died while it worked".to_string(),
+        (Some(code), _, _) => format!("exit code {code}"),
+        (_, Some(signal), _) => format!("killed by signal {signal}"),
+        _ => "ended in an unknown way".into(),
+    };
+    let tail = exit.stderr_tail.trim();
+    let last = tail.lines().next_back().unwrap_or_default();
+    if last.is_empty() { how } else { format!("{how}: {}", cut(last, REASON_LIMIT)) }
+}
+
+/// The result a dispatch ends with: the agent's own, else what the reason says. A kill has none.
+pub(super) fn final_result(d: &Dispatch, state: FinalState, reason: &str) -> Option<AgentResult> {
+    let status = match state {
+        FinalState::Killed => return d.result.clone(),
+        FinalState::Success => ResultStatus::Success,
+        FinalState::Partial => ResultStatus::Partial,
+        FinalState::Blocked => ResultStatus::Blocked,
+        FinalState::Failed | FinalState::Stalled => ResultStatus::Failed,
+    };
+    d.result.clone().or_else(|| Some(AgentResult::new(status, reason)))
+}

@@ -1,0 +1,181 @@
+//! What the lines of a working agent mean: receipts, speech, use, results.
+
+use super::{key_of, prompt_key};
+use crate::agent_event::{AgentEvent, ModelUsage, TurnResult, cut, target};
+use crate::dispatch::{Dispatch, Prompt, PromptState};
+use crate::event::{Event, PromptKind};
+use crate::result::{self, AgentResult, ResultStatus};
+
+/// Of what an agent says or a tool fails with, so much becomes an event.
+const SAID_LIMIT: usize = 280;
+
+/// What one event of an agent's output decides.
+pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
+    let mut events = Vec::new();
+    let speaks = matches!(event, AgentEvent::Text { .. } | AgentEvent::ToolCall { .. } | AgentEvent::Thinking { .. });
+    if let (true, Some(key)) = (speaks, unreceipted(d)) {
+        // It works, so it has the prompt, whatever became of the receipt.
+        events.push(Event::TurnStarted { turn: d.turns + 1, key });
+    }
+    match event {
+        AgentEvent::Session { session_id: Some(session_id), model, .. }
+            if d.session_id.as_ref() != Some(session_id) || (model.is_some() && d.session_model != *model) =>
+        {
+            events.push(Event::SessionStarted { session_id: session_id.clone(), model: model.clone() });
+        }
+        AgentEvent::Prompt { key: Some(key), repeated, .. } => events.extend(receipt(d, key, *repeated)),
+        AgentEvent::Text { text, .. } if !text.trim().is_empty() => {
+            events.push(Event::AgentSaid { text: cut(text, SAID_LIMIT) });
+        }
+        AgentEvent::ToolCall { id, name, input } => {
+            let (call_id, tool) = (cut(id, 200), cut(name, 200));
+            events.push(Event::ToolCalled { call_id, tool, target: target(name, input) });
+        }
+        AgentEvent::ToolResult { id, ok: false, text, .. } => {
+            events.push(Event::ToolFailed { call_id: cut(id, 200), text: cut(text, SAID_LIMIT) });
+        }
+        AgentEvent::Usage { input, output, cost_usd, cache_read, cache_write, model, call: None } => {
+            events.push(Event::UsageRecorded {
+                model: model.clone().or_else(|| d.created.model.clone()).unwrap_or_else(|| "unknown".into()),
+                input: *input,
+                output: *output,
+                cache_read: *cache_read,
+                cache_write: *cache_write,
+                cost_usd: money(*cost_usd),
+                cumulative: false,
+            });
+        }
+        AgentEvent::ApiRetry { attempt, max, status, delay_s } => {
+            events.push(Event::ApiRetried { attempt: *attempt, max: *max, status: *status, delay_s: *delay_s });
+        }
+        AgentEvent::Compaction { before, after } => {
+            events.push(Event::Compacted { before: *before, after: *after });
+        }
+        AgentEvent::Result(result) => events.extend(turn_result(d, result)),
+        _ => {}
+    }
+    events
+}
+
+/// The prompt on its way to this process.
+fn unreceipted(d: &Dispatch) -> Option<String> {
+    d.prompts.iter().find(|p| p.state == PromptState::Sent).map(|p| p.key.clone())
+}
+
+/// The CLI has a prompt. One that its session had before (sent again after a crash that hid the
+/// receipt) is not worked on again; as after any turn cut short, "go on" stands for it.
+fn receipt(d: &Dispatch, key: &str, repeated: bool) -> Vec<Event> {
+    let on_its_way = |p: &Prompt| matches!(p.state, PromptState::Sent | PromptState::Queued);
+    if !d.prompt(key).is_some_and(on_its_way) {
+        return vec![];
+    }
+    let mut events = vec![Event::TurnStarted { turn: d.turns + 1, key: key.into() }];
+    if repeated {
+        let key = key_of(&format!("{}/again/{key}", d.id));
+        events.push(Event::PromptQueued { key, kind: PromptKind::Continue, by: "muleteer".into() });
+    }
+    events
+}
+
+fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
+    let mut events = usage_of(d, result);
+    let text = result.text.clone().unwrap_or_default();
+    if !d.created.multi_turn {
+        // A one-shot agent's result line counts when its process has ended well.
+        if let Some(doc) = &result.structured {
+            events.push(match result::validate(doc) {
+                Ok(result) => Event::ResultReceived { result },
+                Err(faults) => Event::ResultInvalid { faults, repair: false },
+            });
+        }
+        return events;
+    }
+    // Where the CLI tells what it answered, a prompt on its way is not taken for taken.
+    let took_unseen = unreceipted(d).filter(|key| result.keys.is_empty() || result.keys.contains(key));
+    let turn = d.turns + u32::from(took_unseen.is_some());
+    if let Some(key) = took_unseen {
+        events.push(Event::TurnStarted { turn, key });
+    }
+    events.push(Event::TurnFinished {
+        turn,
+        ok: result.ok,
+        error: result.error,
+        status: result.status,
+        text: cut(&text, crate::agent_event::TEXT_LIMIT),
+    });
+    if !result.ok || d.next_prompt().is_some() {
+        return events;
+    }
+    let doc = result.structured.clone().or_else(|| result::find_in_text(&text));
+    match (doc, d.created.wants_result) {
+        (Some(doc), wanted) => match result::validate(&doc) {
+            Ok(result) => events.push(Event::ResultReceived { result }),
+            Err(faults) if wanted => events.extend(invalid(d, turn, faults)),
+            Err(_) => events.push(spoken(&text)),
+        },
+        (None, false) => events.push(spoken(&text)),
+        (None, true) => events.extend(invalid(d, turn, vec!["the answer holds no result document".into()])),
+    }
+    events
+}
+
+fn spoken(text: &str) -> Event {
+    Event::ResultReceived { result: AgentResult::new(ResultStatus::Success, cut(text, crate::agent_event::TEXT_LIMIT)) }
+}
+
+fn invalid(d: &Dispatch, turn: u32, faults: Vec<String>) -> Vec<Event> {
+    let repair = !d.repair_used;
+    let mut events = vec![Event::ResultInvalid { faults, repair }];
+    if repair {
+        let key = prompt_key(&d.id, PromptKind::Repair, turn);
+        events.push(Event::PromptQueued { key, kind: PromptKind::Repair, by: "muleteer".into() });
+    }
+    events
+}
+
+/// What is new in a turn's result. A CLI that tells it is believed; of one that tells what its
+/// process has used in all, what it had told before is taken off.
+fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
+    if !result.per_model_turn.is_empty() {
+        return result.per_model_turn.iter().filter_map(used).collect();
+    }
+    let counted = &d.spend.process;
+    if !result.per_model.is_empty() {
+        let new = result.per_model.iter().map(|now| match counted.get(&now.model) {
+            Some(before) => ModelUsage {
+                model: now.model.clone(),
+                input: now.input.saturating_sub(before.input),
+                output: now.output.saturating_sub(before.output),
+                cache_read: now.cache_read.saturating_sub(before.cache_read),
+                cache_write: now.cache_write.saturating_sub(before.cache_write),
+                cost_usd: now.cost_usd - before.cost_usd,
+            },
+            None => now.clone(),
+        });
+        return new.filter_map(|usage| used(&usage)).collect();
+    }
+    let before: f64 = counted.values().map(|usage| usage.cost_usd).sum();
+    let model = d.session_model.clone().or_else(|| d.created.model.clone()).unwrap_or_else(|| "unknown".into());
+    let new = result.cost_usd.map(|total| ModelUsage { model, cost_usd: total - before, ..ModelUsage::default() });
+    new.iter().filter_map(used).collect()
+}
+
+fn used(new: &ModelUsage) -> Option<Event> {
+    let ModelUsage { model, input, output, cache_read, cache_write, cost_usd } = new.clone();
+    let cost_usd = money(cost_usd);
+    (cost_usd > 0.0 || input > 0 || output > 0 || cache_read > 0 || cache_write > 0).then_some(Event::UsageRecorded {
+        model,
+        input,
+        output,
+        cache_read,
+        cache_write,
+        cost_usd,
+        cumulative: true,
+    })
+}
+
+/// What an agent claims to have cost, kept to what can be added up: a claim beyond all sense must not
+/// make the books unreadable.
+fn money(usd: f64) -> f64 {
+    if usd.is_finite() { usd.clamp(0.0, 1e6) } else { 0.0 }
+}

@@ -1,0 +1,7 @@
+# words TEXT: how many words a text has.
+words() {
+  set -f
+  set -- $1
+  set +f
+  echo $#
+}

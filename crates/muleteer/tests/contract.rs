@@ -1,0 +1,187 @@
+//! `docs/contract.md` says what the code does: verbs, options, exit codes, error codes, states.
+
+use clap::{Command, CommandFactory};
+use muleteer_cli::cli::Cli;
+use muleteer_cli::exit::{self, Exit};
+use muleteer_model::event::FinalState;
+use muleteer_model::journal::Status;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+fn contract() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/contract.md")).expect("docs/contract.md")
+}
+
+/// The rows of the table under a heading, as cells, without the head.
+fn rows(text: &str, heading: &str) -> Vec<Vec<String>> {
+    let section = text
+        .split(&format!("{heading}\n"))
+        .nth(1)
+        .unwrap_or_else(|| panic!("no section {heading}"));
+    let lines = section
+        .lines()
+        .skip_while(|line| !line.starts_with('|'))
+        .take_while(|line| line.starts_with('|'));
+    lines
+        .skip(2)
+        .map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().to_string()).collect())
+        .collect()
+}
+
+/// Everything between backticks.
+fn quoted(text: &str) -> Vec<String> {
+    text.split('`').skip(1).step_by(2).map(str::to_string).collect()
+}
+
+/// The words of the line that begins with `- KEY:`.
+fn words(text: &str, key: &str) -> BTreeSet<String> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("- ")?.strip_prefix(key))
+        .unwrap_or_else(|| panic!("no line {key}"));
+    quoted(line).last().expect("words").split(' ').map(str::to_string).collect()
+}
+
+/// Every verb that does something, with its own options.
+fn verbs(command: &Command, path: &str, all: &mut BTreeMap<String, BTreeSet<String>>) {
+    for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help" && !verb.is_hide_set()) {
+        let name = format!("{path} {}", verb.get_name()).trim().to_string();
+        if !verb.is_subcommand_required_set() {
+            let own = verb
+                .get_arguments()
+                .filter(|arg| !arg.is_global_set() && !arg.is_hide_set() && !arg.is_positional());
+            let long = own
+                .filter_map(|arg| arg.get_long())
+                .filter(|long| *long != "help")
+                .map(|long| format!("--{long}"));
+            all.insert(name.clone(), long.collect());
+        }
+        verbs(verb, &name, all);
+    }
+}
+
+#[test]
+fn verbs_and_their_options() {
+    let text = contract();
+    let documented: BTreeMap<String, BTreeSet<String>> = rows(&text, "## Verbs")
+        .into_iter()
+        .map(|row| {
+            let usage = quoted(&row[0]).concat();
+            let verb: Vec<_> =
+                usage.split(' ').take_while(|word| word.chars().all(|c| c.is_ascii_lowercase())).collect();
+            let options = quoted(&row[1]).into_iter().filter(|option| option.starts_with("--")).collect();
+            (verb.join(" "), options)
+        })
+        .collect();
+    let mut coded = BTreeMap::new();
+    verbs(&Cli::command(), "", &mut coded);
+    assert_eq!(documented, coded);
+}
+
+#[test]
+fn global_options() {
+    let line = contract()
+        .lines()
+        .find(|line| line.starts_with("Global options:"))
+        .expect("line")
+        .to_string();
+    let documented: BTreeSet<_> = quoted(&line).into_iter().filter(|option| option.starts_with("--")).collect();
+    let command = Cli::command();
+    let coded = command.get_arguments().filter(|arg| arg.is_global_set()).filter_map(|arg| arg.get_long());
+    assert_eq!(documented, coded.map(|long| format!("--{long}")).collect());
+}
+
+#[test]
+fn exit_codes() {
+    let text = contract();
+    let table = rows(&text, "## Exit codes");
+    let of = |verb: &str, column: usize| table.iter().find(|row| row[0].contains(verb)).expect("row")[column].clone();
+    // Columns: the verb, then 0 2 3 4 5 6.
+    assert_eq!(
+        (of("wait", 1), of("wait", 4), of("wait", 6)),
+        ("success".into(), "partial, failed, blocked".into(), "killed".into())
+    );
+    for (state, code) in [("success", 0), ("partial", 4), ("failed", 4), ("blocked", 4), ("killed", 6)] {
+        assert_eq!(exit::of_state(state) as i32, code, "{state}");
+    }
+    assert!(of("all verbs", 2).contains("bad input") && Exit::BadInput as i32 == 2);
+    assert!(of("all verbs", 3).contains("precondition") && Exit::Precondition as i32 == 3);
+}
+
+#[test]
+fn error_codes() {
+    let documented: Vec<_> = rows(&contract(), "### Error codes")
+        .into_iter()
+        .map(|row| (quoted(&row[0]).concat(), row[1].clone(), row[2].clone()))
+        .collect();
+    let coded: Vec<_> = exit::CODES
+        .iter()
+        .map(|(code, exit, what)| (code.to_string(), (*exit as u8).to_string(), what.to_string()))
+        .collect();
+    assert_eq!(documented, coded);
+}
+
+/// A code that is printed somewhere and listed nowhere would exit as a mere failure.
+#[test]
+fn every_error_code_in_the_sources_is_listed() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut unknown = BTreeMap::new();
+    let mut folders: Vec<_> = fs::read_dir(crates)
+        .expect("crates")
+        .map(|entry| entry.expect("entry").path().join("src"))
+        .collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten() {
+            let path = entry.expect("entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                let text = fs::read_to_string(&path).expect("source");
+                for code in text
+                    .split('"')
+                    .filter(|part| part.starts_with("E_") && part.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
+                {
+                    if !exit::CODES.iter().any(|(known, ..)| known == &code) && code != "E_NEWER" {
+                        unknown.insert(code.to_string(), path.clone());
+                    }
+                }
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "add to exit::CODES and docs/contract.md: {unknown:?}");
+}
+
+#[test]
+fn states() {
+    let text = contract();
+    let dispatch = words(&text, "dispatch:");
+    use FinalState::*;
+    // A state more here does not compile until the contract is thought of.
+    let last = |state: FinalState| match state {
+        Success | Partial | Failed | Blocked | Killed | Stalled => state.as_str().to_string(),
+    };
+    for state in [Success, Partial, Failed, Blocked, Killed, Stalled].map(last) {
+        assert!(dispatch.contains(&state), "{state}");
+    }
+    for state in ["queued", "starting", "running", "waiting"] {
+        assert!(dispatch.contains(state), "{state}");
+    }
+    assert_eq!(
+        words(&text, "journal `Status:`"),
+        Status::ALL.iter().map(|status| status.as_str().to_string()).collect()
+    );
+    assert_eq!(words(&text, "attempt:"), ["success", "failure", "timeout"].map(String::from).into());
+}
+
+#[test]
+fn what_passes_to_agents() {
+    let text =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md")).expect("docs/cli.md");
+    let list = text
+        .split("```text\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("the list");
+    assert_eq!(list.split_whitespace().collect::<Vec<_>>(), muleteer_cli::env_pass::BUILT_IN);
+}

@@ -1,0 +1,228 @@
+//! Verbs against a real daemon: started on demand, killed, stopped, done without.
+
+mod support;
+
+use serde_json::Value;
+use std::io::Read;
+use std::time::{Duration, Instant};
+use support::{Said, User, said};
+
+/// Long enough for a loaded machine; nothing waits for it to pass.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+fn spawn(user: &User, command: &str, more: &[&str]) -> Said {
+    let args = ["spawn", "developer", ".", "Do it", "--backend", "subprocess", "--command", command];
+    user.run(&[&args[..], more].concat())
+}
+
+/// Asks until the answer fits.
+fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn state(user: &User, id: &str) -> String {
+    user.run(&["status", id, "--json"]).json()["dispatches"][0]["state"]
+        .as_str()
+        .unwrap_or_default()
+        .to_string()
+}
+
+fn daemon_pid(user: &User) -> Option<u32> {
+    u32::try_from(user.run(&["status", "--json"]).json()["daemon"]["pid"].as_u64()?).ok()
+}
+
+fn kill_9(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("pid")).expect("pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
+}
+
+#[test]
+fn spawn_starts_a_daemon_and_prints_only_the_id() {
+    let user = User::new();
+    let plain = spawn(&user, "cat", &[]);
+    let id = plain.stdout.trim_end().to_string();
+    assert_eq!((plain.code, plain.stderr.as_str(), plain.stdout.lines().count()), (0, "", 1), "{plain:?}");
+    assert!(id.len() == 8 && id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()), "{id}");
+    assert!(daemon_pid(&user).is_some());
+    let waited = user.run(&["wait", &id[..6], "--json"]);
+    assert_eq!((waited.code, waited.json()["dispatches"][0]["state"].as_str()), (0, Some("success")), "{waited:?}");
+    assert_eq!(user.run(&["logs", &id, "--raw"]).stdout, "Do it");
+    let lines = user.run(&["events", "--json"]).json();
+    let names: Vec<_> = lines["events"]
+        .as_array()
+        .expect("events")
+        .iter()
+        .filter_map(|event| event["event"].as_str())
+        .collect();
+    assert!(names.contains(&"dispatch_created") && names.contains(&"dispatch_finished"), "{names:?}");
+}
+
+#[test]
+fn wait_exits_by_the_worst_ending() {
+    let user = User::new();
+    let good = spawn(&user, "true", &["--wait", "--json"]);
+    assert_eq!((good.code, good.json()["state"].as_str()), (0, Some("success")), "{good:?}");
+    let bad = spawn(&user, "exit 3", &["--wait"]);
+    assert_eq!((bad.code, bad.stdout.lines().count()), (4, 1), "{bad:?}");
+    let long = spawn(&user, "sleep 600", &["--json"]);
+    let id = long.json()["dispatch_id"].as_str().expect("id").to_string();
+    until("it runs", || (state(&user, &id) == "running").then_some(()));
+    assert_eq!(user.run(&["kill", &id, "--reason", "enough"]).code, 0);
+    let ids = [good.json()["dispatch_id"].as_str().expect("id").to_string(), bad.stdout.trim().to_string(), id];
+    assert_eq!(user.run(&["wait", &ids[0], &ids[1]]).code, 4);
+    assert_eq!(user.run(&["wait", &ids[0], &ids[1], &ids[2]]).code, 6);
+}
+
+#[test]
+fn follow_shows_it_to_the_end() {
+    let user = User::new();
+    let followed = spawn(&user, "echo one; echo two", &["--follow", "--json"]);
+    assert_eq!(followed.code, 0, "{followed:?}");
+    let lines = followed.lines();
+    let (first, last) = (&lines[0], &lines[lines.len() - 1]);
+    assert_eq!(
+        (first["dispatch_id"].as_str(), last["state"].as_str()),
+        (last["id"].as_str(), Some("success")),
+        "{followed:?}"
+    );
+    let logs = user.run(&["logs", last["id"].as_str().expect("id"), "-f", "--json"]);
+    let texts: Vec<_> = logs.lines().iter().filter_map(|line| line["text"].as_str().map(String::from)).collect();
+    assert_eq!(texts, ["one", "two"], "{logs:?}");
+}
+
+#[test]
+fn a_wait_outlives_its_daemon() {
+    let user = User::new();
+    let id = spawn(&user, "sleep 2; echo done", &[]).stdout.trim().to_string();
+    until("it runs", || (state(&user, &id) == "running").then_some(()));
+    let waiting = user.command(&["wait", &id]).spawn().expect("spawn");
+    kill_9(daemon_pid(&user).expect("daemon"));
+    let waited = said(waiting.wait_with_output().expect("wait"));
+    assert_eq!(waited.code, 0, "{waited:?}");
+}
+
+#[test]
+fn what_was_recorded_is_read_without_a_daemon() {
+    let user = User::new();
+    let id = spawn(&user, "echo hello", &["--wait"]).stdout.trim().to_string();
+    kill_9(daemon_pid(&user).expect("daemon"));
+    until("the daemon is gone", || daemon_pid(&user).is_none().then_some(()));
+    let report = user.run(&["status", "--json"]).json();
+    assert_eq!(
+        (report["daemon"]["running"].as_bool(), report["dispatches"][0]["state"].as_str()),
+        (Some(false), Some("success"))
+    );
+    assert_eq!(user.run(&["logs", &id, "--raw"]).stdout, "hello\n");
+    assert!(user.run(&["journal", &id]).stdout.contains("Status: completed"));
+    assert_eq!(user.run(&["wait", &id]).code, 0);
+    assert!(user.run(&["events"]).stdout.contains(&id));
+    assert!(daemon_pid(&user).is_none(), "none of this started one");
+}
+
+#[test]
+fn a_second_daemon_is_refused_and_names_the_first() {
+    let user = User::new();
+    spawn(&user, "true", &["--wait"]);
+    let second = user.run(&["daemon", "--json"]);
+    let error: &Value = &second.json()["error"];
+    assert_eq!((second.code, error["code"].as_str()), (3, Some("E_ALREADY_RUNNING")), "{second:?}");
+    let pid = daemon_pid(&user).expect("daemon").to_string();
+    assert!(error["message"].as_str().is_some_and(|text| text.contains(&pid)), "{error}");
+}
+
+#[test]
+fn stopping_says_how_long_the_agents_may_go_on() {
+    let user = User::new();
+    let id = spawn(&user, "sleep 600", &[]).stdout.trim().to_string();
+    until("it runs", || (state(&user, &id) == "running").then_some(()));
+    let stopped = user.run(&["daemon", "stop", "--json"]).json();
+    assert_eq!((stopped["agents_alive"].as_u64(), stopped["lease_s"].as_u64()), (Some(1), Some(8 * 3600)), "{stopped}");
+    // The next one adopts it.
+    let killed = user.run(&["kill", &id]);
+    assert_eq!(killed.code, 0, "{killed:?}");
+    assert_eq!(user.run(&["wait", &id]).code, 6);
+}
+
+#[test]
+fn an_agent_s_client_starts_no_daemon() {
+    let user = User::new();
+    let mut child = user
+        .command(&["status"])
+        .env("MULETEER_SOCKET", user.path("nobody.sock"))
+        .spawn()
+        .expect("spawn");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(child.try_wait().expect("wait").is_none(), "it waits for its daemon to come back");
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    assert!(!user.state().exists());
+}
+
+#[test]
+fn a_daemon_started_on_demand_holds_nothing_of_its_caller() {
+    let user = User::new();
+    // What a script's `$( … )` does: it reads until every writer is gone. 7 stands for any descriptor
+    // of the script's own.
+    #[allow(clippy::disallowed_methods)]
+    let mut shell = std::process::Command::new("sh");
+    let line = "exec 7>&1; exec \"$0\" spawn developer . x --backend subprocess --command true --wait";
+    let mut child = shell
+        .args(["-c", line, env!("CARGO_BIN_EXE_muleteer")])
+        .env_clear()
+        .envs(user.command(&[]).get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .current_dir(user.project())
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("sh");
+    let mut out = child.stdout.take().expect("stdout");
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        drop(out.read_to_string(&mut text));
+        drop(tell.send(text));
+    });
+    let text = told.recv_timeout(DEADLINE).expect("the daemon does not hold our output open");
+    reader.join().expect("reader");
+    assert_eq!(text.trim().len(), 8, "{text}");
+    assert!(child.wait().expect("wait").success());
+    assert!(daemon_pid(&user).is_some());
+}
+
+#[test]
+fn an_idle_daemon_goes() {
+    let user = User::new();
+    let daemon = user.command(&["daemon", "--idle-exit", "1"]).spawn().expect("daemon");
+    let ended = said(daemon.wait_with_output().expect("wait"));
+    assert_eq!(ended.code, 0, "{ended:?}");
+}
+
+#[test]
+fn ctrl_c_only_stops_following() {
+    let user = User::new();
+    let id = spawn(&user, "sleep 600", &[]).stdout.trim().to_string();
+    until("it runs", || (state(&user, &id) == "running").then_some(()));
+    let mut child = user.command(&["logs", &id, "-f"]).spawn().expect("spawn");
+    // Once it watches, it has its handler: the watch is an inotify descriptor.
+    let fds = format!("/proc/{}/fd", child.id());
+    until("it follows", || {
+        let links = std::fs::read_dir(&fds)
+            .ok()?
+            .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        links.into_iter().any(|link| link.to_string_lossy().contains("inotify")).then_some(())
+    });
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("kill");
+    let mut text = String::new();
+    child.stderr.take().expect("stderr").read_to_string(&mut text).expect("read");
+    assert_eq!(child.wait().expect("wait").code(), Some(0), "{text}");
+    assert!(text.contains("stopped following"), "{text}");
+    assert_eq!(state(&user, &id), "running");
+}
