@@ -77,6 +77,23 @@ pub fn at_point(point: &str, nth: u32) {
     scene.end(daemon);
 }
 
+/// Makes the actor that passes the point panic, the `nth` time: a bug, contained. The daemon lives on,
+/// and the dispatch comes to the same end as if nothing had happened.
+///
+/// # Panics
+/// When it does not, or the point was never passed.
+pub fn panic_at(point: &str, nth: u32) {
+    let fault = format!("{point}:{nth}=panic");
+    let scene = Scene::new();
+    let daemon = scene.world.daemon_with(&[("MULETEER_FAULT", &fault)]);
+    let output = scene.dispatch().finish();
+    assert!(daemon.log().contains(&format!("fault point {point}")), "{fault} was never passed");
+    assert!(daemon.is_alive(), "{fault}: the daemon died of it\n{}", daemon.log());
+    let state = scene.check(&output, &[]);
+    assert_eq!(state, "success", "{fault}\n{}", output.stderr);
+    scene.end(daemon);
+}
+
 /// Kills at moments and victims that `seed` chooses.
 ///
 /// # Panics
@@ -104,6 +121,59 @@ pub fn seeded(seed: u64) {
     let last = daemons.remove(0);
     scene.end(last);
 }
+
+/// The same with an agent that can go on with its session (`rehearsal`): whatever dies, the dispatch
+/// comes to a success, with every effect in its order. A step that was cut short may be done again,
+/// as a tool may; nothing that was finished is.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn seeded_resumable(seed: u64) {
+    let mut dice = Dice::new(seed);
+    let scene = Scene::new();
+    let daemon = scene.world.daemon();
+    let scenario = scene.world.path().join("scenario.yaml");
+    std::fs::write(&scenario, SCENARIO).expect("a scenario");
+    let scenario = scenario.to_str().expect("a test's paths are UTF-8");
+    let args = ["spawn", "developer", scene.repo.to_str(), "do it", "--backend", "rehearsal", "--scenario", scenario];
+    let client = scene.world.muleteer(&[&args[..], &["--wait", "--json"]].concat()).start();
+    let mut killed = vec![];
+    for _ in 0..=dice.below(2) {
+        // This wait *is* the test's input: a moment chosen by the seed.
+        std::thread::sleep(Duration::from_millis(dice.below(600)));
+        let victim = VICTIMS[dice.below(VICTIMS.len() as u64) as usize];
+        scene.strike(victim);
+        killed.push(victim);
+    }
+    eprintln!("resumable seed {seed}: killed {killed:?}");
+    let before = events::lines(&scene.log());
+    let output = client.finish();
+    let entry = scene.only_dispatch(&output);
+    assert_eq!((output.code, &entry["state"]), (Some(0), &Value::from("success")), "{entry}\n{}", output.stderr);
+    let mut effects = scene.repo.effects("effects");
+    let done = effects.len();
+    effects.dedup();
+    let wanted: Vec<String> = (1..=STEPS).map(|step| format!("step {step}")).collect();
+    assert_eq!(effects, wanted, "in order, each finished once\n{entry}");
+    assert!(done - STEPS <= killed.len(), "{done} effects of {STEPS} steps after {} kills", killed.len());
+    events::check_nothing_lost(&before, &scene.log());
+    scene.end(daemon);
+}
+
+/// The agent of [`seeded_resumable`].
+const SCENARIO: &str = r#"
+v: 1
+turns:
+  - steps:
+      - run: echo step 1 >> effects; sleep 0.06
+      - run: echo step 2 >> effects; sleep 0.06
+      - run: echo step 3 >> effects; sleep 0.06
+      - run: echo step 4 >> effects; sleep 0.06
+      - run: echo step 5 >> effects; sleep 0.06
+      - result: {status: success, summary: all steps done}
+otherwise:
+  - result: {status: success, summary: nothing was left}
+"#;
 
 struct Scene {
     world: World,

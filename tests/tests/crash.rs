@@ -35,15 +35,43 @@ fn every_named_point() {
     assert!(broken.is_empty(), "broken at {broken:?}; repeat one: cargo xtask crash --point NAME");
 }
 
+/// The daemon's own points once more, with a panic in place of the kill.
+#[test]
+fn a_panic_at_every_named_point_of_the_daemon() {
+    let mut broken = vec![];
+    for point in POINTS.iter().filter(|point| !point.starts_with("shim.")) {
+        // The first passing of a ledger's point belongs to the start itself.
+        let nth = if point.starts_with("ledger.") { 2 } else { 1 };
+        eprintln!("panic at {point}:{nth}");
+        if catch_unwind(|| crash::panic_at(point, nth)).is_err() {
+            broken.push(*point);
+        }
+    }
+    assert!(broken.is_empty(), "broken by a panic at {broken:?}");
+}
+
+fn seeds() -> Vec<u64> {
+    if let Some(seed) = variable("MULETEER_CRASH_SEED") {
+        return vec![seed.parse().expect("a seed is a number")];
+    }
+    let count = variable("MULETEER_CRASH_SEEDS").map_or(SEEDS_IN_CI, |count| count.parse().expect("a number"));
+    (0..count).collect()
+}
+
 #[test]
 fn seeded_moments() {
-    let seeds: Vec<u64> = match variable("MULETEER_CRASH_SEED") {
-        Some(seed) => vec![seed.parse().expect("a seed is a number")],
-        None => {
-            let count = variable("MULETEER_CRASH_SEEDS").map_or(SEEDS_IN_CI, |count| count.parse().expect("a number"));
-            (0..count).collect()
-        }
-    };
-    let broken: Vec<u64> = seeds.into_iter().filter(|seed| catch_unwind(|| crash::seeded(*seed)).is_err()).collect();
+    let broken: Vec<u64> = seeds()
+        .into_iter()
+        .filter(|seed| catch_unwind(|| crash::seeded(*seed)).is_err())
+        .collect();
+    assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --seed S");
+}
+
+#[test]
+fn seeded_moments_of_an_agent_that_can_resume() {
+    let broken: Vec<u64> = seeds()
+        .into_iter()
+        .filter(|seed| catch_unwind(|| crash::seeded_resumable(*seed)).is_err())
+        .collect();
     assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --seed S");
 }

@@ -79,7 +79,7 @@ pub enum Verb {
     Wait(wait::Args),
     Roles(roles::Args),
     Config(config::Args),
-    // `demo` is reserved: its module comes.
+    Demo(demo::Args),
     Parse(parse::Args),
     Completions(completions::Args),
     Man(man::Args),

@@ -4,6 +4,7 @@ pub mod act;
 pub mod completions;
 pub mod config;
 pub mod daemon;
+pub mod demo;
 pub mod events;
 pub mod follow;
 pub mod hidden;
@@ -46,6 +47,7 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Wait(args) => block_on(wait::run(&args, context)),
         Verb::Roles(args) => roles::run(&args, context),
         Verb::Config(args) => config::run(&args, context),
+        Verb::Demo(args) => block_on(demo::run(&args, context.out)),
         Verb::Parse(args) => parse::run(&args, context),
         Verb::Completions(args) => completions::run(&args, context),
         Verb::Man(args) => man::run(&args, context),

@@ -49,6 +49,7 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_FORBIDDEN", Exit::Precondition, "this peer may not do that"),
     ("E_PROTOCOL_VERSION", Exit::Precondition, "client and daemon share no version of the protocol"),
     ("E_UNKNOWN_VERB", Exit::Precondition, "the daemon is older than the client and does not know the request"),
+    ("E_DISK_FULL", Exit::Precondition, "the state directory's disk is full: nothing new is begun"),
     ("E_BUSY", Exit::Precondition, "the daemon could not do it in time; try again"),
     ("E_EVENTS_CORRUPT", Exit::Precondition, "a line of events.jsonl is damaged"),
     ("E_EVENTS_GAP", Exit::Precondition, "a line of events.jsonl is missing"),
@@ -69,6 +70,7 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_CONNECTION_LOST", Exit::Failed, "the daemon went away, again and again, before it answered"),
     ("E_PROTOCOL", Exit::Failed, "the peer does not speak our protocol"),
     ("E_CANCELLED", Exit::Failed, "the request was cancelled"),
+    ("E_DEMO", Exit::Failed, "the demo could not be set up or carried out"),
     ("E_IO", Exit::Failed, "a file or stream failed"),
     ("E_INTERNAL", Exit::Failed, "a bug"),
 ];

@@ -12,6 +12,7 @@ pub mod cli;
 pub mod commands;
 pub mod connect;
 pub mod context;
+pub mod demo;
 pub mod env_pass;
 pub mod exit;
 pub mod failure;
@@ -27,7 +28,7 @@ pub mod render;
 pub mod settings;
 pub mod spool_lines;
 
-use crate::cli::{Cli, Parsed};
+use crate::cli::{Cli, Parsed, Verb};
 use crate::context::Context;
 use crate::failure::Failure;
 use std::ffi::OsString;
@@ -45,7 +46,11 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         Parsed::Shown(code) => return code,
     };
     let out = cli.global.output();
-    let done = Context::new(&cli.global).and_then(|context| commands::run(cli.verb, &context));
+    let done = match &cli.verb {
+        // Works also where nothing says where the user's state lives: it has places of its own.
+        Verb::Demo(args) => block_on(commands::demo::run(args, out)),
+        _ => Context::new(&cli.global).and_then(|context| commands::run(cli.verb, &context)),
+    };
     match done {
         Ok(exit) => exit.into(),
         Err(failure) => {

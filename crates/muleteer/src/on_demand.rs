@@ -103,14 +103,14 @@ fn clean(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<(OsString,
 }
 
 /// This very program, also when the file it was started from has been replaced or removed.
-fn own_program() -> PathBuf {
+pub fn own_program() -> PathBuf {
     std::env::current_exe()
         .ok()
         .filter(|path| path.exists())
         .unwrap_or_else(|| "/proc/self/exe".into())
 }
 
-fn open_log(path: &Path) -> io::Result<File> {
+pub fn open_log(path: &Path) -> io::Result<File> {
     if let Some(dir) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     }
@@ -120,7 +120,7 @@ fn open_log(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-fn died(log: &Path, what: &str) -> Failure {
+pub fn died(log: &Path, what: &str) -> Failure {
     let tail = tail(log).unwrap_or_default();
     let message = if tail.is_empty() { what.to_string() } else { format!("{what}; its log ends with:\n{tail}") };
     Failure::new("E_DAEMON_START", message)

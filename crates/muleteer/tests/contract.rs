@@ -76,7 +76,9 @@ fn verbs_and_their_options() {
         .collect();
     let mut coded = BTreeMap::new();
     verbs(&Cli::command(), "", &mut coded);
-    assert_eq!(documented, coded);
+    for verb in documented.keys().chain(coded.keys()) {
+        assert_eq!(documented.get(verb), coded.get(verb), "`{verb}`: docs/contract.md and the code");
+    }
 }
 
 #[test]
@@ -119,7 +121,10 @@ fn error_codes() {
         .iter()
         .map(|(code, exit, what)| (code.to_string(), (*exit as u8).to_string(), what.to_string()))
         .collect();
-    assert_eq!(documented, coded);
+    for (documented, coded) in documented.iter().zip(&coded) {
+        assert_eq!(documented, coded, "docs/contract.md and exit::CODES, in the same order");
+    }
+    assert_eq!(documented.len(), coded.len(), "docs/contract.md and exit::CODES");
 }
 
 /// A code that is printed somewhere and listed nowhere would exit as a mere failure.

@@ -22,6 +22,7 @@ const VERBS: &[&str] = &[
     "config show",
     "config check",
     "config schema",
+    "demo",
     "parse",
     "completions",
     "man",

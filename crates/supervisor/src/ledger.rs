@@ -201,6 +201,16 @@ fn refuse(group: Vec<Job>, error: &LedgerError) {
 ///
 /// Waits while the disk is full. Cancel-safe: dropped, the append may or may not have happened.
 pub async fn append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Record>, LedgerError> {
+    loop {
+        match try_append(daemon, entries.clone()).await {
+            Err(LedgerError::Full) if !daemon.stop.is_cancelled() => tokio::time::sleep(Duration::from_secs(1)).await,
+            outcome => return outcome,
+        }
+    }
+}
+
+/// As [`append`], for whoever can tell somebody that the disk is full instead of waiting.
+pub async fn try_append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Record>, LedgerError> {
     if entries.is_empty() {
         return Ok(vec![]);
     }
@@ -208,9 +218,6 @@ pub async fn append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Record>,
         if let Some(ledger) = daemon.ledger.get() {
             let entries = entries.clone();
             match ledger.call(|reply| LedgerMsg::Append(entries, reply), None).await {
-                Ok(ractor::rpc::CallResult::Success(Err(LedgerError::Full))) => {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                }
                 Ok(ractor::rpc::CallResult::Success(Err(LedgerError::Again))) => {}
                 Ok(ractor::rpc::CallResult::Success(outcome)) => return outcome,
                 _ => {}

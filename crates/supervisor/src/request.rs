@@ -47,7 +47,7 @@ impl Saved {
     fn write(&self, agent_dir: &Path) -> Result<(), WireError> {
         let bytes = serde_json::to_vec_pretty(self).map_err(|error| internal(&error.to_string()))?;
         muleteer_store::atomic::write_atomic(&agent_dir.join(SAVED), &bytes, 0o600)
-            .map_err(|error| internal(&error.to_string()))
+            .map_err(|error| unwritten(&error))
     }
 }
 
@@ -214,7 +214,7 @@ fn named(id: &DispatchId, what: &str, event: Event) -> Entry {
 /// Makes `agents/<id>/` with what must be there before anything is durable.
 fn make_agent_dir(dir: &Path) -> Result<(), WireError> {
     for path in [dir.to_path_buf(), dir.join("prompt"), dir.join("spool"), dir.join("pub")] {
-        muleteer_store::atomic::create_dir_durable(&path, 0o700).map_err(|error| internal(&error.to_string()))?;
+        muleteer_store::atomic::create_dir_durable(&path, 0o700).map_err(|error| unwritten(&error))?;
     }
     Ok(())
 }
@@ -226,7 +226,7 @@ pub fn write_prompt(agent_dir: &Path, key: &str, text: &str) -> Result<(), WireE
         return Err(fault("E_BAD_INPUT", "a prompt's key is 1 to 64 letters, digits and dashes", ""));
     }
     let path = agent_dir.join("prompt").join(format!("{key}.md"));
-    muleteer_store::atomic::write_atomic(&path, text.as_bytes(), 0o600).map_err(|error| internal(&error.to_string()))
+    muleteer_store::atomic::write_atomic(&path, text.as_bytes(), 0o600).map_err(|error| unwritten(&error))
 }
 
 fn load_config(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Config, WireError> {
@@ -387,6 +387,22 @@ fn located(error: ConfigError) -> WireError {
 pub fn fault(code: &str, message: &str, hint: &str) -> WireError {
     let hint = (!hint.is_empty()).then(|| hint.to_string());
     WireError { code: code.into(), message: message.into(), hint, ..WireError::default() }
+}
+
+/// A file that could not be written; a full disk is a state with a name, not an accident.
+pub fn unwritten(error: &muleteer_store::StoreError) -> WireError {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::StorageFull) {
+            return disk_full();
+        }
+        cause = error.source();
+    }
+    internal(&crate::launch::chain(error))
+}
+
+pub fn disk_full() -> WireError {
+    fault("E_DISK_FULL", "the disk with the state directory is full: nothing new is begun", "make room, then ask again")
 }
 
 pub fn internal(message: &str) -> WireError {

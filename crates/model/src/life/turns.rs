@@ -93,6 +93,9 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     // Where the CLI tells what it answered, a prompt on its way is not taken for taken.
     let took_unseen = unreceipted(d).filter(|key| result.keys.is_empty() || result.keys.contains(key));
     let turn = d.turns + u32::from(took_unseen.is_some());
+    // A new question's answer may be mended, whatever was mended before.
+    let asked = |key: &String| d.prompt(key).is_some_and(|prompt| prompt.kind == PromptKind::Send);
+    let may_mend = !d.repair_used || took_unseen.as_ref().is_some_and(asked);
     if let Some(key) = took_unseen {
         events.push(Event::TurnStarted { turn, key });
     }
@@ -110,11 +113,11 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     match (doc, d.created.wants_result) {
         (Some(doc), wanted) => match result::validate(&doc) {
             Ok(result) => events.push(Event::ResultReceived { result }),
-            Err(faults) if wanted => events.extend(invalid(d, turn, faults)),
+            Err(faults) if wanted => events.extend(invalid(d, turn, may_mend, faults)),
             Err(_) => events.push(spoken(&text)),
         },
         (None, false) => events.push(spoken(&text)),
-        (None, true) => events.extend(invalid(d, turn, vec!["the answer holds no result document".into()])),
+        (None, true) => events.extend(invalid(d, turn, may_mend, vec!["the answer holds no result document".into()])),
     }
     events
 }
@@ -123,8 +126,7 @@ fn spoken(text: &str) -> Event {
     Event::ResultReceived { result: AgentResult::new(ResultStatus::Success, cut(text, crate::agent_event::TEXT_LIMIT)) }
 }
 
-fn invalid(d: &Dispatch, turn: u32, faults: Vec<String>) -> Vec<Event> {
-    let repair = !d.repair_used;
+fn invalid(d: &Dispatch, turn: u32, repair: bool, faults: Vec<String>) -> Vec<Event> {
     let mut events = vec![Event::ResultInvalid { faults, repair }];
     if repair {
         let key = prompt_key(&d.id, PromptKind::Repair, turn);

@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::{block_on, offline, render, settings};
 use clap::ValueEnum;
 use muleteer_model::config::{BadSpan, Span};
+use muleteer_process::identity::Pinned;
 use muleteer_protocol::v1::{Reply, Request};
 use muleteer_supervisor::daemon::{self, DaemonOptions, StartError};
 use muleteer_supervisor::paths::Paths;
@@ -78,9 +79,12 @@ async fn stop(agents: Agents, context: &Context) -> Result<Exit, Failure> {
         Agents::Stop => "stop",
     };
     let pid = client.welcome().daemon_pid;
+    // Held before it goes, so that its number cannot become another process's.
+    let process = Pinned::open(pid).ok();
     let reply = client.call(Request::Stop { agents: word.into() }).await?;
     // Its answer means that it will stop; "stopped" is said when it has.
-    if tokio::time::timeout(STOP_PATIENCE, client.closed()).await.is_err() {
+    let closed = tokio::time::timeout(STOP_PATIENCE, client.closed()).await.is_ok();
+    if !closed || process.is_some_and(|process| !process.wait(STOP_PATIENCE)) {
         context.out.note(format!("pid {pid} takes long to end"));
     }
     match reply {

@@ -16,7 +16,8 @@ pub fn line(record: &Record) -> Option<String> {
     Some(format!("{DIM}{time}{RESET} {BOLD}{who:<8}{RESET} {}", what.trim_end()))
 }
 
-fn describe(event: &Event) -> Option<String> {
+/// What it says, without when and whose.
+pub fn describe(event: &Event) -> Option<String> {
     let text = |text: &str| clip(text.trim(), TEXT);
     let warn = |text: String| format!("{YELLOW}{text}{RESET}");
     let bad = |text: String| format!("{RED}{text}{RESET}");

@@ -80,8 +80,12 @@ impl User {
     /// Without the names that differ from one run to the next.
     pub fn plain(&self, text: &str) -> String {
         let real = self.dir.path().canonicalize().expect("real");
-        text.replace(real.to_str().expect("utf-8"), "~")
-            .replace(self.dir.path().to_str().expect("utf-8"), "~")
+        let [real, given] = [real.as_path(), self.dir.path()].map(|path| path.to_str().expect("utf-8").to_string());
+        let text = text.replace(&real, "~").replace(&given, "~");
+        // The socket's directory is named by a hash of the state directory's path.
+        let mut parts = text.split("~/run/muleteer/");
+        let first = parts.next().unwrap_or_default().to_string();
+        parts.fold(first, |text, rest| format!("{text}~/run/muleteer/HASH{}", &rest[8..]))
     }
 
     pub fn write(&self, path: impl AsRef<Path>, text: &str) {

@@ -5,8 +5,8 @@ use super::peer::Identity;
 use crate::agent::life::LifeMsg;
 use crate::branch::BranchMsg;
 use crate::context::Daemon;
-use crate::ledger::{append, entry};
-use crate::request::{Asker, fault, internal, is_same, prepare, write_prompt};
+use crate::ledger::{LedgerError, entry, try_append};
+use crate::request::{Asker, disk_full, fault, internal, is_same, prepare, write_prompt};
 use crate::{heartbeat, view};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::{Entry, Event, PromptKind};
@@ -149,12 +149,28 @@ async fn create(daemon: &Arc<Daemon>, spawn: &Spawn, asker: &Asker, trace: Optio
         }
         return Ok(Reply::Spawned { dispatch_id: spawn.id.clone() });
     }
-    let entries = prepare(daemon, spawn, asker, trace).await?;
-    append(daemon, entries).await.map_err(|error| internal(&error.to_string()))?;
+    let entries = prepare(daemon, spawn, asker, Some(trace.unwrap_or_else(new_trace))).await?;
+    try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
     fault::point("gate.create_durable");
     let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
     bring_up(daemon, &id).await;
     Ok(Reply::Spawned { dispatch_id: spawn.id.clone() })
+}
+
+fn unappended(error: &LedgerError) -> WireError {
+    match error {
+        LedgerError::Full => disk_full(),
+        other => internal(&other.to_string()),
+    }
+}
+
+/// A W3C `traceparent` for a dispatch nobody traces yet, so that its agents' spans have one root.
+fn new_trace() -> String {
+    let mut bytes = [0u8; 24];
+    // Without randomness the id is not unique, which costs a muddled trace and nothing else.
+    let _ = getrandom::fill(&mut bytes);
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("00-{}-{}-01", &hex[..32], &hex[32..])
 }
 
 /// Sees to it that the dispatch's subtree runs. If it cannot be now, the next start will.
@@ -186,7 +202,7 @@ async fn send(daemon: &Arc<Daemon>, id: &str, key: &str, text: &str, by: &str) -
     let event = Event::PromptQueued { key: key.into(), kind: PromptKind::Send, by: by.into() };
     let entry = Entry { id: format!("{name}/prompt/{key}"), ..entry(&name, None, event) };
     let queued = dispatch.state() == "running";
-    append(daemon, vec![entry]).await.map_err(|error| internal(&error.to_string()))?;
+    try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
     bring_up(daemon, &name).await;
     Ok(Reply::Sent { dispatch_id: name.to_string(), queued })
 }
@@ -334,6 +350,6 @@ async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
     };
     let event = Event::DaemonStopping { agents: agents.into(), alive, lease_s };
     let entry = Entry { id: crate::context::random_key(), dispatch_id: None, at: None, more: false, event };
-    append(daemon, vec![entry]).await.map_err(|error| internal(&error.to_string()))?;
+    try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
     Ok(Reply::Stopping { agents_alive: alive, lease_s })
 }

@@ -1,0 +1,31 @@
+//! `demo`: see it work, on this machine, without an agent or a network.
+
+use crate::demo;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer demo
+  muleteer demo --keep                  look around afterwards
+  muleteer demo --json | tail -n 1 | jq .checks
+
+Three rehearsed agents work in a small git repository under a daemon of the demo's own; one is killed
+with -9 and resumed; the daemon is killed with -9 and the next one adopts the agents. All of it is in
+a temporary folder: nothing of yours is read or changed.
+Exits 0 only if all of it held; every check says what it saw.";
+
+/// See it work: three agents, one crash, one dead daemon, and nothing lost
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Leave the folder, and say how to look around in it
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Takes no context: the demo works where nothing says where the user's state lives.
+pub async fn run(args: &Args, out: Output) -> Result<Exit, Failure> {
+    demo::run(out, args.keep).await
+}

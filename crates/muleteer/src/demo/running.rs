@@ -1,0 +1,154 @@
+//! What runs at the demo's place: its daemon, and everything that daemon started.
+//!
+//! Only what was started here is ever signalled: the daemon is our own child, and the others carry the
+//! demo's folder in their environment. Both are pinned first, so that no signal meets a stranger.
+
+use crate::connect::unexpected;
+use crate::demo::place::Place;
+use crate::failure::Failure;
+use crate::on_demand;
+use muleteer_process::clock::awake;
+use muleteer_process::command::helper;
+use muleteer_process::host::host;
+use muleteer_process::identity::Pinned;
+use muleteer_protocol::v1::{Reply, Request};
+use rustix::process::Signal;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+/// How long a new daemon may take to answer, and a stopped one to go.
+const DAEMON_PATIENCE: Duration = Duration::from_secs(15);
+/// A daemon whose demo was itself killed goes by itself when its agents' gates have timed out.
+const IDLE_EXIT: &str = "30s";
+const CLEAN_UP: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
+
+impl Place {
+    /// Starts a daemon, waits until it answers, and gives its pid.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn start_daemon(&mut self) -> Result<u32, Failure> {
+        let log = self.context.paths.daemon_log();
+        let cannot = |error: &dyn std::fmt::Display| {
+            Failure::new("E_DAEMON_START", format!("cannot start a daemon: {error}")).file(&log)
+        };
+        let file = on_demand::open_log(&log).map_err(|error| cannot(&error))?;
+        let copy = file.try_clone().map_err(|error| cannot(&error))?;
+        let mut command = helper(on_demand::own_program());
+        command
+            .args(["daemon", "--on-demand", "--idle-exit", IDLE_EXIT])
+            .env_clear()
+            .envs(self.variables());
+        let child = command
+            .current_dir("/")
+            .stdout(copy)
+            .stderr(file)
+            .spawn()
+            .map_err(|error| cannot(&error))?;
+        let pid = child.id();
+        self.daemon = Some(child);
+        let deadline = awake() + DAEMON_PATIENCE;
+        loop {
+            if let Ok(client) = self.context.dial().await
+                && client.welcome().daemon_pid == pid
+            {
+                return Ok(pid);
+            }
+            let ended = self.daemon.as_mut().and_then(|child| child.try_wait().ok().flatten());
+            if let Some(status) = ended {
+                return Err(on_demand::died(&log, &format!("the daemon ended at once ({status})")));
+            }
+            if awake() > deadline {
+                return Err(on_demand::died(&log, "the daemon does not answer"));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// `kill -9` of the daemon, and waits until it is dead. True if that signal is what it died of.
+    pub fn kill_daemon(&mut self) -> bool {
+        let Some(mut child) = self.daemon.take() else { return false };
+        // Our own child, not reaped yet: its pid can mean nobody else.
+        let killed = Pinned::open(child.id()).and_then(|pinned| pinned.signal(Signal::KILL.as_raw()));
+        if killed.is_err() {
+            drop(child.kill());
+        }
+        child.wait().is_ok_and(|status| status.signal() == Some(Signal::KILL.as_raw()))
+    }
+
+    /// Asks the daemon to stop, with whatever agents there may be, and waits until it is gone.
+    ///
+    /// # Errors
+    /// When it cannot be asked, or does not go.
+    pub async fn stop_daemon(&mut self) -> Result<(), Failure> {
+        match self.ask(Request::Stop { agents: "stop".into() }).await? {
+            Reply::Stopping { .. } => {}
+            other => return Err(unexpected(&other)),
+        }
+        let deadline = awake() + DAEMON_PATIENCE;
+        while let Some(child) = &mut self.daemon {
+            if child.try_wait().is_ok_and(|ended| ended.is_some()) {
+                self.daemon = None;
+            } else if awake() > deadline {
+                return Err(Failure::new("E_DEMO", "the daemon was asked to stop and does not go"));
+            } else {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the private daemon. Not [`Context::ask`]: that would start a daemon of the *user's* where
+    /// ours is dead.
+    ///
+    /// # Errors
+    /// As [`muleteer_protocol::client::Client::call`].
+    pub async fn ask(&self, request: Request) -> Result<Reply, Failure> {
+        Ok(self.context.dial_within(DAEMON_PATIENCE).await?.call(request).await?)
+    }
+
+    /// Every living process that was started here, told by this folder in its environment.
+    pub fn living(&self) -> Vec<Pinned> {
+        let own = std::process::id();
+        let ours = |pid: u32| {
+            host()
+                .environ(pid)
+                .is_some_and(|environ| contains(&environ, self.root.as_os_str().as_bytes()))
+        };
+        let found = host().pids().into_iter().filter(|&pid| pid != own && ours(pid));
+        // Looked at again once pinned: the pid may have passed to somebody else in between.
+        found
+            .filter_map(|pid| Pinned::open(pid).ok())
+            .filter(|pinned| ours(pinned.id().pid))
+            .collect()
+    }
+
+    /// `kill -9` of one process that was started here.
+    pub fn kill(&self, pid: u32) -> bool {
+        let found = self.living().into_iter().find(|pinned| pinned.id().pid == pid);
+        found.is_some_and(|pinned| pinned.signal(Signal::KILL.as_raw()).is_ok())
+    }
+
+    /// The daemon first, which would start what it misses again; then the rest, until nothing is left.
+    pub(super) fn end_all(&mut self) {
+        self.kill_daemon();
+        let deadline = awake() + CLEAN_UP;
+        loop {
+            let living = self.living();
+            if living.is_empty() || awake() > deadline {
+                return;
+            }
+            for pinned in living {
+                // Gone already is as good.
+                drop(pinned.signal(Signal::KILL.as_raw()));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle)
+}

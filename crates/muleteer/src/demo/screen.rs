@@ -1,0 +1,90 @@
+//! The demo as it runs: each event in a line as an operations channel would show it, and between them
+//! what the demo itself does.
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::render::{BLUE, BOLD, CYAN, DIM, MAGENTA, RESET, YELLOW, event};
+use jiff::Timestamp;
+use muleteer_model::event::{Event, Record};
+use std::cell::Cell;
+use std::path::Path;
+
+#[derive(Debug)]
+pub struct Screen {
+    out: Output,
+    /// Long and without meaning to anybody: shown as `$DEMO`.
+    root: String,
+    began: Cell<Option<Timestamp>>,
+}
+
+impl Screen {
+    pub fn new(out: Output, root: &Path) -> Self {
+        Self { out, root: root.display().to_string(), began: Cell::new(None) }
+    }
+
+    /// What the demo does now. Not an event, so with `--json` it goes to stderr.
+    pub fn act(&self, text: impl AsRef<str>) -> Result<(), Failure> {
+        self.own(format!("\n{BOLD}▶ {}{RESET}", text.as_ref()))
+    }
+
+    /// What the demo noticed.
+    pub fn remark(&self, text: impl AsRef<str>) -> Result<(), Failure> {
+        self.own(format!("{YELLOW}  {}{RESET}", text.as_ref()))
+    }
+
+    pub fn block(&self, text: &str) -> Result<(), Failure> {
+        let indented: Vec<_> = text.lines().map(|line| format!("  {line}")).collect();
+        self.own(indented.join("\n"))
+    }
+
+    fn own(&self, text: String) -> Result<(), Failure> {
+        match (self.out.quiet, self.out.json) {
+            (true, _) => Ok(()),
+            (false, true) => {
+                self.out.note(text);
+                Ok(())
+            }
+            (false, false) => self.out.line(text),
+        }
+    }
+
+    pub fn event(&self, line: &str, record: &Record, role: Option<&str>) -> Result<(), Failure> {
+        if self.out.json {
+            return self.out.line(line);
+        }
+        let Some(what) = event::describe(&record.entry.event).filter(|_| !self.out.quiet && worth_a_line(record))
+        else {
+            return Ok(());
+        };
+        let began = self.began.get().unwrap_or(record.ts);
+        self.began.set(Some(began));
+        let after = record.ts.duration_since(began).as_secs_f64();
+        let who = role.unwrap_or("-");
+        let what = what.trim_end().replace(&self.root, "$DEMO");
+        self.out.line(format!("{DIM}{after:>5.1}s{RESET} {}{who:<9}{RESET} {what}", color(who)))
+    }
+}
+
+/// The others are the machinery's; `muleteer events` shows them.
+fn worth_a_line(record: &Record) -> bool {
+    use Event::{DispatchClosing, OutputRead, PromptQueued, PromptSent, SessionStarted, TurnFinished, UsageRecorded};
+    !matches!(
+        record.entry.event,
+        PromptQueued { .. }
+            | PromptSent { .. }
+            | SessionStarted { .. }
+            | TurnFinished { ok: true, .. }
+            | UsageRecorded { .. }
+            | OutputRead {}
+            | DispatchClosing { .. }
+    )
+}
+
+pub fn color(role: &str) -> &'static str {
+    match role {
+        "developer" => CYAN,
+        "tester" => MAGENTA,
+        "reviewer" => BLUE,
+        _ => DIM,
+    }
+}
