@@ -32,6 +32,8 @@ pub struct Dispatch {
     pub id: DispatchId,
     pub created: Created,
     pub created_at: Timestamp,
+    /// Of the record that created it: nothing about it is older.
+    pub created_seq: u64,
     pub phase: Phase,
     pub since: Timestamp,
     pub last_activity: Option<Timestamp>,
@@ -65,24 +67,55 @@ pub enum Phase {
     /// Durable; waits for the pool.
     Queued,
     /// The intent to start epoch `epoch` is durable; its agent may or may not run yet.
-    Starting { attempt: u32, epoch: u32 },
-    Working { attempt: u32, epoch: u32, pid: u32, shim_pid: u32, turn: Turn },
+    Starting {
+        attempt: u32,
+        epoch: u32,
+    },
+    Working {
+        attempt: u32,
+        epoch: u32,
+        pid: u32,
+        shim_pid: u32,
+        turn: Turn,
+    },
     /// The process of `attempt` is gone; how the attempt ended is not yet recorded.
-    Gone { attempt: u32, epoch: u32, exit: Exit, turn: Turn },
-    Backoff { attempt: u32, until: Timestamp },
+    Gone {
+        attempt: u32,
+        epoch: u32,
+        exit: Exit,
+        turn: Turn,
+    },
+    Backoff {
+        attempt: u32,
+        until: Timestamp,
+    },
     /// `spoken_to`: somebody spoke too late for the decision to end, so the end is a beginning.
-    Closing { state: FinalState, reason: String, spoken_to: bool },
-    Finished { state: FinalState },
+    Closing {
+        state: FinalState,
+        reason: String,
+        spoken_to: bool,
+    },
+    Finished {
+        state: FinalState,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Turn {
     /// No prompt is being worked on since the process began.
     None,
-    Running { key: String },
+    Running {
+        key: String,
+    },
     /// The last turn ended so. `leaving`: nothing was left to say to this process, so its stdin is
     /// being closed; who speaks from now on speaks to its successor.
-    Done { ok: bool, error: Option<TurnError>, status: Option<u16>, text: String, leaving: bool },
+    Done {
+        ok: bool,
+        error: Option<TurnError>,
+        status: Option<u16>,
+        text: String,
+        leaving: bool,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -148,6 +181,7 @@ impl Dispatch {
             id,
             created,
             created_at: at,
+            created_seq: 0,
             phase: Phase::Queued,
             since: at,
             last_activity: None,
@@ -243,11 +277,8 @@ impl Dispatch {
                 // A repair or a continuation goes before what people queued meanwhile.
                 let prompt = Prompt { key: key.clone(), kind: *kind, state: PromptState::Queued };
                 let urgent = matches!(kind, PromptKind::Repair | PromptKind::Continue);
-                let place = if urgent {
-                    self.prompts.iter().position(|p| p.state == PromptState::Queued)
-                } else {
-                    None
-                };
+                let place =
+                    if urgent { self.prompts.iter().position(|p| p.state == PromptState::Queued) } else { None };
                 self.prompts.insert(place.unwrap_or(self.prompts.len()), prompt);
                 if self.is_finished() && self.created.resumable {
                     self.reopen();

@@ -35,7 +35,8 @@ impl Fleet {
             (Event::DaemonStarted { generation, .. }, _) => self.generation = *generation,
             (Event::DispatchCreated(created), Some(id)) => {
                 if !self.dispatches.contains_key(id) {
-                    let dispatch = Dispatch::new(id.clone(), (**created).clone(), record.ts);
+                    let mut dispatch = Dispatch::new(id.clone(), (**created).clone(), record.ts);
+                    dispatch.created_seq = record.seq;
                     self.dispatches.insert(id.clone(), Arc::new(dispatch));
                     self.order.push(id.clone());
                 }

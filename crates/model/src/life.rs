@@ -50,24 +50,75 @@ pub enum Input {
     Admitted,
     /// One event of a line that may hold several: whether the line was read before cannot be told
     /// from it. Who reads whole lines uses [`Input::Line`].
-    Agent { at: Position, event: AgentEvent },
+    Agent {
+        at: Position,
+        event: AgentEvent,
+    },
     /// All events of one line of output; `at` is the place after it. A line read again is ignored.
-    Line { at: Position, events: Vec<AgentEvent> },
-    Spawned { at: Position, pid: u32, shim_pid: u32, containment: String },
-    StartFailed { at: Option<Position>, epoch: u32, error: String, permanent: bool },
-    Blocked { at: Position, on: bool },
-    Exited { at: Position, epoch: u32, exit: Exit },
+    Line {
+        at: Position,
+        events: Vec<AgentEvent>,
+    },
+    Spawned {
+        at: Position,
+        pid: u32,
+        shim_pid: u32,
+        containment: String,
+    },
+    StartFailed {
+        at: Option<Position>,
+        epoch: u32,
+        error: String,
+        permanent: bool,
+    },
+    Blocked {
+        at: Position,
+        on: bool,
+    },
+    Exited {
+        at: Position,
+        epoch: u32,
+        exit: Exit,
+    },
     /// The shim's lock is free and its spool ends without `exited`.
-    ShimLost { epoch: u32, spawned: bool, killed: u32, clean: bool },
-    Adopted { shim_pid: u32, epoch: u32 },
-    WorktreeMade { path: String, base: String },
-    WorkFetched { branch: String, commit: Option<String> },
-    Limit { limit: Limit, detail: String },
+    ShimLost {
+        epoch: u32,
+        spawned: bool,
+        killed: u32,
+        clean: bool,
+    },
+    Adopted {
+        shim_pid: u32,
+        epoch: u32,
+    },
+    WorktreeMade {
+        path: String,
+        base: String,
+    },
+    WorkFetched {
+        branch: String,
+        commit: Option<String>,
+    },
+    Limit {
+        limit: Limit,
+        detail: String,
+    },
     /// So much output was read without an event worth recording.
-    Read { at: Position },
-    Send { key: String, by: String },
-    Interrupt { key: String, by: String },
-    Kill { reason: String, by: String },
+    Read {
+        at: Position,
+    },
+    Send {
+        key: String,
+        by: String,
+    },
+    Interrupt {
+        key: String,
+        by: String,
+    },
+    Kill {
+        reason: String,
+        by: String,
+    },
 }
 
 /// What the world should be made to do, given the state alone.
@@ -76,11 +127,19 @@ pub enum Effect {
     /// Ask the pool for a place.
     Admit,
     /// See to it that the shim of `epoch` runs: probe its lock, adopt it, or start it.
-    EnsureShim { epoch: u32, resume: Option<String> },
+    EnsureShim {
+        epoch: u32,
+        resume: Option<String>,
+    },
     /// Hand the prompt to the agent; `close` ends its stdin after it.
-    Prompt { key: String, close: bool },
+    Prompt {
+        key: String,
+        close: bool,
+    },
     CloseStdin,
-    Interrupt { key: String },
+    Interrupt {
+        key: String,
+    },
     Terminate,
     FetchWork,
     WakeAt(Timestamp),
@@ -125,7 +184,8 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             plain(vec![Event::PromptQueued { key, kind: PromptKind::Send, by }])
         }
         Input::Interrupt { key, by }
-            if matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. }) && d.interrupt.as_ref() != Some(&key) =>
+            if matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
+                && d.interrupt.as_ref() != Some(&key) =>
         {
             plain(vec![Event::InterruptRequested { key, by }])
         }

@@ -6,10 +6,12 @@ use crate::ledger::LedgerMsg;
 use crate::paths::Paths;
 use crate::pool::PoolMsg;
 use crate::watch::WatchMsg;
-use muleteer_model::event::{Entry, Event};
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::event::{Entry, Event, Record};
 use muleteer_model::fleet::Fleet;
 use muleteer_model::id::DispatchId;
 use muleteer_shim::start::ShimProgram;
+use muleteer_store::tail::{Cursor, Start};
 use ractor::{ActorRef, Message};
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -52,9 +54,32 @@ pub struct AgentSlots {
     pub link: Slot<crate::agent::link::LinkMsg>,
 }
 
+/// What happened to each unfinished dispatch before this daemon, for its journal: read once for all of
+/// them, because each reading the whole log by itself would make a start of many agents quadratic.
+#[derive(Debug, Default)]
+pub struct Backlog {
+    records: HashMap<DispatchId, Vec<Record>>,
+    /// The end of the log when this daemon began; what came later is read from there.
+    pub until: Cursor,
+}
+
+impl Backlog {
+    /// Keeps a record that `fleet` has just folded in, until its dispatch has finished.
+    pub fn take(&mut self, fleet: &Fleet, record: Record) {
+        let Some(id) = record.entry.dispatch_id.clone() else { return };
+        if fleet.get(&id).is_some_and(|dispatch| dispatch.is_finished()) {
+            self.records.remove(&id);
+        } else if matches!(record.entry.event, Event::DispatchCreated(_)) || self.records.contains_key(&id) {
+            // One that was finished and goes on begins elsewhere: its journal reads the log itself.
+            self.records.entry(id).or_default().push(record);
+        }
+    }
+}
+
 /// What is decided once, when the daemon starts.
 #[derive(Debug)]
 pub struct Boot {
+    pub backlog: Backlog,
     pub generation: u64,
     pub muleteer: PathBuf,
     pub shim: ShimProgram,
@@ -88,11 +113,12 @@ pub struct Daemon {
     agents_by_id: Mutex<HashMap<DispatchId, Arc<AgentSlots>>>,
     /// Counts subtrees taken away: a dispatch is over for its watchers when its journal is written.
     pub closed: watch::Sender<u64>,
+    backlog: Mutex<Backlog>,
 }
 
 impl Daemon {
     pub fn new(paths: Paths, boot: Boot, fleet: Fleet) -> Self {
-        let Boot { generation, muleteer, shim, lease_ms, pool_limits } = boot;
+        let Boot { backlog, generation, muleteer, shim, lease_ms, pool_limits } = boot;
         Self {
             paths,
             generation,
@@ -113,6 +139,7 @@ impl Daemon {
             stop: CancellationToken::new(),
             agents_by_id: Mutex::default(),
             closed: watch::Sender::new(0),
+            backlog: Mutex::new(backlog),
         }
     }
 
@@ -129,6 +156,17 @@ impl Daemon {
     pub fn forget_agent(&self, id: &DispatchId) {
         self.agents_by_id.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
         self.closed.send_modify(|closed| *closed += 1);
+    }
+
+    /// Where the events of a dispatch are to be read from, and those before that which are known.
+    pub fn history(&self, dispatch: &Dispatch) -> (Start, Vec<Record>) {
+        let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        match backlog.records.remove(&dispatch.id) {
+            Some(records) => (Start::Cursor(backlog.until), records),
+            None if dispatch.created_seq > backlog.until.seq => (Start::Cursor(backlog.until), vec![]),
+            // It had finished before and goes on, or its journal was restarted: all of it again.
+            None => (Start::Seq(dispatch.created_seq), vec![]),
+        }
     }
 
     /// Whether the dispatch has actors now.

@@ -1,7 +1,7 @@
 //! Start-up, which *is* recovery, and the few things that must be in order before the tree runs.
 
 use crate::branch::{Args, Branch};
-use crate::context::{Boot, Daemon, random_key};
+use crate::context::{Backlog, Boot, Daemon, random_key};
 use crate::paths::Paths;
 use crate::settings;
 use crate::tree::ROOT;
@@ -14,6 +14,7 @@ use muleteer_shim::start::ShimProgram;
 use muleteer_store::StoreError;
 use muleteer_store::db::Projection;
 use muleteer_store::events::EventLog;
+use muleteer_store::tail::Cursor;
 use ractor::Actor;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -106,8 +107,8 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     let muleteer = std::env::current_exe().map_err(io(Path::new("/proc/self/exe")))?;
     link_program(&paths.state_dir.join("bin"), &muleteer).map_err(io(&paths.state_dir))?;
     let shim = ShimProgram::locate().map_err(io(&muleteer))?;
-    let (fleet, generation) = recover(&paths, &note)?;
-    let boot = Boot { generation, muleteer, shim, lease_ms: LEASE.as_millis() as u64, pool_limits: config.pool };
+    let (fleet, backlog) = recover(&paths, &note)?;
+    let boot = Boot { generation: fleet.generation, backlog, muleteer, shim, lease_ms: LEASE.as_millis() as u64, pool_limits: config.pool };
     let daemon = Arc::new(Daemon::new(paths, boot, fleet));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -119,11 +120,15 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
 }
 
 /// Reads every event, cuts a torn tail back, and begins a new generation.
-fn recover(paths: &Paths, note: &Note) -> Result<(Fleet, u64), StartError> {
+fn recover(paths: &Paths, note: &Note) -> Result<(Fleet, Backlog), StartError> {
     let mut fleet = Fleet::default();
     // What the projection has applied was durable: a log that ends before it has lost something.
     let applied = Projection::open(&paths.database())?.0.applied_seq();
-    let (mut log, recovery) = EventLog::open(&paths.events(), applied, |record| fleet.apply(&record))?;
+    let mut backlog = Backlog::default();
+    let (mut log, recovery) = EventLog::open(&paths.events(), applied, |record| {
+        fleet.apply(&record);
+        backlog.take(&fleet, record);
+    })?;
     let generation = fleet.generation + 1;
     let mut events = Vec::new();
     if recovery.cut_bytes > 0 {
@@ -146,7 +151,8 @@ fn recover(paths: &Paths, note: &Note) -> Result<(Fleet, u64), StartError> {
         fleet.apply(record);
     }
     tracing::info!(generation, seq = fleet.seq, cut_bytes = recovery.cut_bytes, "recovered");
-    Ok((fleet, generation))
+    backlog.until = Cursor { offset: recovery.len, seq: recovery.last_seq };
+    Ok((fleet, backlog))
 }
 
 async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), StartError> {

@@ -34,7 +34,8 @@ pub(super) fn conclude(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now
             events
         }
         ExitCause::NeverRan => {
-            let reason = format!("the shim died {MAX_START_FAILURES} times before it started the agent {}", exit.stderr_tail);
+            let reason =
+                format!("the shim died {MAX_START_FAILURES} times before it started the agent {}", exit.stderr_tail);
             close(attempt, Outcome::Failure, FinalState::Failed, reason.trim_end())
         }
         ExitCause::CannotStart => {
@@ -115,10 +116,7 @@ fn attempt_finished(attempt: u32, outcome: Outcome, reason: &str, counted: bool)
 }
 
 pub(super) fn close(attempt: u32, outcome: Outcome, state: FinalState, reason: &str) -> Vec<Event> {
-    vec![
-        attempt_finished(attempt, outcome, reason, false),
-        Event::DispatchClosing { state, reason: reason.into() },
-    ]
+    vec![attempt_finished(attempt, outcome, reason, false), Event::DispatchClosing { state, reason: reason.into() }]
 }
 
 fn stopped_state(stop: &Stop) -> (FinalState, String) {
@@ -174,10 +172,7 @@ fn restart(d: &Dispatch, attempt: u32, reason: &str, counted: bool, now: Timesta
     }
     let delay_ms = if counted { crate::restart::agent_backoff_ms(d.id.as_str(), d.restarts + 1) } else { 0 };
     let until = now.checked_add(SignedDuration::from_millis(delay_ms as i64)).unwrap_or(now);
-    vec![
-        attempt_finished(attempt, Outcome::Failure, reason, counted),
-        Event::RestartScheduled { until, delay_ms },
-    ]
+    vec![attempt_finished(attempt, Outcome::Failure, reason, counted), Event::RestartScheduled { until, delay_ms }]
 }
 
 fn describe_exit(exit: &Exit) -> String {

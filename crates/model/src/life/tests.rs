@@ -185,7 +185,10 @@ impl Told {
     }
 
     fn counted(&self) -> usize {
-        self.log.iter().filter(|event| matches!(event, Event::AttemptFinished { counted: true, .. })).count()
+        self.log
+            .iter()
+            .filter(|event| matches!(event, Event::AttemptFinished { counted: true, .. }))
+            .count()
     }
 
     fn cost(&self) -> f64 {
@@ -338,7 +341,11 @@ fn a_crash_mid_turn_is_continued_in_the_resumed_session_after_a_pause() {
     told.restarted();
     assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Superseded);
     assert_eq!(told.kind(&told.delivers().unwrap()), PromptKind::Continue);
-    assert!(told.log.iter().any(|e| matches!(e, Event::AttemptStarted { attempt: 2, resume: Some(s), .. } if s == "s1")));
+    assert!(
+        told.log
+            .iter()
+            .any(|e| matches!(e, Event::AttemptStarted { attempt: 2, resume: Some(s), .. } if s == "s1"))
+    );
 }
 
 #[test]

@@ -157,8 +157,14 @@ fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         return new.filter_map(|usage| used(&usage)).collect();
     }
     let before: f64 = counted.values().map(|usage| usage.cost_usd).sum();
-    let model = d.session_model.clone().or_else(|| d.created.model.clone()).unwrap_or_else(|| "unknown".into());
-    let new = result.cost_usd.map(|total| ModelUsage { model, cost_usd: total - before, ..ModelUsage::default() });
+    let model = d
+        .session_model
+        .clone()
+        .or_else(|| d.created.model.clone())
+        .unwrap_or_else(|| "unknown".into());
+    let new = result
+        .cost_usd
+        .map(|total| ModelUsage { model, cost_usd: total - before, ..ModelUsage::default() });
     new.iter().filter_map(used).collect()
 }
 

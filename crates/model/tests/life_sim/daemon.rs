@@ -326,7 +326,8 @@ impl Daemon {
                 if self.fleet.get(&self.id).is_none_or(|d| d.stop.is_some()) || world.fault(rng, 20) {
                     link.ended = true;
                     let permanent = self.d().stop.is_none() && rng.one_in(4);
-                    self.mailbox.push_back(Input::StartFailed { at: None, epoch, error: "no".into(), permanent });
+                    self.mailbox
+                        .push_back(Input::StartFailed { at: None, epoch, error: "no".into(), permanent });
                     return Ok(());
                 }
                 // A link that is behind must not start what the dispatch has left behind.
@@ -386,6 +387,10 @@ impl Daemon {
     pub fn has_read_all(&self, world: &World) -> bool {
         let newest = self.d().epoch;
         let Some(spool) = world.spools.get(&newest) else { return true };
-        self.d().is_finished() || self.link.as_ref().is_some_and(|link| link.cursor == spool.len() as u64 && link.commands.is_empty())
+        self.d().is_finished()
+            || self
+                .link
+                .as_ref()
+                .is_some_and(|link| link.cursor == spool.len() as u64 && link.commands.is_empty())
     }
 }

@@ -10,7 +10,7 @@ mod rng;
 mod world;
 
 use daemon::{Daemon, MAX_RESTARTS};
-use muleteer_model::dispatch::{Phase, PromptState, Stop};
+use muleteer_model::dispatch::{Phase, PromptState, Stop, Turn};
 use muleteer_model::event::{Event, Outcome, PromptKind, Record};
 use muleteer_model::life::Input;
 use rng::Rng;
@@ -90,7 +90,7 @@ impl Life {
     }
 
     fn step(&mut self) {
-        if self.words > 0 && self.rng.one_in(20) {
+        if self.words > 0 && self.rng.one_in(25) {
             self.words -= 1;
             self.speak();
         }
@@ -120,6 +120,7 @@ impl Life {
         let d = self.daemon.d();
         let by = "operator".to_string();
         match self.rng.below(8) {
+            0..3 if matches!(d.phase, Phase::Working { turn: Turn::None | Turn::Done { .. }, .. }) => self.words += 1,
             0..3 => self.daemon.mailbox.push_back(Input::Interrupt { key: format!("i{}", self.words), by }),
             3 => self.daemon.mailbox.push_back(Input::Kill { reason: "enough".into(), by }),
             _ if d.created.multi_turn => {

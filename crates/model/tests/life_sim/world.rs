@@ -288,7 +288,8 @@ impl World {
                     agent.turn = Some((key.clone(), left - 1));
                     self.progress(&key, Progress::Running);
                     let text = AgentEvent::Text { chars: 1, text: "x".into() };
-                    let call = AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input: json!({"command": "ls"}) };
+                    let call =
+                        AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input: json!({"command": "ls"}) };
                     self.say(if rng.one_in(2) { vec![text] } else { vec![text, call] });
                     return true;
                 }
@@ -334,7 +335,7 @@ impl World {
         }
         if !repeated {
             if let Some(agent) = &mut self.agent {
-                agent.turn = Some((key.into(), rng.below(4) as u32));
+                agent.turn = Some((key.into(), *rng.pick(&[0, 1, 3, 30])));
             }
             self.work(key);
         }
@@ -445,9 +446,10 @@ impl World {
             Some(shim) => {
                 shim.released
                     && shim.exit.is_none()
-                    && self.agent.as_ref().is_some_and(|agent| {
-                        agent.turn.is_none() && agent.stdin.is_empty() && !agent.closed
-                    })
+                    && self
+                        .agent
+                        .as_ref()
+                        .is_some_and(|agent| agent.turn.is_none() && agent.stdin.is_empty() && !agent.closed)
             }
             None => true,
         }

@@ -128,7 +128,10 @@ impl State {
 
     /// Reads what happened to this dispatch so far.
     fn replay(&mut self) -> Result<(), ActorProcessingErr> {
-        let mut reader = tail::Reader::follow(&self.daemon.paths.events(), tail::Start::Seq(0))?;
+        let dispatch = self.daemon.snapshot().get(&self.id).cloned().ok_or("the dispatch is not in the ledger")?;
+        let (start, known) = self.daemon.history(&dispatch);
+        known.iter().for_each(|record| self.take(record));
+        let mut reader = tail::Reader::follow(&self.daemon.paths.events(), start)?;
         while let Some(line) = reader.next_line()? {
             if line.record.entry.dispatch_id.as_ref() == Some(&self.id) {
                 self.take(&line.record);
