@@ -108,7 +108,14 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     link_program(&paths.state_dir.join("bin"), &muleteer).map_err(io(&paths.state_dir))?;
     let shim = ShimProgram::locate().map_err(io(&muleteer))?;
     let (fleet, backlog) = recover(&paths, &note)?;
-    let boot = Boot { generation: fleet.generation, backlog, muleteer, shim, lease_ms: LEASE.as_millis() as u64, pool_limits: config.pool };
+    let boot = Boot {
+        generation: fleet.generation,
+        backlog,
+        muleteer,
+        shim,
+        lease_ms: LEASE.as_millis() as u64,
+        pool_limits: config.pool,
+    };
     let daemon = Arc::new(Daemon::new(paths, boot, fleet));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

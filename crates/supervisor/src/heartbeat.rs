@@ -5,10 +5,7 @@ use crate::context::Daemon;
 use crate::launch::ShimPort;
 use crate::owned::own;
 use muleteer_model::dispatch::Phase;
-use muleteer_model::id::DispatchId;
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
-use std::future::Future;
-use std::pin::Pin;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
@@ -23,17 +20,6 @@ pub struct Heartbeat;
 
 pub struct State {
     _task: AbortOnDropHandle<()>,
-}
-
-pub fn start(
-    daemon: Arc<Daemon>,
-    _: Option<DispatchId>,
-    supervisor: ActorCell,
-) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
-    Box::pin(async move {
-        let (actor, _) = Heartbeat::spawn_linked(None, Heartbeat, daemon, supervisor).await?;
-        Ok(actor.get_cell())
-    })
 }
 
 impl Actor for Heartbeat {

@@ -11,9 +11,7 @@ use muleteer_model::fleet::Fleet;
 use muleteer_model::id::DispatchId;
 use muleteer_store::AppendError;
 use muleteer_store::events::{EventLog, RecentIds};
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr};
-use std::future::Future;
-use std::pin::Pin;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -55,17 +53,6 @@ pub struct State {
 struct Job {
     entries: Vec<Entry>,
     reply: Option<RpcReplyPort<Result<Vec<Record>, LedgerError>>>,
-}
-
-pub fn start(
-    daemon: Arc<Daemon>,
-    _: Option<DispatchId>,
-    supervisor: ActorCell,
-) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
-    Box::pin(async move {
-        let (actor, _) = Ledger::spawn_linked(None, Ledger, daemon, supervisor).await?;
-        Ok(actor.get_cell())
-    })
 }
 
 impl Actor for Ledger {

@@ -5,10 +5,7 @@ use crate::agent::life::LifeMsg;
 use crate::context::Daemon;
 use muleteer_model::admission;
 use muleteer_model::config::Pool as Limits;
-use muleteer_model::id::DispatchId;
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
-use std::future::Future;
-use std::pin::Pin;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -22,17 +19,6 @@ pub struct Pool;
 pub struct State {
     daemon: Arc<Daemon>,
     limits: Limits,
-}
-
-pub fn start(
-    daemon: Arc<Daemon>,
-    _: Option<DispatchId>,
-    supervisor: ActorCell,
-) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
-    Box::pin(async move {
-        let (actor, _) = Pool::spawn_linked(None, Pool, daemon, supervisor).await?;
-        Ok(actor.get_cell())
-    })
 }
 
 impl Actor for Pool {

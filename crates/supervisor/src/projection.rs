@@ -3,11 +3,8 @@
 
 use crate::context::Daemon;
 use crate::owned::own;
-use muleteer_model::id::DispatchId;
 use muleteer_store::db::Projection as Database;
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
-use std::future::Future;
-use std::pin::Pin;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
@@ -24,17 +21,6 @@ pub struct Projection;
 
 pub struct State {
     _task: AbortOnDropHandle<()>,
-}
-
-pub fn start(
-    daemon: Arc<Daemon>,
-    _: Option<DispatchId>,
-    supervisor: ActorCell,
-) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
-    Box::pin(async move {
-        let (actor, _) = Projection::spawn_linked(None, Projection, daemon, supervisor).await?;
-        Ok(actor.get_cell())
-    })
 }
 
 impl Actor for Projection {

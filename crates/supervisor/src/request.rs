@@ -46,8 +46,7 @@ impl Saved {
 
     fn write(&self, agent_dir: &Path) -> Result<(), WireError> {
         let bytes = serde_json::to_vec_pretty(self).map_err(|error| internal(&error.to_string()))?;
-        muleteer_store::atomic::write_atomic(&agent_dir.join(SAVED), &bytes, 0o600)
-            .map_err(|error| unwritten(&error))
+        muleteer_store::atomic::write_atomic(&agent_dir.join(SAVED), &bytes, 0o600).map_err(|error| unwritten(&error))
     }
 }
 
@@ -393,7 +392,10 @@ pub fn fault(code: &str, message: &str, hint: &str) -> WireError {
 pub fn unwritten(error: &muleteer_store::StoreError) -> WireError {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {
-        if error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::StorageFull) {
+        if error
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| error.kind() == std::io::ErrorKind::StorageFull)
+        {
             return disk_full();
         }
         cause = error.source();

@@ -14,21 +14,42 @@
 //! └─ gate                   the socket
 //! ```
 
-use crate::agent::{journal, life, link, monitor};
+use crate::agent::{journal::Journal, life::Life, link::Link, monitor::Monitor};
 use crate::context::Daemon;
-use crate::{gate, heartbeat, ledger, pool, projection, watch};
+use crate::gate::Gate;
+use crate::heartbeat::Heartbeat;
+use crate::ledger::Ledger;
+use crate::pool::Pool;
+use crate::projection::Projection;
+use crate::watch::Watch;
 use muleteer_model::dispatch::Phase;
 use muleteer_model::id::DispatchId;
 use muleteer_model::restart::{Backoff, Intensity, RestartClass, Strategy};
 use muleteer_protocol::v1::ProcessStatus;
-use ractor::{ActorCell, SpawnErr};
+use ractor::{Actor, ActorCell, SpawnErr};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub type StartFn =
-    fn(Arc<Daemon>, Option<DispatchId>, ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>>;
+pub type Starting = Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>>;
+pub type StartFn = fn(Arc<Daemon>, Option<DispatchId>, ActorCell) -> Starting;
+
+/// Starts an actor under its supervisor, without a global name: names would clash across restarts.
+fn linked<A: Actor>(actor: A, args: A::Arguments, supervisor: ActorCell) -> Starting {
+    Box::pin(async move { Ok(A::spawn_linked(None, actor, args, supervisor).await?.0.get_cell()) })
+}
+
+/// Starts one of the actors every dispatch has.
+fn of_dispatch<A>(actor: A, daemon: Arc<Daemon>, id: Option<DispatchId>, supervisor: ActorCell) -> Starting
+where
+    A: Actor<Arguments = (Arc<Daemon>, DispatchId)>,
+{
+    match id {
+        Some(id) => linked(actor, (daemon, id), supervisor),
+        None => Box::pin(async { Err(SpawnErr::StartupFailed("it needs a dispatch".into())) }),
+    }
+}
 
 /// One child of the tree.
 pub struct Node {
@@ -89,17 +110,17 @@ pub static ROOT: Node = branch(
     intensity(5, 60),
     backoff(10, 1_000),
     Start::Branch(&[
-        leaf("ledger", ledger::start),
-        leaf("projection", projection::start),
-        leaf("heartbeat", heartbeat::start),
-        leaf("watcher", watch::start),
+        leaf("ledger", |daemon, _, supervisor| linked(Ledger, daemon, supervisor)),
+        leaf("projection", |daemon, _, supervisor| linked(Projection, daemon, supervisor)),
+        leaf("heartbeat", |daemon, _, supervisor| linked(Heartbeat, daemon, supervisor)),
+        leaf("watcher", |daemon, _, supervisor| linked(Watch, daemon, supervisor)),
         branch(
             "fleet",
             Strategy::OneForAll,
             intensity(5, 60),
             backoff(10, 1_000),
             Start::Branch(&[
-                leaf("pool", pool::start),
+                leaf("pool", |daemon, _, supervisor| linked(Pool, daemon, supervisor)),
                 branch(
                     "agents",
                     Strategy::OneForOne,
@@ -109,7 +130,7 @@ pub static ROOT: Node = branch(
                 ),
             ]),
         ),
-        leaf("gate", gate::start),
+        leaf("gate", |daemon, _, supervisor| linked(Gate, daemon, supervisor)),
     ]),
 );
 
@@ -121,10 +142,10 @@ pub static AGENT: Node = branch(
     intensity(10, 60),
     backoff(20, 5_000),
     Start::Branch(&[
-        leaf("journal", journal::start),
-        leaf("monitor", monitor::start),
-        leaf("life", life::start),
-        leaf("link", link::start),
+        leaf("journal", |daemon, id, supervisor| of_dispatch(Journal, daemon, id, supervisor)),
+        leaf("monitor", |daemon, id, supervisor| of_dispatch(Monitor, daemon, id, supervisor)),
+        leaf("life", |daemon, id, supervisor| of_dispatch(Life, daemon, id, supervisor)),
+        leaf("link", |daemon, id, supervisor| of_dispatch(Link, daemon, id, supervisor)),
     ]),
 );
 

@@ -4,11 +4,9 @@ use crate::agent::journal::JournalMsg;
 use crate::context::Daemon;
 use muleteer_model::id::DispatchId;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::{HashMap, HashSet};
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Debug)]
@@ -28,17 +26,6 @@ pub struct State {
     files: HashMap<PathBuf, DispatchId>,
     folders: HashMap<PathBuf, u32>,
     changed: Arc<Mutex<HashSet<PathBuf>>>,
-}
-
-pub fn start(
-    daemon: Arc<Daemon>,
-    _: Option<DispatchId>,
-    supervisor: ActorCell,
-) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
-    Box::pin(async move {
-        let (actor, _) = Watch::spawn_linked(None, Watch, daemon, supervisor).await?;
-        Ok(actor.get_cell())
-    })
 }
 
 impl Actor for Watch {

@@ -11,9 +11,9 @@ Examples:
   muleteer demo --keep                  look around afterwards
   muleteer demo --json | tail -n 1 | jq .checks
 
-Three rehearsed agents work in a small git repository under a daemon of the demo's own; one is killed
-with -9 and resumed; the daemon is killed with -9 and the next one adopts the agents. All of it is in
-a temporary folder: nothing of yours is read or changed.
+Three rehearsed agents work in a small git repository, under a daemon of the demo's own. One is
+killed with -9 and resumed; then the daemon is, and the next one adopts the agents. All of it is in
+a temporary folder: nothing of yours is read or changed. It needs git and sh, and no network.
 Exits 0 only if all of it held; every check says what it saw.";
 
 /// See it work: three agents, one crash, one dead daemon, and nothing lost

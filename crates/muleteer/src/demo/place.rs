@@ -127,6 +127,10 @@ impl Place {
         let output = command.output().map_err(|error| {
             Failure::new("E_DEMO", format!("cannot run git: {error}")).hint("the demo needs git on PATH")
         })?;
+        if output.status.code().is_none() {
+            // Ctrl-C reaches all of the terminal's processes, and git may be the first to tell.
+            return Err(Failure::new("E_CANCELLED", "the demo was interrupted; what it had started is ended and removed"));
+        }
         if !output.status.success() {
             let why = String::from_utf8_lossy(&output.stderr);
             return Err(Failure::new("E_DEMO", format!("git {} failed: {}", words.join(" "), why.trim())));

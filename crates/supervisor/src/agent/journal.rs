@@ -13,11 +13,9 @@ use muleteer_model::id::DispatchId;
 use muleteer_model::journal::{self, Header, Status};
 use muleteer_process::fault;
 use muleteer_store::tail;
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr};
-use std::future::Future;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 
 /// A journal larger than this is no journal: it is left alone from there on, and said so.
@@ -47,18 +45,6 @@ pub struct State {
     /// The agent's lines that are events already.
     theirs: Vec<String>,
     too_large: bool,
-}
-
-pub fn start(
-    daemon: Arc<Daemon>,
-    id: Option<DispatchId>,
-    supervisor: ActorCell,
-) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
-    Box::pin(async move {
-        let id = id.ok_or_else(|| SpawnErr::StartupFailed("a journal needs a dispatch".into()))?;
-        let (actor, _) = Journal::spawn_linked(None, Journal, (daemon, id), supervisor).await?;
-        Ok(actor.get_cell())
-    })
 }
 
 impl Actor for Journal {

@@ -17,10 +17,8 @@ use muleteer_model::event::{Entry, Position, Record};
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::{self, Decided, Effect, Input};
 use muleteer_process::fault;
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr};
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::collections::HashSet;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -62,18 +60,6 @@ pub struct State {
     carried: HashSet<String>,
     tasks: JoinSet<()>,
     leaving: bool,
-}
-
-pub fn start(
-    daemon: Arc<Daemon>,
-    id: Option<DispatchId>,
-    supervisor: ActorCell,
-) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
-    Box::pin(async move {
-        let id = id.ok_or_else(|| SpawnErr::StartupFailed("a life needs a dispatch".into()))?;
-        let (actor, _) = Life::spawn_linked(None, Life, (daemon, id), supervisor).await?;
-        Ok(actor.get_cell())
-    })
 }
 
 impl Actor for Life {

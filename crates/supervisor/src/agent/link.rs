@@ -15,10 +15,8 @@ use muleteer_model::life::Input;
 use muleteer_process::fault;
 use muleteer_protocol::shim::v1::{FromShim, Idem, Outcome, ToShim};
 use muleteer_shim::spool::{Cursor, ReadError, Reader, Record, State as BatchState};
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -74,18 +72,6 @@ struct Serving {
     epoch: u32,
     commands: mpsc::Sender<Command>,
     _task: AbortOnDropHandle<()>,
-}
-
-pub fn start(
-    daemon: Arc<Daemon>,
-    id: Option<DispatchId>,
-    supervisor: ActorCell,
-) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
-    Box::pin(async move {
-        let id = id.ok_or_else(|| SpawnErr::StartupFailed("a link needs a dispatch".into()))?;
-        let (actor, _) = Link::spawn_linked(None, Link, (daemon, id), supervisor).await?;
-        Ok(actor.get_cell())
-    })
 }
 
 impl Actor for Link {

@@ -3,9 +3,7 @@
 
 use crate::context::Daemon;
 use muleteer_model::id::DispatchId;
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
-use std::future::Future;
-use std::pin::Pin;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -19,18 +17,6 @@ pub struct Monitor;
 pub struct State {
     daemon: Arc<Daemon>,
     id: DispatchId,
-}
-
-pub fn start(
-    daemon: Arc<Daemon>,
-    id: Option<DispatchId>,
-    supervisor: ActorCell,
-) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
-    Box::pin(async move {
-        let id = id.ok_or_else(|| SpawnErr::StartupFailed("a monitor needs a dispatch".into()))?;
-        let (actor, _) = Monitor::spawn_linked(None, Monitor, (daemon, id), supervisor).await?;
-        Ok(actor.get_cell())
-    })
 }
 
 impl Actor for Monitor {

@@ -8,12 +8,10 @@ mod peer;
 use crate::context::Daemon;
 use crate::owned::own;
 use muleteer_model::id::DispatchId;
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::HashMap;
-use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
 use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, watch};
@@ -40,17 +38,6 @@ pub struct State {
     daemon: Arc<Daemon>,
     _main: AbortOnDropHandle<()>,
     agents: HashMap<DispatchId, AbortOnDropHandle<()>>,
-}
-
-pub fn start(
-    daemon: Arc<Daemon>,
-    _: Option<DispatchId>,
-    supervisor: ActorCell,
-) -> Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>> {
-    Box::pin(async move {
-        let (actor, _) = Gate::spawn_linked(None, Gate, daemon, supervisor).await?;
-        Ok(actor.get_cell())
-    })
 }
 
 impl Actor for Gate {
