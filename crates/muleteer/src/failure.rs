@@ -169,8 +169,9 @@ pub fn chain(error: &dyn Error) -> String {
 }
 
 impl From<WireError> for Failure {
-    fn from(error: WireError) -> Self {
-        Self::Told(Box::new(Told { error, ..Told::default() }))
+    fn from(mut error: WireError) -> Self {
+        let snippet = error.snippet.take();
+        Self::Told(Box::new(Told { error, snippet, ..Told::default() }))
     }
 }
 

@@ -101,6 +101,9 @@ pub struct WireError {
     pub line: Option<u64>,
     #[serde(default)]
     pub column: Option<u64>,
+    /// The line at fault, as it stands in the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snippet: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -334,7 +334,8 @@ fn check_scenario(path: &str) -> Result<(), WireError> {
         Err(error) => Err(in_file(WireError {
             line: Some(error.line).filter(|line| *line > 0),
             column: Some(error.column).filter(|column| *column > 0),
-            ..fault("E_SCENARIO_INVALID", &error.to_string(), "docs/rehearsal.md describes the format")
+            snippet: error.snippet.clone(),
+            ..fault("E_SCENARIO_INVALID", &error.message, "docs/rehearsal.md describes the format")
         })),
     }
 }
@@ -376,6 +377,7 @@ fn located(error: ConfigError) -> WireError {
         code: error.code.into(),
         message: error.message,
         hint: error.hint,
+        snippet: error.snippet.map(Into::into),
         file: error.file,
         line: error.line.map(u64::from),
         column: error.column.map(u64::from),
