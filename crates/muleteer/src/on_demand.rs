@@ -102,12 +102,13 @@ fn clean(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<(OsString,
     vars.into_iter().filter(|(name, _)| name.to_str().is_some_and(keep)).collect()
 }
 
-/// This very program, also when the file it was started from has been replaced or removed.
+/// This very program; where its file was replaced since it was started, the one in its place: a daemon
+/// started from a file that has no name any more could not start agents by that name.
 pub fn own_program() -> PathBuf {
-    std::env::current_exe()
-        .ok()
-        .filter(|path| path.exists())
-        .unwrap_or_else(|| "/proc/self/exe".into())
+    let own = std::env::current_exe().unwrap_or_default();
+    let replaced = own.to_str().and_then(|path| path.strip_suffix(" (deleted)")).map(PathBuf::from);
+    let there = [Some(own), replaced].into_iter().flatten().find(|path| path.exists());
+    there.unwrap_or_else(|| "/proc/self/exe".into())
 }
 
 pub fn open_log(path: &Path) -> io::Result<File> {

@@ -322,3 +322,6 @@ async fn start_node(
 pub fn awake_ms() -> u64 {
     muleteer_process::clock::awake_ms()
 }
+
+#[cfg(test)]
+mod tests;

@@ -343,13 +343,13 @@ impl Daemon {
     /// Brings records to life in one append, as `supervisor`'s `State::read` does.
     fn read(&mut self, world: &mut World, epoch: u32, count: u64, rng: &mut Rng) -> Lives {
         let Some(link) = &mut self.link else { return Ok(()) };
-        let Some(spool) = world.spools.get(&epoch) else { return Ok(()) };
         // A link that began from an older snapshot reads some of it again.
         if rng.one_in(10) {
             link.cursor = link.cursor.saturating_sub(rng.below(6));
         } else if world.fault(rng, 40) {
             link.cursor = rng.below(link.cursor + 1);
         }
+        let Some(spool) = world.spools.get(&epoch) else { return Ok(()) };
         let from = link.cursor;
         let to = from.saturating_add(count).min(spool.len() as u64);
         link.cursor = to;
