@@ -364,15 +364,11 @@ impl Dispatch {
             }
             Event::BlockedByUs { on } => self.blocked_by_us = *on,
             Event::InterruptRequested { key, .. } => self.interrupt = Some(key.clone()),
-            Event::KillRequested { reason, .. } => {
-                if !self.is_finished() {
-                    self.stop = Some(Stop::Kill { reason: reason.clone() });
-                }
+            Event::KillRequested { reason, .. } if !self.is_finished() => {
+                self.stop = Some(Stop::Kill { reason: reason.clone() });
             }
-            Event::LimitReached { limit, detail } => {
-                if self.stop.is_none() {
-                    self.stop = Some(Stop::Limit { limit: *limit, detail: detail.clone() });
-                }
+            Event::LimitReached { limit, detail } if self.stop.is_none() => {
+                self.stop = Some(Stop::Limit { limit: *limit, detail: detail.clone() });
             }
             Event::StartFailed { epoch, error, permanent } => {
                 if let Phase::Starting { attempt, .. } = self.phase {

@@ -58,32 +58,93 @@ pub struct Position {
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     // The daemon itself.
-    DaemonStarted { pid: u32, generation: u64, version: String, boot_id: String },
-    DaemonStopping { agents: String, alive: u32, lease_s: u64 },
+    DaemonStarted {
+        pid: u32,
+        generation: u64,
+        version: String,
+        boot_id: String,
+    },
+    DaemonStopping {
+        agents: String,
+        alive: u32,
+        lease_s: u64,
+    },
     /// A torn tail was cut back at start-up.
-    LogRecovered { cut_bytes: u64 },
-    ActorRestarted { actor: String, reason: String, restarts_in_window: u32, delay_ms: u64 },
+    LogRecovered {
+        cut_bytes: u64,
+    },
+    ActorRestarted {
+        actor: String,
+        reason: String,
+        restarts_in_window: u32,
+        delay_ms: u64,
+    },
     /// Restarts exceeded the intensity: the parent was asked to restart its branch.
-    ActorEscalated { actor: String, reason: String },
+    ActorEscalated {
+        actor: String,
+        reason: String,
+    },
     /// Something went wrong that no other event names.
-    Fault { what: String, message: String },
+    Fault {
+        what: String,
+        message: String,
+    },
 
     // The life of a dispatch, in the usual order.
     DispatchCreated(Box<Created>),
-    PromptQueued { key: String, kind: PromptKind, by: String },
-    WorktreeCreated { path: String, base: String },
-    AttemptStarted { attempt: u32, epoch: u32, resume: Option<String> },
-    AgentSpawned { pid: u32, shim_pid: u32, containment: String },
+    PromptQueued {
+        key: String,
+        kind: PromptKind,
+        by: String,
+    },
+    WorktreeCreated {
+        path: String,
+        base: String,
+    },
+    AttemptStarted {
+        attempt: u32,
+        epoch: u32,
+        resume: Option<String>,
+    },
+    AgentSpawned {
+        pid: u32,
+        shim_pid: u32,
+        containment: String,
+    },
     /// A living shim was found and taken over by this daemon.
-    AgentAdopted { shim_pid: u32, epoch: u32 },
-    StartFailed { epoch: u32, error: String, permanent: bool },
-    SessionStarted { session_id: String, model: Option<String> },
+    AgentAdopted {
+        shim_pid: u32,
+        epoch: u32,
+    },
+    StartFailed {
+        epoch: u32,
+        error: String,
+        permanent: bool,
+    },
+    SessionStarted {
+        session_id: String,
+        model: Option<String>,
+    },
     /// Written before the shim receives the prompt.
-    PromptSent { key: String },
-    TurnStarted { turn: u32, key: String },
-    ToolCalled { call_id: String, tool: String, target: String },
-    ToolFailed { call_id: String, text: String },
-    AgentSaid { text: String },
+    PromptSent {
+        key: String,
+    },
+    TurnStarted {
+        turn: u32,
+        key: String,
+    },
+    ToolCalled {
+        call_id: String,
+        tool: String,
+        target: String,
+    },
+    ToolFailed {
+        call_id: String,
+        text: String,
+    },
+    AgentSaid {
+        text: String,
+    },
     UsageRecorded {
         model: String,
         input: u64,
@@ -94,28 +155,87 @@ pub enum Event {
         /// Counted against what this OS process had reported before.
         cumulative: bool,
     },
-    TurnFinished { turn: u32, ok: bool, error: Option<TurnError>, status: Option<u16>, text: String },
-    ResultReceived { result: AgentResult },
-    ResultInvalid { faults: Vec<String>, repair: bool },
-    JournalEntry { text: String },
-    ApiRetried { attempt: u32, max: u32, status: Option<u16>, delay_s: f64 },
-    Compacted { before: u64, after: u64 },
+    TurnFinished {
+        turn: u32,
+        ok: bool,
+        error: Option<TurnError>,
+        status: Option<u16>,
+        text: String,
+    },
+    ResultReceived {
+        result: AgentResult,
+    },
+    ResultInvalid {
+        faults: Vec<String>,
+        repair: bool,
+    },
+    JournalEntry {
+        text: String,
+    },
+    ApiRetried {
+        attempt: u32,
+        max: u32,
+        status: Option<u16>,
+        delay_s: f64,
+    },
+    Compacted {
+        before: u64,
+        after: u64,
+    },
     /// A checkpoint in output that holds nothing worth an event, so that the spool can be let go.
     OutputRead {},
     /// We stopped reading (spool cap or full disk): silence is ours, not the agent's.
-    BlockedByUs { on: bool },
-    InterruptRequested { key: String, by: String },
-    KillRequested { reason: String, by: String },
-    LimitReached { limit: Limit, detail: String },
-    AgentExited { epoch: u32, code: Option<i32>, signal: Option<i32>, cause: ExitCause, stderr_tail: String },
+    BlockedByUs {
+        on: bool,
+    },
+    InterruptRequested {
+        key: String,
+        by: String,
+    },
+    KillRequested {
+        reason: String,
+        by: String,
+    },
+    LimitReached {
+        limit: Limit,
+        detail: String,
+    },
+    AgentExited {
+        epoch: u32,
+        code: Option<i32>,
+        signal: Option<i32>,
+        cause: ExitCause,
+        stderr_tail: String,
+    },
     /// What a dead shim left was looked for and ended.
-    SweepFinished { killed: u32, clean: bool },
-    AttemptFinished { attempt: u32, outcome: Outcome, reason: String, counted: bool },
-    RestartScheduled { until: Timestamp, delay_ms: u64 },
+    SweepFinished {
+        killed: u32,
+        clean: bool,
+    },
+    AttemptFinished {
+        attempt: u32,
+        outcome: Outcome,
+        reason: String,
+        counted: bool,
+    },
+    RestartScheduled {
+        until: Timestamp,
+        delay_ms: u64,
+    },
     /// The final state is decided; what is left is to bring the work home.
-    DispatchClosing { state: FinalState, reason: String },
-    WorkFetched { branch: String, commit: Option<String> },
-    DispatchFinished { state: FinalState, reason: String, result: Option<AgentResult> },
+    DispatchClosing {
+        state: FinalState,
+        reason: String,
+    },
+    WorkFetched {
+        branch: String,
+        commit: Option<String>,
+    },
+    DispatchFinished {
+        state: FinalState,
+        reason: String,
+        result: Option<AgentResult>,
+    },
 
     /// Written by a newer version.
     #[serde(other)]
@@ -153,6 +273,9 @@ pub struct Created {
     pub resumable: bool,
     /// A validated result is asked of the agent.
     pub wants_result: bool,
+    /// After a crash a person is asked instead of the session being resumed.
+    #[serde(default)]
+    pub ask_on_crash: bool,
     #[serde(default)]
     pub trace: Option<String>,
     /// Of the request, so that the same id with other content is told apart.

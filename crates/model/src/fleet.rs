@@ -1,7 +1,7 @@
 //! All dispatches, folded from the events: what `status` shows and what recovery starts from.
 
 use crate::dispatch::Dispatch;
-use crate::event::{Event, Record};
+use crate::event::{Created, Event, Record};
 use crate::id::DispatchId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,14 +33,7 @@ impl Fleet {
         self.seq = record.seq;
         match (&record.entry.event, &record.entry.dispatch_id) {
             (Event::DaemonStarted { generation, .. }, _) => self.generation = *generation,
-            (Event::DispatchCreated(created), Some(id)) => {
-                if !self.dispatches.contains_key(id) {
-                    let mut dispatch = Dispatch::new(id.clone(), (**created).clone(), record.ts);
-                    dispatch.created_seq = record.seq;
-                    self.dispatches.insert(id.clone(), Arc::new(dispatch));
-                    self.order.push(id.clone());
-                }
-            }
+            (Event::DispatchCreated(created), Some(id)) => self.create(id, created, record),
             (_, Some(id)) => {
                 if let Some(dispatch) = self.dispatches.get_mut(id) {
                     Arc::make_mut(dispatch).apply(record);
@@ -48,6 +41,17 @@ impl Fleet {
             }
             _ => {}
         }
+    }
+
+    /// The first creation counts: an id is never given to another dispatch.
+    fn create(&mut self, id: &DispatchId, created: &Created, record: &Record) {
+        if self.dispatches.contains_key(id) {
+            return;
+        }
+        let mut dispatch = Dispatch::new(id.clone(), created.clone(), record.ts);
+        dispatch.created_seq = record.seq;
+        self.dispatches.insert(id.clone(), Arc::new(dispatch));
+        self.order.push(id.clone());
     }
 
     pub fn get(&self, id: &DispatchId) -> Option<&Arc<Dispatch>> {

@@ -50,8 +50,7 @@ impl TryFrom<String> for DispatchId {
     type Error = BadId;
     /// Ids become file names: nothing but letters and digits is accepted.
     fn try_from(text: String) -> Result<Self, BadId> {
-        let ok = (4..=32).contains(&text.len())
-            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        let ok = (4..=32).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
         if ok { Ok(Self(text)) } else { Err(BadId(text)) }
     }
 }

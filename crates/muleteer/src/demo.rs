@@ -64,6 +64,10 @@ async fn perform(out: Output, place: &mut Place, keep: bool) -> Result<Exit, Fai
     if let Err(Failure::OutputClosed) = played {
         return Err(Failure::OutputClosed);
     }
+    if played.is_err() && place.daemon.is_some() {
+        // So that what is then left alive is what should not be.
+        drop(place.stop_daemon().await);
+    }
     let mut checks = vec![Check::went_to_the_end(&played)];
     checks.extend(checks::all(place, &log).await);
     let held = checks.iter().all(|check| check.held);

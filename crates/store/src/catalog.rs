@@ -192,6 +192,7 @@ fn created() -> Created {
         resumable: true,
         wants_result: true,
         trace: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
+        ask_on_crash: false,
         fingerprint: "5d41402a".into(),
     }
 }

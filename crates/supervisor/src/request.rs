@@ -178,6 +178,7 @@ pub async fn prepare(
         resumable: capabilities.resumable,
         wants_result,
         trace,
+        ask_on_crash: category.on_crash == config::OnCrash::Ask,
         fingerprint: fingerprint(spawn),
     };
     let saved = Saved {

@@ -166,6 +166,10 @@ fn conclude_by_result(d: &Dispatch, attempt: u32) -> Vec<Event> {
 }
 
 fn restart(d: &Dispatch, attempt: u32, reason: &str, counted: bool, now: Timestamp) -> Vec<Event> {
+    if counted && d.created.ask_on_crash {
+        let reason = format!("{reason}; `muleteer send {} …` goes on in its session", d.id);
+        return close(attempt, Outcome::Failure, FinalState::Blocked, &reason);
+    }
     if counted && d.restarts >= d.created.limits.max_restarts {
         let reason = format!("{reason} (after {} restarts)", d.restarts);
         return close(attempt, Outcome::Failure, FinalState::Failed, &reason);

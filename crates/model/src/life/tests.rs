@@ -47,6 +47,7 @@ impl Told {
             resumable,
             wants_result: multi_turn,
             trace: None,
+            ask_on_crash: false,
             fingerprint: text("x"),
         };
         let id = DispatchId::try_from("abcd2345".to_string()).unwrap();
@@ -386,6 +387,19 @@ fn a_taken_prompt_is_never_sent_again() {
         told.receipt(&key);
         assert_eq!(told.delivers(), None);
     }
+}
+
+#[test]
+fn where_a_person_is_to_be_asked_a_crash_blocks_and_a_word_goes_on_in_the_session() {
+    let mut told = Told::busy();
+    told.d.created.ask_on_crash = true;
+    told.exit(1);
+    assert_eq!(told.d.state(), "blocked");
+    assert!(told.d.reason.as_deref().is_some_and(|reason| reason.contains("muleteer send")), "{:?}", told.d.reason);
+    assert!(told.feed(Input::Send { key: "p2".into(), by: "operator".into() }));
+    told.feed(Input::Admitted);
+    assert!(matches!(told.log.iter().rev().find(|event| matches!(event, Event::AttemptStarted { .. })),
+        Some(Event::AttemptStarted { resume: Some(session), .. }) if session == "s1"));
 }
 
 #[test]

@@ -69,6 +69,7 @@ impl Daemon {
             resumable: multi,
             wants_result: multi,
             trace: None,
+            ask_on_crash: false,
             fingerprint: text("f"),
         };
         let mut daemon = Self {
@@ -141,7 +142,11 @@ impl Daemon {
     /// An actor of the subtree fails: what it had in hand is lost, its siblings' is not.
     pub fn lose_link(&mut self) {
         // Its last words are read before its successor is given anything to do.
-        if self.mailbox.iter().any(|input| matches!(input, Input::StartFailed { .. })) {
+        if self
+            .mailbox
+            .iter()
+            .any(|input| matches!(input, Input::StartFailed { .. } | Input::ShimLost { .. }))
+        {
             return;
         }
         self.link = None;
@@ -154,8 +159,8 @@ impl Daemon {
         match rng.below(3) {
             0 => {
                 if let Some(input) = self.mailbox.pop_front() {
-                    // A start that failed is told once, before anybody tries again.
-                    if !matches!(input, Input::StartFailed { .. }) && rng.one_in(6) {
+                    // How an epoch ended is told once, before anybody tries again.
+                    if !matches!(input, Input::StartFailed { .. } | Input::ShimLost { .. }) && rng.one_in(6) {
                         self.mailbox.push_back(input.clone());
                     }
                     let decided = life::decide(self.d(), input);

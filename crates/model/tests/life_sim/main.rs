@@ -82,7 +82,9 @@ impl Life {
             }
             self.step();
             self.check_always();
-            if step > UNREST && self.is_at_rest() {
+            // Nobody will speak any more, and what has ended cannot be troubled.
+            let over = step > UNREST || (self.words == 0 && self.daemon.d().is_finished());
+            if over && self.is_at_rest() {
                 return self.check_at_rest();
             }
         }
@@ -186,12 +188,15 @@ impl Life {
         }
         let folded = self.daemon.replayed(&mut self.rng);
         assert_eq!(**folded.get(&self.daemon.id).unwrap(), *d, "a replay folds to another state");
-        let written: Vec<_> = self.daemon.ledger.iter().map(|record| serde_json::to_string(record).unwrap()).collect();
-        let mut fleet = muleteer_model::fleet::Fleet::default();
-        for line in &written {
-            fleet.apply(&serde_json::from_str(line).unwrap());
+        if self.rng.one_in(8) {
+            let written: Vec<_> =
+                self.daemon.ledger.iter().map(|record| serde_json::to_string(record).unwrap()).collect();
+            let mut fleet = muleteer_model::fleet::Fleet::default();
+            for line in &written {
+                fleet.apply(&serde_json::from_str(line).unwrap());
+            }
+            assert_eq!(**fleet.get(&self.daemon.id).unwrap(), *d, "what was written reads as another state");
         }
-        assert_eq!(**fleet.get(&self.daemon.id).unwrap(), *d, "what was written reads as another state");
         assert!(!matches!(d.phase, Phase::Gone { .. }));
     }
 }

@@ -129,11 +129,17 @@ impl Place {
         })?;
         if output.status.code().is_none() {
             // Ctrl-C reaches all of the terminal's processes, and git may be the first to tell.
-            return Err(Failure::new("E_CANCELLED", "the demo was interrupted; what it had started is ended and removed"));
+            return Err(Failure::new(
+                "E_CANCELLED",
+                "the demo was interrupted; what it had started is ended and removed",
+            ));
         }
         if !output.status.success() {
             let why = String::from_utf8_lossy(&output.stderr);
-            return Err(Failure::new("E_DEMO", format!("git {} failed: {}", words.join(" "), why.trim())));
+            return Err(Failure::new(
+                "E_DEMO",
+                format!("git {} failed: {}", words.join(" "), why.lines().next().unwrap_or_default()),
+            ));
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
