@@ -269,6 +269,23 @@ fn a_panic_of_the_pool_is_invisible_to_fifty_agents() {
 }
 
 #[test]
+fn a_ledger_that_panics_five_times_loses_nothing_and_repeats_nothing() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    // As often as the root bears it in a minute.
+    let daemon = world.daemon_with(&[("MULETEER_FAULT", "ledger.before_write:3=panic*5")]);
+    let id = world.spawn(&repo, "echo run >> effects", &["--wait"]).ok();
+    assert!(daemon.is_alive());
+    assert_eq!(world.dispatch(&id)["state"], "success");
+    assert_eq!(repo.effects("effects"), ["run"]);
+    let is_restart = |event: &Value| event["event"] == "actor_restarted" && event["actor"] == "ledger";
+    wait_until("five restarts on record", PATIENCE, || {
+        (world.events().iter().filter(|event| is_restart(event)).count() == 5).then_some(())
+    });
+    world.finish(Some(daemon));
+}
+
+#[test]
 fn a_torn_last_event_is_cut_and_a_bad_line_before_it_is_named() {
     let world = World::new();
     let repo = world.repo("repo");

@@ -74,7 +74,7 @@ impl Context {
     ///
     /// The request must be one that may be repeated: it carries an id or key of ours, or changes
     /// nothing by being done twice. `wait` is asked for as long as daemons come back; the others
-    /// [`RESENDS`] times.
+    /// `RESENDS` times.
     ///
     /// # Errors
     /// The daemon's own, or why it cannot be reached.

@@ -1,7 +1,8 @@
 //! Named points at which a test may end the process, compiled in only with `fault-points`.
 //!
-//! `MULETEER_FAULT=<name>[:<nth>][=kill|panic|stop]`: at the nth (default first) passing of the
-//! point the process is sent SIGKILL, panics, or is sent SIGSTOP. Every name stands in [`POINTS`], so
+//! `MULETEER_FAULT=<name>[:<nth>][=kill|panic|stop][*<times>]`: at the nth (default first) passing of
+//! the point, and at the following ones as often as is said, the process is sent SIGKILL, panics, or
+//! is sent SIGSTOP. Every name stands in [`POINTS`], so
 //! `cargo xtask crash` can try each. With `MULETEER_FAULT_ONCE=<file>` only the first process that can
 //! create the file is hit, so that the successor of a killed shim is not killed in turn.
 
@@ -50,6 +51,7 @@ mod armed {
         name: String,
         nth: u64,
         what: String,
+        times: u64,
         passed: AtomicU64,
     }
 
@@ -59,11 +61,13 @@ mod armed {
             .get_or_init(|| {
                 let spec = std::env::var("MULETEER_FAULT").ok()?;
                 let (point, what) = spec.split_once('=').unwrap_or((&spec, "kill"));
+                let (what, times) = what.split_once('*').unwrap_or((what, "1"));
                 let (name, nth) = point.split_once(':').unwrap_or((point, "1"));
                 Some(Fault {
                     name: name.into(),
                     nth: nth.parse().unwrap_or(1),
                     what: what.into(),
+                    times: times.parse().unwrap_or(1),
                     passed: AtomicU64::new(0),
                 })
             })
@@ -73,7 +77,8 @@ mod armed {
     pub(super) fn pass(name: &str) {
         debug_assert!(super::POINTS.contains(&name), "fault point {name} is not listed");
         let Some(fault) = fault().filter(|fault| fault.name == name) else { return };
-        if fault.passed.fetch_add(1, Ordering::SeqCst) + 1 != fault.nth {
+        let passing = fault.passed.fetch_add(1, Ordering::SeqCst) + 1;
+        if !(fault.nth..fault.nth + fault.times).contains(&passing) {
             return;
         }
         if let Some(once) = std::env::var_os("MULETEER_FAULT_ONCE")

@@ -3,7 +3,7 @@
 
 use crate::context::Daemon;
 use crate::launch::ShimPort;
-use crate::owned::own;
+use crate::owned::{own, survive};
 use muleteer_model::dispatch::Phase;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
@@ -14,7 +14,10 @@ use tokio_util::task::AbortOnDropHandle;
 const PERIOD: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
-pub enum HeartbeatMsg {}
+pub enum HeartbeatMsg {
+    /// The task that beats has died.
+    Failed(String),
+}
 
 pub struct Heartbeat;
 
@@ -27,14 +30,31 @@ impl Actor for Heartbeat {
     type State = State;
     type Arguments = Arc<Daemon>;
 
-    async fn pre_start(&self, _: ActorRef<HeartbeatMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<HeartbeatMsg>,
+        daemon: Arc<Daemon>,
+    ) -> Result<State, ActorProcessingErr> {
         let task = own(async move {
             loop {
-                renew(&daemon, daemon.lease_ms).await;
+                if let Err(error) = survive(renew(&daemon, daemon.lease_ms)).await {
+                    let _ = myself.cast(HeartbeatMsg::Failed(error));
+                }
                 tokio::time::sleep(PERIOD.min(Duration::from_millis(daemon.lease_ms / 4))).await;
             }
         });
         Ok(State { _task: task })
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<HeartbeatMsg>,
+        message: HeartbeatMsg,
+        _: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            HeartbeatMsg::Failed(error) => Err(error.into()),
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Tasks with an owner: dropping the handle ends the task. The one place that may spawn.
 
+use futures_util::FutureExt;
+use std::any::Any;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Runs `future` for as long as the handle lives.
@@ -12,4 +15,23 @@ where
     F::Output: Send + 'static,
 {
     AbortOnDropHandle::new(tokio::task::spawn(future))
+}
+
+/// The outcome of `future`, or what it panicked with: whoever waits for a task's word must hear of its
+/// death too, or it waits for ever.
+///
+/// What the future shares with others must bear being left half done, as it must for a kill.
+pub async fn survive<T>(future: impl Future<Output = T>) -> Result<T, String> {
+    AssertUnwindSafe(future)
+        .catch_unwind()
+        .await
+        .map_err(|panic| format!("panicked: {}", words(panic.as_ref())))
+}
+
+fn words(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without words")
 }

@@ -2,7 +2,7 @@
 //! fail and restart without anybody waiting for it.
 
 use crate::context::Daemon;
-use crate::owned::own;
+use crate::owned::{own, survive};
 use muleteer_store::db::Projection as Database;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Actor for Projection {
         daemon: Arc<Daemon>,
     ) -> Result<State, ActorProcessingErr> {
         let task = own(async move {
-            if let Err(error) = keep_up(daemon).await {
+            if let Err(error) = survive(keep_up(daemon)).await.and_then(|outcome| outcome) {
                 let _ = myself.cast(ProjectionMsg::Failed(error));
             }
         });

@@ -378,7 +378,7 @@ fn located(error: ConfigError) -> WireError {
         code: error.code.into(),
         message: error.message,
         hint: error.hint,
-        snippet: error.snippet.map(Into::into),
+        snippet: error.snippet,
         file: error.file,
         line: error.line.map(u64::from),
         column: error.column.map(u64::from),

@@ -17,7 +17,7 @@ use rng::Rng;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use world::{Flavour, World};
 
-const SEEDS: u64 = 4_000;
+const SEEDS: u64 = 3_000;
 /// Steps in which things may go wrong, and in which they then must come to rest.
 const UNREST: u64 = 250;
 const REST: u64 = 4_000;

@@ -9,6 +9,7 @@ use crate::branch::BranchMsg;
 use crate::context::{AgentSlots, Daemon};
 use crate::launch;
 use crate::ledger::{append, entry};
+use crate::owned::survive;
 use crate::pool::PoolMsg;
 use jiff::Timestamp;
 use muleteer_backends::Backend;
@@ -279,7 +280,8 @@ impl State {
             Effect::FetchWork => {
                 let (daemon, dispatch, myself) = (self.daemon.clone(), self.dispatch.clone(), myself.clone());
                 self.tasks.spawn(async move {
-                    let message = match launch::fetch_work(&daemon, &dispatch).await {
+                    let fetched = survive(launch::fetch_work(&daemon, &dispatch)).await.and_then(|outcome| outcome);
+                    let message = match fetched {
                         Ok((branch, commit)) => LifeMsg::Input(Input::WorkFetched { branch, commit }),
                         Err(error) => LifeMsg::Failed(error),
                     };

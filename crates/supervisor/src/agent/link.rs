@@ -7,7 +7,7 @@ use super::drain::Drain;
 use super::life::LifeMsg;
 use crate::context::{AgentSlots, Daemon};
 use crate::launch::{self, ShimPort, Standing};
-use crate::owned::own;
+use crate::owned::{own, survive};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::{Event, Position};
 use muleteer_model::id::DispatchId;
@@ -104,7 +104,7 @@ impl Actor for Link {
                 let (commands, inbox) = mpsc::channel(COMMANDS);
                 let session = Session::new(&state.daemon, &state.id, epoch, resume);
                 let task = own(async move {
-                    let outcome = session.serve(inbox).await;
+                    let outcome = survive(session.serve(inbox)).await.and_then(|outcome| outcome);
                     let _ = myself.cast(LinkMsg::Ended(epoch, outcome));
                 });
                 state.serving = Some(Serving { epoch, commands, _task: task });

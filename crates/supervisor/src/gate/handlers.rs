@@ -147,6 +147,8 @@ async fn create(daemon: &Arc<Daemon>, spawn: &Spawn, asker: &Asker, trace: Optio
                 "choose another id",
             ));
         }
+        // Whoever made it may have died before it brought it up.
+        bring_up(daemon, &known.id).await;
         return Ok(Reply::Spawned { dispatch_id: spawn.id.clone() });
     }
     let entries = prepare(daemon, spawn, asker, Some(trace.unwrap_or_else(new_trace))).await?;
@@ -175,6 +177,9 @@ fn new_trace() -> String {
 
 /// Sees to it that the dispatch's subtree runs. If it cannot be now, the next start will.
 async fn bring_up(daemon: &Daemon, id: &DispatchId) {
+    if daemon.snapshot().get(id).is_none_or(|dispatch| dispatch.is_finished()) {
+        return;
+    }
     daemon.gate.cast(super::GateMsg::OpenAgent(id.clone()));
     if let Some(agents) = daemon.agents.get() {
         let _ = agents.call(|reply| BranchMsg::Add(id.clone(), reply), Some(LIFE_PATIENCE)).await;

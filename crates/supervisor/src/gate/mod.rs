@@ -6,7 +6,8 @@ mod handlers;
 mod peer;
 
 use crate::context::Daemon;
-use crate::owned::own;
+use crate::owned::{own, survive};
+use muleteer_model::event::Event;
 use muleteer_model::id::DispatchId;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::HashMap;
@@ -99,7 +100,7 @@ fn serve(
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
     let (daemon, gate) = (daemon.clone(), gate.clone());
     let name = path.display().to_string();
-    let task = own(async move {
+    let listening = async move {
         let places = Arc::new(Semaphore::new(limit));
         let mut connections = JoinSet::new();
         loop {
@@ -110,7 +111,10 @@ fn serve(
                     connections.spawn(async move {
                         let _place = place;
                         let _present = Present::new(&daemon.connections);
-                        connection::serve(daemon, stream, agent).await;
+                        if let Err(message) = survive(connection::serve(daemon.clone(), stream, agent)).await {
+                            // The client sees its connection end, and asks again.
+                            daemon.note(Event::Fault { what: "a connection".into(), message });
+                        }
                     });
                 }
                 // Out of descriptors, say: that passes, and must not become a restart storm.
@@ -120,10 +124,11 @@ fn serve(
                 }
             }
             while connections.try_join_next().is_some() {}
-            if gate.get_status() == ractor::ActorStatus::Stopped {
-                return;
-            }
         }
+    };
+    let task = own(async move {
+        let ended = survive(listening).await.err().unwrap_or_else(|| "a listener ended".into());
+        let _ = gate.cast(GateMsg::ListenerEnded(ended));
     });
     Ok(task)
 }
