@@ -204,18 +204,23 @@ impl Ring {
             .push_back(Entry { id: random_key(), dispatch_id: None, at: None, more: false, event });
     }
 
-    /// Takes all that is waiting; when some was dropped, the first entry says how many.
-    pub fn take(&self) -> Vec<Entry> {
+    /// All that is waiting. It stays until [`Ring::written`]: the ledger itself may die on the way.
+    pub fn waiting(&self) -> Vec<Entry> {
         let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut entries = Vec::with_capacity(ring.0.len());
         let dropped = std::mem::take(&mut ring.1);
         if dropped > 0 {
-            let event =
-                Event::Fault { what: "restart ring".into(), message: format!("{dropped} restart events were dropped") };
-            entries.push(Entry { id: random_key(), dispatch_id: None, at: None, more: false, event });
+            let message = format!("{dropped} restart events were dropped");
+            let event = Event::Fault { what: "restart ring".into(), message };
+            ring.0
+                .push_front(Entry { id: random_key(), dispatch_id: None, at: None, more: false, event });
         }
-        entries.extend(ring.0.drain(..));
-        entries
+        ring.0.iter().cloned().collect()
+    }
+
+    /// These are durable.
+    pub fn written(&self, entries: &[Entry]) {
+        let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ring.0.retain(|waiting| !entries.iter().any(|entry| entry.id == waiting.id));
     }
 }
 

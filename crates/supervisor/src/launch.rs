@@ -37,6 +37,8 @@ pub enum Standing {
     Dead { lock: LockGuard },
     /// Nothing was started, and it could not be.
     CannotStart { error: String, permanent: bool },
+    /// What an earlier attempt left could not be ended, so nothing may be started beside it.
+    Unswept { killed: u32 },
 }
 
 /// Finds the shim of `epoch`, or starts it when it is certain that it never was.
@@ -67,6 +69,12 @@ pub async fn stand(
             },
             Liveness::Dead(lock) if was_tried(&dir, epoch)? => return Ok(Standing::Dead { lock }),
             Liveness::Dead(lock) => {
+                if epoch > 1 {
+                    let swept = sweep(daemon, &dispatch.id).await?;
+                    if !swept.clean {
+                        return Ok(Standing::Unswept { killed: swept.killed });
+                    }
+                }
                 if let Err(error) = begin(daemon, dispatch, epoch, resume, &lock).await {
                     return Ok(Standing::CannotStart { error: error.message, permanent: error.permanent });
                 }

@@ -116,7 +116,8 @@ impl Writer {
                 size += job.entries.len();
                 group.push(job);
             }
-            let mut entries = self.daemon.restarts.take();
+            let mut entries = self.daemon.restarts.waiting();
+            entries.retain(|entry| ids.seq_of(&entry.id).is_none());
             let noted = entries.len();
             let mut shares = Vec::with_capacity(group.len());
             for job in &mut group {
@@ -131,6 +132,7 @@ impl Writer {
             let outcome = if entries.is_empty() { Ok(vec![]) } else { log.append(&entries, Timestamp::now()) };
             match outcome {
                 Ok(records) => {
+                    self.daemon.restarts.written(&entries[..noted]);
                     for record in &records {
                         fleet.apply(record);
                         ids.insert(&record.entry.id, record.seq);

@@ -99,6 +99,8 @@ impl Actor for Life {
         while state.tasks.try_join_next().is_some() {}
         match message {
             LifeMsg::Boot | LifeMsg::Wake => {
+                // It may have come early, or the clock may have been set back: then it is armed again.
+                state.carried.retain(|key| !key.starts_with("WakeAt"));
                 // The gate appends prompts by itself.
                 state.refresh()?;
                 state.settle().await?;
@@ -163,21 +165,19 @@ impl State {
         let mut entries = Vec::new();
         let mut last = None;
         for step in steps {
-            let inputs = match step.input {
-                StepInput::Agent(events) => {
-                    events.into_iter().map(|event| Input::Agent { at: step.at, event }).collect()
-                }
-                StepInput::Shim(input) => vec![*input],
+            let at = step.at;
+            last = Some(at);
+            let input = match step.input {
+                StepInput::Agent(events) if events.is_empty() => continue,
+                StepInput::Agent(events) => Input::Line { at, events },
+                StepInput::Shim(input) => *input,
             };
-            last = Some(step.at);
-            for input in inputs {
-                let decided = life::decide(&scratch, input);
-                self.stage(decided, &mut scratch, &mut entries);
-                let follow_up = life::advance(&scratch, Timestamp::now()).into_iter().map(|event| (None, event));
-                // A process that is gone concludes only when its whole output has been read.
-                if !matches!(scratch.phase, Phase::Gone { .. }) {
-                    self.stage(follow_up.collect(), &mut scratch, &mut entries);
-                }
+            let decided = life::decide(&scratch, input);
+            self.stage(decided, &mut scratch, &mut entries);
+            let follow_up = life::advance(&scratch, Timestamp::now()).into_iter().map(|event| (None, event));
+            // A process that is gone concludes only when its whole output has been read.
+            if !matches!(scratch.phase, Phase::Gone { .. }) {
+                self.stage(follow_up.collect(), &mut scratch, &mut entries);
             }
         }
         if let (true, Some(at)) = (entries.is_empty(), last)
@@ -228,6 +228,10 @@ impl State {
     }
 
     async fn carry_out(&mut self, myself: &ActorRef<LifeMsg>) -> Result<(), ActorProcessingErr> {
+        if self.dispatch.phase == Phase::Queued {
+            // What was done for an earlier life of it may have to be done again.
+            self.carried.clear();
+        }
         for effect in life::effects(&self.dispatch) {
             if matches!(effect, Effect::Admit) {
                 self.daemon.pool.cast(PoolMsg::Look);

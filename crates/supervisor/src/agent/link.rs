@@ -182,6 +182,10 @@ impl Session {
                     self.tell(Input::ShimLost { epoch, spawned, killed: report.killed, clean: report.clean });
                     return Ok(());
                 }
+                Standing::Unswept { killed } => {
+                    self.tell(Input::ShimLost { epoch: self.epoch, spawned: false, killed, clean: false });
+                    return Ok(());
+                }
                 Standing::CannotStart { error, permanent } => {
                     self.tell(Input::StartFailed { at: None, epoch: self.epoch, error, permanent });
                     return Ok(());

@@ -159,6 +159,6 @@ async fn beyond_its_intensity_a_branch_fails_itself_and_every_restart_is_an_even
     }
     tell("e1", Die::Panic);
     let _ = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("the branch gives up");
-    let noted: Vec<_> = daemon.restarts.take().into_iter().map(|entry| entry.event.name()).collect();
+    let noted: Vec<_> = daemon.restarts.waiting().into_iter().map(|entry| entry.event.name()).collect();
     assert_eq!(noted, ["actor_restarted", "actor_restarted", "actor_escalated"]);
 }
