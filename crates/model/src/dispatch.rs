@@ -371,7 +371,7 @@ impl Dispatch {
                 self.stop = Some(Stop::Limit { limit: *limit, detail: detail.clone() });
             }
             Event::StartFailed { epoch, error, permanent } => {
-                if let Phase::Starting { attempt, .. } = self.phase {
+                if let Phase::Starting { attempt, .. } | Phase::Working { attempt, .. } = self.phase {
                     self.start_failures += u32::from(!permanent);
                     let cause = if *permanent { ExitCause::CannotStart } else { ExitCause::NeverRan };
                     let exit = Exit { code: None, signal: None, cause, stderr_tail: error.clone() };

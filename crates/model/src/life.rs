@@ -162,8 +162,9 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             }
             _ => vec![],
         },
+        // An exec that failed is told after `spawned`: the process was there, its program never.
         Input::StartFailed { at, epoch, error, permanent } => match d.phase {
-            Phase::Starting { epoch: current, .. } if current == epoch => {
+            Phase::Starting { epoch: current, .. } | Phase::Working { epoch: current, .. } if current == epoch => {
                 vec![(at, Event::StartFailed { epoch, error, permanent })]
             }
             _ => vec![],

@@ -403,6 +403,17 @@ fn where_a_person_is_to_be_asked_a_crash_blocks_and_a_word_goes_on_in_the_sessio
 }
 
 #[test]
+fn a_program_that_cannot_be_executed_fails_at_once_though_its_process_was_there() {
+    for capabilities in [MULTI, ONE_SHOT] {
+        let mut told = Told::spawned(capabilities);
+        let error = "no such file".to_string();
+        assert!(told.feed(Input::StartFailed { at: None, epoch: told.d.epoch, error, permanent: true }));
+        assert_eq!(told.finished(), FinalState::Failed);
+        assert_eq!(told.d.reason.as_deref(), Some("cannot start: no such file"));
+    }
+}
+
+#[test]
 fn after_max_restarts_it_has_failed() {
     let mut told = Told::busy();
     for _ in 0..2 {

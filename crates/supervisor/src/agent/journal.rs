@@ -14,6 +14,7 @@ use muleteer_model::journal::{self, Header, Status};
 use muleteer_process::fault;
 use muleteer_store::tail;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,11 +40,10 @@ pub struct State {
     id: DispatchId,
     path: PathBuf,
     header: Header,
-    /// Newest record rendered.
-    seq: u64,
-    ours: Vec<String>,
+    /// By the seq of their records.
+    ours: BTreeMap<u64, String>,
     /// The agent's lines that are events already.
-    theirs: Vec<String>,
+    theirs: BTreeMap<u64, String>,
     too_large: bool,
 }
 
@@ -69,7 +69,7 @@ impl Actor for Journal {
         let path = PathBuf::from(&created.journal);
         daemon.agent(&id).journal.set(myself.clone());
         myself.cast(JournalMsg::Boot)?;
-        Ok(State { daemon, id, path, header, seq: 0, ours: vec![], theirs: vec![], too_large: false })
+        Ok(State { daemon, id, path, header, ours: BTreeMap::new(), theirs: BTreeMap::new(), too_large: false })
     }
 
     async fn handle(
@@ -126,22 +126,24 @@ impl State {
         Ok(())
     }
 
+    /// Renders a record once. They come by several ways (life, gate, our own appends) and so in no
+    /// certain order; the file has them in the order of the log.
     fn take(&mut self, record: &Record) {
-        if record.seq <= self.seq {
-            return;
-        }
-        self.seq = record.seq;
         if let Event::JournalEntry { text } = &record.entry.event {
-            self.theirs.push(text.clone());
+            self.theirs.entry(record.seq).or_insert_with(|| text.clone());
         } else if let Some(line) = journal::harness_line(record, Offset::UTC) {
-            self.ours.push(line);
+            self.ours.entry(record.seq).or_insert(line);
         }
+    }
+
+    fn expected(&self) -> Vec<String> {
+        self.ours.values().cloned().collect()
     }
 
     /// Makes events of the lines the agent has added since.
     async fn pick_up(&mut self) -> Result<(), ActorProcessingErr> {
         let Some(text) = self.read()? else { return Ok(()) };
-        let fresh = journal::agent_lines(&text, &self.ours, &self.theirs);
+        let fresh = journal::agent_lines(&text, &self.expected(), &self.theirs.values().cloned().collect::<Vec<_>>());
         let entries = fresh
             .into_iter()
             .map(|text| entry(&self.id, None, Event::JournalEntry { text }))
@@ -163,7 +165,8 @@ impl State {
     /// appending at the same moment; else by replacing it.
     fn write(&mut self) -> Result<(), ActorProcessingErr> {
         let Some(existing) = self.read()? else { return Ok(()) };
-        let Some(wanted) = journal::reconcile(&existing, &self.header, &self.ours, self.status(), Offset::UTC) else {
+        let Some(wanted) = journal::reconcile(&existing, &self.header, &self.expected(), self.status(), Offset::UTC)
+        else {
             return Ok(());
         };
         fault::point("journal.mid_batch");

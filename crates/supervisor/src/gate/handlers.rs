@@ -2,6 +2,7 @@
 
 use super::connection::{Answer, Connection, Heard};
 use super::peer::Identity;
+use crate::agent::journal::JournalMsg;
 use crate::agent::life::LifeMsg;
 use crate::branch::BranchMsg;
 use crate::context::Daemon;
@@ -207,7 +208,8 @@ async fn send(daemon: &Arc<Daemon>, id: &str, key: &str, text: &str, by: &str) -
     let event = Event::PromptQueued { key: key.into(), kind: PromptKind::Send, by: by.into() };
     let entry = Entry { id: format!("{name}/prompt/{key}"), ..entry(&name, None, event) };
     let queued = dispatch.state() == "running";
-    try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
+    let records = try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
+    daemon.agent(&name).journal.cast(JournalMsg::Records(records));
     bring_up(daemon, &name).await;
     Ok(Reply::Sent { dispatch_id: name.to_string(), queued })
 }
