@@ -65,6 +65,14 @@ impl World {
         Muleteer::new(self, &binaries().join("muleteer"), args)
     }
 
+    /// The `muleteer` under test.
+    ///
+    /// # Panics
+    /// When it does not build.
+    pub fn program(&self) -> PathBuf {
+        binaries().join("muleteer")
+    }
+
     /// A spawn of a `subprocess` agent in `repo`, running `script` under `sh -c`.
     pub fn spawn(&self, repo: &Repo, script: &str, more: &[&str]) -> Muleteer {
         let mut args = vec!["spawn", "developer", repo.to_str(), "do it"];

@@ -1,12 +1,15 @@
 //! What nobody well-meaning would send or print. It hurts nobody but its sender.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_protocol::v1::{Command, Reply, Request, ServerFrame, Spawn};
 use muleteer_tests::wire::{self, Wire};
-use muleteer_tests::{Daemon, PATIENCE, World, wait_until};
+use muleteer_tests::{Daemon, PATIENCE, World, skip, wait_until};
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Longer than any deadline of the daemon for a frame that has begun.
@@ -90,6 +93,42 @@ fn the_sockets_are_the_users_own() {
     assert_eq!(mode(&socket), 0o600);
     assert_eq!(mode(socket.parent().unwrap()), 0o700);
     assert_eq!(mode(&world.state().join("operator.key")), 0o600);
+    world.finish(Some(daemon));
+}
+
+/// Even where the directories' modes were loosened by hand, another user gets nothing.
+#[test]
+fn another_user_is_refused_though_the_socket_stands_open() {
+    const NOBODY: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        skip::skip("another_user_is_refused", "only root can be another user");
+        return;
+    }
+    let world = World::new();
+    let daemon = world.daemon();
+    let socket = wire::socket(&world);
+    let open = |path: &Path, mode: u32| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    for folder in socket.ancestors().skip(1).take_while(|folder| folder.starts_with(world.path())) {
+        open(folder, 0o711);
+    }
+    open(&socket, 0o666);
+    let program = world.path().join("muleteer-of-another");
+    std::fs::copy(world.program(), &program).unwrap();
+    open(&program, 0o755);
+    let output = std::process::Command::new(&program)
+        .args(["status", "--json", "--socket"])
+        .arg(&socket)
+        .env_clear()
+        .env("HOME", "/nonexistent")
+        .current_dir("/")
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("E_FORBIDDEN") && said.contains("another user"), "{said}");
+    still_serves(&world, &daemon);
     world.finish(Some(daemon));
 }
 

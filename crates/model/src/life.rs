@@ -13,8 +13,8 @@
 //! Effects are level-triggered: they follow from the state alone, so after a crash the same state
 //! asks for the same effects again, and each is idempotent (a probe or an idempotency key).
 //!
-//! One process of a multi-turn agent, and where it leads when it is gone ([`conclude`]). The phases
-//! around it are drawn in [`crate::dispatch`]; what an agent's lines mean is read in [`turns`].
+//! One process of a multi-turn agent, and where it leads when it is gone (`conclude`). The phases
+//! around it are drawn in [`crate::dispatch`]; what an agent's lines mean is read in `turns`.
 //!
 //! ```text
 //!            prompt sent            turn ended well, more was said meanwhile

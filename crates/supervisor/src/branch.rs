@@ -143,7 +143,7 @@ impl Actor for Branch {
             BranchMsg::Describe(reply) => {
                 // Asked from a task of its own: a child busy starting must not stop us answering.
                 let node = state.describe();
-                let children: Vec<_> = state.children.iter().map(Child::probe).collect();
+                let children: Vec<_> = state.children.iter().map(|child| child.probe(&state.daemon)).collect();
                 while state.describing.try_join_next().is_some() {}
                 state.describing.spawn(async move {
                     let mut node = node;
@@ -282,7 +282,7 @@ impl Child {
         self.state = "stopped";
     }
 
-    fn probe(&self) -> Probe {
+    fn probe(&self, daemon: &Daemon) -> Probe {
         let plain = TreeNode {
             name: self.name(),
             strategy: match self.node.start {
@@ -293,7 +293,7 @@ impl Child {
             restarts_in_window: self.restarts.restarts(awake_ms()),
             state: self.state.into(),
             children: vec![],
-            process: None,
+            process: process_status(daemon, self.node, self.id.as_ref()),
         };
         let branch = match self.node.start {
             Start::Leaf(_) => None,

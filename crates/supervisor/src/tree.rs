@@ -149,14 +149,17 @@ pub static AGENT: Node = branch(
     ]),
 );
 
-/// The OS process a node stands for: the daemon for the root, the agent's own for `agent/<id>`.
+/// The OS process a node stands for: the daemon for the root, the agent's own for `agent/<id>`, and its
+/// shim for the `link` that talks to it.
 pub fn process_status(daemon: &Daemon, node: &Node, id: Option<&DispatchId>) -> Option<ProcessStatus> {
+    let working = |id: &DispatchId| match daemon.snapshot().get(id)?.phase {
+        Phase::Working { pid, shim_pid, .. } => Some((pid, shim_pid)),
+        _ => None,
+    };
     let pid = match (node.name, id) {
         ("root", _) => std::process::id(),
-        ("agent", Some(id)) => match daemon.snapshot().get(id)?.phase {
-            Phase::Working { pid, .. } => pid,
-            _ => return None,
-        },
+        ("agent", Some(id)) => working(id)?.0,
+        ("link", Some(id)) => working(id)?.1,
         _ => return None,
     };
     crate::view::process(pid)

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Two hands write the same file. The `[harness]` lines are a function of the events
-//! ([`harness_line`]), so they can always be restored ([`reconcile`]); every other line belongs to an
+//! ([`harness_line`]), so they can always be restored ([`reconcile()`]); every other line belongs to an
 //! agent or a person, is never lost, and becomes an event once ([`agent_lines`]).
 
 mod lines;

@@ -100,7 +100,7 @@ impl Place {
         Ok(())
     }
 
-    /// Asks the private daemon. Not [`Context::ask`]: that would start a daemon of the *user's* where
+    /// Asks the private daemon. Not `Context::ask`: that would start a daemon of the *user's* where
     /// ours is dead.
     ///
     /// # Errors
