@@ -1,6 +1,6 @@
 //! The whole path of one dispatch, with any command as the agent, as the contract has it.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_tests::{PATIENCE, Repo, World, wait_until};
 use serde_json::{Value, json};
@@ -254,5 +254,32 @@ fn a_worktree_keeps_the_checkout_clean_and_its_branch_comes_home() {
     assert_eq!(repo.read("b.txt"), "", "the checkout is untouched");
     assert_eq!(repo.git(&["show", &format!("muleteer/{id}:b.txt")]), "new");
     assert_eq!(repo.git(&["status", "--porcelain"]), "", "`.muleteer` and the journals stay out of git status");
+    world.finish(Some(daemon));
+}
+
+/// Git makes no branch `muleteer/ID` beside a branch `muleteer`: the work stays where it is, and it is said.
+#[test]
+fn work_that_cannot_come_home_is_kept_and_said_and_the_dispatch_ends() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    repo.git(&["branch", "muleteer"]);
+    let daemon = world.daemon();
+    let id = world
+        .spawn(&repo, "git commit -q --allow-empty -m precious", &["--worktree", "--wait"])
+        .ok();
+    let entry = world.dispatch(&id);
+    assert_eq!(entry["state"], "success", "{entry}");
+    let worktree = entry["worktree"].as_str().unwrap();
+    let said = world
+        .events()
+        .into_iter()
+        .find(|event| event["event"] == "fault")
+        .expect("a fault on record");
+    assert!(said["message"].as_str().unwrap().contains(worktree), "{said}");
+    let log = std::process::Command::new("git")
+        .args(["-C", worktree, "log", "--oneline"])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&log.stdout).contains("precious"));
     world.finish(Some(daemon));
 }

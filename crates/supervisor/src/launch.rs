@@ -5,7 +5,7 @@ use crate::context::{Daemon, random_key};
 use crate::request::Saved;
 use muleteer_backends::{LaunchSpec, StdinMode};
 use muleteer_model::dispatch::Dispatch;
-use muleteer_model::event::PromptKind;
+use muleteer_model::event::{Event, PromptKind};
 use muleteer_model::{prompt, result};
 use muleteer_process::fault;
 use muleteer_process::lock::LockGuard;
@@ -288,12 +288,25 @@ pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Res
     Ok(text)
 }
 
-/// Brings a worktree's commits home. Without a worktree there is nothing to bring.
-pub async fn fetch_work(_daemon: &Daemon, dispatch: &Dispatch) -> Result<(String, Option<String>), String> {
-    let Some(worktree) = &dispatch.created.worktree else { return Ok((String::new(), None)) };
+/// Brings a worktree's commits home. Without a worktree there is nothing to bring; what cannot be
+/// brought stays where it is, and that is recorded: it must not keep the dispatch from ending.
+pub async fn fetch_work(daemon: &Daemon, dispatch: &Dispatch) -> (String, Option<String>) {
+    const TRIES: u32 = 4;
+    let Some(worktree) = &dispatch.created.worktree else { return (String::new(), None) };
     let branch = format!("muleteer/{}", dispatch.id);
-    let commit = crate::worktree::fetch(Path::new(&dispatch.created.project), Path::new(worktree), &branch).await?;
-    Ok((branch, commit))
+    let mut message = String::new();
+    for attempt in 0..TRIES {
+        // Another git may hold the repository's locks for a moment.
+        tokio::time::sleep(Duration::from_millis(200) * attempt).await;
+        let (project, worktree) = (Path::new(&dispatch.created.project), Path::new(worktree));
+        match crate::worktree::fetch(project, worktree, &branch).await {
+            Ok(commit) => return (branch, commit),
+            Err(error) => message = error,
+        }
+    }
+    let message = format!("{message}; the commits of {} are still in {worktree}", dispatch.id);
+    daemon.note(Event::Fault { what: format!("work of {}", dispatch.id), message });
+    (branch, None)
 }
 
 /// A connection to a shim that has shown the nonce of its `meta.json`.

@@ -16,6 +16,7 @@ use muleteer_store::tail;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -45,6 +46,19 @@ pub struct State {
     /// The agent's lines that are events already.
     theirs: BTreeMap<u64, String>,
     too_large: bool,
+    settled: Option<Settled>,
+}
+
+/// How the file stood when it was last found, or made, complete. While it stands so, nobody but us has
+/// touched it, and keeping it up to date is one append, however long it has become.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Settled {
+    inode: u64,
+    len: u64,
+    changed: (i64, i64),
+    /// Newest record in it.
+    seq: u64,
+    status: Status,
 }
 
 impl Actor for Journal {
@@ -69,7 +83,7 @@ impl Actor for Journal {
         let path = PathBuf::from(&created.journal);
         daemon.agent(&id).journal.set(myself.clone());
         myself.cast(JournalMsg::Boot)?;
-        Ok(State { daemon, id, path, header, ours: BTreeMap::new(), theirs: BTreeMap::new(), too_large: false })
+        Ok(State { daemon, id, path, header, ours: BTreeMap::new(), theirs: BTreeMap::new(), too_large: false, settled: None })
     }
 
     async fn handle(
@@ -91,12 +105,16 @@ impl Actor for Journal {
                 }
                 state.write()?;
             }
+            // It was our own hand.
+            JournalMsg::FileChanged if state.is_settled() => {}
             JournalMsg::FileChanged => {
                 state.pick_up().await?;
                 state.write()?;
             }
             JournalMsg::WatchAgain => state.watch(),
             JournalMsg::Flush(reply) => {
+                // The last look is a whole one, whatever the clock of the file system missed.
+                state.settled = None;
                 state.pick_up().await?;
                 state.write()?;
                 state.daemon.watcher.cast(WatchMsg::Unwatch(state.id.clone()));
@@ -133,6 +151,8 @@ impl State {
             self.theirs.entry(record.seq).or_insert_with(|| text.clone());
         } else if let Some(line) = journal::harness_line(record, Offset::UTC) {
             self.ours.entry(record.seq).or_insert(line);
+            // One that came late has its place before what the file ends with.
+            self.settled = self.settled.filter(|settled| record.seq > settled.seq);
         }
     }
 
@@ -161,12 +181,49 @@ impl State {
             .map_or(Status::InProgress, |dispatch| journal::status_of(dispatch))
     }
 
+    fn stand(&self) -> Option<Settled> {
+        let meta = std::fs::symlink_metadata(&self.path).ok()?;
+        let seq = self.ours.keys().next_back().copied().unwrap_or_default();
+        let changed = (meta.ctime(), meta.ctime_nsec());
+        Some(Settled { inode: meta.ino(), len: meta.len(), changed, seq, status: self.status() })
+    }
+
+    fn is_settled(&self) -> bool {
+        self.settled.is_some() && self.settled == self.stand()
+    }
+
+    /// Appends what came since the file was complete; `false` when it takes a closer look.
+    fn extend(&mut self) -> Result<bool, ActorProcessingErr> {
+        let (Some(then), Some(now)) = (self.settled, self.stand()) else { return Ok(false) };
+        if (Settled { seq: then.seq, ..now }) != then {
+            return Ok(false);
+        }
+        let fresh: String = self.ours.range(then.seq + 1..).map(|(_, line)| format!("{line}\n")).collect();
+        if !fresh.is_empty() {
+            fault::point("journal.mid_batch");
+            std::fs::OpenOptions::new().append(true).open(&self.path)?.write_all(fresh.as_bytes())?;
+            let now = self.stand();
+            // Somebody else's line may stand before or behind ours now: then it takes a closer look.
+            self.settled = now.filter(|now| now.len == then.len + fresh.len() as u64);
+        }
+        Ok(self.settled.is_some())
+    }
+
     /// Brings the file up to date: by appending where that is all it takes, since an agent may be
     /// appending at the same moment; else by replacing it.
     fn write(&mut self) -> Result<(), ActorProcessingErr> {
+        if self.extend()? {
+            return Ok(());
+        }
+        self.settled = None;
+        let before = self.stand();
         let Some(existing) = self.read()? else { return Ok(()) };
         let Some(wanted) = journal::reconcile(&existing, &self.header, &self.expected(), self.status(), Offset::UTC)
         else {
+            // Complete, if it is still the file that was read, to its end and a newline.
+            self.settled = before.filter(|before| {
+                existing.ends_with('\n') && existing.len() as u64 == before.len && Some(*before) == self.stand()
+            });
             return Ok(());
         };
         fault::point("journal.mid_batch");

@@ -284,8 +284,7 @@ impl State {
             Effect::FetchWork => {
                 let (daemon, dispatch, myself) = (self.daemon.clone(), self.dispatch.clone(), myself.clone());
                 self.tasks.spawn(async move {
-                    let fetched = survive(launch::fetch_work(&daemon, &dispatch)).await.and_then(|outcome| outcome);
-                    let message = match fetched {
+                    let message = match survive(launch::fetch_work(&daemon, &dispatch)).await {
                         Ok((branch, commit)) => LifeMsg::Input(Input::WorkFetched { branch, commit }),
                         Err(error) => LifeMsg::Failed(error),
                     };
