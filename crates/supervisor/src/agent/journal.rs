@@ -83,7 +83,16 @@ impl Actor for Journal {
         let path = PathBuf::from(&created.journal);
         daemon.agent(&id).journal.set(myself.clone());
         myself.cast(JournalMsg::Boot)?;
-        Ok(State { daemon, id, path, header, ours: BTreeMap::new(), theirs: BTreeMap::new(), too_large: false, settled: None })
+        Ok(State {
+            daemon,
+            id,
+            path,
+            header,
+            ours: BTreeMap::new(),
+            theirs: BTreeMap::new(),
+            too_large: false,
+            settled: None,
+        })
     }
 
     async fn handle(
