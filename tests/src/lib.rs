@@ -5,7 +5,7 @@
 //! - [`wait_until`]: every wait is on a predicate, with a deadline. There is no bare sleep.
 //! - [`processes`]: what of a world is alive, told by its path in environment, arguments or cwd.
 //! - [`journal_of_events`](events): `events.jsonl` read as a stranger would, checksums and all.
-//! - [`model_server`]: the scripted model that the real `claude` talks to.
+//! - [`model_server`]: the scripted model that the real `claude` and `codex` talk to.
 //! - [`crash`]: kill -9 at named points and at seeded moments, and what must hold afterwards.
 //! - [`skip`]: how a test that cannot run says so.
 
@@ -15,6 +15,7 @@
 #![allow(clippy::unwrap_used)]
 
 pub mod claude;
+pub mod codex;
 pub mod crash;
 pub mod daemon;
 pub mod events;

@@ -121,7 +121,7 @@ impl World {
 
     /// Waits until the dispatch has ended, and gives its entry.
     pub fn wait_for_end(&self, id: &str) -> Value {
-        self.wait_for_state(id, &["success", "partial", "failed", "blocked", "killed"])
+        self.wait_for_state(id, &["success", "partial", "failed", "blocked", "killed", "stalled"])
     }
 
     /// The events as they stand on disk.

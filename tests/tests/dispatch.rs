@@ -283,3 +283,39 @@ fn work_that_cannot_come_home_is_kept_and_said_and_the_dispatch_ends() {
     assert!(String::from_utf8_lossy(&log.stdout).contains("precious"));
     world.finish(Some(daemon));
 }
+
+#[test]
+fn agents_may_dispatch_agents_but_no_deeper_than_allowed() {
+    let world = World::new();
+    world.configure("pool:\n  max_depth: 2\n");
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    repo.write(
+        "deeper.sh",
+        r#"echo "$DEPTH" >> depths
+muleteer spawn developer . deeper --backend subprocess --command 'sh deeper.sh' --env DEPTH=$((DEPTH+1)) \
+    --wait --json > "$DEPTH.json"
+echo $? > "$DEPTH.code"
+"#,
+    );
+    let run = world.spawn(&repo, "DEPTH=0 sh deeper.sh", &["--wait"]).run();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(repo.effects("depths"), ["0", "1", "2"]);
+    assert_eq!((repo.read("1.code").trim(), repo.read("2.code").trim()), ("0", "2"));
+    assert!(repo.read("2.json").contains("E_TOO_DEEP"), "{}", repo.read("2.json"));
+    world.finish(Some(daemon));
+}
+
+/// The journal is made before the agent is started; where it cannot be, that is on record and the work goes on.
+#[test]
+fn a_journal_that_cannot_be_written_holds_nothing_up() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    repo.write(".agents", "somebody's file");
+    let daemon = world.daemon();
+    let id = world.spawn(&repo, "echo run >> effects", &["--wait"]).ok();
+    assert_eq!(world.dispatch(&id)["state"], "success");
+    assert_eq!(repo.effects("effects"), ["run"]);
+    assert!(world.events().iter().any(|event| event["event"] == "fault" && event["what"] == "journal"));
+    world.finish(Some(daemon));
+}

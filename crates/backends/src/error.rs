@@ -36,9 +36,10 @@ impl BackendError {
             }
             Self::UnknownName { nearest: None, .. } => format!("known: auto, {}", crate::NAMES.join(", ")),
             Self::NothingInstalled => format!(
-                "install Claude Code ({}), or name another agent: --backend subprocess --command 'CMD', \
-                 or --backend rehearsal for a scripted one",
-                crate::claude_code::GET
+                "install Claude Code ({}) or Codex ({}), or name another agent: --backend subprocess \
+                 --command 'CMD', or --backend rehearsal for a scripted one",
+                crate::claude_code::GET,
+                crate::codex::GET
             ),
             Self::ProgramMissing { get, .. } => (*get).to_string(),
             Self::Incomplete { hint, .. } => (*hint).to_string(),

@@ -1,5 +1,6 @@
 //! What the supervisor tells a backend about one start, and what it gets back.
 
+use crate::BackendError;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,10 +12,12 @@ pub struct Capabilities {
     pub multi_turn: bool,
     /// A new process can go on with the session of a dead one.
     pub resumable: bool,
-    /// Enforces a result schema itself and reports the document in `TurnResult.structured`.
+    /// Sees itself that a result schema is kept, and reports the document in `TurnResult.structured`.
     pub structured: bool,
     /// Echoes a prompt's key when it takes it (`prompt` event with `key`).
     pub receipts: bool,
+    /// Has no place for the role's text but the first prompt ([`muleteer_model::prompt::dispatch`]).
+    pub briefed_by_prompt: bool,
     pub interrupt: Interrupt,
 }
 
@@ -94,6 +97,49 @@ pub enum StdinMode {
 pub struct LaunchFile {
     pub path: PathBuf,
     pub contents: String,
+}
+
+/// A CLI that a configured command may stand in for.
+pub(crate) struct Cli {
+    pub backend: &'static str,
+    pub program: &'static str,
+    /// What to do where it is missing.
+    pub get: &'static str,
+    /// What to do about a command without words.
+    pub empty: &'static str,
+}
+
+impl Cli {
+    /// The words before our flags: the program, or what stands in for it.
+    pub fn words(&self, launch: &LaunchSpec) -> Result<Vec<String>, BackendError> {
+        let words = match &launch.command {
+            None => vec![self.program.to_string()],
+            Some(Command::Argv(words)) if !words.is_empty() => words.clone(),
+            Some(Command::Argv(_)) => {
+                let what = "a program in its command";
+                return Err(BackendError::Incomplete { backend: self.backend, what, hint: self.empty });
+            }
+            Some(Command::Shell(text)) if is_one_word(text) => vec![text.clone()],
+            // `exec`, so that the process we supervise is the agent and not a shell.
+            Some(Command::Shell(text)) => {
+                let script = format!("exec {text} \"$@\"");
+                return Ok(["/bin/sh", "-c", &script, self.program].map(str::to_string).to_vec());
+            }
+        };
+        let path = launch.path.as_deref().map(str::as_ref);
+        let found = find_program(&words[0], path).ok_or_else(|| BackendError::ProgramMissing {
+            backend: self.backend,
+            program: words[0].clone(),
+            get: self.get,
+        })?;
+        Ok(std::iter::once(found.to_string_lossy().into_owned())
+            .chain(words.into_iter().skip(1))
+            .collect())
+    }
+}
+
+fn is_one_word(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "/._-+@".contains(c))
 }
 
 /// The absolute path of `program` on `path`; a name with a `/` is taken as it is. Relative entries

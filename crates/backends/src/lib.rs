@@ -13,8 +13,10 @@
 //! | `subprocess` | [`subprocess`] | the prompt, then closed | none |
 //! | `rehearsal` | [`rehearsal`] | JSON lines, several turns | resumable |
 //! | `claude-code` | [`claude_code`] | stream-json, several turns | resumable |
+//! | `codex` | [`codex`] | the prompt, then closed | resumable, a process for each turn |
 
 pub mod claude_code;
+pub mod codex;
 mod error;
 mod launch;
 mod lines;
@@ -35,7 +37,7 @@ use std::fmt::Debug;
 
 /// One agent CLI.
 pub trait Backend: Send + Sync + Debug {
-    /// `subprocess`, `rehearsal` or `claude-code`.
+    /// `subprocess`, `rehearsal`, `claude-code` or `codex`.
     fn name(&self) -> &'static str;
 
     fn capabilities(&self) -> Capabilities;
@@ -59,7 +61,7 @@ pub trait Backend: Send + Sync + Debug {
 }
 
 /// Every name that is printed, documented and accepted.
-pub const NAMES: [&str; 3] = ["claude-code", "rehearsal", "subprocess"];
+pub const NAMES: [&str; 4] = ["claude-code", "codex", "rehearsal", "subprocess"];
 
 /// The backend of that name; configuration keys are spelled with `_`, and both spellings work.
 ///
@@ -70,6 +72,7 @@ pub fn by_name(name: &str) -> Result<&'static dyn Backend, BackendError> {
         "subprocess" => Ok(&subprocess::Subprocess),
         "rehearsal" => Ok(&rehearsal::Rehearsal),
         "claude-code" | "claude" => Ok(&claude_code::ClaudeCode),
+        "codex" => Ok(&codex::Codex),
         _ => Err(BackendError::unknown_name(name)),
     }
 }
@@ -80,8 +83,8 @@ pub fn by_name(name: &str) -> Result<&'static dyn Backend, BackendError> {
 /// # Errors
 /// [`BackendError::NothingInstalled`], which says how to get one.
 pub fn auto(path: Option<&OsStr>) -> Result<&'static dyn Backend, BackendError> {
-    if find_program(claude_code::PROGRAM, path).is_some() {
-        return Ok(&claude_code::ClaudeCode);
-    }
-    Err(BackendError::NothingInstalled)
+    let known: [(&str, &'static dyn Backend); 2] =
+        [(claude_code::PROGRAM, &claude_code::ClaudeCode), (codex::PROGRAM, &codex::Codex)];
+    let first = known.into_iter().find(|(program, _)| find_program(program, path).is_some());
+    first.map(|(_, backend)| backend).ok_or(BackendError::NothingInstalled)
 }

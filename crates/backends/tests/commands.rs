@@ -5,18 +5,21 @@
 use muleteer_backends::{
     Backend, BackendError, Command, LaunchSpec, StdinMode, auto,
     claude_code::{ClaudeCode, NESTING},
+    codex::Codex,
     rehearsal::Rehearsal,
     subprocess::Subprocess,
 };
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-/// A PATH with a `claude` on it, in the way.
+/// A PATH with a `claude` and a `codex` on it, in the way.
 fn installed() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("claude");
-    std::fs::write(&program, "#!/bin/sh\n").unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for name in ["claude", "codex"] {
+        let program = folder.path().join(name);
+        std::fs::write(&program, "#!/bin/sh\n").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
     let path = folder.path().to_string_lossy().into_owned();
     (folder, path)
 }
@@ -87,6 +90,69 @@ fn claude_gets_everything_asked_for_and_no_prompt_in_its_arguments() {
     // The one a person set stays.
     let kept = NESTING.iter().filter(|name| !line.env_remove.iter().any(|removed| removed == *name));
     assert_eq!(kept.collect::<Vec<_>>(), [&"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"]);
+}
+
+#[test]
+fn codex_gets_its_schema_in_a_file_and_its_prompt_on_stdin() {
+    let (_folder, path) = installed();
+    let launch = LaunchSpec {
+        path: Some(path.clone()),
+        model: Some("gpt-5.5".into()),
+        max_turns: Some(7),
+        budget_usd: Some(2.5),
+        system_prompt_append: Some("You review.".into()),
+        result_schema: Some(muleteer_model::result::schema()),
+        ..launch()
+    };
+    let line = Codex.command_line(&launch).unwrap();
+    insta::assert_snapshot!(words(&line.argv, &path), @r"
+    PATH/codex
+    exec
+    --json
+    --skip-git-repo-check
+    --dangerously-bypass-approvals-and-sandbox
+    --model
+    gpt-5.5
+    --output-schema
+    /state/agents/a1/codex/result-schema.json
+    -
+    ");
+    assert_eq!(line.stdin, StdinMode::CloseAfterPrompt);
+    // What the model's API asks of a schema.
+    let schema: serde_json::Value = serde_json::from_str(&line.files[0].contents).unwrap();
+    let properties: Vec<_> = schema["properties"].as_object().unwrap().keys().collect();
+    assert_eq!(schema["required"], serde_json::json!(properties));
+    assert_eq!(schema["additionalProperties"], false);
+    assert!(line.env_remove.contains(&"CODEX_THREAD_ID".to_string()));
+    assert!(!line.env_remove.contains(&"CODEX_HOME".to_string()));
+
+    let resumed = Codex.command_line(&LaunchSpec { resume: Some("s-1".into()), ..launch }).unwrap();
+    assert!(resumed.argv.ends_with(&["resume".into(), "s-1".into(), "-".into()]), "{:?}", resumed.argv);
+}
+
+/// Who configures what Codex may do is not overruled, and `resume` gets it too.
+#[test]
+fn codex_keeps_its_own_sandbox_where_it_is_configured() {
+    let (_folder, path) = installed();
+    let argv = |args: &[&str]| {
+        let args = args.iter().map(|arg| (*arg).to_string()).collect();
+        let spec = LaunchSpec { path: Some(path.clone()), args, resume: Some("s-1".into()), ..launch() };
+        Codex.command_line(&spec).unwrap().argv[1..].join(" ")
+    };
+    let ours = "exec --json --skip-git-repo-check";
+    assert_eq!(argv(&["--sandbox", "workspace-write"]), format!("{ours} --sandbox workspace-write resume s-1 -"));
+    for own in ["-s", "--sandbox=read-only", "sandbox_mode=\"read-only\"", "--approve-for-me"] {
+        assert!(!argv(&[own]).contains("bypass"), "{own}");
+    }
+    assert!(argv(&["-c", "model_reasoning_effort=high"]).contains("--dangerously-bypass-approvals-and-sandbox"));
+}
+
+#[test]
+fn a_prompt_for_codex_ends_in_its_key() {
+    let bytes = Codex.prompt("k-1", "fix it\n");
+    assert_eq!(muleteer_model::prompt::marked(std::str::from_utf8(&bytes).unwrap()), Some("k-1"));
+    assert!(bytes.starts_with(b"fix it\n"));
+    assert_eq!(Codex.interrupt("k"), None);
 }
 
 #[test]
@@ -165,6 +231,7 @@ fn what_is_missing_and_how_to_get_it() {
     let missing = Command::Argv(vec!["aider".into()]);
     let errors = [
         ClaudeCode.command_line(&LaunchSpec { path: path.clone(), ..launch() }).unwrap_err(),
+        Codex.command_line(&LaunchSpec { path: path.clone(), ..launch() }).unwrap_err(),
         Subprocess.command_line(&launch()).unwrap_err(),
         Subprocess
             .command_line(&LaunchSpec { command: Some(missing), path, ..launch() })
@@ -179,6 +246,8 @@ fn what_is_missing_and_how_to_get_it() {
         auto(None).unwrap_err(),
     ];
     insta::assert_snapshot!(errors.iter().map(told).collect::<Vec<_>>().join("\n\n"));
-    let (_folder, path) = installed();
+    let (folder, path) = installed();
     assert_eq!(auto(Some(path.as_ref())).unwrap().name(), "claude-code");
+    std::fs::remove_file(folder.path().join("claude")).unwrap();
+    assert_eq!(auto(Some(path.as_ref())).unwrap().name(), "codex");
 }

@@ -34,6 +34,10 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
         r#"{"type":"assistant","message":{"content":[{"type":"new_kind"},{"type":"text","text":"y"}]}}"#,
         r#"{"type":"system","subtype":"init","session_id":"s"}"#,
         r#"{"type":["text"]}"#,
+        r#"{"type":"thread.started","thread_id":"s"}"#,
+        r#"{"type":"item.completed","item":{"id":"i","type":"agent_message","text":"{\"status\":\"success\"}"}}"#,
+        r#"{"type":"item.started","item":{"id":"i","type":"file_change","changes":[{"path":"a"},{}]}}"#,
+        r#"{"type":"turn.completed","usage":{"input_tokens":3,"cached_input_tokens":9}}"#,
         "[1,2]",
         "null",
         "plain output",
@@ -181,6 +185,6 @@ fn names_are_known_in_both_spellings() {
     let error = by_name("cluade-code").unwrap_err();
     insta::assert_snapshot!(format!("{error}\nhint: {}", error.hint()), @r#"
     backend "cluade-code" is not known
-    hint: did you mean "claude-code"? Known: auto, claude-code, rehearsal, subprocess
+    hint: did you mean "claude-code"? Known: auto, claude-code, codex, rehearsal, subprocess
     "#);
 }

@@ -189,6 +189,10 @@ pub struct TurnResult {
     /// not differences of `per_model`: Claude's totals go on from the resumed session's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub per_model_turn: Vec<ModelUsage>,
+    /// Cumulative over the session and all processes it had, where the CLI goes on counting so. An
+    /// empty model is the session's one model, which this CLI does not name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub per_session: Vec<ModelUsage>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_turns: Option<u32>,
     /// Keys of the prompts this turn answers, where the CLI tells: one sent into a running turn

@@ -47,6 +47,8 @@ pub struct Dispatch {
     pub start_failures: u32,
     pub session_id: Option<String>,
     pub session_model: Option<String>,
+    /// What the agent said last in its turn, where nothing but that is its answer (`!multi_turn`).
+    pub said: Option<String>,
     pub containment: Option<String>,
     pub prompts: Vec<Prompt>,
     pub spend: Spend,
@@ -150,6 +152,7 @@ pub enum PromptState {
 pub enum Stop {
     Kill { reason: String },
     Limit { limit: Limit, detail: String },
+    Stall { silent_s: u64, evidence: String },
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -162,6 +165,8 @@ pub struct Spend {
     pub per_model: BTreeMap<String, crate::agent_event::ModelUsage>,
     /// What the current OS process has reported and is already counted, by model.
     pub process: BTreeMap<String, crate::agent_event::ModelUsage>,
+    /// The same of all processes its session has had.
+    pub session: BTreeMap<String, crate::agent_event::ModelUsage>,
 }
 
 impl Turn {
@@ -193,6 +198,7 @@ impl Dispatch {
             start_failures: 0,
             session_id: None,
             session_model: None,
+            said: None,
             containment: None,
             prompts: vec![],
             spend: Spend::default(),
@@ -226,6 +232,18 @@ impl Dispatch {
     /// Holds a place in the pool.
     pub fn is_active(&self) -> bool {
         !matches!(self.phase, Phase::Queued | Phase::Finished { .. })
+    }
+
+    /// The process of this epoch has been given something to do and is not done with it: what
+    /// [`crate::stall`] watches.
+    pub fn owes_an_answer(&self) -> Option<u32> {
+        match &self.phase {
+            Phase::Working { epoch, turn, .. } if self.stop.is_none() => {
+                let sent = self.prompts.iter().any(|p| p.state == PromptState::Sent);
+                (sent || matches!(turn, Turn::Running { .. })).then_some(*epoch)
+            }
+            _ => None,
+        }
     }
 
     pub fn next_prompt(&self) -> Option<&Prompt> {
@@ -270,7 +288,9 @@ impl Dispatch {
                 }
                 match (kind, &mut self.phase) {
                     (PromptKind::Continue, _) => self.supersede_taken(),
-                    (PromptKind::Repair, Phase::Working { turn: Turn::Done { leaving, .. }, .. }) => *leaving = false,
+                    (PromptKind::Repair, Phase::Working { turn: Turn::Done { leaving, .. }, .. }) => {
+                        *leaving = !self.created.multi_turn;
+                    }
                     (PromptKind::Send, Phase::Closing { spoken_to, .. }) => *spoken_to = true,
                     _ => {}
                 }
@@ -289,6 +309,9 @@ impl Dispatch {
                 self.epoch = *epoch;
                 self.first_started.get_or_insert(ts);
                 self.spend.process.clear();
+                if resume.is_none() {
+                    self.spend.session.clear();
+                }
                 self.interrupt = None;
                 self.blocked_by_us = false;
                 // There is more to do: what was the result is none.
@@ -323,6 +346,7 @@ impl Dispatch {
             Event::PromptSent { key } => self.set_prompt(key, PromptState::Sent),
             Event::TurnStarted { turn, key } => {
                 self.turns = *turn;
+                self.said = None;
                 self.set_prompt(key, PromptState::Taken);
                 if self.prompt(key).is_some_and(|prompt| prompt.kind == PromptKind::Send) {
                     // A new question: its answer may be mended as well.
@@ -333,6 +357,7 @@ impl Dispatch {
                     *turn = Turn::Running { key: key.clone() };
                 }
             }
+            Event::AgentSaid { text } if !self.created.multi_turn => self.said = Some(text.clone()),
             Event::UsageRecorded { .. } => self.count(event),
             Event::TurnFinished { ok, error, status, text, .. } => {
                 self.interrupt = None;
@@ -348,7 +373,9 @@ impl Dispatch {
                 if *ok && answered {
                     self.restarts = 0;
                 }
-                let leaving = !interrupted && (!ok || !self.has_unheard());
+                // A process of one prompt has nothing to wait for.
+                let stays = interrupted || (*ok && self.has_unheard());
+                let leaving = !self.created.multi_turn || !stays;
                 if let Phase::Working { turn, .. } | Phase::Gone { turn, .. } = &mut self.phase {
                     *turn = Turn::Done { ok: *ok, error: *error, status: *status, text: text.clone(), leaving };
                 }
@@ -369,6 +396,9 @@ impl Dispatch {
             }
             Event::LimitReached { limit, detail } if self.stop.is_none() => {
                 self.stop = Some(Stop::Limit { limit: *limit, detail: detail.clone() });
+            }
+            Event::StallDetected { silent_s, evidence } if self.stop.is_none() => {
+                self.stop = Some(Stop::Stall { silent_s: *silent_s, evidence: evidence.clone() });
             }
             Event::StartFailed { epoch, error, permanent } => {
                 if let Phase::Starting { attempt, .. } | Phase::Working { attempt, .. } = self.phase {
@@ -472,6 +502,7 @@ impl Dispatch {
         let mut books = vec![self.spend.per_model.entry(model.clone()).or_default()];
         if *cumulative {
             books.push(self.spend.process.entry(model.clone()).or_default());
+            books.push(self.spend.session.entry(model.clone()).or_default());
         }
         for book in books {
             book.model.clone_from(model);

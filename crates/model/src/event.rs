@@ -200,6 +200,11 @@ pub enum Event {
         limit: Limit,
         detail: String,
     },
+    /// It gave no sign of life for longer than its category allows: it is ended, and its session kept.
+    StallDetected {
+        silent_s: u64,
+        evidence: String,
+    },
     AgentExited {
         epoch: u32,
         code: Option<i32>,
@@ -280,6 +285,14 @@ pub struct Created {
     pub trace: Option<String>,
     /// Of the request, so that the same id with other content is told apart.
     pub fingerprint: String,
+}
+
+impl Created {
+    /// Turns are told apart from the life of a process: its CLI takes several, or a new process goes on
+    /// with the session. Of any other agent, the process is the turn.
+    pub fn has_turns(&self) -> bool {
+        self.multi_turn || self.resumable
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

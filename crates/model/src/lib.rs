@@ -5,16 +5,17 @@
 //! point can be tried.
 //!
 //! - [`event`]: what happened (the lines of `events.jsonl`); [`agent_event`]: what an agent's
-//!   output means, whatever CLI printed it.
+//!   output means, whatever CLI printed it; [`stall`]: whether it hangs.
 //! - [`dispatch`]: the state of one dispatch, folded from events; [`life`]: what to decide next.
 //! - [`fleet`]: all dispatches, folded; what `status` shows.
 //! - [`config`]: layers of settings and where each came from; [`role`]: who an agent is;
 //!   [`prompt`]: what it is told; [`journal`]: the file it and the harness write.
-//! - [`admission`]: who starts next; [`restart`]: who starts again, and when.
+//! - [`admission`]: who starts next; [`restart`]: who starts again, and when; [`cost`]: what it came to.
 
 pub mod admission;
 pub mod agent_event;
 pub mod config;
+pub mod cost;
 pub mod dispatch;
 pub mod event;
 pub mod fleet;
@@ -25,3 +26,4 @@ pub mod prompt;
 pub mod restart;
 pub mod result;
 pub mod role;
+pub mod stall;

@@ -14,7 +14,9 @@
 //! asks for the same effects again, and each is idempotent (a probe or an idempotency key).
 //!
 //! One process of a multi-turn agent, and where it leads when it is gone (`conclude`). The phases
-//! around it are drawn in [`crate::dispatch`]; what an agent's lines mean is read in `turns`.
+//! around it are drawn in [`crate::dispatch`]; what an agent's lines mean is read in `turns`. An agent
+//! whose process ends with its turn but whose session does not (`!multi_turn`, `resumable`) goes the
+//! same ways, except that every further prompt is its successor's.
 //!
 //! ```text
 //!            prompt sent            turn ended well, more was said meanwhile
@@ -102,6 +104,12 @@ pub enum Input {
     Limit {
         limit: Limit,
         detail: String,
+    },
+    /// The agent of `epoch` gave no sign of life for too long.
+    Stalled {
+        epoch: u32,
+        silent_s: u64,
+        evidence: String,
     },
     /// So much output was read without an event worth recording.
     Read {
@@ -196,6 +204,9 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         Input::Limit { limit, detail } if d.is_active() && d.stop.is_none() => {
             plain(vec![Event::LimitReached { limit, detail }])
         }
+        Input::Stalled { epoch, silent_s, evidence } if d.owes_an_answer() == Some(epoch) => {
+            plain(vec![Event::StallDetected { silent_s, evidence }])
+        }
         Input::Read { at } if is_working(d, at.epoch) && at > d.position => stamp(at, vec![Event::OutputRead {}]),
         _ => vec![],
     }
@@ -248,7 +259,7 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
             }
             // A one-shot agent's turn begins as its prompt is sent, so `Taken` is still on its way.
             let on_its_way = |state: PromptState| {
-                state == PromptState::Sent || (state == PromptState::Taken && !d.created.multi_turn)
+                state == PromptState::Sent || (state == PromptState::Taken && !d.created.has_turns())
             };
             if matches!(turn, Turn::Done { leaving: true, .. }) {
                 effects.push(Effect::CloseStdin);
@@ -306,7 +317,7 @@ fn is_working(d: &Dispatch, epoch: u32) -> bool {
 
 /// There is, or can be, a session that takes a further prompt.
 fn hears(d: &Dispatch) -> bool {
-    d.created.multi_turn && (d.created.resumable || !d.is_finished())
+    d.created.resumable || (d.created.multi_turn && !d.is_finished())
 }
 
 /// Each event of a line is decided on what those before it have made of the state.
@@ -384,7 +395,7 @@ fn advance_working(d: &Dispatch, turn: &Turn) -> Vec<Event> {
         return vec![];
     };
     let mut events = vec![Event::PromptSent { key: prompt.key.clone() }];
-    if !d.created.multi_turn {
+    if !d.created.has_turns() {
         // A one-shot agent gives no receipt: its turn is its life.
         events.push(Event::TurnStarted { turn: d.turns + 1, key: prompt.key.clone() });
     }

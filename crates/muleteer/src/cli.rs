@@ -77,6 +77,7 @@ pub enum Verb {
     Interrupt(interrupt::Args),
     Kill(kill::Args),
     Wait(wait::Args),
+    Cost(cost::Args),
     Roles(roles::Args),
     Config(config::Args),
     Demo(demo::Args),

@@ -3,6 +3,7 @@
 pub mod act;
 pub mod completions;
 pub mod config;
+pub mod cost;
 pub mod daemon;
 pub mod demo;
 pub mod events;
@@ -45,6 +46,7 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Interrupt(args) => block_on(interrupt::run(&args, context)),
         Verb::Kill(args) => block_on(kill::run(&args, context)),
         Verb::Wait(args) => block_on(wait::run(&args, context)),
+        Verb::Cost(args) => block_on(cost::run(&args, context)),
         Verb::Roles(args) => roles::run(&args, context),
         Verb::Config(args) => config::run(&args, context),
         Verb::Demo(args) => block_on(demo::run(&args, context.out)),

@@ -20,6 +20,7 @@ pub mod file_watch;
 pub mod history;
 pub mod interrupt;
 pub mod live_fleet;
+pub mod moment;
 pub mod offline;
 pub mod on_demand;
 pub mod output;

@@ -3,6 +3,7 @@
 //! Colours are written always and taken out again by [`crate::output`] where nobody can see them.
 
 pub mod agent;
+pub mod cost;
 pub mod event;
 pub mod status;
 pub mod table;

@@ -102,9 +102,10 @@ fn exit_codes() {
     // Columns: the verb, then 0 2 3 4 5 6.
     assert_eq!(
         (of("wait", 1), of("wait", 4), of("wait", 6)),
-        ("success".into(), "partial, failed, blocked".into(), "killed".into())
+        ("success".into(), "partial, failed, blocked, stalled".into(), "killed".into())
     );
-    for (state, code) in [("success", 0), ("partial", 4), ("failed", 4), ("blocked", 4), ("killed", 6)] {
+    for (state, code) in [("success", 0), ("partial", 4), ("failed", 4), ("blocked", 4), ("stalled", 4), ("killed", 6)]
+    {
         assert_eq!(exit::of_state(state) as i32, code, "{state}");
     }
     assert!(of("all verbs", 2).contains("bad input") && Exit::BadInput as i32 == 2);

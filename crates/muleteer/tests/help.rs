@@ -17,6 +17,7 @@ const VERBS: &[&str] = &[
     "interrupt",
     "kill",
     "wait",
+    "cost",
     "roles",
     "config",
     "config show",

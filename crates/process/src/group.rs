@@ -102,6 +102,14 @@ pub fn descendants(root: u32) -> Vec<Stat> {
     found
 }
 
+/// Cpu time used by everything below the shim `shim`, the dead that were waited for included; not what
+/// the shim itself used. It falls when a process ends that nobody waits for.
+pub fn cpu_below(shim: u32) -> Option<Duration> {
+    let reaped = host().stat(shim)?.reaped_cpu;
+    let living = descendants(shim).into_iter().map(|stat| stat.cpu + stat.reaped_cpu);
+    Some(reaped + living.sum::<Duration>())
+}
+
 /// The children of the calling thread, zombies included; `None` where the kernel does not tell.
 pub fn children_of_this_thread() -> Option<Vec<u32>> {
     let text = std::fs::read_to_string("/proc/thread-self/children").ok()?;

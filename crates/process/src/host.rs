@@ -14,6 +14,7 @@ pub use portable::Portable;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 /// One process as the system describes it at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +31,10 @@ pub struct Stat {
     pub leader_gone: bool,
     /// Resident memory in bytes; 0 if not known.
     pub rss: u64,
+    /// Cpu time it has used.
+    pub cpu: Duration,
+    /// Cpu time of the descendants that ended and were waited for; zero if not known.
+    pub reaped_cpu: Duration,
 }
 
 /// What `doctor` and `status` say holds an agent to its shim on this host.

@@ -109,6 +109,8 @@ catalog! {
         = Event::KillRequested { reason: "wrong branch".into(), by: "operator".into() };
     LimitReached: "`budget`, `turns` or `timeout`: the agent is ended."
         = Event::LimitReached { limit: Limit::Budget, detail: "$10.02 of $10.00".into() };
+    StallDetected: "It gave no sign of life for too long, and `evidence` says where one was looked for: it is ended."
+        = Event::StallDetected { silent_s: 300, evidence: "no output, no tool call".into() };
     AgentExited: "The agent's process is gone; `cause` says by whom."
         = Event::AgentExited {
             epoch: 1,

@@ -273,19 +273,29 @@ pub struct Swept {
 /// The text of a prompt. People's are on disk since before they were durable in the ledger; our own
 /// follow from the state, so they are written when they are first needed.
 pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Result<String, String> {
-    let path = daemon.paths.agent(dispatch.id.as_str()).join("prompt").join(format!("{key}.md"));
+    let dir = daemon.paths.agent(dispatch.id.as_str());
+    let path = dir.join("prompt").join(format!("{key}.md"));
+    let kind = dispatch.prompt(key).map(|prompt| prompt.kind);
     match tokio::fs::read_to_string(&path).await {
+        Ok(task) if kind == Some(PromptKind::Initial) && is_briefed_by_prompt(&dispatch.created.backend) => {
+            let saved = Saved::read(&dir)?;
+            return Ok(prompt::dispatch(&task, saved.system_prompt.as_deref()));
+        }
         Ok(text) => return Ok(text),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(format!("{}: {error}", path.display())),
     }
-    let text = match dispatch.prompt(key).map(|prompt| prompt.kind) {
+    let text = match kind {
         Some(PromptKind::Repair) => prompt::repair(&dispatch.result_faults),
         Some(PromptKind::Continue) => prompt::go_on(&dispatch.created.journal),
         _ => return Err(format!("the prompt {} is missing", path.display())),
     };
     muleteer_store::atomic::write_atomic(&path, text.as_bytes(), 0o600).map_err(|error| error.to_string())?;
     Ok(text)
+}
+
+fn is_briefed_by_prompt(backend: &str) -> bool {
+    muleteer_backends::by_name(backend).is_ok_and(|backend| backend.capabilities().briefed_by_prompt)
 }
 
 /// Brings a worktree's commits home. Without a worktree there is nothing to bring; what cannot be

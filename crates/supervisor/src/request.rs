@@ -4,7 +4,7 @@
 use crate::context::Daemon;
 use crate::{settings, worktree};
 use muleteer_backends::rehearsal::scenario::Scenario;
-use muleteer_backends::{Backend, Command};
+use muleteer_backends::{Backend, Command, claude_code, codex};
 use muleteer_model::config::{self, BackendChoice, Config, ConfigError};
 use muleteer_model::event::{Created, Entry, Event, PromptKind};
 use muleteer_model::id::DispatchId;
@@ -146,7 +146,7 @@ pub async fn prepare(
         return Err(fault("E_NOT_A_REPOSITORY", &message, "run `git init` there, or leave --worktree out"));
     }
     let branch = if spawn.worktree { Some(format!("muleteer/{id}")) } else { worktree::branch(&top).await };
-    let wants_result = category.result && capabilities.multi_turn;
+    let wants_result = category.result && (capabilities.multi_turn || capabilities.resumable);
     let clone = spawn.worktree.then(|| clone.display().to_string());
     let briefing = Briefing {
         role: &role.name,
@@ -290,19 +290,19 @@ fn choose_backend(
             "give --command 'CMD', or set backends.subprocess.command",
         ));
     }
-    if backend.name() == "claude-code"
+    let cli = match backend.name() {
+        "claude-code" => Some((claude_code::PROGRAM, claude_code::GET)),
+        "codex" => Some((codex::PROGRAM, codex::GET)),
+        _ => None,
+    };
+    if let Some((program, get)) = cli
         && configured.as_ref().is_none_or(|backend| backend.command.is_none())
         && spawn.command.is_none()
+        && muleteer_backends::find_program(program, path.map(OsStr::new)).is_none()
     {
-        let found = muleteer_backends::find_program(muleteer_backends::claude_code::PROGRAM, path.map(OsStr::new));
-        if found.is_none() {
-            let hint = "npm install -g @anthropic-ai/claude-code, then make sure its directory is on PATH";
-            return Err(fault(
-                "E_BACKEND_UNAVAILABLE",
-                "the claude-code backend needs `claude`, which is not on PATH",
-                hint,
-            ));
-        }
+        let message = format!("the {} backend needs `{program}`, which is not on PATH", backend.name());
+        let hint = format!("{get}, then make sure its directory is on PATH");
+        return Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint));
     }
     Ok((backend, configured))
 }

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 const CLAUDE: &str = "node_modules/@anthropic-ai/claude-code-linux-x64/claude";
+const CODEX: &str = "node_modules/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex";
 
 /// An installed set of agent CLIs.
 #[derive(Debug, Clone)]
@@ -22,6 +23,11 @@ impl Agents {
     pub fn claude(&self) -> PathBuf {
         self.dir.join(CLAUDE)
     }
+
+    /// The Codex binary itself; it needs no node.
+    pub fn codex(&self) -> PathBuf {
+        self.dir.join(CODEX)
+    }
 }
 
 /// The installed set, if it is there. Installs nothing.
@@ -30,7 +36,7 @@ impl Agents {
 /// When the cache's place cannot be told or the lock file cannot be read.
 pub fn installed() -> Result<Option<Agents>, Failure> {
     let agents = Agents { dir: place()? };
-    Ok(agents.claude().exists().then_some(agents))
+    Ok(is_whole(&agents.dir).then_some(agents))
 }
 
 /// The installed set, installing it first where it is missing.
@@ -70,15 +76,19 @@ fn fill(dir: &Path) -> Result<(), Failure> {
 }
 
 fn publish(temporary: &Path, place: &Path) -> Result<(), Failure> {
-    if !temporary.join(CLAUDE).exists() {
-        return Err("npm installed no claude binary for this platform".into());
+    if !is_whole(temporary) {
+        return Err("npm installed no claude or no codex binary for this platform".into());
     }
     match std::fs::rename(temporary, place) {
         Ok(()) => Ok(()),
         // Somebody else was first; theirs is as whole as ours.
-        Err(_) if place.join(CLAUDE).exists() => Ok(()),
+        Err(_) if is_whole(place) => Ok(()),
         Err(error) => Err(format!("{}: {error}", place.display()).into()),
     }
+}
+
+fn is_whole(dir: &Path) -> bool {
+    [CLAUDE, CODEX].iter().all(|binary| dir.join(binary).exists())
 }
 
 fn pins() -> PathBuf {

@@ -44,6 +44,7 @@ fn main() -> ExitCode {
 }
 
 fn print_agents() -> Result<(), Failure> {
-    println!("claude {}", agents::install()?.claude().display());
+    let agents = agents::install()?;
+    println!("claude {}\ncodex {}", agents.claude().display(), agents.codex().display());
     Ok(())
 }

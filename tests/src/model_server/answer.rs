@@ -13,7 +13,7 @@ pub(super) fn other(out: &TcpStream, method: &str, path: &str) -> io::Result<boo
         (_, path) if path.contains("/models") => json!({
             "data": [{"type": "model", "id": "claude-sonnet-4-5", "display_name": "scripted",
                       "created_at": "2026-01-01T00:00:00Z"}],
-            "has_more": false, "first_id": "claude-sonnet-4-5", "last_id": "claude-sonnet-4-5"
+            "models": [], "has_more": false, "first_id": "claude-sonnet-4-5", "last_id": "claude-sonnet-4-5"
         }),
         ("HEAD", _) => {
             http::json(out, 200, &[], &json!({}))?;
@@ -25,19 +25,27 @@ pub(super) fn other(out: &TcpStream, method: &str, path: &str) -> io::Result<boo
     Ok(true)
 }
 
-pub(super) fn messages(out: &TcpStream, shared: &Shared, request: &Value, step: &Step) -> io::Result<bool> {
+/// What is the same in every API: to wait, to keep silent, to refuse. `None`: the step answers.
+pub(super) fn early(out: &TcpStream, shared: &Shared, step: &Step) -> io::Result<Option<bool>> {
     if let Some(delay) = step.pre_delay {
         shared.pause(delay);
     }
     if let Some(silence) = step.hang {
         shared.pause(silence);
-        return Ok(false);
+        return Ok(Some(false));
     }
     if let Some(status) = step.status {
         let error =
             json!({"type": "error", "error": {"type": error_type(status), "message": format!("scripted {status}")}});
         http::json(out, status, &step.headers, &error)?;
-        return Ok(true);
+        return Ok(Some(true));
+    }
+    Ok(None)
+}
+
+pub(super) fn messages(out: &TcpStream, shared: &Shared, request: &Value, step: &Step) -> io::Result<bool> {
+    if let Some(go_on) = early(out, shared, step)? {
+        return Ok(go_on);
     }
     let message = message(shared, request, step);
     if request["stream"].as_bool() != Some(true) {
@@ -138,7 +146,7 @@ fn pieces(block: &Value) -> (Value, Vec<Value>) {
     }
 }
 
-fn split(text: &str) -> Vec<String> {
+pub(super) fn split(text: &str) -> Vec<String> {
     let characters: Vec<char> = text.chars().collect();
     characters.chunks(40).map(|chunk| chunk.iter().collect()).collect()
 }

@@ -1,7 +1,7 @@
-//! A scripted model: the Anthropic Messages API on loopback, so that system tests drive the real
-//! `claude` binary with no network and no model.
+//! A scripted model: the Anthropic Messages and the OpenAI Responses API on loopback, so that system
+//! tests drive the real `claude` and `codex` binaries with no network and no model.
 //!
-//! Steps are taken one per *main* request (a `POST /v1/messages` that declares tools); the last one
+//! Steps are taken one per *main* request (a `POST` of either that declares tools); the last one
 //! repeats. Requests without tools (titles, quota probes) get a short text and use up no step.
 //! Every request is kept for assertions.
 //!
@@ -10,6 +10,7 @@
 
 mod answer;
 mod http;
+mod responses;
 mod step;
 
 pub use step::Step;
@@ -76,7 +77,7 @@ impl ModelServer {
         Self { address, shared, acceptor: Some(acceptor) }
     }
 
-    /// For `ANTHROPIC_BASE_URL`.
+    /// For `ANTHROPIC_BASE_URL`; with `/v1` at its end, the `base_url` of a Codex provider.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -161,13 +162,17 @@ fn serve(connection: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     let mut reader = std::io::BufReader::new(connection);
     while let Some(request) = http::read(&mut reader)? {
         let path = request.path.split('?').next().unwrap_or_default();
-        let is_messages = path.ends_with("/messages") && request.method == "POST";
+        let is_post = request.method == "POST";
+        let is_messages = is_post && path.ends_with("/messages");
+        let is_responses = is_post && path.ends_with("/responses");
         let has_tools = request.body["tools"].as_array().is_some_and(|tools| !tools.is_empty());
-        let main = is_messages && has_tools;
+        let main = (is_messages || is_responses) && has_tools;
         let step = if main { shared.take_step() } else { Step::text("ok") };
         shared.lock().requests.push(Request { main, ..request.clone() });
         let go_on = if is_messages {
             answer::messages(connection, shared, &request.body, &step)?
+        } else if is_responses {
+            responses::responses(connection, shared, &request.body, &step)?
         } else {
             answer::other(connection, &request.method, path)?
         };

@@ -7,12 +7,9 @@
 mod parser;
 mod result;
 
-use crate::launch::Command;
+use crate::launch::Cli;
 use crate::lines::LineParser;
-use crate::{
-    Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode,
-    find_program,
-};
+use crate::{Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode};
 use serde_json::json;
 
 pub use result::session_is_unknown;
@@ -34,7 +31,12 @@ pub const NESTING: [&str; 7] = [
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
 ];
 
-const NAME: &str = "claude-code";
+const CLI: Cli = Cli {
+    backend: "claude-code",
+    program: PROGRAM,
+    get: "npm install -g @anthropic-ai/claude-code, or set backends.claude_code.command",
+    empty: "backends.claude_code.command is an empty list: leave it out, or name the program first",
+};
 
 /// The backend `claude-code`.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +44,7 @@ pub struct ClaudeCode;
 
 impl Backend for ClaudeCode {
     fn name(&self) -> &'static str {
-        NAME
+        CLI.backend
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -51,12 +53,13 @@ impl Backend for ClaudeCode {
             resumable: true,
             structured: true,
             receipts: true,
+            briefed_by_prompt: false,
             interrupt: Interrupt::ByStdin,
         }
     }
 
     fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError> {
-        let mut argv = program(launch)?;
+        let mut argv = CLI.words(launch)?;
         let mut files = Vec::new();
         let mut flag = |words: &[&str]| argv.extend(words.iter().map(|word| (*word).to_string()));
 
@@ -126,37 +129,4 @@ fn line(value: &serde_json::Value) -> Vec<u8> {
     let mut bytes = value.to_string().into_bytes();
     bytes.push(b'\n');
     bytes
-}
-
-/// The words before our flags: `claude`, or what stands in for it.
-fn program(launch: &LaunchSpec) -> Result<Vec<String>, BackendError> {
-    let words = match &launch.command {
-        None => vec![PROGRAM.to_string()],
-        Some(Command::Argv(words)) if !words.is_empty() => words.clone(),
-        Some(Command::Argv(_)) => {
-            return Err(BackendError::Incomplete {
-                backend: NAME,
-                what: "a program in its command",
-                hint: "backends.claude_code.command is an empty list: leave it out, or name the program first",
-            });
-        }
-        Some(Command::Shell(text)) if is_one_word(text) => vec![text.clone()],
-        // `exec`, so that the process we supervise is the agent and not a shell.
-        Some(Command::Shell(text)) => {
-            return Ok(["/bin/sh", "-c", &format!("exec {text} \"$@\""), PROGRAM].map(str::to_string).to_vec());
-        }
-    };
-    let path = launch.path.as_deref().map(str::as_ref);
-    let found = find_program(&words[0], path).ok_or_else(|| BackendError::ProgramMissing {
-        backend: NAME,
-        program: words[0].clone(),
-        get: "npm install -g @anthropic-ai/claude-code, or set backends.claude_code.command",
-    })?;
-    Ok(std::iter::once(found.to_string_lossy().into_owned())
-        .chain(words.into_iter().skip(1))
-        .collect())
-}
-
-fn is_one_word(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "/._-+@".contains(c))
 }

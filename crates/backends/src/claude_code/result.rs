@@ -26,6 +26,7 @@ pub(super) fn read(value: &Value) -> TurnResult {
         structured: value.get("structured_output").filter(|doc| !doc.is_null()).cloned(),
         per_model: per_model(value.get("modelUsage")),
         per_model_turn: per_model(value.get("model_usage_since_last_result")),
+        per_session: vec![],
         keys: keys(value.get("user_message_uuids")),
         num_turns: value.get("num_turns").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok()),
     }

@@ -38,6 +38,7 @@ impl Backend for Rehearsal {
             resumable: true,
             structured: false,
             receipts: true,
+            briefed_by_prompt: false,
             interrupt: Interrupt::ByStdin,
         }
     }

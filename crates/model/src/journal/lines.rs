@@ -78,6 +78,9 @@ fn text(event: &Event) -> Option<String> {
         Event::KillRequested { reason, by } if reason.is_empty() => format!("kill requested by {}", say(by)),
         Event::KillRequested { reason, by } => format!("kill requested by {}: {}", say(by), say(reason)),
         Event::LimitReached { limit, detail } => format!("limit reached: {}: {}", name(*limit), say(detail)),
+        Event::StallDetected { silent_s, evidence } => {
+            format!("stalled: no sign of life for {} ({})", Span::from_secs(*silent_s), say(evidence))
+        }
         Event::AgentExited { code, signal, cause, stderr_tail, .. } => exited(*code, *signal, *cause, stderr_tail),
         Event::SweepFinished { killed: 0, clean: true } => return None,
         Event::SweepFinished { killed, clean: true } => format!("swept up {killed} left-over processes"),

@@ -84,6 +84,7 @@ fn events_leave_lines() {
         Event::BlockedByUs { on: true },
         Event::KillRequested { reason: "wrong branch".into(), by: "operator".into() },
         Event::LimitReached { limit: Limit::Budget, detail: "$10.02 of $10.00".into() },
+        Event::StallDetected { silent_s: 300, evidence: "no output".into() },
         exit(Some(0), None, ExitCause::Exited, "a warning"),
         exit(Some(1), None, ExitCause::Exited, "trace\nboom\n\n"),
         exit(None, Some(9), ExitCause::Terminated, ""),

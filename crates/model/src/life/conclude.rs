@@ -2,6 +2,7 @@
 
 use super::{MAX_START_FAILURES, start_attempt};
 use crate::agent_event::{TurnError, cut};
+use crate::config::Span;
 use crate::dispatch::{Dispatch, Exit, Stop, Turn};
 use crate::event::{Event, ExitCause, FinalState, Limit, Outcome};
 use crate::result::{AgentResult, ResultStatus};
@@ -16,12 +17,12 @@ const LEASE_EXPIRED: &str = "ended because no daemon renewed its lease";
 pub(super) fn conclude(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now: Timestamp) -> Vec<Event> {
     if let Some(stop) = &d.stop {
         let (state, reason) = stopped_state(stop);
-        let timeout = matches!(stop, Stop::Limit { limit: Limit::Timeout, .. });
+        let timeout = matches!(stop, Stop::Limit { limit: Limit::Timeout, .. } | Stop::Stall { .. });
         let outcome = if timeout { Outcome::Timeout } else { Outcome::Failure };
         return close(attempt, outcome, state, &reason);
     }
     // What was said and answered before the end is so, however the end came.
-    if d.created.multi_turn
+    if d.created.has_turns()
         && let Some(events) = conclude_turn(d, attempt, turn)
     {
         return events;
@@ -49,9 +50,7 @@ pub(super) fn conclude(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now
             let reason = "outcome unknown: its shim died while it worked";
             close(attempt, Outcome::Failure, FinalState::Failed, reason)
         }
-        _ if !d.created.multi_turn && (exit.code == Some(0) || !d.created.resumable) => {
-            conclude_one_shot(d, attempt, exit)
-        }
+        _ if !d.created.has_turns() => conclude_one_shot(d, attempt, exit),
         _ => conclude_failure(d, attempt, exit, turn, now),
     }
 }
@@ -122,6 +121,9 @@ pub(super) fn close(attempt: u32, outcome: Outcome, state: FinalState, reason: &
 fn stopped_state(stop: &Stop) -> (FinalState, String) {
     match stop {
         Stop::Kill { reason } => (FinalState::Killed, reason.clone()),
+        Stop::Stall { silent_s, evidence } => {
+            (FinalState::Stalled, format!("no sign of life for {}: {evidence}", Span::from_secs(*silent_s)))
+        }
         Stop::Limit { limit: Limit::Timeout, detail } => (FinalState::Failed, format!("timeout: {detail}")),
         Stop::Limit { limit, detail } => {
             (FinalState::Partial, format!("{} limit reached: {detail}", format!("{limit:?}").to_lowercase()))

@@ -18,6 +18,8 @@ struct Told {
 
 const MULTI: (bool, bool) = (true, true);
 const ONE_SHOT: (bool, bool) = (false, false);
+/// A process for each turn, one session for all of them.
+const BY_TURNS: (bool, bool) = (false, true);
 
 impl Told {
     fn new((multi_turn, resumable): (bool, bool)) -> Self {
@@ -45,7 +47,7 @@ impl Told {
             by: text("operator"),
             multi_turn,
             resumable,
-            wants_result: multi_turn,
+            wants_result: multi_turn || resumable,
             trace: None,
             ask_on_crash: false,
             fingerprint: text("x"),
@@ -71,6 +73,30 @@ impl Told {
         told.session("s1");
         told.receipt("p1");
         told
+    }
+
+    /// An agent of one process a turn, in the middle of its first.
+    fn by_turns() -> Self {
+        let mut told = Self::spawned(BY_TURNS);
+        told.begins("s1");
+        told
+    }
+
+    /// What such an agent prints when it has read its prompt.
+    fn begins(&mut self, session: &str) {
+        self.session(session);
+        self.line(vec![AgentEvent::Prompt { text: String::new(), key: None, repeated: false }]);
+    }
+
+    fn says(&mut self, text: &str) {
+        self.line(vec![AgentEvent::Text { chars: text.chars().count() as u64, text: text.into() }]);
+    }
+
+    /// Its turn ends well, having said this, and with it the process.
+    fn answers(&mut self, text: &str) {
+        self.says(text);
+        self.result(TurnResult { ok: true, ..TurnResult::default() });
+        self.exit(0);
     }
 
     fn fold(&mut self, at: Option<Position>, event: Event) {
@@ -259,6 +285,151 @@ fn a_one_shot_agent_ended_by_its_lease_says_so() {
 #[test]
 fn a_one_shot_agent_takes_no_second_prompt() {
     assert!(!Told::spawned(ONE_SHOT).send("s1"));
+}
+
+// ---- Agents of one process a turn
+
+const ANSWER: &str = r#"{"status":"success","summary":"done"}"#;
+
+#[test]
+fn its_last_words_are_its_result_and_its_end_needs_no_other() {
+    let mut told = Told::spawned(BY_TURNS);
+    assert!(told.has(&Effect::Prompt { key: "p1".into(), close: true }));
+    told.begins("s1");
+    told.says("I look around.");
+    told.answers(ANSWER);
+    assert_eq!((told.finished(), told.d.turns, told.d.attempts), (FinalState::Success, 1, 1));
+    assert_eq!(told.d.result.unwrap().summary, "done");
+}
+
+#[test]
+fn what_was_said_before_the_turn_is_not_its_answer() {
+    let mut told = Told::by_turns();
+    told.answers(ANSWER);
+    told.send("more");
+    told.feed(Input::Admitted);
+    told.spawn();
+    told.begins("s1");
+    told.result(TurnResult { ok: true, ..TurnResult::default() });
+    assert!(told.d.result.is_none() && told.d.repair_used);
+}
+
+#[test]
+fn a_result_in_prose_is_mended_by_a_successor_in_the_same_session() {
+    let mut told = Told::by_turns();
+    told.answers("All done, believe me.");
+    assert!(told.has(&Effect::EnsureShim { epoch: 2, resume: Some("s1".into()) }));
+    told.spawn();
+    let repair = told.delivers().unwrap();
+    assert_eq!(told.kind(&repair), PromptKind::Repair);
+    told.begins("s1");
+    told.answers(ANSWER);
+    assert_eq!((told.finished(), told.d.attempts, told.counted()), (FinalState::Success, 2, 0));
+
+    let mut told = Told::by_turns();
+    told.answers("All done.");
+    told.spawn();
+    told.begins("s1");
+    told.answers("I said so.");
+    assert_eq!(told.finished(), FinalState::Partial);
+}
+
+#[test]
+fn it_takes_no_second_prompt_and_leaves_what_is_said_to_its_successor() {
+    let mut told = Told::by_turns();
+    assert!(told.send("more"));
+    told.says(ANSWER);
+    told.result(TurnResult { ok: true, ..TurnResult::default() });
+    assert_eq!(told.delivers(), None);
+    assert!(told.has(&Effect::CloseStdin), "nothing keeps it");
+    told.exit(0);
+    told.spawn();
+    assert_eq!(told.delivers().as_deref(), Some("more"));
+    told.begins("s1");
+    told.answers(ANSWER);
+    assert_eq!((told.finished(), told.d.turns), (FinalState::Success, 2));
+}
+
+#[test]
+fn a_process_killed_in_its_turn_is_gone_on_with_by_a_counted_restart() {
+    for well in [true, false] {
+        let mut told = Told::by_turns();
+        // An exit without a result is no end of a turn, whatever its code.
+        told.exit_by(well.then_some(0), ExitCause::Exited);
+        let key = told.restarted().delivers().unwrap();
+        assert_eq!((told.kind(&key), told.counted()), (PromptKind::Continue, 1));
+        assert!(told.has(&Effect::EnsureShim { epoch: 2, resume: None }), "adopted");
+        assert!(
+            told.log
+                .iter()
+                .any(|event| matches!(event, Event::AttemptStarted { resume: Some(s), .. } if s == "s1"))
+        );
+        told.begins("s1");
+        told.answers(ANSWER);
+        assert_eq!(told.finished(), FinalState::Success);
+    }
+    let mut lost = Told::by_turns();
+    lost.shim_lost(true, true);
+    let key = lost.restarted().delivers().unwrap();
+    assert_eq!(lost.kind(&key), PromptKind::Continue);
+}
+
+#[test]
+fn a_prompt_it_did_not_begin_on_is_sent_again() {
+    let mut told = Told::spawned(BY_TURNS);
+    told.session("s1");
+    told.exit(1);
+    assert_eq!(told.restarted().delivers().as_deref(), Some("p1"));
+}
+
+#[test]
+fn an_interrupt_ends_its_process_and_a_word_goes_on_in_its_session() {
+    let mut told = Told::by_turns();
+    told.feed(Input::Interrupt { key: "i1".into(), by: "operator".into() });
+    assert!(told.has(&Effect::Interrupt { key: "i1".into() }));
+    told.exit(1);
+    assert_eq!((told.finished(), told.counted()), (FinalState::Partial, 0));
+    told.send("more");
+    told.feed(Input::Admitted);
+    told.spawn();
+    assert_eq!(told.delivers().as_deref(), Some("more"));
+    told.begins("s1");
+    told.answers(ANSWER);
+    assert_eq!((told.finished(), told.d.session_id.as_deref()), (FinalState::Success, Some("s1")));
+}
+
+#[test]
+fn use_told_for_the_session_is_counted_once_across_its_processes() {
+    let used = |input: u64| {
+        let usage = ModelUsage { input, output: input / 10, ..ModelUsage::default() };
+        TurnResult { ok: true, per_session: vec![usage], ..TurnResult::default() }
+    };
+    let mut told = Told::by_turns();
+    told.result(used(200));
+    told.exit(0);
+    told.spawn();
+    told.begins("s1");
+    told.says(ANSWER);
+    told.result(used(300));
+    told.exit(0);
+    assert_eq!((told.d.spend.input, told.d.spend.output, told.d.spend.cost_usd), (300, 30, 0.0));
+    assert_eq!(told.d.spend.per_model["unknown"].input, 300);
+}
+
+#[test]
+fn use_told_for_a_session_that_is_begun_anew_is_new() {
+    let mut told = Told::by_turns();
+    told.d.session_id = None;
+    told.d
+        .spend
+        .session
+        .insert("unknown".into(), ModelUsage { input: 500, ..ModelUsage::default() });
+    told.exit(1);
+    told.restarted();
+    told.begins("s2");
+    let usage = ModelUsage { input: 100, ..ModelUsage::default() };
+    told.result(TurnResult { ok: true, per_session: vec![usage], ..TurnResult::default() });
+    assert_eq!(told.d.spend.input, 100);
 }
 
 // ---- Turns and results
@@ -564,6 +735,48 @@ fn a_budget_that_the_last_turn_broke_stops_nothing() {
     assert_eq!(limit_reached(&told.d), None);
     told.exit(0);
     assert_eq!(told.finished(), FinalState::Success);
+}
+
+// ---- Stall
+
+fn stalled(epoch: u32) -> Input {
+    Input::Stalled { epoch, silent_s: 300, evidence: "no output".into() }
+}
+
+#[test]
+fn a_stalled_agent_is_ended_and_its_session_goes_on_when_somebody_speaks() {
+    let mut told = Told::busy();
+    assert!(told.feed(stalled(1)));
+    assert!(!told.feed(stalled(1)), "once is enough");
+    assert!(told.has(&Effect::Terminate));
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!(told.finished(), FinalState::Stalled);
+    assert_eq!(told.d.reason.as_deref(), Some("no sign of life for 5m: no output"));
+    let timed_out = |event: &Event| matches!(event, Event::AttemptFinished { outcome: Outcome::Timeout, .. });
+    assert!(told.log.iter().any(timed_out));
+    told.send("s1");
+    told.feed(Input::Admitted);
+    assert!(told.has(&Effect::EnsureShim { epoch: 2, resume: Some("s1".into()) }));
+    told.spawn();
+    assert_eq!(told.delivers().as_deref(), Some("s1"), "what hung is not taken up again unasked");
+}
+
+#[test]
+fn only_who_owes_an_answer_can_stall() {
+    let mut told = Told::spawned(MULTI);
+    assert!(!told.feed(stalled(0)), "that was another process");
+    let mut mute = Told::spawned(MULTI);
+    assert!(mute.feed(stalled(1)), "it never took its prompt");
+    told.session("s1");
+    told.receipt("p1");
+    told.result(well());
+    assert!(!told.feed(stalled(1)), "its turn is over");
+    let mut one_shot = Told::spawned(ONE_SHOT);
+    assert!(one_shot.feed(stalled(1)));
+    one_shot.exit_by(None, ExitCause::Terminated);
+    assert_eq!(one_shot.finished(), FinalState::Stalled);
+    let mut queued = Told::new(MULTI);
+    assert!(!queued.feed(stalled(0)));
 }
 
 // ---- Kill

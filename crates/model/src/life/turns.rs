@@ -24,8 +24,15 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
             events.push(Event::SessionStarted { session_id: session_id.clone(), model: model.clone() });
         }
         AgentEvent::Prompt { key: Some(key), repeated, .. } => events.extend(receipt(d, key, *repeated)),
+        // A process of one prompt need not name it.
+        AgentEvent::Prompt { key: None, .. } if !d.created.multi_turn && d.created.resumable => {
+            events.extend(unreceipted(d).map(|key| Event::TurnStarted { turn: d.turns + 1, key }));
+        }
         AgentEvent::Text { text, .. } if !text.trim().is_empty() => {
-            events.push(Event::AgentSaid { text: cut(text, SAID_LIMIT) });
+            // Where no result line says it again, the last of these is the answer.
+            let is_answer = !d.created.multi_turn && d.created.resumable;
+            let text = if is_answer { text.clone() } else { cut(text, SAID_LIMIT) };
+            events.push(Event::AgentSaid { text });
         }
         AgentEvent::ToolCall { id, name, input } => {
             let (call_id, tool) = (cut(id, 200), cut(name, 200));
@@ -79,8 +86,8 @@ fn receipt(d: &Dispatch, key: &str, repeated: bool) -> Vec<Event> {
 
 fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     let mut events = usage_of(d, result);
-    let text = result.text.clone().unwrap_or_default();
-    if !d.created.multi_turn {
+    let text = result.text.clone().or_else(|| d.said.clone()).unwrap_or_default();
+    if !d.created.has_turns() {
         // A one-shot agent's result line counts when its process has ended well.
         if let Some(doc) = &result.structured {
             events.push(match result::validate(doc) {
@@ -141,30 +148,35 @@ fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     if !result.per_model_turn.is_empty() {
         return result.per_model_turn.iter().filter_map(used).collect();
     }
-    let counted = &d.spend.process;
-    if !result.per_model.is_empty() {
-        let new = result.per_model.iter().map(|now| match counted.get(&now.model) {
-            Some(before) => ModelUsage {
-                model: now.model.clone(),
+    let model = || {
+        let known = d.session_model.clone().or_else(|| d.created.model.clone());
+        known.unwrap_or_else(|| "unknown".into())
+    };
+    let (told, counted) = match result.per_session.is_empty() {
+        true => (&result.per_model, &d.spend.process),
+        false => (&result.per_session, &d.spend.session),
+    };
+    if !told.is_empty() {
+        let new = told.iter().map(|now| {
+            let model = if now.model.is_empty() { model() } else { now.model.clone() };
+            let nothing = ModelUsage::default();
+            let before = counted.get(&model).unwrap_or(&nothing);
+            ModelUsage {
                 input: now.input.saturating_sub(before.input),
                 output: now.output.saturating_sub(before.output),
                 cache_read: now.cache_read.saturating_sub(before.cache_read),
                 cache_write: now.cache_write.saturating_sub(before.cache_write),
                 cost_usd: now.cost_usd - before.cost_usd,
-            },
-            None => now.clone(),
+                model,
+            }
         });
         return new.filter_map(|usage| used(&usage)).collect();
     }
     let before: f64 = counted.values().map(|usage| usage.cost_usd).sum();
-    let model = d
-        .session_model
-        .clone()
-        .or_else(|| d.created.model.clone())
-        .unwrap_or_else(|| "unknown".into());
-    let new = result
-        .cost_usd
-        .map(|total| ModelUsage { model, cost_usd: total - before, ..ModelUsage::default() });
+    let new =
+        result
+            .cost_usd
+            .map(|total| ModelUsage { model: model(), cost_usd: total - before, ..ModelUsage::default() });
     new.iter().filter_map(used).collect()
 }
 

@@ -43,7 +43,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    pub fn new(multi: bool, worktree: bool, budget: Option<f64>) -> Self {
+    pub fn new(multi: bool, resumable: bool, worktree: bool, budget: Option<f64>) -> Self {
         let text = |text: &str| text.to_string();
         let created = Created {
             role: text("developer"),
@@ -66,8 +66,8 @@ impl Daemon {
             parent: None,
             by: text("operator"),
             multi_turn: multi,
-            resumable: multi,
-            wants_result: multi,
+            resumable,
+            wants_result: resumable,
             trace: None,
             ask_on_crash: false,
             fingerprint: text("f"),

@@ -56,7 +56,7 @@ fn every_life_comes_to_rest_and_its_books_are_right() {
     }
     println!("{seeds} lives ended: {ends:?}");
     if seeds >= SEEDS {
-        for end in ["success", "partial", "failed", "blocked", "killed", "waiting"] {
+        for end in ["success", "partial", "failed", "blocked", "killed", "stalled", "waiting"] {
             assert!(ends.contains_key(end), "no life ended {end}: the simulator has lost its bite");
         }
     }
@@ -65,9 +65,18 @@ fn every_life_comes_to_rest_and_its_books_are_right() {
 impl Life {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let flavour = *rng.pick(&[Flavour::OneShot, Flavour::Cumulative, Flavour::PerTurn, Flavour::PerTurn]);
+        let flavour = *rng.pick(&[
+            Flavour::OneShot,
+            Flavour::Cumulative,
+            Flavour::PerTurn,
+            Flavour::PerTurn,
+            Flavour::ByTurns,
+            Flavour::ByTurns,
+        ]);
         let budget = if rng.one_in(3) { Some(1.0) } else { None };
-        let daemon = Daemon::new(flavour != Flavour::OneShot, rng.one_in(2), budget);
+        let resumable = flavour != Flavour::OneShot;
+        let multi_turn = resumable && flavour != Flavour::ByTurns;
+        let daemon = Daemon::new(multi_turn, resumable, rng.one_in(2), budget);
         let chaos = rng.below(14) as u32;
         let words = rng.below(6);
         Self { daemon, world: World::new(flavour, chaos), rng, down: 0, words, said: vec![] }
@@ -95,6 +104,15 @@ impl Life {
         if self.words > 0 && self.rng.one_in(25) {
             self.words -= 1;
             self.speak();
+        }
+        let d = self.daemon.d();
+        if let Some(epoch) = d.owes_an_answer()
+            && self.world.fault(&mut self.rng, 80)
+        {
+            // Told late, it is another process's that is meant.
+            let epoch = epoch - u32::from(self.rng.one_in(4));
+            let evidence = "nothing".to_string();
+            self.daemon.mailbox.push_back(Input::Stalled { epoch, silent_s: 300, evidence });
         }
         if self.world.stubborn && self.rng.one_in(60) {
             self.world.stubborn = false;
@@ -125,7 +143,7 @@ impl Life {
             0..3 if matches!(d.phase, Phase::Working { turn: Turn::None | Turn::Done { .. }, .. }) => self.words += 1,
             0..3 => self.daemon.mailbox.push_back(Input::Interrupt { key: format!("i{}", self.words), by }),
             3 => self.daemon.mailbox.push_back(Input::Kill { reason: "enough".into(), by }),
-            _ if d.created.multi_turn => {
+            _ if d.created.has_turns() => {
                 let key = format!("word-{}", self.said.len());
                 self.said.push(key.clone());
                 if self.rng.one_in(2) {
@@ -180,7 +198,7 @@ impl Life {
                     let answered_all = d.state() == "waiting" || (outcome == Some(Outcome::Success) && !killed);
                     assert!(!answered_all, "the prompt {} was lost", prompt.key);
                 }
-                PromptState::Taken | PromptState::Done | PromptState::Superseded if theirs && d.created.multi_turn => {
+                PromptState::Taken | PromptState::Done | PromptState::Superseded if theirs && d.created.has_turns() => {
                     assert!(self.world.was_taken(&prompt.key), "the prompt {} was never taken", prompt.key);
                 }
                 _ => {}

@@ -16,6 +16,9 @@ pub enum Flavour {
     Cumulative,
     /// Tells what each turn used; its totals go on from the resumed session's.
     PerTurn,
+    /// Ends with each turn, its session goes on. It repeats a prompt it is given again, names none, and
+    /// tells what the session used in all.
+    ByTurns,
 }
 
 #[derive(Debug, Clone)]
@@ -75,6 +78,8 @@ pub struct World {
     pub spools: BTreeMap<u32, Vec<Rec>>,
     pub sessions: BTreeMap<String, BTreeMap<String, Progress>>,
     totals: BTreeMap<String, f64>,
+    /// Of these totals, as much as a shim has spooled.
+    told: BTreeMap<String, f64>,
     /// What the CLI has told to have cost, as far as a shim has spooled it.
     pub charged: f64,
     /// Sessions in which a prompt was worked on.
@@ -103,6 +108,7 @@ impl World {
             spools: BTreeMap::new(),
             sessions: BTreeMap::new(),
             totals: BTreeMap::new(),
+            told: BTreeMap::new(),
             charged: 0.0,
             worked: BTreeMap::new(),
             tried: 0,
@@ -277,6 +283,10 @@ impl World {
             Some((key, left)) => {
                 if matches!(agent.stdin.front(), Some(Stdin::Interrupt)) {
                     agent.stdin.pop_front();
+                    if self.flavour == Flavour::ByTurns {
+                        self.end(Some(1), ExitCause::Exited);
+                        return true;
+                    }
                     agent.turn = None;
                     self.progress(&key, Progress::Over);
                     let error = Some(TurnError::Interrupted);
@@ -325,7 +335,8 @@ impl World {
             }
         }
         let known = self.sessions.get(&session).and_then(|keys| keys.get(key)).copied();
-        let repeated = matches!(known, Some(Progress::Running | Progress::Over));
+        let by_turns = self.flavour == Flavour::ByTurns;
+        let repeated = !by_turns && matches!(known, Some(Progress::Running | Progress::Over));
         if known.is_none() {
             self.progress(key, Progress::Recorded);
             if self.fault(rng, 12) {
@@ -345,7 +356,8 @@ impl World {
             self.end(Some(1), ExitCause::Exited);
             return true;
         }
-        self.say(vec![AgentEvent::Prompt { text: String::new(), key: Some(key.into()), repeated }]);
+        let key = (!by_turns).then(|| key.into());
+        self.say(vec![AgentEvent::Prompt { text: String::new(), key, repeated }]);
         true
     }
 
@@ -377,7 +389,12 @@ impl World {
                 _ => result.structured = Some(json!({"status": "success", "summary": "ok"})),
             }
         }
-        if rng.one_in(2) {
+        if self.flavour == Flavour::ByTurns {
+            let document = result.structured.take().map(|document| document.to_string());
+            if let Some(text) = document.or_else(|| result.text.take()) {
+                self.say(vec![AgentEvent::Text { chars: 1, text }]);
+            }
+        } else if rng.one_in(2) {
             result.keys = vec![key.into()];
         }
         if let Some(agent) = &mut self.agent {
@@ -397,12 +414,14 @@ impl World {
         agent.used += cost;
         let total = self.totals.entry(agent.session.clone()).or_default();
         *total += cost;
+        let (session, total) = (agent.session.clone(), *total);
         match self.flavour {
             Flavour::OneShot => result.cost_usd = Some(agent.used),
             Flavour::Cumulative => result.per_model = usage(agent.used),
+            Flavour::ByTurns => result.per_session = usage(total),
             Flavour::PerTurn => {
-                result.cost_usd = Some(*total);
-                result.per_model = usage(*total);
+                result.cost_usd = Some(total);
+                result.per_model = usage(total);
                 result.per_model_turn = usage(cost);
             }
         }
@@ -416,7 +435,9 @@ impl World {
             call: Some("msg".into()),
         };
         if self.say(vec![extra, AgentEvent::Result(result)]) {
-            self.charged += cost;
+            let told = self.told.insert(session, total).unwrap_or_default();
+            // A total makes good for what nobody heard.
+            self.charged += if self.flavour == Flavour::ByTurns { total - told } else { cost };
         }
     }
 

@@ -5,10 +5,10 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::history::{self, Seen};
 use crate::interrupt::until_interrupted;
+use crate::moment;
 use crate::offline;
 use crate::render::event;
 use jiff::Timestamp;
-use muleteer_model::config::Span;
 use muleteer_store::tail::Start;
 use std::ops::ControlFlow;
 
@@ -47,14 +47,8 @@ fn since(text: &str) -> Result<Since, String> {
     if let Ok(seq) = text.parse() {
         return Ok(Since::Seq(seq));
     }
-    if let Ok(time) = text.parse() {
-        return Ok(Since::Time(time));
-    }
-    let age = text
-        .parse::<Span>()
-        .ok()
-        .and_then(|age| Timestamp::now().checked_sub(age.as_duration()).ok());
-    age.map(Since::Time)
+    moment::parse(text)
+        .map(Since::Time)
         .ok_or_else(|| "an age (15m, 2h), an RFC 3339 time or a sequence number is wanted".into())
 }
 

@@ -87,6 +87,10 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::InterruptRequested { by, .. } => format!("interrupt asked by {by}"),
         Event::KillRequested { reason, by } => format!("kill asked by {by}: {}", text(reason)),
         Event::LimitReached { limit, detail } => warn(format!("limit reached: {} ({})", word(limit), text(detail))),
+        Event::StallDetected { silent_s, evidence } => {
+            let silent = span(Duration::from_secs(*silent_s));
+            warn(format!("stalled: no sign of life for {silent} ({})", text(evidence)))
+        }
         Event::AgentExited { code, signal, cause, .. } => {
             let how = match (code, signal) {
                 (Some(code), _) => format!("exited with {code}"),

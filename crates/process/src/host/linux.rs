@@ -5,6 +5,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 #[derive(Debug)]
 pub struct Linux;
@@ -77,6 +78,8 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
     let number = |n: usize| field(n)?.parse::<i64>().ok();
     let dead = matches!(field(3)?, "Z" | "X" | "x");
     let threads = number(20)?;
+    let ticks = |n: usize| number(n).unwrap_or(0).max(0) as u64;
+    let time = |ticks: u64| Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second().max(1));
     Some(Stat {
         pid,
         parent: number(4)?.max(0) as u32,
@@ -86,6 +89,8 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
         zombie: dead && threads <= 1,
         leader_gone: dead && threads > 1,
         rss: number(24).unwrap_or(0).max(0) as u64 * rustix::param::page_size() as u64,
+        cpu: time(ticks(14) + ticks(15)),
+        reaped_cpu: time(ticks(16) + ticks(17)),
     })
 }
 
@@ -107,6 +112,14 @@ mod tests {
         let stat = parse_stat(only_leader_gone.as_bytes()).unwrap();
         assert!(!stat.zombie && stat.leader_gone, "its other threads still run");
         assert_eq!(stat.rss, 3 * rustix::param::page_size() as u64);
+    }
+
+    #[test]
+    fn cpu_time_is_its_own_and_that_of_its_dead() {
+        let line = b"42 (x) S 1 42 40 0 -1 0 1 0 0 0 150 50 1000 200 20 0 1 0 9876 1000 3 0 1 1";
+        let stat = parse_stat(line).unwrap();
+        let ticks = |ticks: u64| Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second());
+        assert_eq!((stat.cpu, stat.reaped_cpu), (ticks(200), ticks(1200)));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::command::helper;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 #[derive(Debug)]
 pub struct Portable;
@@ -18,7 +19,7 @@ impl Host for Portable {
 
     fn stat(&self, pid: u32) -> Option<Stat> {
         parse(
-            ps(&["-p", &pid.to_string(), "-o", "pid=,ppid=,pgid=,rss=,stat=,lstart="])
+            ps(&["-p", &pid.to_string(), "-o", "pid=,ppid=,pgid=,rss=,stat=,time=,lstart="])
                 .lines()
                 .next()?,
         )
@@ -65,13 +66,14 @@ fn run(command: &mut Command) -> String {
         .map_or_else(|_| String::new(), |out| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// One line of `pid ppid pgid rss stat lstart`. The start time is `lstart`'s text hashed: it is
+/// One line of `pid ppid pgid rss stat time lstart`. The start time is `lstart`'s text hashed: it is
 /// only ever compared.
 fn parse(line: &str) -> Option<Stat> {
     let mut fields = line.split_ascii_whitespace();
     let mut number = || fields.next()?.parse::<u32>().ok();
     let (pid, parent, group, rss) = (number()?, number()?, number()?, number()?);
     let state = fields.next()?;
+    let cpu = cpu_time(fields.next()?);
     let mut start_time = 0xcbf2_9ce4_8422_2325_u64;
     for byte in fields.flat_map(str::bytes) {
         start_time = (start_time ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
@@ -85,7 +87,20 @@ fn parse(line: &str) -> Option<Stat> {
         leader_gone: false,
         zombie: state.starts_with('Z'),
         rss: u64::from(rss) * 1024,
+        cpu,
+        reaped_cpu: Duration::ZERO,
     })
+}
+
+/// `[[days-]hours:]minutes:seconds`, the seconds with a fraction on some systems.
+fn cpu_time(text: &str) -> Duration {
+    let (days, clock) = text.split_once('-').unwrap_or(("0", text));
+    let mut seconds = 0.0;
+    for part in clock.split(':') {
+        seconds = seconds * 60.0 + part.parse::<f64>().unwrap_or(0.0);
+    }
+    seconds += days.parse::<f64>().unwrap_or(0.0) * 86_400.0;
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -95,11 +110,13 @@ mod tests {
 
     #[test]
     fn a_line_of_ps_is_understood() {
-        let one = parse("  42     1    42  1024 Ss   Sat Nov 21 23:09:25 2026").unwrap();
-        let other = parse("  42     1    42  1024 Z    Sat Nov 21 23:09:26 2026").unwrap();
+        let one = parse("  42     1    42  1024 Ss   00:01:05 Sat Nov 21 23:09:25 2026").unwrap();
+        let other = parse("  42     1    42  1024 Z    1-00:00:00 Sat Nov 21 23:09:26 2026").unwrap();
         assert_eq!((one.pid, one.parent, one.group, one.rss), (42, 1, 42, 1 << 20));
         assert!(!one.zombie && other.zombie);
         assert_ne!(one.start_time, other.start_time);
+        assert_eq!((one.cpu.as_secs(), other.cpu.as_secs()), (65, 86_400));
+        assert_eq!(cpu_time("0:01.50"), Duration::from_millis(1500));
         assert_eq!(parse("nonsense"), None);
     }
 }

@@ -30,6 +30,8 @@ pub enum JournalMsg {
     Records(Vec<Record>),
     FileChanged,
     WatchAgain,
+    /// Answered once the file is there: it is made before the agent is started, who may write at once.
+    Ready(RpcReplyPort<()>),
     /// Answered when the file holds everything that is durable.
     Flush(RpcReplyPort<()>),
 }
@@ -46,6 +48,8 @@ pub struct State {
     /// The agent's lines that are events already.
     theirs: BTreeMap<u64, String>,
     too_large: bool,
+    /// What keeps the file from being written, said once.
+    fault: Option<String>,
     settled: Option<Settled>,
 }
 
@@ -91,6 +95,7 @@ impl Actor for Journal {
             ours: BTreeMap::new(),
             theirs: BTreeMap::new(),
             too_large: false,
+            fault: None,
             settled: None,
         })
     }
@@ -104,7 +109,7 @@ impl Actor for Journal {
         match message {
             JournalMsg::Boot => {
                 state.replay()?;
-                state.write()?;
+                state.write();
                 state.watch();
                 state.pick_up().await?;
             }
@@ -112,20 +117,23 @@ impl Actor for Journal {
                 for record in records {
                     state.take(&record);
                 }
-                state.write()?;
+                state.write();
             }
             // It was our own hand.
             JournalMsg::FileChanged if state.is_settled() => {}
             JournalMsg::FileChanged => {
                 state.pick_up().await?;
-                state.write()?;
+                state.write();
             }
             JournalMsg::WatchAgain => state.watch(),
+            JournalMsg::Ready(reply) => {
+                let _ = reply.send(());
+            }
             JournalMsg::Flush(reply) => {
                 // The last look is a whole one, whatever the clock of the file system missed.
                 state.settled = None;
                 state.pick_up().await?;
-                state.write()?;
+                state.write();
                 state.daemon.watcher.cast(WatchMsg::Unwatch(state.id.clone()));
                 let _ = reply.send(());
             }
@@ -171,7 +179,14 @@ impl State {
 
     /// Makes events of the lines the agent has added since.
     async fn pick_up(&mut self) -> Result<(), ActorProcessingErr> {
-        let Some(text) = self.read()? else { return Ok(()) };
+        let text = match self.read() {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                self.complain(&error.to_string());
+                return Ok(());
+            }
+        };
         let fresh = journal::agent_lines(&text, &self.expected(), &self.theirs.values().cloned().collect::<Vec<_>>());
         let entries = fresh
             .into_iter()
@@ -218,9 +233,26 @@ impl State {
         Ok(self.settled.is_some())
     }
 
-    /// Brings the file up to date: by appending where that is all it takes, since an agent may be
-    /// appending at the same moment; else by replacing it.
-    fn write(&mut self) -> Result<(), ActorProcessingErr> {
+    /// Brings the file up to date. A journal that cannot be written is a fault on record, not a reason
+    /// to hold up the work: its lines follow from the ledger and can be written later.
+    fn write(&mut self) {
+        match self.try_write() {
+            Ok(()) => self.fault = None,
+            Err(error) => self.complain(&error.to_string()),
+        }
+    }
+
+    fn complain(&mut self, error: &str) {
+        let message = format!("{}: {error}", self.path.display());
+        if self.fault.as_ref() != Some(&message) {
+            self.daemon.note(Event::Fault { what: "journal".into(), message: message.clone() });
+            self.fault = Some(message);
+        }
+    }
+
+    /// By appending where that is all it takes, since an agent may be appending at the same moment;
+    /// else by replacing the file.
+    fn try_write(&mut self) -> Result<(), ActorProcessingErr> {
         if self.extend()? {
             return Ok(());
         }
@@ -259,7 +291,7 @@ impl State {
         let file = match std::fs::File::open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(String::new())),
-            Err(error) => return Err(format!("{}: {error}", self.path.display()).into()),
+            Err(error) => return Err(error.into()),
         };
         let mut bytes = Vec::new();
         file.take(FILE_LIMIT + 1).read_to_end(&mut bytes)?;

@@ -17,6 +17,7 @@ use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::{Entry, Position, Record};
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::{self, Decided, Effect, Input};
+use muleteer_model::stall;
 use muleteer_process::fault;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::collections::HashSet;
@@ -26,6 +27,8 @@ use tokio::task::JoinSet;
 
 /// Output without an event is checkpointed this often, so that its spool can be let go.
 const CHECKPOINT_BYTES: u64 = 4 * 1024 * 1024;
+/// An agent is not kept waiting longer than this for its journal to be made.
+const JOURNAL_PATIENCE: Duration = Duration::from_secs(10);
 /// A CLI whose stdin was closed after its last turn has this long to leave by itself.
 const LEAVE_GRACE: Duration = Duration::from_secs(60);
 
@@ -117,6 +120,7 @@ impl Actor for Life {
                 let _ = reply.send(meant);
             }
             LifeMsg::Output(steps, reply) => {
+                state.pass_on(&steps);
                 state.read(steps).await?;
                 let _ = reply.send(state.dispatch.position);
             }
@@ -190,6 +194,18 @@ impl State {
         self.settle().await
     }
 
+    /// The monitor hears of all output, also of what leaves no event, and before it is durable: whether
+    /// an agent is silent is a matter of now.
+    fn pass_on(&self, steps: &[Step]) {
+        let unix_now = Timestamp::now().as_millisecond() as f64 / 1000.0;
+        let events = steps.iter().flat_map(|step| match &step.input {
+            StepInput::Agent(events) => events.as_slice(),
+            StepInput::Shim(_) => &[],
+        });
+        let marks = events.filter_map(|event| stall::mark(event, unix_now)).collect();
+        self.slots.monitor.cast(MonitorMsg::Heard(marks));
+    }
+
     fn stage(&self, decided: Vec<Decided>, scratch: &mut Dispatch, entries: &mut Vec<Entry>) {
         for (at, event) in decided {
             let entry = entry(&self.id, at, event);
@@ -255,6 +271,9 @@ impl State {
             Effect::Admit => {}
             Effect::EnsureShim { epoch, resume } => {
                 fault::point("life.attempt_durable");
+                if let (Phase::Starting { .. }, Some(journal)) = (&self.dispatch.phase, self.slots.journal.get()) {
+                    let _ = journal.call(JournalMsg::Ready, Some(JOURNAL_PATIENCE)).await;
+                }
                 self.leaving = false;
                 self.slots.link.cast(LinkMsg::Ensure { epoch, resume });
             }
@@ -268,7 +287,10 @@ impl State {
             }
             Effect::CloseStdin => {
                 self.leaving = true;
-                self.slots.link.cast(LinkMsg::Do(Command::write(key, vec![], true)));
+                // That of a process of one prompt was closed after it.
+                if self.dispatch.created.multi_turn {
+                    self.slots.link.cast(LinkMsg::Do(Command::write(key, vec![], true)));
+                }
                 myself.send_after(LEAVE_GRACE, move || LifeMsg::Overdue(epoch));
             }
             Effect::Interrupt { key } => {

@@ -194,7 +194,7 @@ async fn send(daemon: &Arc<Daemon>, id: &str, key: &str, text: &str, by: &str) -
     if dispatch.prompt(key).is_some() {
         return Ok(Reply::Sent { dispatch_id: name.to_string(), queued: false });
     }
-    if !dispatch.created.multi_turn || (dispatch.is_finished() && !dispatch.created.resumable) {
+    if !dispatch.created.has_turns() || (dispatch.is_finished() && !dispatch.created.resumable) {
         let message = format!("the {} backend takes one prompt only", dispatch.created.backend);
         return Err(WireError {
             dispatch_id: Some(name.to_string()),

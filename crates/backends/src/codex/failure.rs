@@ -1,0 +1,77 @@
+//! Why a turn of Codex failed: it says so in words only, for people.
+
+use crate::text;
+use muleteer_model::agent_event::{AgentEvent, TurnError, TurnResult};
+
+/// The result of a `turn.failed` that says this.
+pub(super) fn result(said: &str) -> TurnResult {
+    let status = status(said);
+    TurnResult {
+        ok: false,
+        error: Some(error(said, status)),
+        status,
+        text: (!said.is_empty()).then(|| text::tail(said, text::RESULT_TEXT_LIMIT)),
+        ..TurnResult::default()
+    }
+}
+
+/// `Reconnecting... 1/5 (why)`. It does not tell how long it waits.
+pub(super) fn retry(said: &str) -> Option<AgentEvent> {
+    let rest = said.strip_prefix("Reconnecting... ")?;
+    let (attempt, rest) = rest.split_once('/')?;
+    let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (max, why) = rest.split_at(digits);
+    Some(AgentEvent::ApiRetry {
+        attempt: attempt.parse().ok()?,
+        max: max.parse().ok()?,
+        delay_s: 0.0,
+        status: status(why),
+    })
+}
+
+/// After `unexpected status ` or `last status: `.
+fn status(said: &str) -> Option<u16> {
+    let (_, rest) = said.split_once("status: ").or_else(|| said.split_once("unexpected status "))?;
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok().filter(|status| (100..600).contains(status))
+}
+
+fn error(said: &str, status: Option<u16>) -> TurnError {
+    let says = |signs: &[&str]| signs.iter().any(|sign| said.contains(sign));
+    match status {
+        Some(401 | 403) => TurnError::Auth,
+        Some(429) => TurnError::RateLimit,
+        _ if says(&["context window", "context_length_exceeded"]) => TurnError::Context,
+        _ if says(&["usage limit", "rate limit", "Quota exceeded"]) => TurnError::RateLimit,
+        _ if says(&["not logged in", "Please run `codex login`", "Missing environment variable"]) => TurnError::Auth,
+        Some(_) => TurnError::ApiError,
+        None if says(&["high demand", "stream disconnected", "retry limit", "_error\"", "error sending request"]) => {
+            TurnError::ApiError
+        }
+        None => TurnError::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_retry_tells_its_number_and_what_it_can_of_the_reason() {
+        let retry = retry("Reconnecting... 2/5 (exceeded retry limit, last status: 429 Too Many Requests)");
+        assert_eq!(retry, Some(AgentEvent::ApiRetry { attempt: 2, max: 5, delay_s: 0.0, status: Some(429) }));
+        assert_eq!(super::retry("Reconnecting... soon"), None);
+    }
+
+    #[test]
+    fn a_reason_is_read_from_words() {
+        for (said, error) in [
+            ("Codex ran out of room in the model's context window.", TurnError::Context),
+            ("You've hit your usage limit. Try again later.", TurnError::RateLimit),
+            ("Missing environment variable: `OPENAI_API_KEY`.", TurnError::Auth),
+            ("something new", TurnError::Other),
+        ] {
+            assert_eq!(result(said).error, Some(error), "{said}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Codex (`codex exec --json`): its command line.
+//!
+//! One process is one turn: the prompt on stdin, then its end. A further turn is another process that
+//! resumes the session. Prompts carry their key in a last line, which the session's rollout file in
+//! `$CODEX_HOME/sessions` then holds; so sessions stay on disk.
+//!
+//! It has no limit of turns or money, and none on how long the model's API may take to begin an
+//! answer: only the dispatch's own `--timeout` bounds that. It reports tokens and no cost.
+
+mod failure;
+mod parser;
+
+use crate::launch::Cli;
+use crate::lines::LineParser;
+use crate::{Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode};
+use muleteer_model::prompt;
+use serde_json::Value;
+
+/// What `backend: auto` looks for on PATH, after Claude Code.
+pub const PROGRAM: &str = "codex";
+
+/// How to get it.
+pub const GET: &str = "npm install -g @openai/codex";
+
+/// Variables that Codex leaves for what runs inside it; an agent of ours does not.
+pub const NESTING: [&str; 8] = [
+    "CODEX_APPLY_PATCH_PRESERVE_LINE_ENDINGS",
+    "CODEX_CI",
+    "CODEX_SANDBOX",
+    "CODEX_SANDBOX_NETWORK_DISABLED",
+    "CODEX_SESSION_ID",
+    "CODEX_THREAD_ID",
+    "CODEX_TOOL_CALL_ID",
+    "CODEX_VERSION",
+];
+
+const CLI: Cli = Cli {
+    backend: "codex",
+    program: PROGRAM,
+    get: "npm install -g @openai/codex, or set backends.codex.command",
+    empty: "backends.codex.command is an empty list: leave it out, or name the program first",
+};
+
+/// Nobody sits at a terminal to allow anything: what an agent may do is bounded around it. The same is
+/// asked of Claude Code (`bypassPermissions`).
+const UNASKED: &str = "--dangerously-bypass-approvals-and-sandbox";
+
+/// The backend `codex`.
+#[derive(Debug, Clone, Copy)]
+pub struct Codex;
+
+impl Backend for Codex {
+    fn name(&self) -> &'static str {
+        CLI.backend
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            multi_turn: false,
+            resumable: true,
+            // It hands a schema to the model and does not look at what comes back.
+            structured: false,
+            receipts: false,
+            briefed_by_prompt: true,
+            interrupt: Interrupt::BySignal,
+        }
+    }
+
+    fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError> {
+        let mut argv = CLI.words(launch)?;
+        let mut files = Vec::new();
+        let mut flag = |words: &[&str]| argv.extend(words.iter().map(|word| (*word).to_string()));
+
+        flag(&["exec", "--json", "--skip-git-repo-check"]);
+        if !launch.args.iter().any(|arg| is_about_rights(arg)) {
+            flag(&[UNASKED]);
+        }
+        if let Some(model) = &launch.model {
+            flag(&["--model", model]);
+        }
+        if let Some(schema) = &launch.result_schema {
+            let path = launch.agent_dir.join("codex/result-schema.json");
+            flag(&["--output-schema", &path.to_string_lossy()]);
+            files.push(LaunchFile { path, contents: strict(schema.clone()).to_string() });
+        }
+        argv.extend(launch.args.iter().cloned());
+        // After the flags: `resume` itself does not know all of them.
+        if let Some(session) = &launch.resume {
+            argv.extend(["resume".to_string(), session.clone()]);
+        }
+        argv.push("-".into());
+
+        let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
+        let env_remove = NESTING.into_iter().filter(|name| !given(name)).map(str::to_string).collect();
+        Ok(CommandLine { argv, env: launch.env.clone(), env_remove, stdin: StdinMode::CloseAfterPrompt, files })
+    }
+
+    fn prompt(&self, key: &str, text: &str) -> Vec<u8> {
+        prompt::mark(text, key).into_bytes()
+    }
+
+    fn interrupt(&self, _key: &str) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn parser(&self) -> Box<dyn Parser> {
+        Box::new(LineParser::new(parser::ExecJson))
+    }
+}
+
+/// The configuration says itself what the agent may do, so we do not.
+fn is_about_rights(arg: &str) -> bool {
+    ["-s", "--sandbox", "--approve-for-me", UNASKED].contains(&arg)
+        || ["--sandbox=", "sandbox_mode", "approval_policy", "-csandbox_mode", "-capproval_policy"]
+            .iter()
+            .any(|start| arg.starts_with(start))
+}
+
+/// The model's API takes a schema only where every property is required and no other is allowed.
+fn strict(mut schema: Value) -> Value {
+    if let Some(object) = schema.as_object_mut()
+        && let Some(properties) = object.get("properties").and_then(Value::as_object)
+    {
+        let names: Vec<Value> = properties.keys().cloned().map(Value::from).collect();
+        object.insert("required".into(), names.into());
+        object.insert("additionalProperties".into(), false.into());
+    }
+    schema
+}

@@ -1,0 +1,193 @@
+//! What one line of `codex exec --json` means.
+//!
+//! Read field by field, as Claude's lines are: versions add items and fields. Tools get the names
+//! they have with Claude, so that monitors and people read one language.
+
+use super::failure;
+use crate::lines::{Meaning, Understood};
+use crate::text::{self, RESULT_TEXT_LIMIT};
+use muleteer_model::agent_event::{AgentEvent, ModelUsage, TEXT_LIMIT, TurnResult, cut};
+use muleteer_model::result;
+use serde_json::{Value, json};
+
+#[derive(Debug)]
+pub(super) struct ExecJson;
+
+impl Meaning for ExecJson {
+    fn read(&self, line: &[u8]) -> Understood {
+        if line.trim_ascii().is_empty() {
+            return Understood::default();
+        }
+        let events = serde_json::from_slice::<Value>(line).ok().and_then(|value| events(&value));
+        events.map_or_else(|| Understood::unknown(line), Understood::from)
+    }
+}
+
+/// `None` for a line of a kind this version does not know.
+fn events(value: &Value) -> Option<Vec<AgentEvent>> {
+    Some(match value.get("type")?.as_str()? {
+        "thread.started" => {
+            vec![AgentEvent::Session { model: None, cwd: None, session_id: Some(string(value, "thread_id")?) }]
+        }
+        // The one prompt of this process has been read: all the receipt there is.
+        "turn.started" => vec![AgentEvent::Prompt { text: String::new(), key: None, repeated: false }],
+        "turn.completed" => vec![completed(value.get("usage"))],
+        "turn.failed" => {
+            let said = value.get("error").and_then(|error| string(error, "message")).unwrap_or_default();
+            vec![AgentEvent::Result(failure::result(&said))]
+        }
+        "error" => {
+            let said = string(value, "message")?;
+            // What ends the turn comes again in `turn.failed`.
+            vec![failure::retry(&said).unwrap_or_else(|| notice(&said))]
+        }
+        "item.started" => item_started(value.get("item")?)?,
+        "item.updated" => item_updated(value.get("item")?)?,
+        "item.completed" => item_completed(value.get("item")?)?,
+        _ => return None,
+    })
+}
+
+/// `usage` is the session's, whichever processes it had. What came from the cache is part of
+/// `input_tokens`; we count it apart.
+fn completed(usage: Option<&Value>) -> AgentEvent {
+    let number = |key: &str| usage.and_then(|usage| usage.get(key)).and_then(Value::as_u64).unwrap_or_default();
+    let (cache_read, cache_write) = (number("cached_input_tokens"), number("cache_write_input_tokens"));
+    let used = ModelUsage {
+        model: String::new(),
+        input: number("input_tokens").saturating_sub(cache_read).saturating_sub(cache_write),
+        output: number("output_tokens"),
+        cache_read,
+        cache_write,
+        cost_usd: 0.0,
+    };
+    let per_session = usage.map(|_| used).into_iter().collect();
+    AgentEvent::Result(TurnResult { ok: true, per_session, ..TurnResult::default() })
+}
+
+fn item_started(item: &Value) -> Option<Vec<AgentEvent>> {
+    let id = string(item, "id")?;
+    Some(match item.get("type")?.as_str()? {
+        "command_execution" => {
+            let command = command(item.get("command")?.as_str()?);
+            vec![call(id, "Bash", json!({"command": command}))]
+        }
+        "file_change" => changes(item)?.map(|(id, name, input)| call(id, name, input)).collect(),
+        "mcp_tool_call" => {
+            let name = format!("mcp__{}__{}", string(item, "server")?, string(item, "tool")?);
+            vec![call(id, &name, item.get("arguments").cloned().unwrap_or_default())]
+        }
+        "collab_tool_call" => {
+            let input = json!({"tool": item.get("tool"), "prompt": item.get("prompt")});
+            vec![call(id, "Task", input)]
+        }
+        "web_search" => vec![call(id, "WebSearch", json!({"query": item.get("query")}))],
+        "todo_list" => todo(id, item)?,
+        // They come whole when they are complete.
+        "agent_message" | "reasoning" | "error" => vec![],
+        _ => return None,
+    })
+}
+
+fn item_updated(item: &Value) -> Option<Vec<AgentEvent>> {
+    match item.get("type")?.as_str()? {
+        "todo_list" => todo(string(item, "id")?, item),
+        "agent_message" | "reasoning" | "error" | "command_execution" | "file_change" | "mcp_tool_call"
+        | "collab_tool_call" | "web_search" => Some(vec![]),
+        _ => None,
+    }
+}
+
+fn item_completed(item: &Value) -> Option<Vec<AgentEvent>> {
+    let id = string(item, "id")?;
+    let ok = item.get("status").and_then(Value::as_str).is_none_or(|status| status == "completed");
+    Some(match item.get("type")?.as_str()? {
+        "agent_message" => vec![said(&string(item, "text")?)],
+        "reasoning" => {
+            let text = item.get("text")?.as_str()?;
+            vec![AgentEvent::Thinking { chars: text.chars().count() as u64, text: cut(text, TEXT_LIMIT) }]
+        }
+        "command_execution" => {
+            let exit_code = item.get("exit_code").and_then(Value::as_i64);
+            let text = string(item, "aggregated_output").unwrap_or_default();
+            vec![AgentEvent::ToolResult { id, ok, text: cut(&text, TEXT_LIMIT), exit_code }]
+        }
+        "file_change" => changes(item)?.map(|(id, ..)| done(id, ok, "")).collect(),
+        "mcp_tool_call" => {
+            let error = item.get("error").and_then(|error| string(error, "message"));
+            let text = error.unwrap_or_else(|| item.get("result").map(content).unwrap_or_default());
+            vec![done(id, ok, &text)]
+        }
+        "collab_tool_call" | "web_search" => vec![done(id, ok, "")],
+        // Its last state was told when it was made or changed.
+        "todo_list" => vec![],
+        "error" => vec![notice(&string(item, "message")?)],
+        _ => return None,
+    })
+}
+
+/// What a person may want to read and no turn ends of.
+fn notice(said: &str) -> AgentEvent {
+    AgentEvent::Output { text: cut(said, TEXT_LIMIT) }
+}
+
+/// A result document stays whole: the turn's end does not say it again.
+fn said(text: &str) -> AgentEvent {
+    let is_result = text.len() <= RESULT_TEXT_LIMIT && result::find_in_text(text).is_some();
+    let limit = if is_result { RESULT_TEXT_LIMIT } else { TEXT_LIMIT };
+    AgentEvent::Text { chars: text.chars().count() as u64, text: cut(text, limit) }
+}
+
+fn call(id: String, name: &str, mut input: Value) -> AgentEvent {
+    text::slim(&mut input);
+    AgentEvent::ToolCall { id, name: name.into(), input }
+}
+
+fn done(id: String, ok: bool, text: &str) -> AgentEvent {
+    AgentEvent::ToolResult { id, ok, text: cut(text, TEXT_LIMIT), exit_code: None }
+}
+
+/// The patch of one item is a call for each file: that is what scopes and loops are judged by.
+fn changes(item: &Value) -> Option<impl Iterator<Item = (String, &'static str, Value)>> {
+    let id = string(item, "id")?;
+    let changes = item.get("changes")?.as_array()?;
+    let several = changes.len() > 1;
+    Some(changes.iter().enumerate().map(move |(n, change)| {
+        let kind = change.get("kind").and_then(Value::as_str).unwrap_or_default();
+        let name = if kind == "add" { "Write" } else { "Edit" };
+        let id = if several { format!("{id}.{}", n + 1) } else { id.clone() };
+        (id, name, json!({"file_path": change.get("path"), "kind": kind}))
+    }))
+}
+
+/// A list is written and that is all: nothing comes back.
+fn todo(id: String, item: &Value) -> Option<Vec<AgentEvent>> {
+    let todos = item.get("items")?.as_array()?.iter().map(|entry| {
+        let done = entry.get("completed").and_then(Value::as_bool).unwrap_or_default();
+        json!({"content": entry.get("text"), "status": if done { "completed" } else { "pending" }})
+    });
+    let input = json!({"todos": todos.collect::<Vec<_>>()});
+    Some(vec![call(id.clone(), "TodoWrite", input), done(id, true, "")])
+}
+
+/// The command itself, out of the shell that Codex runs it in, where its quotes are the only ones.
+fn command(line: &str) -> &str {
+    let inner = line
+        .split_once(" -lc '")
+        .filter(|(shell, _)| shell.ends_with("sh") && !shell.contains(' '));
+    let inner = inner.and_then(|(_, rest)| rest.strip_suffix('\'')).filter(|inner| !inner.contains('\''));
+    inner.unwrap_or(line)
+}
+
+fn content(result: &Value) -> String {
+    let parts = result.get("content").and_then(Value::as_array).into_iter().flatten();
+    let texts = parts.map(|part| match part.get("text").and_then(Value::as_str) {
+        Some(text) => text.to_string(),
+        None => format!("[{}]", part.get("type").and_then(Value::as_str).unwrap_or("unknown part")),
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+fn string(value: &Value, key: &str) -> Option<String> {
+    value.get(key)?.as_str().map(str::to_string)
+}

@@ -1,0 +1,210 @@
+//! What Codex really printed, read whole, byte by byte and cut at every place.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_backends::{Backend, Line, codex::Codex, parse_all};
+use muleteer_model::agent_event::{AgentEvent, TurnError, TurnResult};
+use serde_json::json;
+use std::path::PathBuf;
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/codex")
+}
+
+fn fixtures() -> Vec<(String, Vec<u8>)> {
+    let mut all: Vec<_> = std::fs::read_dir(folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ext| ext == "jsonl"))
+        .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), std::fs::read(path).unwrap()))
+        .collect();
+    all.sort();
+    assert!(all.len() > 20, "fixtures are missing");
+    all
+}
+
+fn fixture(name: &str) -> Vec<u8> {
+    std::fs::read(folder().join(format!("{name}.jsonl"))).unwrap()
+}
+
+fn parse<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Line> {
+    let mut parser = Codex.parser();
+    let mut lines: Vec<_> = pieces.into_iter().flat_map(|piece| parser.push(piece)).collect();
+    lines.extend(parser.finish());
+    lines
+}
+
+fn events(bytes: &[u8]) -> Vec<AgentEvent> {
+    parse([bytes]).into_iter().flat_map(|line| line.events).map(|timed| timed.event).collect()
+}
+
+fn result(name: &str) -> TurnResult {
+    let of = |event| match event {
+        AgentEvent::Result(result) => Some(result),
+        _ => None,
+    };
+    let mut results = events(&fixture(name)).into_iter().filter_map(of);
+    let first = results.next().unwrap_or_else(|| panic!("{name} has no result"));
+    assert_eq!(results.next(), None, "{name} has two results");
+    first
+}
+
+/// The events of every fixture as `muleteer parse codex` prints them.
+#[test]
+fn every_fixture_is_understood() {
+    let mut shown = String::new();
+    for (name, bytes) in fixtures() {
+        let mut out = Vec::new();
+        parse_all(&Codex, bytes.as_slice(), &mut out).unwrap();
+        shown.push_str(&format!("== {name}\n{}", String::from_utf8(out).unwrap()));
+    }
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn nothing_that_is_known_becomes_unknown() {
+    for (name, bytes) in fixtures() {
+        for event in events(&bytes) {
+            assert!(!matches!(event, AgentEvent::Unknown { .. }), "{name}: {event:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_known_is_kept() {
+    for line in [
+        r#"{"type":"thread.renamed","name":"x"}"#,
+        r#"{"type":"item.completed","item":{"id":"item_9","type":"dance"}}"#,
+        r#"{"type":"item.started","item":{"type":"command_execution"}}"#,
+        "not json",
+    ] {
+        assert_eq!(events(line.as_bytes()), [AgentEvent::Unknown { raw: line.into() }]);
+    }
+}
+
+#[test]
+fn byte_by_byte_is_the_same() {
+    for (name, bytes) in fixtures() {
+        assert_eq!(parse(bytes.chunks(1)), parse([bytes.as_slice()]), "{name}");
+    }
+}
+
+#[test]
+fn cut_anywhere_is_the_same() {
+    for (name, bytes) in fixtures() {
+        let whole = parse([bytes.as_slice()]);
+        for at in 0..=bytes.len() {
+            let (left, right) = bytes.split_at(at);
+            assert_eq!(parse([left, right]), whole, "{name} cut at {at}");
+        }
+    }
+}
+
+/// After a crash the supervisor goes on at a line boundary with a new parser.
+#[test]
+fn a_new_parser_at_any_line_gives_what_the_old_one_would_have() {
+    for (name, bytes) in fixtures() {
+        let whole = parse([bytes.as_slice()]);
+        assert_eq!(whole.last().unwrap().consumed, bytes.len() as u64, "{name}");
+        for (n, line) in whole.iter().enumerate() {
+            let rest = parse([&bytes[usize::try_from(line.consumed).unwrap()..]]);
+            let moved: Vec<_> = rest.into_iter().map(|l| Line { consumed: l.consumed + line.consumed, ..l }).collect();
+            assert_eq!(moved, whole[n + 1..], "{name} after line {n}");
+        }
+    }
+}
+
+#[test]
+fn why_a_turn_failed() {
+    use TurnError::{ApiError, Auth, RateLimit};
+    for (name, error, status) in [
+        ("err400", ApiError, None),
+        ("err401", Auth, Some(401)),
+        ("err429", RateLimit, Some(429)),
+        ("err500", ApiError, None),
+        ("hang_mid", ApiError, None),
+    ] {
+        let result = result(name);
+        assert_eq!((result.ok, result.error, result.status), (false, Some(error), status), "{name}");
+        assert!(result.text.is_some(), "{name}");
+    }
+}
+
+#[test]
+fn reconnecting_is_a_retry_of_the_model_api() {
+    let retries = |name: &str| -> Vec<_> {
+        let of = |event| match event {
+            AgentEvent::ApiRetry { attempt, max, status, .. } => Some((attempt, max, status)),
+            _ => None,
+        };
+        events(&fixture(name)).into_iter().filter_map(of).collect()
+    };
+    assert_eq!(retries("err401"), [(1, 2, Some(401)), (2, 2, Some(401))]);
+    assert_eq!(retries("die_mid"), [(1, 2, None)]);
+    assert!(result("die_mid").ok, "it came back");
+}
+
+/// `resume` goes on with the session of `exec_command_edit`, and so do its numbers.
+#[test]
+fn usage_is_the_sessions() {
+    let used = |name: &str| {
+        let usage = result(name).per_session.remove(0);
+        (usage.input, usage.output, usage.cost_usd)
+    };
+    assert_eq!(used("exec_command_edit"), (200, 40, 0.0));
+    assert_eq!(used("resume"), (300, 60, 0.0));
+    let cached = r#"{"type":"turn.completed","usage":{"input_tokens":100,"cached_input_tokens":80,"output_tokens":1}}"#;
+    let AgentEvent::Result(result) = &events(cached.as_bytes())[0] else { panic!("no result") };
+    assert_eq!((result.per_session[0].input, result.per_session[0].cache_read), (20, 80));
+}
+
+#[test]
+fn a_patch_is_a_call_for_each_file() {
+    let of = |event| match event {
+        AgentEvent::ToolCall { id, name, input } => Some((id, name, input["file_path"].clone())),
+        _ => None,
+    };
+    let calls: Vec<_> = events(&fixture("apply_patch")).into_iter().filter_map(of).collect();
+    assert_eq!(
+        calls,
+        [
+            ("item_1.1".into(), "Edit".into(), json!("/home/user/repo/README.md")),
+            ("item_1.2".into(), "Write".into(), json!("/home/user/repo/p.txt")),
+        ]
+    );
+}
+
+#[test]
+fn a_list_of_things_to_do_is_a_call_that_is_done() {
+    let line = |kind: &str, done: bool| {
+        let items = json!([{"text": "look", "completed": done}]);
+        json!({"type": kind, "item": {"id": "item_1", "type": "todo_list", "items": items}}).to_string()
+    };
+    let all = events(
+        [line("item.started", false), line("item.updated", true), line("item.completed", true)]
+            .join("\n")
+            .as_bytes(),
+    );
+    let statuses: Vec<_> = all
+        .iter()
+        .filter_map(|event| match event {
+            AgentEvent::ToolCall { input, .. } => Some(input["todos"][0]["status"].clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(statuses, ["pending", "completed"]);
+    assert_eq!(all.len(), 4);
+}
+
+/// The turn's end does not repeat it, so it must not be cut.
+#[test]
+fn a_long_result_document_stays_whole() {
+    let said = |text: String| {
+        let line = json!({"type": "item.completed", "item": {"id": "i", "type": "agent_message", "text": text}});
+        let AgentEvent::Text { text, .. } = events(line.to_string().as_bytes()).remove(0) else { panic!("no text") };
+        text
+    };
+    let document = json!({"status": "success", "summary": "é".repeat(20_000)}).to_string();
+    assert_eq!(said(document.clone()), document);
+    assert!(said("é".repeat(20_000)).len() <= 4096);
+}

@@ -1,0 +1,219 @@
+//! Is an agent at work, or does it hang? Judged on evidence, and on silence only where there is none.
+//!
+//! What keeps an agent from being called stalled (design.md, "Never"), however long it is silent:
+//!
+//! | sign of life | known from | until |
+//! |---|---|---|
+//! | it said something | any output | at once |
+//! | a tool runs | `tool_call` | its `tool_result`, or the turn's end |
+//! | somebody is asked | `permission`, `question` | the answer, or the turn's end |
+//! | the model API is waited for | `api_retry`, `rate_limit` | the time that was told |
+//! | we don't listen | back-pressure of ours | it is over |
+//! | its processes are busy | cpu of agent and descendants between two looks | the next look |
+//!
+//! From the last of these on it is quiet, and stalled when it has been quiet for the inactivity timeout
+//! of its category. The time is awake time; time in which nobody looked is no silence. What was pending
+//! when a daemon began to look (it may have been restarted in the middle of a turn) is not known: until
+//! the agent is heard for the first time, ten times the timeout is waited.
+
+use crate::agent_event::{AgentEvent, cut};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Less than this share of one cpu is what a program uses that only waits: timers, a heartbeat.
+const BUSY_PERCENT: u64 = 2;
+/// For an agent that has not been heard since somebody began to look.
+const UNHEARD_PATIENCE: u64 = 10;
+/// Of a wait that an API tells, so much is believed: weekly limits are the longest.
+const LONGEST_WAIT_S: f64 = 8.0 * 86_400.0;
+/// Ids of calls and questions are the agent's: it may not fill our memory with them.
+const MOST_PENDING: usize = 1000;
+
+/// What an agent's event tells about what it waits for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Mark {
+    ToolBegan(String),
+    ToolEnded(String),
+    Asked(String),
+    Answered(String),
+    /// The model API is not to be asked for so long.
+    ApiWait(Duration),
+    TurnEnded,
+}
+
+/// The mark an event leaves; none for one that tells no more than that the agent lives. `unix_now`,
+/// in seconds, is for limits whose end is told as a time.
+pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
+    let id = |id: &str| cut(id, 200);
+    let wait = |seconds: f64| Mark::ApiWait(Duration::from_secs_f64(seconds.clamp(0.0, LONGEST_WAIT_S)));
+    Some(match event {
+        AgentEvent::ToolCall { id: call, .. } => Mark::ToolBegan(id(call)),
+        AgentEvent::ToolResult { id: call, .. } => Mark::ToolEnded(id(call)),
+        AgentEvent::Permission { id: asked } => Mark::Asked(format!("permission {}", id(asked))),
+        AgentEvent::PermissionAnswer { id: asked } => Mark::Answered(format!("permission {}", id(asked))),
+        AgentEvent::Question { id: asked, .. } => Mark::Asked(format!("question {}", id(asked))),
+        AgentEvent::Answer { id: asked, .. } => Mark::Answered(format!("question {}", id(asked))),
+        AgentEvent::ApiRetry { delay_s, .. } if delay_s.is_finite() => wait(*delay_s),
+        AgentEvent::RateLimit { resets_in_s, resets_at, warning: false } => {
+            let until = resets_at.map_or(0.0, |at| at - unix_now);
+            // `max` prefers what is a number.
+            wait(resets_in_s.max(until).max(0.0))
+        }
+        AgentEvent::Result(_) => Mark::TurnEnded,
+        _ => return None,
+    })
+}
+
+/// What is seen of an agent at one look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Look {
+    /// Cpu time its processes have used so far, those that ended included; `None` if it cannot be told.
+    pub cpu: Option<Duration>,
+    /// We hold its output back.
+    pub blocked_by_us: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// There is a sign of life.
+    Alive(Sign),
+    /// None, for so long; not yet for long enough.
+    Quiet(Duration),
+    Stalled(Duration),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sign {
+    Output,
+    BlockedByUs,
+    Asked,
+    Tool,
+    ApiWait,
+    Cpu,
+}
+
+/// One turn under watch. All times are readings of one clock of awake time.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    timeout: Duration,
+    /// Everything before it that could be known is known.
+    heard: bool,
+    news: bool,
+    quiet_since: Duration,
+    looked: Duration,
+    cpu: Option<Duration>,
+    /// Of the newest look: cpu used, in so much time.
+    used: (Duration, Duration),
+    tools: BTreeSet<String>,
+    asked: BTreeSet<String>,
+    api_wait: Duration,
+}
+
+impl Watch {
+    /// `from_the_start`: its turn only begins, so nothing can be pending.
+    pub fn new(timeout: Duration, from_the_start: bool, now: Duration) -> Self {
+        Self {
+            timeout,
+            heard: from_the_start,
+            news: false,
+            quiet_since: now,
+            looked: now,
+            cpu: None,
+            used: (Duration::ZERO, Duration::ZERO),
+            tools: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            api_wait: Duration::ZERO,
+        }
+    }
+
+    /// How long to wait from one look to the next.
+    pub fn interval(&self) -> Duration {
+        (self.timeout / 10).clamp(Duration::from_secs(1), Duration::from_secs(30))
+    }
+
+    /// The agent has put something out, with these marks in it.
+    pub fn hear(&mut self, marks: &[Mark], now: Duration) {
+        self.heard = true;
+        self.news = true;
+        self.quiet_since = now;
+        for mark in marks {
+            match mark {
+                Mark::ToolBegan(id) if self.tools.len() < MOST_PENDING => {
+                    self.tools.insert(id.clone());
+                }
+                Mark::Asked(id) if self.asked.len() < MOST_PENDING => {
+                    self.asked.insert(id.clone());
+                }
+                Mark::ToolBegan(_) | Mark::Asked(_) => {}
+                Mark::ToolEnded(id) => drop(self.tools.remove(id)),
+                Mark::Answered(id) => drop(self.asked.remove(id)),
+                Mark::ApiWait(wait) => self.api_wait = self.api_wait.max(now.saturating_add(*wait)),
+                Mark::TurnEnded => {
+                    self.tools.clear();
+                    self.asked.clear();
+                    self.api_wait = Duration::ZERO;
+                }
+            }
+        }
+    }
+
+    /// Looks at the agent and judges. To be called every [`interval`](Self::interval).
+    pub fn look(&mut self, look: Look, now: Duration) -> Verdict {
+        let passed = now.saturating_sub(self.looked);
+        self.looked = now;
+        // The daemon itself may have been stopped: what was said meanwhile is still to be read.
+        let unobserved = passed.saturating_sub(self.interval() * 2);
+        self.quiet_since = (self.quiet_since + unobserved).max(self.api_wait).min(now);
+        let news = std::mem::take(&mut self.news);
+        let used = used(self.cpu, look.cpu);
+        self.cpu = look.cpu;
+        self.used = (used, passed);
+        let sign = if look.blocked_by_us {
+            Some(Sign::BlockedByUs)
+        } else if !self.asked.is_empty() {
+            Some(Sign::Asked)
+        } else if !self.tools.is_empty() {
+            Some(Sign::Tool)
+        } else if now < self.api_wait {
+            Some(Sign::ApiWait)
+        } else if !used.is_zero() && used * 100 >= passed * BUSY_PERCENT as u32 {
+            Some(Sign::Cpu)
+        } else {
+            None
+        };
+        if let Some(sign) = sign {
+            self.quiet_since = now;
+            return Verdict::Alive(sign);
+        }
+        let silent = now.saturating_sub(self.quiet_since);
+        let patience = if self.heard { self.timeout } else { self.timeout * UNHEARD_PATIENCE as u32 };
+        if silent >= patience {
+            Verdict::Stalled(silent)
+        } else if news {
+            Verdict::Alive(Sign::Output)
+        } else {
+            Verdict::Quiet(silent)
+        }
+    }
+}
+
+impl Watch {
+    /// Where a sign of life was looked for when there was none, for people.
+    pub fn evidence(&self) -> String {
+        let (used, passed) = self.used;
+        let heard = if self.heard { "no output" } else { "no output since the daemon started" };
+        let cpu = format!("{} ms of cpu in the last {} s", used.as_millis(), passed.as_secs());
+        format!("{heard}, no tool call running, nobody asked, {cpu}")
+    }
+}
+
+/// Between two looks. The sum falls when a process ends unseen; then nothing is known of the time.
+fn used(before: Option<Duration>, now: Option<Duration>) -> Duration {
+    match (before, now) {
+        (Some(before), Some(now)) => now.saturating_sub(before),
+        _ => Duration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests;

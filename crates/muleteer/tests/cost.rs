@@ -1,0 +1,61 @@
+//! `cost`, from the events on disk.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use anstream::adapter::strip_str;
+use muleteer_cli::render::cost::table;
+use muleteer_model::cost::{Bill, By};
+use muleteer_model::event::{Entry, Event, Record, VERSION};
+use muleteer_model::id::DispatchId;
+use support::User;
+
+fn used(at: &str, id: &str, model: &str, cost_usd: f64) -> Record {
+    let usage = Event::UsageRecorded {
+        model: model.into(),
+        input: 12_400,
+        output: 3_100,
+        cache_read: 1_250_000,
+        cache_write: 48_000,
+        cost_usd,
+        cumulative: false,
+    };
+    let entry = Entry {
+        id: String::new(),
+        dispatch_id: Some(DispatchId::try_from(id.to_string()).unwrap()),
+        at: None,
+        more: false,
+        event: usage,
+    };
+    Record { v: VERSION, seq: 1, ts: at.parse().unwrap(), entry }
+}
+
+#[test]
+fn the_table() {
+    let long = format!("/a/path/{}/that/is/long", "deep/".repeat(12));
+    let mut bill = Bill::new(By::Model, None);
+    for (id, model, cost) in [
+        ("k3f9abcd", "claude-opus-4-6", 12.3),
+        ("m2mzcvqd", "claude-opus-4-6", 0.04),
+        ("m2mzcvqd", "claude-haiku\x1b[2J", 0.0012),
+        ("m2mzcvqd", long.as_str(), 0.0),
+    ] {
+        bill.add(&used("2026-01-02T12:00:00Z", id, model, cost));
+    }
+    insta::assert_snapshot!("cost", strip_str(&table(&bill, "model")).to_string());
+    assert_eq!(table(&Bill::new(By::Day, None), "day"), "nothing was used\n");
+}
+
+#[test]
+fn without_anything_it_says_so() {
+    let user = User::new();
+    let said = user.run(&["cost"]);
+    assert_eq!((said.code, said.stdout.as_str()), (0, "nothing was used\n"), "{said:?}");
+    let json = user.run(&["cost", "--by", "day", "--json"]).json();
+    assert_eq!((&json["by"], json["rows"].as_array().map(Vec::len)), (&"day".into(), Some(0)), "{json}");
+    assert_eq!(json["total"]["cost_usd"], 0.0);
+    assert_eq!(user.run(&["cost", "--since", "yesterday"]).code, 2);
+    assert_eq!(user.run(&["cost", "--by", "colour"]).code, 2);
+    assert!(!user.state().join("daemon.lock").exists(), "a verb that reads starts no daemon");
+}

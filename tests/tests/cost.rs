@@ -1,0 +1,70 @@
+//! What was spent, told by whoever reads the events: with a daemon, and right after it was killed.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_tests::{PATIENCE, Repo, World, wait_until};
+use serde_json::Value;
+
+const SCENARIO: &str = "\
+v: 1
+turns:
+  - steps:
+      - usage: {input: 1200, output: 90, cache_read: 7, cache_write: 5, cost_usd: 0.25}
+      - usage: {input: 800, output: 10, cost_usd: 0.5}
+      - hang: {for: 10m}
+";
+
+fn spender(world: &World, repo: &Repo, role: &str) -> String {
+    let scenario = world.path().join("scenario.yaml");
+    std::fs::write(&scenario, SCENARIO).unwrap();
+    let scenario = scenario.to_str().unwrap();
+    let id = world
+        .muleteer(&["spawn", role, repo.to_str(), "spend", "--scenario", scenario, "--model", "actor"])
+        .ok();
+    wait_until("the second usage to be recorded", PATIENCE, || {
+        (world.events_of(&id, "usage_recorded").len() == 2).then_some(())
+    });
+    id
+}
+
+fn cost(world: &World, args: &[&str]) -> Value {
+    world.muleteer(&[&["cost", "--json"], args].concat()).json()
+}
+
+#[test]
+fn nothing_spent_is_forgotten_by_a_killed_daemon() {
+    let world = World::new();
+    let (one, two) = (world.repo("one"), world.repo("two"));
+    let mut daemon = world.daemon();
+    spender(&world, &one, "developer");
+    spender(&world, &two, "reviewer");
+    let live: Vec<Value> = ["role", "model", "day", "project"].map(|by| cost(&world, &["--by", by])).into();
+    daemon.kill_9();
+    let dead: Vec<Value> = ["role", "model", "day", "project"].map(|by| cost(&world, &["--by", by])).into();
+    assert_eq!(live, dead);
+    for bill in &dead {
+        let total = &bill["total"];
+        assert_eq!((&total["cost_usd"], &total["dispatches"]), (&1.5.into(), &2.into()), "{bill}");
+        assert_eq!((&total["input"], &total["output"]), (&4000.into(), &200.into()), "{bill}");
+        assert_eq!((&total["cache_read"], &total["cache_write"]), (&14.into(), &10.into()), "{bill}");
+        let sum: f64 = bill["rows"].as_array().unwrap().iter().map(|row| row["cost_usd"].as_f64().unwrap()).sum();
+        assert_eq!(sum, 1.5, "{bill}");
+    }
+    let keys = |at: usize, by: &str| -> Vec<String> {
+        let rows = dead[at]["rows"].as_array().unwrap();
+        let mut keys: Vec<_> = rows.iter().map(|row| row[by].as_str().unwrap().to_string()).collect();
+        keys.sort();
+        keys
+    };
+    assert_eq!(keys(0, "role"), ["developer", "reviewer"]);
+    assert_eq!(keys(1, "model"), ["actor"]);
+    assert_eq!(keys(3, "project"), [one.to_str(), two.to_str()]);
+    assert_eq!(cost(&world, &["--since", "2099-01-01"])["total"]["cost_usd"], 0.0);
+    assert_eq!(cost(&world, &["--since", "1h"])["total"]["cost_usd"], 1.5);
+    let table = world.muleteer(&["cost", "--by", "model"]).ok();
+    assert!(table.contains("actor") && table.contains("$1.50"), "{table}");
+
+    let daemon = world.daemon();
+    assert_eq!(cost(&world, &[])["total"]["cost_usd"], 1.5, "the next daemon counts nothing twice");
+    world.finish(Some(daemon));
+}

@@ -1,0 +1,94 @@
+//! An agent that hangs is ended, kept, and said to be stalled; one that is merely silent is left alone.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_tests::{PATIENCE, Repo, World, wait_until};
+use serde_json::Value;
+
+fn impatient() -> World {
+    let world = World::new();
+    world.configure("categories:\n  coding:\n    inactivity_timeout: 3s\n");
+    world
+}
+
+fn write_scenario(world: &World, turns: &str) -> String {
+    let scenario = world.path().join("scenario.yaml");
+    std::fs::write(&scenario, format!("v: 1\nturns:\n{turns}")).unwrap();
+    scenario.to_str().unwrap().to_string()
+}
+
+fn rehearse(world: &World, repo: &Repo, turns: &str) -> String {
+    let scenario = write_scenario(world, turns);
+    world
+        .muleteer(&["spawn", "developer", repo.to_str(), "do it", "--scenario", &scenario])
+        .ok()
+}
+
+fn ended(world: &World, id: &str) -> Value {
+    world.muleteer(&["wait", id]).run();
+    world.dispatch(id)
+}
+
+#[test]
+fn an_agent_that_hangs_is_stalled_and_goes_on_when_somebody_speaks() {
+    let world = impatient();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = rehearse(&world, &repo, "  - steps:\n      - say: I begin\n      - hang: {for: 1h}\n");
+    assert_eq!(world.muleteer(&["wait", &id]).run().code, Some(4));
+    let entry = world.dispatch(&id);
+    assert_eq!(entry["state"], "stalled", "{entry}");
+    assert!(entry["reason"].as_str().unwrap().starts_with("no sign of life for "), "{entry}");
+    let detected = world.events_of(&id, "stall_detected");
+    assert_eq!(detected.len(), 1, "{detected:?}");
+    assert!(detected[0]["silent_s"].as_u64().unwrap() >= 3, "{detected:?}");
+    let journal = world.muleteer(&["journal", &id]).ok();
+    assert!(journal.contains("[harness] stalled: no sign of life"), "{journal}");
+
+    // Resumed, it goes on behind what it did; whatever made it hang is mended.
+    let mended = "  - steps:\n      - say: I begin\n      - result: {status: success, summary: \"after all\"}\n";
+    write_scenario(&world, mended);
+    world.muleteer(&["send", &id, "go on"]).ok();
+    let entry = ended(&world, &id);
+    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&"success".into(), &"after all".into()), "{entry}");
+    let resumed = &world.events_of(&id, "attempt_started")[1];
+    assert!(resumed["resume"].is_string(), "in the same session: {resumed}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_silent_tool_call_and_an_unanswered_question_are_no_stall() {
+    let world = impatient();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    // One after the other: both are read from the same file.
+    let tool =
+        rehearse(&world, &repo, "  - steps:\n      - run: sleep 7\n      - result: {status: success, summary: s}\n");
+    wait_until("the tool to run", PATIENCE, || (!world.events_of(&tool, "tool_called").is_empty()).then_some(()));
+    let asks = "  - steps:\n      - ask: {question: \"Which colour?\", for: 7s}\n      \
+                - result: {status: success, summary: s}\n";
+    let asker = rehearse(&world, &repo, asks);
+    for id in [tool, asker] {
+        let entry = ended(&world, &id);
+        assert_eq!(entry["state"], "success", "{entry}");
+        assert!(world.events_of(&id, "stall_detected").is_empty());
+    }
+    world.finish(Some(daemon));
+}
+
+/// Of a plain command only its output and the cpu of its processes tell.
+#[test]
+fn a_command_is_stalled_when_it_neither_says_nor_does_anything() {
+    let world = impatient();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let burns = world.spawn(&repo, "timeout 8 sh -c 'while :; do :; done'; exit 0", &[]).ok();
+    let talks = world.spawn(&repo, "for n in $(seq 14); do printf .; sleep 0.5; done", &[]).ok();
+    let sleeps = world.spawn(&repo, "sleep 600", &[]).ok();
+    assert_eq!(ended(&world, &sleeps)["state"], "stalled");
+    for id in [burns, talks] {
+        let entry = ended(&world, &id);
+        assert_eq!(entry["state"], "success", "{entry}");
+    }
+    world.finish(Some(daemon));
+}
