@@ -55,7 +55,8 @@ fn seeds() -> Vec<u64> {
         return vec![seed.parse().expect("a seed is a number")];
     }
     let count = variable("MULETEER_CRASH_SEEDS").map_or(SEEDS_IN_CI, |count| count.parse().expect("a number"));
-    (0..count).collect()
+    let from = variable("MULETEER_CRASH_FROM").map_or(0, |from| from.parse().expect("a number"));
+    (from..from + count).collect()
 }
 
 #[test]

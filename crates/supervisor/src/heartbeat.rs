@@ -4,6 +4,8 @@
 use crate::context::Daemon;
 use crate::launch::ShimPort;
 use crate::owned::{own, survive};
+use futures_util::StreamExt;
+use futures_util::stream;
 use muleteer_model::dispatch::Phase;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
@@ -12,6 +14,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// A lease of an hour renewed every five minutes survives eleven lost heartbeats.
 const PERIOD: Duration = Duration::from_secs(300);
+
+/// Shims asked at the same time.
+const AT_ONCE: usize = 32;
 
 #[derive(Debug)]
 pub enum HeartbeatMsg {
@@ -58,18 +63,28 @@ impl Actor for Heartbeat {
     }
 }
 
-/// Gives every living shim a lease of `lease_ms` of awake time; returns how many took it.
+/// Gives every living shim a lease of `lease_ms` of awake time; returns how many took it. One that is
+/// stuck holds up none of the others.
 pub async fn renew(daemon: &Daemon, lease_ms: u64) -> u32 {
-    let mut renewed = 0;
-    for dispatch in daemon.snapshot().iter() {
-        if !matches!(dispatch.phase, Phase::Working { .. } | Phase::Starting { .. }) {
-            continue;
+    let generation = daemon.generation;
+    let living: Vec<_> = daemon
+        .snapshot()
+        .iter()
+        .filter(|dispatch| matches!(dispatch.phase, Phase::Working { .. } | Phase::Starting { .. }))
+        .map(|dispatch| daemon.paths.agent(dispatch.id.as_str()))
+        .collect();
+    let renewals = living.into_iter().map(|dir| async move {
+        let renewed = match ShimPort::connect(&dir, generation).await {
+            Ok(mut port) => port.heartbeat(lease_ms).await.map_err(|error| error.to_string()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &renewed {
+            tracing::debug!(agent = %dir.display(), %error, "no heartbeat");
         }
-        let dir = daemon.paths.agent(dispatch.id.as_str());
-        match ShimPort::connect(&dir, daemon.generation).await {
-            Ok(mut port) => renewed += u32::from(port.heartbeat(lease_ms).await.is_ok()),
-            Err(error) => tracing::debug!(id = %dispatch.id, %error, "no heartbeat"),
-        }
-    }
-    renewed
+        u32::from(renewed.is_ok())
+    });
+    stream::iter(renewals)
+        .buffer_unordered(AT_ONCE)
+        .fold(0, |sum, one| async move { sum + one })
+        .await
 }

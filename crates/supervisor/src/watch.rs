@@ -2,6 +2,7 @@
 
 use crate::agent::journal::JournalMsg;
 use crate::context::Daemon;
+use muleteer_model::event::Event;
 use muleteer_model::id::DispatchId;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Debug)]
 pub enum WatchMsg {
+    Boot,
     /// Tell the journal of this dispatch when the file changes.
     Watch(PathBuf, DispatchId),
     Unwatch(DispatchId),
@@ -22,7 +24,8 @@ pub struct Watch;
 
 pub struct State {
     daemon: Arc<Daemon>,
-    watcher: RecommendedWatcher,
+    /// None where the system gives no more: then agents' lines are picked up when they end.
+    watcher: Option<RecommendedWatcher>,
     files: HashMap<PathBuf, DispatchId>,
     folders: HashMap<PathBuf, u32>,
     changed: Arc<Mutex<HashSet<PathBuf>>>,
@@ -34,52 +37,46 @@ impl Actor for Watch {
     type Arguments = Arc<Daemon>;
 
     async fn pre_start(&self, myself: ActorRef<WatchMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
-        let changed: Arc<Mutex<HashSet<PathBuf>>> = Arc::default();
-        let (set, actor) = (changed.clone(), myself.clone());
-        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            let Ok(event) = event else { return };
-            if event.kind.is_access() {
-                return;
-            }
-            // However fast an agent writes, at most one message waits.
-            let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
-            let first = set.is_empty();
-            set.extend(event.paths);
-            if first && !set.is_empty() {
-                let _ = actor.cast(WatchMsg::Changed);
-            }
-        })?;
-        daemon.watcher.set(myself);
-        // After a restart the journals that live have to be watched again.
-        for dispatch in daemon.snapshot().iter().filter(|dispatch| !dispatch.is_finished()) {
-            daemon.agent(&dispatch.id).journal.cast(JournalMsg::WatchAgain);
-        }
-        Ok(State { daemon, watcher, files: HashMap::new(), folders: HashMap::new(), changed })
+        daemon.watcher.set(myself.clone());
+        myself.cast(WatchMsg::Boot)?;
+        Ok(State { daemon, watcher: None, files: HashMap::new(), folders: HashMap::new(), changed: Arc::default() })
     }
 
     async fn handle(
         &self,
-        _: ActorRef<WatchMsg>,
+        myself: ActorRef<WatchMsg>,
         message: WatchMsg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
+            WatchMsg::Boot => {
+                match watcher(myself, state.changed.clone()) {
+                    Ok(watcher) => state.watcher = Some(watcher),
+                    Err(error) => {
+                        let message = format!("{error}; agents' own journal lines are picked up when they end");
+                        state.daemon.note(Event::Fault { what: "journal watcher".into(), message });
+                    }
+                }
+                // After a restart the journals that live have to be watched again.
+                for dispatch in state.daemon.snapshot().iter().filter(|dispatch| !dispatch.is_finished()) {
+                    state.daemon.agent(&dispatch.id).journal.cast(JournalMsg::WatchAgain);
+                }
+            }
             WatchMsg::Watch(file, id) => {
                 let Some(folder) = file.parent().map(PathBuf::from) else { return Ok(()) };
                 if state.files.insert(file, id).is_none() {
                     let users = state.folders.entry(folder.clone()).or_default();
                     *users += 1;
                     if *users == 1
-                        && let Err(error) = state.watcher.watch(&folder, RecursiveMode::NonRecursive)
+                        && let Some(watcher) = &mut state.watcher
+                        && let Err(error) = watcher.watch(&folder, RecursiveMode::NonRecursive)
                     {
                         state.folders.remove(&folder);
                         let message = format!(
                             "{}: {error}; an agent's own journal lines are picked up when it ends",
                             folder.display()
                         );
-                        state
-                            .daemon
-                            .note(muleteer_model::event::Event::Fault { what: "journal watcher".into(), message });
+                        state.daemon.note(Event::Fault { what: "journal watcher".into(), message });
                     }
                 }
             }
@@ -97,7 +94,7 @@ impl Actor for Watch {
                         *users -= 1;
                         if *users == 0 {
                             state.folders.remove(folder);
-                            let _ = state.watcher.unwatch(folder);
+                            let _ = state.watcher.as_mut().map(|watcher| watcher.unwatch(folder));
                         }
                     }
                 }
@@ -111,4 +108,20 @@ impl Actor for Watch {
         }
         Ok(())
     }
+}
+
+fn watcher(actor: ActorRef<WatchMsg>, changed: Arc<Mutex<HashSet<PathBuf>>>) -> notify::Result<RecommendedWatcher> {
+    notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        let Ok(event) = event else { return };
+        if event.kind.is_access() {
+            return;
+        }
+        // However fast an agent writes, at most one message waits.
+        let mut set = changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = set.is_empty();
+        set.extend(event.paths);
+        if first && !set.is_empty() {
+            let _ = actor.cast(WatchMsg::Changed);
+        }
+    })
 }

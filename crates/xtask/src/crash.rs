@@ -20,6 +20,9 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
                 seeds = value.parse()?;
                 filter = "seeded";
             }
+            "--from" => {
+                cargo.env("MULETEER_CRASH_FROM", value);
+            }
             "--seed" => {
                 cargo.env("MULETEER_CRASH_SEED", value);
                 filter = "seeded";
@@ -28,7 +31,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
                 cargo.env("MULETEER_CRASH_POINT", value);
                 filter = "every_named_point";
             }
-            other => return Err(format!("no option `{other}`: --seeds N, --point NAME or --seed S").into()),
+            other => return Err(format!("no option `{other}`: --seeds N [--from S], --point NAME or --seed S").into()),
         }
     }
     cargo.env("MULETEER_CRASH_SEEDS", seeds.to_string());

@@ -12,7 +12,7 @@ use xtask::{Failure, agents};
 const USAGE: &str = "\
 cargo xtask test [-- ARGS]   everything that must pass; ARGS go to the test binaries
 cargo xtask lint             formatting, clippy and docs, all without a warning
-cargo xtask crash [--seeds N] [--point NAME] [--seed S]
+cargo xtask crash [--seeds N [--from S]] [--point NAME] [--seed S]
                              kill -9 at every named point and at N seeded moments (default 200)
 cargo xtask agents           install the pinned agent CLIs and print where they are";
 

@@ -26,6 +26,8 @@ const PER_AGENT: usize = 16;
 
 #[derive(Debug)]
 pub enum GateMsg {
+    /// Bind and listen. Not in `pre_start`, which does no IO: a failure here is the supervisor's business.
+    Boot,
     /// Open the socket of one dispatch's agent; it is closed with [`GateMsg::CloseAgent`].
     OpenAgent(DispatchId),
     CloseAgent(DispatchId),
@@ -37,7 +39,7 @@ pub struct Gate;
 
 pub struct State {
     daemon: Arc<Daemon>,
-    _main: AbortOnDropHandle<()>,
+    main: Option<AbortOnDropHandle<()>>,
     agents: HashMap<DispatchId, AbortOnDropHandle<()>>,
 }
 
@@ -47,12 +49,9 @@ impl Actor for Gate {
     type Arguments = Arc<Daemon>;
 
     async fn pre_start(&self, myself: ActorRef<GateMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
-        let main = serve(&daemon, &myself, &daemon.paths.socket.clone(), None, CONNECTIONS)?;
         daemon.gate.set(myself.clone());
-        for dispatch in daemon.snapshot().iter().filter(|dispatch| !dispatch.is_finished()) {
-            myself.cast(GateMsg::OpenAgent(dispatch.id.clone()))?;
-        }
-        Ok(State { daemon, _main: main, agents: HashMap::new() })
+        myself.cast(GateMsg::Boot)?;
+        Ok(State { daemon, main: None, agents: HashMap::new() })
     }
 
     async fn handle(
@@ -62,6 +61,12 @@ impl Actor for Gate {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
+            GateMsg::Boot => {
+                state.main = Some(serve(&state.daemon, &myself, &state.daemon.paths.socket, None, CONNECTIONS)?);
+                for dispatch in state.daemon.snapshot().iter().filter(|dispatch| !dispatch.is_finished()) {
+                    myself.cast(GateMsg::OpenAgent(dispatch.id.clone()))?;
+                }
+            }
             GateMsg::OpenAgent(id) => {
                 let path = state.daemon.paths.agent(id.as_str()).join("pub/sock");
                 match serve(&state.daemon, &myself, &path, Some(id.clone()), PER_AGENT) {
