@@ -79,9 +79,11 @@ impl Client {
     pub async fn connect(path: &Path, name: &str, operator_key: Option<String>) -> Result<Self, ClientError> {
         let slow = |_| ClientError::Slow(HANDSHAKE_DEADLINE);
         let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                ClientError::NoDaemon { path: path.into(), source }
-            }
+            // Reset: it was killed between taking our place in its queue and looking at it.
+            io::ErrorKind::NotFound
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe => ClientError::NoDaemon { path: path.into(), source },
             _ => ClientError::Connect { path: path.into(), source },
         };
         let short = ShortPath::of(path).map_err(failed)?;
