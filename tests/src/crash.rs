@@ -235,7 +235,7 @@ impl Scene {
             "success" => 0,
             "killed" => 6,
             "failed" => 4,
-            other => panic!("no final state of this dispatch: {other}\n{entry}"),
+            other => panic!("no final state of this dispatch: {other}\n{entry}\n{output:?}"),
         };
         assert_eq!(output.code, Some(code), "the exit code of a {state} dispatch\n{}", output.stderr);
         self.check_effects(&state, &entry);

@@ -15,6 +15,8 @@ use tokio::time::{Instant, sleep};
 /// A daemon must answer within this time of its start; recovery of many agents happens after that.
 const DEADLINE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
+/// Before a daemon that died, or found another, is started again.
+const AGAIN: Duration = Duration::from_millis(100);
 /// A log longer than this is set aside when a daemon starts.
 const LOG_LIMIT: u64 = 8 << 20;
 /// How much of the log an error shows.
@@ -55,10 +57,15 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
             Err(ClientError::NoDaemon { .. } | ClientError::Lost) => {}
             Err(error) => return Err(error.into()),
         }
-        let ended = child.try_wait().map_err(cannot)?;
-        // Exit 3: another daemon has the lock; its socket is about to appear. Anything else is final.
-        if let Some(status) = ended.filter(|status| status.code() != Some(3)) {
-            return Err(died(&log, &format!("the daemon ended at once ({status})")));
+        match child.try_wait().map_err(cannot)? {
+            None => {}
+            // Exit 3: another daemon has the lock, and its socket is about to appear, unless it dies too. A
+            // signal: somebody killed ours as it began. Both are crashes, and starting again is the cure.
+            Some(status) if matches!(status.code(), Some(3) | None) && Instant::now() < deadline => {
+                sleep(AGAIN).await;
+                child = launch(context, open_log(&log).map_err(cannot)?).map_err(cannot)?;
+            }
+            Some(status) => return Err(died(&log, &format!("the daemon ended at once ({status})"))),
         }
         if Instant::now() >= deadline {
             let what = format!("no daemon answered at {} within {}s", context.socket.display(), DEADLINE.as_secs());
