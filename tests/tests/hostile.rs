@@ -177,6 +177,44 @@ fn a_repeated_create_is_answered_and_not_repeated() {
     world.finish(Some(daemon));
 }
 
+/// Of many that want one id at the same moment for different work, one gets it, and what runs is its.
+#[test]
+fn creates_of_one_id_at_once_have_one_winner() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let create = |n: usize| {
+            let spawn = Spawn {
+                id: "onlyonewin".into(),
+                role: "developer".into(),
+                project: repo.to_str().into(),
+                prompt: format!("prompt {n}"),
+                backend: Some("subprocess".into()),
+                command: Some(Command::Shell(format!("cat >> effects; echo ' command {n}' >> effects"))),
+                env: vec![("PATH".into(), std::env::var("PATH").unwrap())],
+                ..Spawn::default()
+            };
+            let mut wire = Wire::greeted(&world, true);
+            assert!(matches!(wire.receive(), Some(ServerFrame::Welcome(_))));
+            wire.request(Request::Spawn(Box::new(spawn)));
+            wire.receive()
+        };
+        let askers: Vec<_> = (0..8).map(|n| scope.spawn(move || create(n))).collect();
+        askers.into_iter().map(|asker| asker.join().unwrap()).collect()
+    });
+    let won = |answer: &Option<ServerFrame>| matches!(answer, Some(ServerFrame::Reply { .. }));
+    let winners: Vec<_> = (0..8).filter(|n| won(&answers[*n])).collect();
+    assert_eq!(winners.len(), 1, "{answers:?}");
+    for answer in answers.iter().filter(|answer| !won(answer)) {
+        assert!(matches!(answer, Some(ServerFrame::Error { error, .. }) if error.code == "E_ID_TAKEN"), "{answer:?}");
+    }
+    assert_eq!(world.wait_for_end("onlyonewin")["state"], "success");
+    let n = winners[0];
+    assert_eq!(repo.effects("effects"), [format!("prompt {n} command {n}")]);
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn an_agent_that_calls_operator_verbs_is_refused() {
     let world = World::new();

@@ -32,6 +32,23 @@ fn start(world: &World, repo: &Repo, script: &str) -> String {
     id
 }
 
+/// Nobody asked for that daemon by name, so nobody is to notice that it was killed as it began.
+#[test]
+fn a_daemon_killed_while_it_is_started_on_demand_is_started_again() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let killed = world.path().join("killed");
+    let spawned = world
+        .spawn(&repo, "echo start >> effects", &["--wait"])
+        .env("MULETEER_DAEMON_FAULT", "ledger.before_write=kill")
+        .env("MULETEER_FAULT_ONCE", &killed)
+        .run();
+    assert!(killed.exists(), "the first daemon was killed before it had written anything");
+    assert_eq!(spawned.code, Some(0), "{spawned:?}");
+    assert_eq!(repo.effects("effects"), ["start"]);
+    world.muleteer(&["daemon", "stop", "--agents", "stop"]).ok();
+}
+
 fn only_the_daemon_is_left(world: &World, daemon: &Daemon) {
     world.wait_for_nothing_left(&[daemon.pid()]);
 }

@@ -35,6 +35,7 @@ const NOT_OURS: &[&str] = &[
     "MULETEER_PROMPT_FILE",
     "MULETEER_SCENARIO",
     "MULETEER_FAULT",
+    "MULETEER_DAEMON_FAULT",
     "MULETEER_NONCE",
 ];
 
@@ -90,6 +91,7 @@ fn launch(context: &Context, log: File) -> io::Result<std::process::Child> {
     command
         .env_clear()
         .envs(clean(std::env::vars_os()))
+        .envs(fault())
         .current_dir("/")
         .stdin(std::process::Stdio::null())
         .stdout(log.try_clone()?)
@@ -107,6 +109,12 @@ fn clean(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<(OsString,
             || (name.starts_with("MULETEER_") && !NOT_OURS.contains(&name))
     };
     vars.into_iter().filter(|(name, _)| name.to_str().is_some_and(keep)).collect()
+}
+
+/// A point at which a test ends the daemon that is started here, and not this process.
+fn fault() -> Option<(&'static str, OsString)> {
+    let asked = cfg!(feature = "fault-points").then(|| std::env::var_os("MULETEER_DAEMON_FAULT"))??;
+    Some(("MULETEER_FAULT", asked))
 }
 
 /// This very program; where its file was replaced since it was started, the one in its place: a daemon

@@ -14,6 +14,7 @@ use muleteer_shim::start::ShimProgram;
 use muleteer_store::tail::{Cursor, Start};
 use ractor::{ActorRef, Message};
 use std::collections::{HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -76,6 +77,9 @@ impl Backlog {
     }
 }
 
+/// Dispatches made side by side at most.
+const CREATING: usize = 64;
+
 /// What is decided once, when the daemon starts.
 #[derive(Debug)]
 pub struct Boot {
@@ -110,6 +114,7 @@ pub struct Daemon {
     pub connections: watch::Sender<usize>,
     /// Cancelled when the daemon is to end; carries no reason: the event does.
     pub stop: CancellationToken,
+    creating: [tokio::sync::Mutex<()>; CREATING],
     agents_by_id: Mutex<HashMap<DispatchId, Arc<AgentSlots>>>,
     /// Counts subtrees taken away: a dispatch is over for its watchers when its journal is written.
     pub closed: watch::Sender<u64>,
@@ -137,6 +142,7 @@ impl Daemon {
             restarts: Ring::default(),
             connections: watch::Sender::new(0),
             stop: CancellationToken::new(),
+            creating: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             agents_by_id: Mutex::default(),
             closed: watch::Sender::new(0),
             backlog: Mutex::new(backlog),
@@ -146,6 +152,14 @@ impl Daemon {
     /// The newest folded state. Everything in it is durable.
     pub fn snapshot(&self) -> Arc<Fleet> {
         self.fleet.borrow().clone()
+    }
+
+    /// Held while a dispatch of this id is made: its files are written before the ledger knows it, so
+    /// two that are asked for under one id at once must not both write them. Two ids seldom share one.
+    pub async fn creating(&self, id: &str) -> tokio::sync::MutexGuard<'_, ()> {
+        let mut hasher = std::hash::DefaultHasher::new();
+        id.hash(&mut hasher);
+        self.creating[(hasher.finish() % CREATING as u64) as usize].lock().await
     }
 
     pub fn agent(&self, id: &DispatchId) -> Arc<AgentSlots> {

@@ -328,8 +328,16 @@ fn from_config(command: config::Command) -> Command {
 /// A scenario's faults are told to whoever wrote it, not to the journal of an agent that cannot start.
 fn check_scenario(path: &str) -> Result<(), WireError> {
     let in_file = |error: WireError| WireError { file: Some(path.into()), ..error };
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| in_file(fault("E_SCENARIO_INVALID", &format!("cannot read {path}: {error}"), "")))?;
+    let unreadable = |why: &dyn std::fmt::Display| {
+        in_file(fault(
+            "E_SCENARIO_INVALID",
+            &format!("cannot read {path}: {why}"),
+            "docs/rehearsal.md describes the format",
+        ))
+    };
+    let text = settings::read_if_there(Path::new(path))
+        .map_err(|error| unreadable(&error.source))?
+        .ok_or_else(|| unreadable(&"there is no such file"))?;
     match Scenario::parse(&text, path) {
         Ok(_) => Ok(()),
         Err(error) => Err(in_file(WireError {

@@ -94,9 +94,15 @@ pub fn repository(project: &Path) -> PathBuf {
         .to_path_buf()
 }
 
-fn read_if_there(path: &Path) -> Result<Option<String>, Unreadable> {
+/// The text of a file that people write; none where there is no such file.
+///
+/// # Errors
+/// The file cannot be read, is no regular file or is larger than any such file can be meant to be.
+pub fn read_if_there(path: &Path) -> Result<Option<String>, Unreadable> {
     let fault = |source| Unreadable { path: path.to_owned(), source };
     match std::fs::metadata(path) {
+        // A pipe or a device gives no length, and may never end.
+        Ok(metadata) if !metadata.is_file() => Err(fault(io::Error::other("it is no regular file"))),
         Ok(metadata) if metadata.len() > FILE_LIMIT => {
             Err(fault(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {FILE_LIMIT} bytes"))))
         }

@@ -137,6 +137,7 @@ async fn tree(daemon: &Daemon) -> Result<Reply, WireError> {
 }
 
 async fn create(daemon: &Arc<Daemon>, spawn: &Spawn, asker: &Asker, trace: Option<String>) -> Result<Reply, WireError> {
+    let _alone = daemon.creating(&spawn.id).await;
     let known = DispatchId::try_from(spawn.id.clone())
         .ok()
         .and_then(|id| daemon.snapshot().get(&id).cloned());
