@@ -10,6 +10,8 @@
 //!   the client says the same;
 //! - nothing is left alive.
 
+pub mod syscalls;
+
 use crate::processes::{self, Process};
 use crate::run::Running;
 use crate::{Daemon, Output, PATIENCE, Repo, World, events, wait_until};
@@ -234,7 +236,7 @@ impl Scene {
         let code = match state.as_str() {
             "success" => 0,
             "killed" => 6,
-            "failed" => 4,
+            "failed" | "blocked" => 4,
             other => panic!("no final state of this dispatch: {other}\n{entry}\n{output:?}"),
         };
         assert_eq!(output.code, Some(code), "the exit code of a {state} dispatch\n{}", output.stderr);

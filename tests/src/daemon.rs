@@ -14,9 +14,14 @@ pub struct Daemon {
 impl Daemon {
     /// Starts `muleteer daemon` with these variables added, and does not wait for it.
     pub(crate) fn launch(world: &World, variables: &[(&str, &str)]) -> Self {
+        Self::launch_under(world, &[], variables)
+    }
+
+    /// The same as the program that `words` start.
+    pub(crate) fn launch_under(world: &World, words: &[String], variables: &[(&str, &str)]) -> Self {
         let log = world.path().join("daemon.log");
         let file = std::fs::File::options().create(true).append(true).open(&log).expect("the daemon's log");
-        let mut muleteer = world.muleteer(&["daemon", "-v"]);
+        let mut muleteer = world.under(words, &["daemon", "-v"]);
         for (name, value) in variables {
             muleteer = muleteer.env(name, value);
         }

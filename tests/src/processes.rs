@@ -86,12 +86,17 @@ pub fn is_alive(pid: u32) -> bool {
 
 /// SIGKILL to one process of a world, through a pidfd, so that a recycled pid is never hit.
 pub fn kill_9(path: &Path, pid: u32) {
+    signal(path, pid, Signal::KILL);
+}
+
+/// Signals a process of the world at `path`, and no other that has got its pid since.
+pub fn signal(path: &Path, pid: u32, signal: Signal) {
     let Some(handle) = Pid::from_raw(pid.cast_signed()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
     else {
         return;
     };
     if read(pid, path.as_os_str().as_bytes()).is_some() {
-        let _ = pidfd_send_signal(handle, Signal::KILL);
+        let _ = pidfd_send_signal(handle, signal);
     }
 }
 

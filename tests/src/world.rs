@@ -65,6 +65,15 @@ impl World {
         Muleteer::new(self, &binaries().join("muleteer"), args)
     }
 
+    /// The same as the program that `words` start; by itself where there are none.
+    pub(crate) fn under(&self, words: &[String], args: &[&str]) -> Muleteer {
+        let program = self.program();
+        let Some((tool, rest)) = words.split_first() else { return self.muleteer(args) };
+        let program = program.to_str().expect("a build's paths are UTF-8");
+        let words: Vec<&str> = rest.iter().map(String::as_str).chain([program]).chain(args.iter().copied()).collect();
+        Muleteer::new(self, std::path::Path::new(tool), &words)
+    }
+
     /// The `muleteer` under test.
     ///
     /// # Panics
@@ -89,6 +98,12 @@ impl World {
     /// A daemon that answers, started with these variables too.
     pub fn daemon_with(&self, variables: &[(&str, &str)]) -> Daemon {
         Daemon::launch(self, variables).ready(self)
+    }
+
+    /// A daemon that a tracer starts (`words` come before its own command line), and that may die
+    /// before it answers.
+    pub fn daemon_under(&self, words: &[String]) -> Daemon {
+        Daemon::launch_under(self, words, &[])
     }
 
     /// A daemon that may die before it answers.
@@ -141,6 +156,10 @@ impl World {
 
     pub fn kill_9(&self, pid: u32) {
         processes::kill_9(self.path(), pid);
+    }
+
+    pub fn signal(&self, pid: u32, signal: rustix::process::Signal) {
+        processes::signal(self.path(), pid, signal);
     }
 
     /// Waits until nothing of the world is alive but what descends from this test on purpose (its

@@ -3,8 +3,11 @@
 //! `MULETEER_CRASH_POINT` picks one point, `MULETEER_CRASH_SEED` one seed, `MULETEER_CRASH_SEEDS` how many.
 
 use muleteer_process::fault::POINTS;
-use muleteer_tests::crash;
-use std::panic::catch_unwind;
+use muleteer_tests::crash::{self, syscalls::Tried};
+use muleteer_tests::skip::skip;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 const SEEDS_IN_CI: u64 = 20;
 
@@ -59,20 +62,54 @@ fn seeds() -> Vec<u64> {
     (from..from + count).collect()
 }
 
+/// Tries every seed, several side by side (`MULETEER_CRASH_JOBS`): a trial mostly waits.
+fn try_seeds<T: Send>(trial: impl Fn(u64) -> T + Sync) -> Vec<(u64, Option<T>)> {
+    let seeds = seeds();
+    let jobs = variable("MULETEER_CRASH_JOBS").map_or(1, |jobs| jobs.parse().expect("a number"));
+    let (next, tried) = (AtomicUsize::new(0), Mutex::new(vec![]));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = catch_unwind(AssertUnwindSafe(|| trial(*seed))).ok();
+                    tried.lock().unwrap_or_else(PoisonError::into_inner).push((*seed, outcome));
+                }
+            });
+        }
+    });
+    tried.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn broken<T>(tried: &[(u64, Option<T>)]) -> Vec<u64> {
+    tried.iter().filter(|(_, outcome)| outcome.is_none()).map(|(seed, _)| *seed).collect()
+}
+
 #[test]
 fn seeded_moments() {
-    let broken: Vec<u64> = seeds()
-        .into_iter()
-        .filter(|seed| catch_unwind(|| crash::seeded(*seed)).is_err())
-        .collect();
+    let broken = broken(&try_seeds(crash::seeded));
     assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --seed S");
 }
 
 #[test]
 fn seeded_moments_of_an_agent_that_can_resume() {
-    let broken: Vec<u64> = seeds()
-        .into_iter()
-        .filter(|seed| catch_unwind(|| crash::seeded_resumable(*seed)).is_err())
-        .collect();
+    let broken = broken(&try_seeds(crash::seeded_resumable));
     assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --seed S");
+}
+
+/// Faults at system calls. Needs `strace` and the right to trace.
+#[test]
+fn seeded_system_calls() {
+    if let Err(why) = crash::syscalls::available() {
+        return skip("seeded_system_calls", &why);
+    }
+    let tried = try_seeds(crash::syscalls::seeded);
+    let count = |what: Tried| tried.iter().filter(|(_, outcome)| *outcome == Some(what)).count();
+    let broken = broken(&tried);
+    eprintln!(
+        "system calls: {} faults held, {} were not reached, {} broke something",
+        count(Tried::Held),
+        count(Tried::NotPassed),
+        broken.len()
+    );
+    assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --calls --seed S");
 }

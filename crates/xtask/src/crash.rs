@@ -12,27 +12,43 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     cargo.args(["test", "-p", "muleteer-tests", "--test", "crash"]);
     let mut seeds = DEFAULT_SEEDS;
     let mut filter = "";
+    let mut calls = false;
     let mut args = args.iter();
     while let Some(flag) = args.next() {
+        if flag == "--calls" {
+            calls = true;
+            continue;
+        }
         let value = args.next().ok_or_else(|| format!("{flag} wants a value"))?;
         match flag.as_str() {
             "--seeds" => {
                 seeds = value.parse()?;
-                filter = "seeded";
+                filter = "seeded_moments";
             }
             "--from" => {
                 cargo.env("MULETEER_CRASH_FROM", value);
             }
+            "--jobs" => {
+                cargo.env("MULETEER_CRASH_JOBS", value);
+            }
             "--seed" => {
                 cargo.env("MULETEER_CRASH_SEED", value);
-                filter = "seeded";
+                filter = "seeded_moments";
             }
             "--point" => {
                 cargo.env("MULETEER_CRASH_POINT", value);
                 filter = "every_named_point";
             }
-            other => return Err(format!("no option `{other}`: --seeds N [--from S], --point NAME or --seed S").into()),
+            other => {
+                return Err(format!(
+                    "no option `{other}`: [--calls] --seeds N [--from S] [--jobs J], --seed S, or --point NAME"
+                )
+                .into());
+            }
         }
+    }
+    if calls {
+        filter = "seeded_system_calls";
     }
     cargo.env("MULETEER_CRASH_SEEDS", seeds.to_string());
     cargo.env(binaries::DIR_VARIABLE, binaries::build()?);
