@@ -10,6 +10,7 @@
 //! - [`fleet`]: all dispatches, folded; what `status` shows.
 //! - [`config`]: layers of settings and where each came from; [`role`]: who an agent is;
 //!   [`prompt`]: what it is told; [`journal`]: the file it and the harness write.
+//! - [`tasklist`]: the rules of the task-list harness.
 //! - [`admission`]: who starts next; [`restart`]: who starts again, and when; [`cost`]: what it came to.
 
 pub mod admission;
@@ -27,3 +28,4 @@ pub mod restart;
 pub mod result;
 pub mod role;
 pub mod stall;
+pub mod tasklist;

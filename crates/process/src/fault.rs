@@ -31,6 +31,8 @@ pub const POINTS: &[&str] = &[
     "shim.exited_written",
     "life.exit_durable",
     "life.before_finish",
+    "tasks.backup_written",
+    "tasks.list_written",
 ];
 
 /// Passes the named point. Does nothing unless compiled with `fault-points` and asked to.

@@ -6,6 +6,7 @@
 //! - [`events`]: `events.jsonl`, the truth. [`tail`]: reading it while someone appends.
 //! - [`db`]: `muleteer.db`, a projection that can always be thrown away and rebuilt.
 //! - [`atomic`]: files that are replaced whole or not at all.
+//! - [`tasklist`]: the files of the task-list harness.
 //! - [`catalog`]: every event once, as a sample and for `docs/events.md`.
 
 pub mod atomic;
@@ -14,5 +15,6 @@ pub mod db;
 pub mod error;
 pub mod events;
 pub mod tail;
+pub mod tasklist;
 
 pub use error::{AppendError, StoreError};

@@ -1,0 +1,44 @@
+//! The task-list harness's rules (reference: task-list-harness): a list of tasks with validation
+//! commands, worked through across sessions, with rollback and recovery.
+//!
+//! ```text
+//!             claim                      validation passed
+//!  pending ─────────▶ in_progress ───────────────────────────▶ completed
+//!                      ▲       │ failed, timed out, lost
+//!                      │       ▼
+//!                      └──── failed ── attempts used up, or a dependency that never will be done
+//!                      retry           (then it is failed for good)
+//! ```
+//!
+//! - [`list`]: the file `harness-tasks.json`, with whatever others keep in it; [`locate`]: where in it;
+//! - [`select`]: cycles, blocked tasks, and what is next; [`claim`]: who works on it, and how long;
+//! - [`outcome`]: completed, failed, retried, checkpoints; [`category`]: kinds of failure;
+//! - [`recover`]: what to do with a task found in progress; [`stats`]: counts, and when to stop;
+//! - [`log`]: the lines of `harness-progress.txt`; [`prompt`]: what an agent is told;
+//! - [`apart`]: old failures and new ones.
+
+pub mod apart;
+pub mod category;
+pub mod claim;
+pub mod list;
+pub mod locate;
+pub mod log;
+pub mod outcome;
+pub mod prompt;
+pub mod recover;
+pub mod select;
+pub mod stats;
+
+pub use category::Category;
+pub use list::{Checkpoint, Mode, Status, Task, TaskList};
+
+/// The files of the harness, beside each other in its root. A rollback touches none of them.
+pub const TASKS: &str = "harness-tasks.json";
+pub const BACKUP: &str = "harness-tasks.json.bak";
+pub const TEMPORARY: &str = "harness-tasks.json.tmp";
+pub const PROGRESS: &str = "harness-progress.txt";
+pub const INIT: &str = "harness-init.sh";
+pub const ACTIVE: &str = ".harness-active";
+
+/// Every name above: what is never committed, rolled back or cleaned away.
+pub const OWN_FILES: &[&str] = &[TASKS, BACKUP, TEMPORARY, PROGRESS, INIT, ACTIVE];

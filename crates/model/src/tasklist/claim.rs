@@ -1,0 +1,208 @@
+//! Who works on a task, and until when (reference: "Concurrency Control"). All of this happens under the
+//! lock of the list; the claim is the gate, the selection before it only advice.
+
+use super::list::{Mode, Status, Task, TaskList};
+use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
+
+/// How long a claim lasts unless it is renewed (contract.md, "Task lists").
+pub const LEASE: Duration = Duration::from_secs(15 * 60);
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("there is no task `{0}`")]
+    Unknown(String),
+    /// Another worker has it; pick another one.
+    #[error("`{task}` is claimed by {by} until {until}")]
+    Held { task: String, by: String, until: String },
+    #[error("`{0}` is completed")]
+    Completed(String),
+    #[error("`{0}` has failed for good")]
+    FailedForGood(String),
+    #[error("`{task}` depends on `{on}`, which is not completed")]
+    Waits { task: String, on: String },
+    /// Interrupted work is looked at before somebody else begins.
+    #[error("`{0}` was interrupted: it has to be recovered first")]
+    Interrupted(String),
+    #[error("`{task}` is not {worker}'s: {why}")]
+    NotYours { task: String, worker: String, why: String },
+}
+
+impl Task {
+    /// In progress, and its worker still has time.
+    pub fn is_held(&self, now: Timestamp) -> bool {
+        self.status == Status::InProgress && self.lease_expires_at.is_some_and(|until| until > now)
+    }
+}
+
+/// Puts a task into a worker's hands: `in_progress`, from commit `base`.
+///
+/// Its own claim again is renewed, which makes a repeated claim harmless.
+///
+/// # Errors
+/// Why it may not have it; the list is then unchanged.
+pub fn claim(
+    list: &mut TaskList,
+    id: &str,
+    worker: &str,
+    base: &str,
+    now: Timestamp,
+    lease: Duration,
+) -> Result<(), Refused> {
+    let task = list.get(id).ok_or_else(|| Refused::Unknown(id.into()))?;
+    match task.status {
+        Status::Completed => return Err(Refused::Completed(id.into())),
+        Status::Failed if task.is_failed_for_good() => return Err(Refused::FailedForGood(id.into())),
+        Status::InProgress if task.claimed_by.as_deref() == Some(worker) && task.started_at_commit.is_some() => {
+            return renew(list, id, worker, now, lease);
+        }
+        Status::InProgress if task.is_held(now) => return Err(held(task)),
+        Status::InProgress => return Err(Refused::Interrupted(id.into())),
+        Status::Pending | Status::Failed => {}
+    }
+    let open = |needed: &&String| list.get(needed).is_none_or(|task| task.status != Status::Completed);
+    if let Some(on) = task.depends_on.iter().find(open) {
+        return Err(Refused::Waits { task: id.into(), on: on.clone() });
+    }
+    let task = list.get_mut(id).ok_or_else(|| Refused::Unknown(id.into()))?;
+    task.status = Status::InProgress;
+    task.started_at_commit = Some(base.into());
+    // Of an attempt that was rolled back, and so of work that is no longer there.
+    task.checkpoints.clear();
+    task.claimed_by = Some(worker.into());
+    task.lease_expires_at = Some(after(now, lease));
+    Ok(())
+}
+
+fn held(task: &Task) -> Refused {
+    Refused::Held {
+        task: task.id.clone(),
+        by: task.claimed_by.clone().unwrap_or_else(|| "somebody".into()),
+        until: task.lease_expires_at.map(super::list::iso).unwrap_or_default(),
+    }
+}
+
+/// Pushes the end of a worker's lease forward.
+///
+/// # Errors
+/// When the task is not this worker's (any more).
+pub fn renew(list: &mut TaskList, id: &str, worker: &str, now: Timestamp, lease: Duration) -> Result<(), Refused> {
+    let task = owned(list, id, worker)?;
+    task.lease_expires_at = Some(after(now, lease));
+    Ok(())
+}
+
+/// The task, if this worker has it. One that nobody has claimed by name is whoever's works on it.
+///
+/// # Errors
+/// Whose it is, or that nobody works on it.
+pub fn owned<'a>(list: &'a mut TaskList, id: &str, worker: &str) -> Result<&'a mut Task, Refused> {
+    let task = list.get_mut(id).ok_or_else(|| Refused::Unknown(id.into()))?;
+    let why = match (task.status, task.claimed_by.as_deref()) {
+        (Status::InProgress, None) => return Ok(task),
+        (Status::InProgress, Some(by)) if by == worker => return Ok(task),
+        (Status::InProgress, Some(by)) => format!("{by} has claimed it"),
+        (status, _) => format!("it is {}", status.as_str()),
+    };
+    Err(Refused::NotYours { task: id.into(), worker: worker.into(), why })
+}
+
+/// Gives a claim back without an outcome: as if it had not been taken.
+pub fn release(task: &mut Task) {
+    task.status = if task.error_log.is_empty() && task.attempts == 0 { Status::Pending } else { Status::Failed };
+    task.claimed_by = None;
+    task.lease_expires_at = None;
+}
+
+/// The tasks this worker has to look at before it takes anything new: what was interrupted.
+///
+/// Exclusive: all that is in progress, since there is nobody else. Concurrent: its own, and those whose
+/// lease is over. What a living run works on (`alive`) was not interrupted.
+pub fn interrupted(list: &TaskList, worker: &str, now: Timestamp, alive: &[String]) -> Vec<usize> {
+    let is_ours = |task: &Task| match list.mode {
+        Mode::Exclusive => true,
+        Mode::Concurrent => task.claimed_by.as_deref() == Some(worker) || !task.is_held(now),
+    };
+    let is = |task: &Task| task.status == Status::InProgress && is_ours(task) && !alive.contains(&task.id);
+    list.tasks.iter().enumerate().filter(|(_, task)| is(task)).map(|(at, _)| at).collect()
+}
+
+fn after(now: Timestamp, lease: Duration) -> Timestamp {
+    let lease = SignedDuration::try_from(lease).unwrap_or(SignedDuration::ZERO);
+    now.checked_add(lease).unwrap_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().expect("an instant")
+    }
+
+    fn list(mode: Mode) -> TaskList {
+        let mut list = TaskList::new(at("2025-07-01T10:00:00Z"));
+        list.mode = mode;
+        list.tasks = ["a", "b"].map(|id| Task::new(id, id)).into();
+        list.tasks[1].depends_on = vec!["a".into()];
+        list
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_claim_sets_status_worker_lease_and_base() {
+        let mut list = list(Mode::Concurrent);
+        let now = at("2025-07-01T10:00:00Z");
+        claim(&mut list, "a", "w1", "def5678", now, LEASE).expect("claims");
+        let task = &list.tasks[0];
+        assert_eq!((task.status, task.claimed_by.as_deref()), (Status::InProgress, Some("w1")));
+        assert_eq!(task.started_at_commit.as_deref(), Some("def5678"));
+        assert_eq!(task.lease_expires_at, Some(at("2025-07-01T10:15:00Z")), "fifteen minutes");
+        claim(&mut list, "a", "w1", "other", now, LEASE).expect("its own claim again");
+        assert_eq!(list.tasks[0].started_at_commit.as_deref(), Some("def5678"), "the base stays");
+    }
+
+    #[test]
+    fn if_the_claim_fails_another_task_is_to_be_picked() {
+        let mut list = list(Mode::Concurrent);
+        let now = at("2025-07-01T10:00:00Z");
+        claim(&mut list, "a", "w1", "x", now, LEASE).expect("claims");
+        let before = list.clone();
+        assert!(matches!(claim(&mut list, "a", "w2", "x", now, LEASE), Err(Refused::Held { .. })));
+        assert!(matches!(claim(&mut list, "b", "w2", "x", now, LEASE), Err(Refused::Waits { .. })));
+        assert!(matches!(claim(&mut list, "c", "w2", "x", now, LEASE), Err(Refused::Unknown(_))));
+        assert_eq!(list, before, "a refused claim changes nothing");
+        let later = at("2025-07-01T11:00:00Z");
+        assert!(matches!(claim(&mut list, "a", "w2", "x", later, LEASE), Err(Refused::Interrupted(_))));
+    }
+
+    #[test]
+    fn only_the_holder_renews_and_a_release_leaves_no_trace() {
+        let mut list = list(Mode::Concurrent);
+        let now = at("2025-07-01T10:00:00Z");
+        claim(&mut list, "a", "w1", "x", now, MINUTE).expect("claims");
+        assert!(matches!(renew(&mut list, "a", "w2", now, MINUTE), Err(Refused::NotYours { .. })));
+        renew(&mut list, "a", "w1", at("2025-07-01T10:00:30Z"), MINUTE).expect("renews");
+        assert_eq!(list.tasks[0].lease_expires_at, Some(at("2025-07-01T10:01:30Z")));
+        release(&mut list.tasks[0]);
+        assert_eq!((list.tasks[0].status, list.tasks[0].is_held(now)), (Status::Pending, false));
+    }
+
+    #[test]
+    fn concurrent_recovers_only_its_own_and_stale_ones_exclusive_all() {
+        let now = at("2025-07-01T10:00:00Z");
+        let later = at("2025-07-01T10:30:00Z");
+        for (mode, worker, when, found) in [
+            (Mode::Exclusive, "w2", now, 1),
+            (Mode::Concurrent, "w2", now, 0),
+            (Mode::Concurrent, "w1", now, 1),
+            (Mode::Concurrent, "w2", later, 1),
+        ] {
+            let mut list = list(mode);
+            claim(&mut list, "a", "w1", "x", now, LEASE).expect("claims");
+            assert_eq!(interrupted(&list, worker, when, &[]).len(), found, "{mode:?} {worker} {when}");
+            assert!(interrupted(&list, worker, when, &["a".into()]).is_empty(), "what lives was not interrupted");
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! Reading and changing the list and its log.
+
+use super::lock::SessionLock;
+use super::{Locked, Root, TaskListError};
+use jiff::Timestamp;
+use muleteer_model::tasklist::list::Unreadable;
+use muleteer_model::tasklist::log::{self, Entry};
+use muleteer_model::tasklist::select::FailureTimes;
+use muleteer_model::tasklist::{Category, TaskList, stats};
+use muleteer_process::lock::{LockGuard, lock_within};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// A change takes milliseconds; who waits longer for its turn is told.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A list is read whole.
+const LIST_LIMIT: u64 = 256 * 1024 * 1024;
+/// Of the log, this much of its end is looked at.
+const LOG_TAIL: u64 = 1024 * 1024;
+
+/// A list as it was read without any lock.
+#[derive(Debug)]
+pub struct Reading {
+    pub list: TaskList,
+    /// The file is damaged, and this is its backup.
+    pub from_backup: bool,
+}
+
+/// One change of a list, under lock: others wait until it is dropped.
+#[derive(Debug)]
+pub struct Tx {
+    pub root: Root,
+    pub list: TaskList,
+    /// A lock of a dead process was found and removed.
+    pub stale_lock: bool,
+    now: Timestamp,
+    lines: Vec<Entry>,
+    session: Option<u64>,
+    /// Given back before the flock, in this order.
+    _lock: Option<SessionLock>,
+    _flock: LockGuard,
+}
+
+/// What entitles to a change.
+#[derive(Debug, Clone, Copy)]
+pub enum Right<'a> {
+    /// The reference's lock is taken for this change.
+    Own,
+    /// It is held for the whole session, by us.
+    Session(&'a SessionLock),
+    /// We work for this run: where it holds the lock, we may go on under it.
+    Run(&'a str),
+}
+
+impl Root {
+    /// Reads the list without a lock: `status` and its like.
+    ///
+    /// # Errors
+    /// When neither the list nor its backup can be read.
+    pub fn read(&self) -> Result<Reading, TaskListError> {
+        match parse(&self.tasks()) {
+            Ok(list) => Ok(Reading { list, from_backup: false }),
+            Err(error @ TaskListError::Corrupt { .. }) => match parse(&self.backup()) {
+                Ok(list) => Ok(Reading { list, from_backup: true }),
+                Err(_) => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes the lock for a whole session (exclusive mode).
+    ///
+    /// # Errors
+    /// [`TaskListError::Locked`] at once if somebody has it: a second session fails fast.
+    pub fn lock_session(&self, run: &str) -> Result<(SessionLock, bool), TaskListError> {
+        let _flock = self.flock()?;
+        SessionLock::acquire(self, Some(run))
+    }
+
+    /// Begins a change: locks and reads. A damaged list is restored from its backup.
+    ///
+    /// # Errors
+    /// When it is locked, or cannot be read.
+    pub fn begin(&self, right: Right<'_>, now: Timestamp) -> Result<Tx, TaskListError> {
+        let flock = self.flock()?;
+        let (lock, stale_lock) = match right {
+            Right::Session(_) => (None, false),
+            Right::Own => self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?,
+            Right::Run(run) => match SessionLock::holder(self) {
+                Some(Locked { holder: Some(holder), .. }) if holder.run.as_deref() == Some(run) => (None, false),
+                _ => self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?,
+            },
+        };
+        let (list, restored) = match parse(&self.tasks()) {
+            Ok(list) => (list, false),
+            Err(error @ TaskListError::Corrupt { .. }) => match parse(&self.backup()) {
+                Ok(list) => (list, true),
+                Err(_) => {
+                    let message = "harness-tasks.json corrupted and unrecoverable";
+                    let line = Entry::error(None, Category::EnvSetup, message).at(1, now);
+                    append(&self.progress(), &format!("{line}\n"))?;
+                    return Err(error);
+                }
+            },
+            Err(error) => return Err(error),
+        };
+        let mut tx =
+            Tx { root: self.clone(), list, stale_lock, now, lines: vec![], session: None, _lock: lock, _flock: flock };
+        if restored {
+            tx.replace()?;
+            tx.log(Entry::warn(None, "harness-tasks.json was corrupted and is restored from harness-tasks.json.bak"));
+            tx.flush()?;
+        }
+        if stale_lock {
+            tx.log(Entry::warn(None, "Removed stale lock"));
+        }
+        Ok(tx)
+    }
+
+    /// Writes a new list and its log; nothing that is there is overwritten.
+    ///
+    /// # Errors
+    /// When it cannot be written, or somebody works here.
+    pub fn create(&self, list: TaskList, now: Timestamp) -> Result<Tx, TaskListError> {
+        let flock = self.flock()?;
+        let (lock, stale_lock) = self.lock_within(None)?;
+        if self.tasks().exists() {
+            return Err(TaskListError::io(&self.tasks(), "create")(io::ErrorKind::AlreadyExists.into()));
+        }
+        let tx = Tx {
+            root: self.clone(),
+            list,
+            stale_lock,
+            now,
+            lines: vec![],
+            session: None,
+            _lock: Some(lock),
+            _flock: flock,
+        };
+        tx.replace()?;
+        Ok(tx)
+    }
+
+    /// Others hold it for one change only; an exclusive session of somebody else does not go away.
+    fn lock_within(&self, run: Option<&str>) -> Result<(SessionLock, bool), TaskListError> {
+        const SHORT: Duration = Duration::from_millis(1500);
+        let deadline = muleteer_process::clock::awake() + SHORT;
+        loop {
+            match SessionLock::acquire(self, run) {
+                Err(TaskListError::Locked(locked))
+                    if locked.holder.as_ref().is_none_or(|holder| holder.run.is_none())
+                        && muleteer_process::clock::awake() < deadline =>
+                {
+                    // Another tool's lock is a directory: nothing tells when it goes.
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn flock(&self) -> Result<LockGuard, TaskListError> {
+        let dir = self.path().join(".muleteer");
+        fs::create_dir_all(&dir).map_err(TaskListError::io(&dir, "create"))?;
+        let path = dir.join("tasks.lock");
+        let guard = lock_within(&path, PATIENCE).map_err(TaskListError::io(&path, "lock"))?;
+        guard.ok_or(TaskListError::Locked(Locked { path, pid: None, holder: None }))
+    }
+
+    /// The last lines of the log, oldest first.
+    pub fn log_tail(&self, lines: usize) -> Vec<String> {
+        let text = self.log_end();
+        let all: Vec<_> = text.lines().collect();
+        all[all.len().saturating_sub(lines)..].iter().map(ToString::to_string).collect()
+    }
+
+    /// When tasks failed that do not say so themselves.
+    pub fn failure_times(&self, list: &TaskList) -> FailureTimes {
+        let unsaid = |task: &muleteer_model::tasklist::Task| task.failed_at.is_none() && !task.error_log.is_empty();
+        if list.tasks.iter().any(unsaid) { log::failure_times(self.log_end().lines()) } else { FailureTimes::new() }
+    }
+
+    fn log_end(&self) -> String {
+        let read = || -> io::Result<Vec<u8>> {
+            let mut file = File::open(self.progress())?;
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL)))?;
+            let mut bytes = vec![];
+            file.take(LOG_TAIL).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+    }
+
+    /// Appends lines to the log without changing the list. The caller must be alone, or say nothing that
+    /// depends on the list.
+    ///
+    /// # Errors
+    /// When the log cannot be written.
+    pub fn note(&self, session: u64, now: Timestamp, entries: Vec<Entry>) -> Result<(), TaskListError> {
+        let text: String = entries.into_iter().map(|entry| format!("{}\n", entry.at(session, now))).collect();
+        append(&self.progress(), &text)
+    }
+}
+
+impl Tx {
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Adds a line to the log; written with the change.
+    pub fn log(&mut self, entry: Entry) {
+        self.lines.push(entry);
+    }
+
+    /// The session that lines are written under, where it is not the list's newest.
+    pub fn under_session(&mut self, session: u64) {
+        self.session = Some(session);
+    }
+
+    /// Writes the change: backup, list, log, and the marker if all is over.
+    ///
+    /// # Errors
+    /// When a file cannot be written; the list is then as it was, or as it is to be.
+    pub fn commit(mut self) -> Result<TaskList, TaskListError> {
+        self.save()?;
+        Ok(self.list)
+    }
+
+    /// As [`Self::commit`], and goes on under the lock.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn save(&mut self) -> Result<(), TaskListError> {
+        self.replace()?;
+        muleteer_process::fault::point("tasks.list_written");
+        self.flush()
+    }
+
+    /// Makes the hooks of agents' own sessions take effect, or not any more.
+    ///
+    /// # Errors
+    /// When the marker cannot be made.
+    pub fn mark_active(&self, active: bool) -> Result<(), TaskListError> {
+        let marker = self.root.active();
+        if active {
+            return OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(&marker)
+                .map(drop)
+                .map_err(TaskListError::io(&marker, "create"));
+        }
+        match fs::remove_file(&marker) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(TaskListError::io(&marker, "remove")(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the marker when nothing is pending, in progress or to be retried.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn settle_marker(&self) -> Result<(), TaskListError> {
+        if stats::is_over(&self.list) { self.mark_active(false) } else { Ok(()) }
+    }
+
+    /// The reference's backup protocol: copy, write beside, move into place.
+    fn replace(&self) -> Result<(), TaskListError> {
+        let (path, temporary) = (self.root.tasks(), self.root.temporary());
+        let text = self.list.to_text();
+        // Only what can be read is worth being the backup.
+        let old = fs::read(&path).ok();
+        if old.as_deref() == Some(text.as_bytes()) {
+            return Ok(());
+        }
+        if let Some(old) = old
+            && parse(&path).is_ok()
+        {
+            write_through(&self.root.backup(), &old)?;
+        }
+        muleteer_process::fault::point("tasks.backup_written");
+        write_through(&temporary, text.as_bytes())?;
+        if let Ok(meta) = fs::metadata(&path) {
+            let mode = fs::Permissions::from_mode(meta.permissions().mode());
+            drop(fs::set_permissions(&temporary, mode));
+        }
+        fs::rename(&temporary, &path).map_err(TaskListError::io(&path, "replace"))?;
+        let folder = File::open(self.root.path()).and_then(|folder| folder.sync_all());
+        folder.map_err(TaskListError::io(self.root.path(), "make durable"))
+    }
+
+    fn flush(&mut self) -> Result<(), TaskListError> {
+        let session = self.session.unwrap_or_else(|| self.list.session());
+        let now = self.now;
+        let text: String = self.lines.drain(..).map(|entry| format!("{}\n", entry.at(session, now))).collect();
+        append(&self.root.progress(), &text)
+    }
+}
+
+fn write_through(path: &Path, bytes: &[u8]) -> Result<(), TaskListError> {
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(TaskListError::io(path, "write"))
+}
+
+/// One write: a kill leaves all of it or nothing. A torn line of a full disk gets an end first.
+fn append(path: &Path, text: &str) -> Result<(), TaskListError> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
+        let length = file.metadata()?.len();
+        let mut last = [b'\n'];
+        if length > 0 {
+            file.seek(SeekFrom::Start(length - 1))?;
+            file.read_exact(&mut last)?;
+        }
+        let gap = if last == [b'\n'] { "" } else { "\n" };
+        file.write_all(format!("{gap}{text}").as_bytes())
+    };
+    write().map_err(TaskListError::io(path, "append to"))
+}
+
+fn parse(path: &Path) -> Result<TaskList, TaskListError> {
+    let corrupt = |line, column, why: String| TaskListError::Corrupt { file: path.into(), line, column, why };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        // Gone while its backup is there: as good as damaged.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(corrupt(0, 0, "it is gone".into())),
+        Err(error) => return Err(TaskListError::io(path, "read")(error)),
+    };
+    let mut bytes = vec![];
+    file.take(LIST_LIMIT + 1)
+        .read_to_end(&mut bytes)
+        .map_err(TaskListError::io(path, "read"))?;
+    if bytes.len() as u64 > LIST_LIMIT {
+        return Err(corrupt(0, 0, format!("it is larger than {} MiB", LIST_LIMIT >> 20)));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| corrupt(0, 0, "it is not UTF-8 text".into()))?;
+    TaskList::parse(&text).map_err(|error| match error {
+        Unreadable::Corrupt { line, column, why } => corrupt(line, column, why),
+        Unreadable::Invalid(faults) => TaskListError::Invalid { file: path.into(), faults },
+    })
+}

@@ -1,0 +1,169 @@
+use super::*;
+use jiff::Timestamp;
+use muleteer_model::tasklist::log::{self, Entry};
+use muleteer_model::tasklist::{Task, TaskList};
+use std::fs;
+use std::process::Stdio;
+
+fn now() -> Timestamp {
+    "2025-07-01T10:00:00Z".parse().expect("an instant")
+}
+
+struct Place {
+    dir: tempfile::TempDir,
+    root: Root,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = Root::at(dir.path());
+        let mut tx = root.create(TaskList::new(now()), now()).expect("creates");
+        tx.list.tasks.push(Task::new("task-001", "First"));
+        tx.log(Entry::init("Harness initialized"));
+        tx.commit().expect("commits");
+        Self { dir, root }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.root.progress()).expect("a log")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(self.root.lock_dir()));
+    }
+}
+
+#[test]
+fn the_lock_s_name_is_the_reference_s() {
+    // printf '%s' / | sha256sum | cut -c1-16
+    assert_eq!(Root::at("/".as_ref()).lock_dir().to_str(), Some("/tmp/harness-8a5edab282632443.lock"));
+}
+
+#[test]
+fn the_root_is_the_nearest_directory_with_a_list_or_the_pinned_one() {
+    let place = Place::new();
+    let deep = place.dir.path().join("src/deep");
+    fs::create_dir_all(&deep).expect("dirs");
+    assert_eq!(Root::find(&deep, None).expect("found"), place.root);
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    assert_eq!(Root::find(elsewhere.path(), Some(place.dir.path())).expect("pinned"), place.root);
+    let error = Root::find(elsewhere.path(), None).expect_err("nothing there");
+    assert_eq!(error.code(), "E_TASKS_MISSING");
+}
+
+#[test]
+fn before_every_write_the_current_file_is_the_backup_and_no_temporary_is_left() {
+    let place = Place::new();
+    let before = fs::read_to_string(place.root.tasks()).expect("reads");
+    let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+    tx.list.tasks[0].title = "Changed".into();
+    tx.commit().expect("commits");
+    assert_eq!(fs::read_to_string(place.root.backup()).expect("a backup"), before);
+    assert!(!place.root.temporary().exists() && !place.root.lock_dir().exists());
+    assert!(place.log().lines().all(|line| log::parse(line).is_some()));
+}
+
+#[test]
+fn a_corrupt_list_is_restored_from_its_backup_and_without_one_it_says_so_and_stops() {
+    let place = Place::new();
+    let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+    tx.list.tasks[0].title = "Changed".into();
+    tx.commit().expect("commits");
+    for damage in ["", "{\"version\": 2, \"tas"] {
+        fs::write(place.root.tasks(), damage).expect("damages");
+        assert!(place.root.read().expect("reads").from_backup);
+        let tx = place.root.begin(Right::Own, now()).expect("restores");
+        assert_eq!(tx.list.tasks[0].title, "First", "the state before the last change");
+        drop(tx);
+        assert!(!place.root.read().expect("reads").from_backup, "restored for good");
+    }
+    assert!(place.log().contains("WARN harness-tasks.json was corrupted and is restored"));
+    fs::write(place.root.tasks(), "{").expect("damages");
+    fs::write(place.root.backup(), "{").expect("damages");
+    let error = place.root.begin(Right::Own, now()).expect_err("unrecoverable");
+    assert_eq!(error.code(), "E_TASKS_CORRUPT");
+    assert!(
+        place
+            .log()
+            .ends_with("ERROR [ENV_SETUP] harness-tasks.json corrupted and unrecoverable\n")
+    );
+    assert!(!place.root.lock_dir().exists(), "the lock is given back");
+}
+
+#[test]
+fn an_invalid_list_is_left_alone() {
+    let place = Place::new();
+    let text = "{\"version\": 2, \"tasks\": [{\"id\": \"a\", \"status\": \"odd\"}]}";
+    fs::write(place.root.tasks(), text).expect("writes");
+    let error = place.root.begin(Right::Own, now()).expect_err("invalid");
+    assert_eq!(error.code(), "E_TASKS_INVALID");
+    assert_eq!(fs::read_to_string(place.root.tasks()).expect("reads"), text, "a person mends it, not we");
+}
+
+#[test]
+fn a_second_session_fails_fast_and_a_dead_one_s_lock_is_reclaimed() {
+    let place = Place::new();
+    let (lock, stale) = place.root.lock_session("run1").expect("locks");
+    assert!(!stale);
+    let error = place.root.lock_session("run2").expect_err("held");
+    assert_eq!(error.code(), "E_TASKS_LOCKED");
+    assert!(error.to_string().contains(&format!("pid={}", std::process::id())), "{error}");
+    assert!(place.root.begin(Right::Own, now()).is_err(), "adding needs the lock");
+    drop(place.root.begin(Right::Run("run1"), now()).expect("its own agent may"));
+    assert!(place.root.begin(Right::Run("run2"), now()).is_err());
+    drop(lock);
+    assert!(!place.root.lock_dir().exists());
+
+    // Of a process that is dead, with no trace of ours in it: another tool's.
+    let mut child = muleteer_process::command::helper("true")
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("a process");
+    let pid = child.id();
+    child.wait().expect("it ends");
+    fs::create_dir(place.root.lock_dir()).expect("a lock");
+    fs::write(place.root.lock_dir().join("pid"), format!("{pid}\n")).expect("a pid");
+    let tx = place.root.begin(Right::Own, now()).expect("reclaims");
+    assert!(tx.stale_lock);
+    tx.commit().expect("commits");
+    assert!(place.log().ends_with("WARN Removed stale lock\n"));
+}
+
+#[test]
+fn a_pid_that_was_given_to_another_process_is_no_holder() {
+    let place = Place::new();
+    let (lock, _) = place.root.lock_session("run1").expect("locks");
+    let mut holder: Holder =
+        serde_json::from_slice(&fs::read(place.root.lock_dir().join("muleteer.json")).expect("reads")).expect("JSON");
+    holder.start_time += 1;
+    fs::write(place.root.lock_dir().join("muleteer.json"), serde_json::to_vec(&holder).expect("JSON")).expect("writes");
+    assert!(SessionLock::holder(&place.root).is_none());
+    drop(place.root.lock_session("run2").expect("reclaimed"));
+    drop(lock);
+}
+
+#[test]
+fn the_log_is_only_appended_to_and_a_torn_line_gets_an_end() {
+    let place = Place::new();
+    let before = place.log();
+    let torn = format!("{before}[2025-07-01T10:0");
+    fs::write(place.root.progress(), &torn).expect("tears");
+    place.root.note(1, now(), vec![Entry::warn(None, "on")]).expect("appends");
+    assert_eq!(place.log(), format!("{torn}\n[2025-07-01T10:00:00Z] [SESSION-1] WARN on\n"));
+    assert_eq!(place.root.log_tail(1), ["[2025-07-01T10:00:00Z] [SESSION-1] WARN on"]);
+}
+
+#[test]
+fn the_marker_goes_when_nothing_is_left_to_do() {
+    let place = Place::new();
+    let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+    tx.mark_active(true).expect("marks");
+    tx.settle_marker().expect("settles");
+    assert!(place.root.active().exists());
+    muleteer_model::tasklist::outcome::complete(&mut tx.list.tasks[0], now());
+    tx.settle_marker().expect("settles");
+    assert!(!place.root.active().exists());
+}
