@@ -1,6 +1,7 @@
 //! What the supervisor tells a backend about one start, and what it gets back.
 
 use crate::BackendError;
+use muleteer_model::permission::Policy;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,8 @@ pub struct Capabilities {
     /// Has no place for the role's text but the first prompt ([`muleteer_model::prompt::dispatch`]).
     pub briefed_by_prompt: bool,
     pub interrupt: Interrupt,
+    /// Asks for permission, or asks questions, and waits for the answer ([`crate::Backend::answer`]).
+    pub asks: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +59,8 @@ pub struct LaunchSpec {
     pub args: Vec<String>,
     /// `backends.<name>.env` and `--env`, in that order: set last, so they win over everything.
     pub env: Vec<(String, String)>,
+    /// What the agent may do without asking.
+    pub permissions: Policy,
     /// JSON schema of the result wanted.
     pub result_schema: Option<Value>,
     /// The scenario of a rehearsal, absolute.

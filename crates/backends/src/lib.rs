@@ -32,6 +32,7 @@ pub use lines::{LINE_LIMIT, Line, Parser};
 pub use own_lines::{KINDS, is_observed};
 pub use replay::{ParseError, parse_all, settle};
 
+use muleteer_model::ask::{Answer, Ask};
 use std::ffi::OsStr;
 use std::fmt::Debug;
 
@@ -55,6 +56,13 @@ pub trait Backend: Send + Sync + Debug {
     /// The bytes that end the running turn and keep the session; `None` where only a signal does
     /// (SIGINT to the group).
     fn interrupt(&self, key: &str) -> Option<Vec<u8>>;
+
+    /// The bytes that tell the agent an answer to what it asked; `None` where it cannot be told
+    /// ([`Capabilities::asks`]). Told twice under one id, the second is nothing new to it.
+    fn answer(&self, id: &str, ask: &Ask, answer: &Answer) -> Option<Vec<u8>> {
+        let _ = (id, ask, answer);
+        None
+    }
 
     /// A parser at a line boundary of this CLI's stdout. Its byte count starts at 0 there.
     fn parser(&self) -> Box<dyn Parser>;

@@ -80,7 +80,7 @@ fn own_event(line: &[u8]) -> Own {
 const RESULT_FIELDS: [&str; 7] = ["ok", "status", "summary", "changes", "issues", "questions", "pr_url"];
 
 /// The `type`s of [`AgentEvent`].
-pub const KINDS: [&str; 21] = [
+pub const KINDS: [&str; 23] = [
     "session",
     "prompt",
     "thinking",
@@ -94,6 +94,8 @@ pub const KINDS: [&str; 21] = [
     "rate_limit",
     "permission",
     "permission_answer",
+    "request",
+    "reply",
     "question",
     "answer",
     "process",

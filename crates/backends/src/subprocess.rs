@@ -27,6 +27,7 @@ impl Backend for Subprocess {
             receipts: false,
             briefed_by_prompt: false,
             interrupt: Interrupt::BySignal,
+            asks: false,
         }
     }
 

@@ -58,6 +58,7 @@ pub fn bound(event: &mut AgentEvent) {
         | AgentEvent::Output { text }
         | AgentEvent::Unknown { raw: text } => short(text),
         AgentEvent::ToolCall { input, .. } => slim(input),
+        AgentEvent::Permission { ask, .. } => **ask = std::mem::take(&mut **ask).bound(),
         AgentEvent::Result(result) => {
             if let Some(text) = &mut result.text {
                 *text = tail(text, RESULT_TEXT_LIMIT);

@@ -1,6 +1,7 @@
 //! What an agent's output means, whichever CLI printed it (contract.md, "Streams for the
 //! monitors"). Backends turn bytes into these; monitors, journal and life read nothing else.
 
+use crate::ask::Ask;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -113,11 +114,27 @@ pub enum AgentEvent {
         #[serde(default, skip_serializing_if = "is_false")]
         warning: bool,
     },
+    /// The agent waits until somebody says whether it may, or answers.
     Permission {
         id: String,
+        #[serde(flatten)]
+        ask: Box<Ask>,
     },
+    /// It no longer waits: somebody has answered, or it has thought better of it.
     PermissionAnswer {
         id: String,
+    },
+    /// It wants something of us that its parser does not know, and waits for an answer.
+    Request {
+        id: String,
+        what: String,
+    },
+    /// What came of a request of ours (an interrupt, another model).
+    Reply {
+        id: String,
+        ok: bool,
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        text: String,
     },
     Question {
         #[serde(default)]

@@ -137,6 +137,8 @@ mod tests {
             resumable: true,
             wants_result: false,
             ask_on_crash: false,
+            permissions: crate::permission::Policy::default(),
+            can_ask: true,
             trace: None,
             fingerprint: String::new(),
         };

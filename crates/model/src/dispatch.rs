@@ -21,11 +21,15 @@
 //! ```
 
 use crate::agent_event::TurnError;
+use crate::ask::{Answer, Asks};
 use crate::event::{Created, Entry, Event, ExitCause, FinalState, Limit, Position, PromptKind, Record};
 use crate::id::DispatchId;
 use crate::result::AgentResult;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
+
+/// Open calls kept in mind. More at once are no longer told apart from none by who watches for stalls.
+const MOST_CALLS: usize = 256;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dispatch {
@@ -54,6 +58,10 @@ pub struct Dispatch {
     pub spend: Spend,
     pub position: Position,
     pub stop: Option<Stop>,
+    /// What its agent waits to be told.
+    pub asks: Asks,
+    /// Calls of tools that have not come to an end, as far as it is known.
+    pub calls: Vec<String>,
     /// The newest interrupt that was asked for and has not ended a turn.
     pub interrupt: Option<String>,
     pub result: Option<AgentResult>,
@@ -204,6 +212,8 @@ impl Dispatch {
             spend: Spend::default(),
             position: Position::default(),
             stop: None,
+            asks: Asks::default(),
+            calls: vec![],
             interrupt: None,
             result: None,
             result_faults: vec![],
@@ -220,6 +230,7 @@ impl Dispatch {
             Phase::Queued => "queued",
             Phase::Starting { .. } | Phase::Backoff { .. } => "starting",
             Phase::Working { turn, .. } if turn.was_interrupted() && !self.has_unheard() => "waiting",
+            Phase::Working { .. } if self.waits_for_an_answer() => "waiting",
             Phase::Working { .. } | Phase::Gone { .. } | Phase::Closing { .. } => "running",
             Phase::Finished { state } => state.as_str(),
         }
@@ -244,6 +255,11 @@ impl Dispatch {
             }
             _ => None,
         }
+    }
+
+    /// Somebody has to say something before its agent goes on.
+    pub fn waits_for_an_answer(&self) -> bool {
+        matches!(self.phase, Phase::Working { .. }) && self.stop.is_none() && self.asks.open().next().is_some()
     }
 
     pub fn next_prompt(&self) -> Option<&Prompt> {
@@ -275,6 +291,7 @@ impl Dispatch {
         }
         let before = self.state();
         self.apply_event(event, record.ts);
+        self.apply_to_calls(event, record.ts);
         if self.state() != before {
             self.since = record.ts;
         }
@@ -450,6 +467,37 @@ impl Dispatch {
                 if spoken_to && !killed && self.created.resumable {
                     self.reopen();
                 }
+            }
+            _ => {}
+        }
+    }
+
+    /// What its agent has begun and what it waits for.
+    fn apply_to_calls(&mut self, event: &Event, ts: Timestamp) {
+        match event {
+            Event::ToolCalled { call_id, .. } if !call_id.is_empty() && !self.calls.contains(call_id) => {
+                if self.calls.len() >= MOST_CALLS {
+                    self.calls.remove(0);
+                }
+                self.calls.push(call_id.clone());
+            }
+            Event::ToolFinished { call_id } | Event::ToolFailed { call_id, .. } => {
+                self.calls.retain(|open| open != call_id);
+                self.asks.call_ended(call_id);
+            }
+            Event::PermissionRequested { request_id, ask, .. } => self.asks.request(request_id, ask, ts),
+            Event::PermissionAnswered { request_id, answer, text, .. } => {
+                self.asks.answer(request_id, Answer { verdict: *answer, text: text.clone() });
+            }
+            Event::PermissionClosed { request_id } => self.asks.close(request_id),
+            // What a process was asked or had begun is over with its turn, and with itself.
+            Event::TurnFinished { .. }
+            | Event::AttemptStarted { .. }
+            | Event::AgentExited { .. }
+            | Event::StartFailed { .. }
+            | Event::DispatchClosing { .. } => {
+                self.calls.clear();
+                self.asks.clear();
             }
             _ => {}
         }

@@ -5,7 +5,9 @@
 //! without the newline. The rest always begins with `"v":1,"seq":…,"ts":…,"id":…`.
 
 use crate::agent_event::TurnError;
+use crate::ask::{Ask, Verdict};
 use crate::id::DispatchId;
+use crate::permission::Policy;
 use crate::result::AgentResult;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -141,6 +143,35 @@ pub enum Event {
     ToolFailed {
         call_id: String,
         text: String,
+    },
+    /// The call came to an end, and not to an error.
+    ToolFinished {
+        call_id: String,
+    },
+    /// The agent waits until somebody says whether it may, or answers its question.
+    PermissionRequested {
+        request_id: String,
+        /// In the same batch: nobody had to be asked.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        answered: bool,
+        #[serde(flatten)]
+        ask: Box<Ask>,
+    },
+    /// Written before the agent is told.
+    PermissionAnswered {
+        request_id: String,
+        answer: Verdict,
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        text: String,
+        /// `policy` where nobody had to be asked.
+        by: String,
+        /// Of the policy, what decided.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rule: Option<String>,
+    },
+    /// The agent no longer wants to know.
+    PermissionClosed {
+        request_id: String,
     },
     AgentSaid {
         text: String,
@@ -281,6 +312,12 @@ pub struct Created {
     /// After a crash a person is asked instead of the session being resumed.
     #[serde(default)]
     pub ask_on_crash: bool,
+    /// What its agent may do without asking.
+    #[serde(default)]
+    pub permissions: Policy,
+    /// Its CLI can be told an answer while it waits for one.
+    #[serde(default)]
+    pub can_ask: bool,
     #[serde(default)]
     pub trace: Option<String>,
     /// Of the request, so that the same id with other content is told apart.

@@ -11,10 +11,12 @@
 //! - [`config`]: layers of settings and where each came from; [`role`]: who an agent is;
 //!   [`prompt`]: what it is told; [`journal`]: the file it and the harness write.
 //! - [`tasklist`]: the rules of the task-list harness.
+//! - [`ask`]: what an agent waits to be told; [`permission`]: what it need not ask.
 //! - [`admission`]: who starts next; [`restart`]: who starts again, and when; [`cost`]: what it came to.
 
 pub mod admission;
 pub mod agent_event;
+pub mod ask;
 pub mod config;
 pub mod cost;
 pub mod dispatch;
@@ -23,6 +25,7 @@ pub mod fleet;
 pub mod id;
 pub mod journal;
 pub mod life;
+pub mod permission;
 pub mod prompt;
 pub mod restart;
 pub mod result;

@@ -31,12 +31,14 @@
 //!                                                            └─ an error ─▶ restart, or the end
 //! ```
 
+mod asks;
 mod conclude;
 #[cfg(test)]
 mod tests;
 mod turns;
 
 use crate::agent_event::AgentEvent;
+use crate::ask::Answer;
 use crate::dispatch::{Dispatch, Exit, Phase, PromptState, Stop, Turn};
 use crate::event::{Entry, Event, ExitCause, FinalState, Limit, Outcome, Position, PromptKind, Record, VERSION};
 use crate::id::DispatchId;
@@ -119,6 +121,12 @@ pub enum Input {
         key: String,
         by: String,
     },
+    /// Of somebody who may, to what the agent asked.
+    Answer {
+        id: String,
+        answer: Answer,
+        by: String,
+    },
     Interrupt {
         key: String,
         by: String,
@@ -145,6 +153,10 @@ pub enum Effect {
         close: bool,
     },
     CloseStdin,
+    /// Tell the agent the answer to what it asked.
+    Answer {
+        id: String,
+    },
     Interrupt {
         key: String,
     },
@@ -192,6 +204,7 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         Input::Send { key, by } if hears(d) && d.prompt(&key).is_none() => {
             plain(vec![Event::PromptQueued { key, kind: PromptKind::Send, by }])
         }
+        Input::Answer { id, answer, by } => plain(asks::answered(d, id, answer, by)),
         Input::Interrupt { key, by }
             if matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
                 && d.interrupt.as_ref() != Some(&key) =>
@@ -266,6 +279,7 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
             } else if let Some(prompt) = d.prompts.iter().find(|p| on_its_way(p.state)) {
                 effects.push(Effect::Prompt { key: prompt.key.clone(), close: !d.created.multi_turn });
             }
+            effects.extend(asks::effects(d));
             if let Some(key) = &d.interrupt {
                 effects.push(Effect::Interrupt { key: key.clone() });
             }

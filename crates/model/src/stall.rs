@@ -49,7 +49,7 @@ pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
     Some(match event {
         AgentEvent::ToolCall { id: call, .. } => Mark::ToolBegan(id(call)),
         AgentEvent::ToolResult { id: call, .. } => Mark::ToolEnded(id(call)),
-        AgentEvent::Permission { id: asked } => Mark::Asked(format!("permission {}", id(asked))),
+        AgentEvent::Permission { id: asked, .. } => Mark::Asked(format!("permission {}", id(asked))),
         AgentEvent::PermissionAnswer { id: asked } => Mark::Answered(format!("permission {}", id(asked))),
         AgentEvent::Question { id: asked, .. } => Mark::Asked(format!("question {}", id(asked))),
         AgentEvent::Answer { id: asked, .. } => Mark::Answered(format!("question {}", id(asked))),
@@ -62,6 +62,12 @@ pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
         AgentEvent::Result(_) => Mark::TurnEnded,
         _ => return None,
     })
+}
+
+/// The marks of an answer that was given to the agent.
+pub fn answered(id: &str) -> Vec<Mark> {
+    let id = cut(id, 200);
+    vec![Mark::Answered(format!("permission {id}")), Mark::Answered(format!("question {id}"))]
 }
 
 /// What is seen of an agent at one look.

@@ -5,6 +5,7 @@
 
 use jiff::Timestamp;
 use muleteer_model::agent_event::TurnError;
+use muleteer_model::ask::{Ask, AskOption, Verdict};
 use muleteer_model::event::{
     Created, Entry, Event, ExitCause, FinalState, Limit, Limits, Outcome, Position, PromptKind, Record, VERSION,
 };
@@ -69,6 +70,20 @@ catalog! {
         = Event::ToolCalled { call_id: "t1".into(), tool: "Edit".into(), target: "src/lib.rs".into() };
     ToolFailed: "The tool answered with an error."
         = Event::ToolFailed { call_id: "t1".into(), text: "old_string not found".into() };
+    ToolFinished: "The call came to an end, and not to an error."
+        = Event::ToolFinished { call_id: "t1".into() };
+    PermissionRequested: "The agent waits to be told. `kind` is `permission`, `question` or `other` (refused at once); `input` may be cut; `answered`: the answer is the next line, as nobody had to be asked."
+        = Event::PermissionRequested { request_id: "r1".into(), answered: true, ask: Box::new(ask()) };
+    PermissionAnswered: "Written before the agent is told. `answer` is `allow`, `deny` or `text`; `rule` is what decided where `by` is `policy`."
+        = Event::PermissionAnswered {
+            request_id: "r1".into(),
+            answer: Verdict::Deny,
+            text: "use `git clean` instead".into(),
+            by: "operator".into(),
+            rule: Some("Bash(rm *)".into()),
+        };
+    PermissionClosed: "The agent no longer wants to know."
+        = Event::PermissionClosed { request_id: "r1".into() };
     AgentSaid: "Text of the agent, cut."
         = Event::AgentSaid { text: "The test passes now.".into() };
     UsageRecorded: "Tokens and cost since the last such event."
@@ -195,7 +210,20 @@ fn created() -> Created {
         wants_result: true,
         trace: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
         ask_on_crash: false,
+        permissions: muleteer_model::permission::Policy::default(),
+        can_ask: true,
         fingerprint: "5d41402a".into(),
+    }
+}
+
+fn ask() -> Ask {
+    let option = AskOption { id: "yes".into(), name: "Yes, this once".into(), kind: Some("allow_once".into()) };
+    Ask {
+        call_id: Some("t1".into()),
+        text: "remove what was built".into(),
+        input_cut: true,
+        options: vec![option],
+        ..Ask::tool("Bash", serde_json::json!({"command": "rm -rf build"}))
     }
 }
 

@@ -178,6 +178,7 @@ fn launch_of(
         command: saved.command.clone(),
         args: saved.args.clone(),
         env: saved.backend_env.clone(),
+        permissions: created.permissions.clone(),
         result_schema: created.wants_result.then(result::schema),
         scenario: saved.scenario.clone().map(Into::into),
     };

@@ -8,6 +8,7 @@ use muleteer_backends::{Backend, Command, claude_code, codex};
 use muleteer_model::config::{self, BackendChoice, Config, ConfigError};
 use muleteer_model::event::{Created, Entry, Event, PromptKind};
 use muleteer_model::id::DispatchId;
+use muleteer_model::permission::Policy;
 use muleteer_model::prompt::{Briefing, ResultForm};
 use muleteer_model::role::{Catalog, Role, RoleError};
 use muleteer_model::{admission, prompt, role};
@@ -179,6 +180,8 @@ pub async fn prepare(
         wants_result,
         trace,
         ask_on_crash: category.on_crash == config::OnCrash::Ask,
+        permissions: Policy::default(),
+        can_ask: capabilities.asks,
         fingerprint: fingerprint(spawn),
     };
     let saved = Saved {

@@ -4,12 +4,14 @@
 //! prompt key; `--replay-user-messages` echoes each when it is taken, which is the receipt.
 //! Sessions stay on disk, since resuming them is how a crash is survived.
 
+mod control;
 mod parser;
 mod result;
 
 use crate::launch::Cli;
 use crate::lines::LineParser;
 use crate::{Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode};
+use muleteer_model::ask::{Answer, Ask};
 use serde_json::json;
 
 pub use result::session_is_unknown;
@@ -55,6 +57,7 @@ impl Backend for ClaudeCode {
             receipts: true,
             briefed_by_prompt: false,
             interrupt: Interrupt::ByStdin,
+            asks: true,
         }
     }
 
@@ -66,8 +69,17 @@ impl Backend for ClaudeCode {
         flag(&["-p", "--output-format", "stream-json", "--input-format", "stream-json"]);
         // stream-json output is refused without --verbose.
         flag(&["--verbose", "--replay-user-messages"]);
-        // Nobody sits at a terminal to allow anything: what an agent may do is bounded around it.
-        flag(&["--permission-mode", "bypassPermissions"]);
+        if launch.permissions.is_open() {
+            // What an agent may do is bounded around it.
+            flag(&["--permission-mode", "bypassPermissions"]);
+        } else {
+            // It asks us, over the control protocol, about what it would not do unasked; these settings
+            // make it ask, or refuse, what it would.
+            let path = launch.agent_dir.join("claude/permissions.json");
+            flag(&["--permission-mode", "default", "--permission-prompt-tool", "stdio"]);
+            flag(&["--settings", &path.to_string_lossy()]);
+            files.push(LaunchFile { path, contents: control::settings(&launch.permissions) });
+        }
         // A person's own settings and hooks are theirs; a project's belong to the work.
         flag(&["--setting-sources", "project"]);
         if let Some(text) = launch.system_prompt_append.as_deref().filter(|text| !text.is_empty()) {
@@ -117,6 +129,10 @@ impl Backend for ClaudeCode {
             "request_id": key,
             "request": {"subtype": "interrupt"},
         })))
+    }
+
+    fn answer(&self, id: &str, ask: &Ask, answer: &Answer) -> Option<Vec<u8>> {
+        Some(line(&control::answer(id, ask, answer)))
     }
 
     fn parser(&self) -> Box<dyn Parser> {

@@ -3,7 +3,7 @@
 //! Lines are read as JSON values, field by field: key order is not stable, every version brings new
 //! types and fields, and a missing one must not lose the rest of its line.
 
-use super::result;
+use super::{control, result};
 use crate::lines::{Meaning, Understood};
 use crate::text;
 use jiff::Timestamp;
@@ -39,15 +39,12 @@ fn events(mut value: Value) -> Option<(Vec<AgentEvent>, Option<f64>)> {
         "user" => user(&value)?,
         "result" => vec![AgentEvent::Result(result::read(&value))],
         "rate_limit_event" => rate_limit(value.get("rate_limit_info")?),
-        "control_request" => control_request(&value)?,
-        // Answers to our own requests, whose effect shows elsewhere; pieces of messages that come
-        // whole as well; signs of life.
-        "control_response"
-        | "control_cancel_request"
-        | "stream_event"
-        | "keep_alive"
-        | "tool_progress"
-        | "command_lifecycle" => vec![],
+        "control_request" => control::request(&mut value)?,
+        "control_response" => control::response(value.get("response")?)?,
+        // The turn was interrupted, say: the answer is no longer waited for.
+        "control_cancel_request" => vec![AgentEvent::PermissionAnswer { id: string(&value, "request_id")? }],
+        // Pieces of messages that come whole as well; signs of life.
+        "stream_event" | "keep_alive" | "tool_progress" | "command_lifecycle" => vec![],
         _ => return None,
     };
     Some((events, told_at))
@@ -184,15 +181,6 @@ fn rate_limit(info: &Value) -> Vec<AgentEvent> {
     }]
 }
 
-fn control_request(value: &Value) -> Option<Vec<AgentEvent>> {
-    match value.get("request")?.get("subtype")?.as_str()? {
-        "can_use_tool" => Some(vec![AgentEvent::Permission { id: string(value, "request_id")? }]),
-        // Come only to those who registered hooks or MCP servers of their own, which we don't.
-        "hook_callback" | "mcp_message" => Some(vec![]),
-        _ => None,
-    }
-}
-
 /// Text content as the API has it: a text, or parts of which some are text.
 fn plain(content: &Value) -> String {
     match content {
@@ -208,7 +196,7 @@ fn plain(content: &Value) -> String {
     }
 }
 
-fn string(value: &Value, key: &str) -> Option<String> {
+pub(super) fn string(value: &Value, key: &str) -> Option<String> {
     value.get(key)?.as_str().map(str::to_string)
 }
 

@@ -63,6 +63,7 @@ impl Backend for Codex {
             receipts: false,
             briefed_by_prompt: true,
             interrupt: Interrupt::BySignal,
+            asks: false,
         }
     }
 

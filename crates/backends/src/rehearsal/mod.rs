@@ -14,6 +14,7 @@ pub use vars::{UnknownVariable, Vars};
 use crate::lines::LineParser;
 use crate::own_lines::{OwnLines, Plain};
 use crate::{Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode};
+use muleteer_model::ask::{Answer, Ask, AskKind, Verdict};
 
 const NAME: &str = "rehearsal";
 
@@ -40,6 +41,7 @@ impl Backend for Rehearsal {
             receipts: true,
             briefed_by_prompt: false,
             interrupt: Interrupt::ByStdin,
+            asks: true,
         }
     }
 
@@ -81,6 +83,14 @@ impl Backend for Rehearsal {
 
     fn interrupt(&self, _key: &str) -> Option<Vec<u8>> {
         Some(wire::line(&wire::Input::Interrupt))
+    }
+
+    fn answer(&self, id: &str, ask: &Ask, answer: &Answer) -> Option<Vec<u8>> {
+        let (id, text) = (id.to_string(), answer.text.clone());
+        Some(wire::line(&match ask.kind {
+            AskKind::Question => wire::Input::Answer { id, text },
+            _ => wire::Input::PermissionAnswer { id, allow: answer.verdict == Verdict::Allow, text },
+        }))
     }
 
     fn parser(&self) -> Box<dyn Parser> {

@@ -4,6 +4,7 @@
 use super::scenario::{Ask, Crash, FileText, Flood, Hang, Loop, ResultDoc, Step, ToolCall};
 use super::{UnknownVariable, Vars};
 use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, cut};
+use muleteer_model::ask;
 use muleteer_model::result::{AgentResult, ResultStatus};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -224,19 +225,20 @@ fn tool_call(call: &ToolCall, id: &str, vars: &Vars) -> Result<Plan, UnknownVari
     })
 }
 
-fn asks(ask: &Ask, id: &str, vars: &Vars) -> Result<Plan, UnknownVariable> {
+fn asks(wanted: &Ask, id: &str, vars: &Vars) -> Result<Plan, UnknownVariable> {
     let id = id.to_string();
-    let patience = ask.patience.map(|span| span.0);
-    let (asked, answered) = match &ask.question {
+    let patience = wanted.patience.map(|span| span.0);
+    let (asked, answered) = match &wanted.question {
         Some(question) => (
             vec![AgentEvent::Question { id: id.clone(), text: vars.expand(question)? }],
             Box::new(AgentEvent::Answer { id: id.clone(), text: String::new() }),
         ),
         None => {
-            let what = vars.expand(ask.permission.as_deref().unwrap_or_default())?;
+            let what = vars.expand(wanted.permission.as_deref().unwrap_or_default())?;
+            let about = ask::Ask { text: what.clone(), ..ask::Ask::default() }.bound();
             let asked = vec![
                 AgentEvent::Text { chars: what.chars().count() as u64, text: what },
-                AgentEvent::Permission { id: id.clone() },
+                AgentEvent::Permission { id: id.clone(), ask: Box::new(about) },
             ];
             (asked, Box::new(AgentEvent::PermissionAnswer { id: id.clone() }))
         }

@@ -18,6 +18,9 @@ pub enum Input {
         id: String,
         #[serde(default = "yes")]
         allow: bool,
+        /// The reason of a denial.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        text: String,
     },
     Answer {
         #[serde(default)]

@@ -2,8 +2,10 @@
 //! give the same lines.
 
 use crate::agent_event::cut;
+use crate::ask::Verdict;
 use crate::config::Span;
 use crate::event::{Event, ExitCause, Limit, Outcome, PromptKind, Record};
+use crate::permission::POLICY;
 use jiff::tz::Offset;
 use std::time::Duration;
 
@@ -51,6 +53,20 @@ fn text(event: &Event) -> Option<String> {
         Event::ToolCalled { tool, target, .. } if target.is_empty() => format!("tool_use: {}", say(tool)),
         Event::ToolCalled { tool, target, .. } => format!("tool_use: {} {}", say(tool), code(target)),
         Event::ToolFailed { text, .. } => format!("tool failed: {}", say(text)),
+        Event::PermissionRequested { answered: true, .. } => return None,
+        Event::PermissionRequested { ask, .. } => format!("waits for an answer: {}", say(&ask.describe())),
+        // The agent's call stands there already, and its failure will.
+        Event::PermissionAnswered { by, .. } if by == POLICY => return None,
+        Event::PermissionAnswered { answer, text, by, .. } => {
+            let verdict = match answer {
+                Verdict::Allow => "allowed",
+                Verdict::Deny => "denied",
+                Verdict::Text => "answered",
+            };
+            let text = if text.is_empty() { String::new() } else { format!(": {}", say(text)) };
+            format!("{verdict} by {}{text}", say(by))
+        }
+        Event::PermissionClosed { .. } => "the request was taken back".into(),
         Event::TurnFinished { turn, ok: true, .. } => format!("turn {turn} finished"),
         Event::TurnFinished { turn, error, status, .. } => {
             let error = error.and_then(|error| serde_json::to_value(error).ok());

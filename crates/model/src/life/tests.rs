@@ -50,6 +50,8 @@ impl Told {
             wants_result: multi_turn || resumable,
             trace: None,
             ask_on_crash: false,
+            permissions: crate::permission::Policy::default(),
+            can_ask: true,
             fingerprint: text("x"),
         };
         let id = DispatchId::try_from("abcd2345".to_string()).unwrap();

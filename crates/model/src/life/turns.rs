@@ -1,7 +1,8 @@
 //! What the lines of a working agent mean: receipts, speech, use, results.
 
-use super::{key_of, prompt_key};
+use super::{asks, key_of, prompt_key};
 use crate::agent_event::{AgentEvent, ModelUsage, TurnResult, cut, target};
+use crate::ask::{Ask, AskKind};
 use crate::dispatch::{Dispatch, Prompt, PromptState};
 use crate::event::{Event, PromptKind};
 use crate::result::{self, AgentResult, ResultStatus};
@@ -38,6 +39,19 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
             let (call_id, tool) = (cut(id, 200), cut(name, 200));
             events.push(Event::ToolCalled { call_id, tool, target: target(name, input) });
         }
+        AgentEvent::ToolResult { id, ok: true, .. } if d.calls.contains(id) => {
+            events.push(Event::ToolFinished { call_id: id.clone() });
+        }
+        AgentEvent::Permission { id, ask } => events.extend(asks::asked(d, id, ask)),
+        AgentEvent::Question { id, text } => {
+            let ask = Ask { kind: AskKind::Question, text: text.clone(), ..Ask::default() }.bound();
+            events.extend(asks::asked(d, id, &ask));
+        }
+        AgentEvent::Request { id, what } => {
+            let ask = Ask { kind: AskKind::Other, tool: cut(what, 200), ..Ask::default() };
+            events.extend(asks::asked(d, id, &ask));
+        }
+        AgentEvent::PermissionAnswer { id } | AgentEvent::Answer { id, .. } => events.extend(asks::withdrawn(d, id)),
         AgentEvent::ToolResult { id, ok: false, text, .. } => {
             events.push(Event::ToolFailed { call_id: cut(id, 200), text: cut(text, SAID_LIMIT) });
         }

@@ -70,6 +70,8 @@ impl Daemon {
             wants_result: resumable,
             trace: None,
             ask_on_crash: false,
+            permissions: muleteer_model::permission::Policy::default(),
+            can_ask: true,
             fingerprint: text("f"),
         };
         let mut daemon = Self {
@@ -257,6 +259,8 @@ impl Daemon {
                     self.overdue = Some(self.d().epoch);
                     self.tell(Command::Write { idem: name, prompt: None, close: true });
                 }
+                // Its agents ask nothing yet.
+                Effect::Answer { .. } => {}
                 Effect::Interrupt { key } => self.tell(Command::Interrupt { idem: key }),
                 Effect::Terminate => {
                     let idem = format!("terminate/{}", self.d().epoch);

@@ -62,7 +62,7 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
         AgentEvent::Compaction { before, after, .. } => {
             warn(format!("context compacted from {} to {} tokens", count(*before), count(*after)))
         }
-        AgentEvent::Permission { .. } => warn("asks for permission".into()),
+        AgentEvent::Permission { ask, .. } => warn(safe(&ask.describe())),
         AgentEvent::Question { text, .. } => warn(format!("asks: {}", safe(text))),
         AgentEvent::Answer { text, .. } => format!("answer: {}", safe(text)),
         AgentEvent::Result(result) => {

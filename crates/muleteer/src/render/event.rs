@@ -2,6 +2,7 @@
 
 use super::{BOLD, DIM, RED, RESET, YELLOW, clip, count, span, state_color, usd};
 use jiff::tz::TimeZone;
+use muleteer_model::ask::Verdict;
 use muleteer_model::event::{Event, Record};
 use std::time::Duration;
 
@@ -57,6 +58,15 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::TurnStarted { turn, .. } => format!("turn {turn}"),
         Event::ToolCalled { tool, target, .. } => format!("{tool} {}", text(target)),
         Event::ToolFailed { text: why, .. } => warn(format!("tool failed: {}", text(why))),
+        Event::ToolFinished { .. } => return None,
+        Event::PermissionRequested { answered: true, .. } => return None,
+        Event::PermissionRequested { ask, .. } => warn(format!("waits for an answer: {}", text(&ask.describe()))),
+        Event::PermissionAnswered { answer: Verdict::Allow, by, .. } => format!("allowed by {by}"),
+        Event::PermissionAnswered { answer, text: why, by, .. } => {
+            let verdict = if *answer == Verdict::Deny { "denied" } else { "answered" };
+            warn(format!("{verdict} by {by}: {}", text(why)))
+        }
+        Event::PermissionClosed { .. } => "the request was taken back".into(),
         Event::AgentSaid { text: said } => format!("“{}”", text(said)),
         Event::UsageRecorded { model, input, output, cost_usd, .. } => {
             format!("{model}: {} in, {} out, {}", count(*input), count(*output), usd(*cost_usd))

@@ -293,6 +293,7 @@ impl State {
                 }
                 myself.send_after(LEAVE_GRACE, move || LifeMsg::Overdue(epoch));
             }
+            Effect::Answer { id } => self.answer(&id),
             Effect::Interrupt { key } => {
                 let command = match self.backend.interrupt(&key) {
                     Some(bytes) => Command::write(&format!("interrupt/{key}"), bytes, false),
@@ -319,6 +320,21 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Tells the agent an answer, and the monitor that nobody is waited for.
+    fn answer(&self, id: &str) {
+        let Some((pending, answer)) = self.dispatch.asks.answered().find(|(pending, _)| pending.id == id) else {
+            return;
+        };
+        match self.backend.answer(id, &pending.ask, answer) {
+            Some(bytes) => {
+                let key = format!("answer/{}/{id}", self.dispatch.epoch);
+                self.slots.link.cast(LinkMsg::Do(Command::write(&key, bytes, false)));
+            }
+            None => tracing::error!(id = %self.id, request = id, "this backend cannot be told an answer"),
+        }
+        self.slots.monitor.cast(MonitorMsg::Heard(stall::answered(id)));
     }
 
     /// The books are closed: the journal is brought up to date, then the subtree is taken away.

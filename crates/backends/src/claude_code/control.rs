@@ -1,0 +1,141 @@
+//! The control protocol: what `claude` asks of whoever runs it, and what it is answered.
+//!
+//! Every request has an answer, or it waits for ever: one that is not known here is refused. Tried with
+//! 2.1.330: an answer to nobody's request, and a second one to the same, are passed over; one of a wrong
+//! form is a failed tool, not a hang; an interrupt takes the open request back with
+//! `control_cancel_request`; `updatedInput` may be left out, and older versions want it.
+
+use super::parser::string;
+use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, cut};
+use muleteer_model::ask::{Answer, Ask, AskKind, AskOption, ID_LIMIT, Verdict};
+use muleteer_model::permission::{Policy, Rule};
+use serde_json::{Map, Value, json};
+
+/// The tool by which it asks people.
+const QUESTION: &str = "AskUserQuestion";
+
+pub(super) fn request(value: &mut Value) -> Option<Vec<AgentEvent>> {
+    let id = string(value, "request_id")?;
+    let subtype = value.get("request").and_then(|request| string(request, "subtype"));
+    match subtype.as_deref() {
+        Some("can_use_tool") => {
+            let ask = Box::new(can_use_tool(value.get_mut("request")?));
+            Some(vec![AgentEvent::Permission { id, ask }])
+        }
+        // Come only to those who registered hooks or MCP servers of their own, which we don't.
+        Some(what @ ("hook_callback" | "mcp_message")) => Some(vec![AgentEvent::Request { id, what: what.into() }]),
+        other => {
+            let what = cut(other.unwrap_or("unknown"), ID_LIMIT);
+            let raw = cut(&value.to_string(), TEXT_LIMIT);
+            Some(vec![AgentEvent::Unknown { raw }, AgentEvent::Request { id, what }])
+        }
+    }
+}
+
+fn can_use_tool(request: &mut Value) -> Ask {
+    let tool = string(request, "tool_name").unwrap_or_default();
+    let input = request.get_mut("input").map(Value::take).unwrap_or_default();
+    let (kind, asked, options) = match tool.as_str() {
+        QUESTION => (AskKind::Question, questions(&input), choices(&input)),
+        _ => (AskKind::Permission, None, vec![]),
+    };
+    let text = asked
+        .or_else(|| string(request, "decision_reason"))
+        .or_else(|| string(request, "description"));
+    let call_id = string(request, "tool_use_id");
+    Ask { kind, call_id, text: text.unwrap_or_default(), options, ..Ask::tool(&tool, input) }.bound()
+}
+
+fn listed(input: &Value) -> impl Iterator<Item = &Value> {
+    input.get("questions").and_then(Value::as_array).into_iter().flatten()
+}
+
+fn labels(question: &Value) -> Vec<String> {
+    let options = question.get("options").and_then(Value::as_array).into_iter().flatten();
+    options.filter_map(|option| string(option, "label")).collect()
+}
+
+/// Each question with the answers it offers, one a line.
+fn questions(input: &Value) -> Option<String> {
+    let lines: Vec<_> = listed(input)
+        .filter_map(|question| {
+            let text = string(question, "question")?;
+            let labels = labels(question).join(" | ");
+            Some(if labels.is_empty() { text } else { format!("{text} ({labels})") })
+        })
+        .collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// The answers on offer, where there is one question only.
+fn choices(input: &Value) -> Vec<AskOption> {
+    match listed(input).collect::<Vec<_>>().as_slice() {
+        [only] => labels(only)
+            .into_iter()
+            .map(|label| AskOption { id: label.clone(), name: label, kind: None })
+            .collect(),
+        _ => vec![],
+    }
+}
+
+/// What came of a request of ours. With `--replay-user-messages` our own answers are echoed in the same
+/// form; they say `behavior`.
+pub(super) fn response(response: &Value) -> Option<Vec<AgentEvent>> {
+    let id = string(response, "request_id")?;
+    if response.get("response").is_some_and(|body| body.get("behavior").is_some()) {
+        return Some(vec![]);
+    }
+    let ok = response.get("subtype").and_then(Value::as_str) != Some("error");
+    let text = if ok { String::new() } else { string(response, "error").unwrap_or_else(|| "it was refused".into()) };
+    Some(vec![AgentEvent::Reply { id, ok, text: cut(&text, TEXT_LIMIT) }])
+}
+
+/// The line that answers a request.
+pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
+    let said = |otherwise: &str| if answer.text.is_empty() { otherwise.to_string() } else { answer.text.clone() };
+    let whole = Some(&ask.input).filter(|input| input.is_object() && !ask.input_cut);
+    let body = match (ask.kind, answer.verdict) {
+        (AskKind::Other, _) => {
+            let error = said("not known here");
+            return json!({
+                "type": "control_response",
+                "response": {"subtype": "error", "request_id": id, "error": error},
+            });
+        }
+        (AskKind::Question, Verdict::Text) => match whole.and_then(|input| answers(input, &answer.text)) {
+            Some(input) => json!({"behavior": "allow", "updatedInput": input}),
+            None => json!({"behavior": "deny", "message": format!("The answer is: {}", answer.text)}),
+        },
+        (_, Verdict::Allow) => match whole {
+            Some(input) => json!({"behavior": "allow", "updatedInput": input}),
+            None => json!({"behavior": "allow"}),
+        },
+        (AskKind::Question, Verdict::Deny) => json!({"behavior": "deny", "message": said("Nobody will answer this.")}),
+        (AskKind::Permission, Verdict::Deny | Verdict::Text) => {
+            json!({"behavior": "deny", "message": said("This is not allowed.")})
+        }
+    };
+    json!({"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": body}})
+}
+
+/// The questions with their answers: one a line in the order they were asked, or the same for all.
+fn answers(input: &Value, text: &str) -> Option<Value> {
+    let asked: Vec<_> = listed(input).filter_map(|question| string(question, "question")).collect();
+    if asked.is_empty() {
+        return None;
+    }
+    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let one_each = asked.len() > 1 && lines.len() == asked.len();
+    let said = |n: usize| if one_each { lines[n] } else { text.trim() };
+    let answers: Map<_, _> = asked.iter().enumerate().map(|(n, q)| (q.clone(), said(n).into())).collect();
+    let mut input = input.clone();
+    input.as_object_mut()?.insert("answers".into(), Value::Object(answers));
+    Some(input)
+}
+
+/// What it is to ask about or to refuse by itself. What is allowed is said by us, when it asks, so that
+/// each such leave is on record.
+pub(super) fn settings(policy: &Policy) -> String {
+    let texts = |rules: &[Rule]| rules.iter().map(Rule::to_string).collect::<Vec<_>>();
+    json!({"permissions": {"ask": texts(&policy.ask), "deny": texts(&policy.deny)}}).to_string()
+}

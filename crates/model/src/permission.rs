@@ -1,0 +1,337 @@
+//! What an agent may do without asking: the policy of its role.
+//!
+//! The rules are written as Claude Code writes its own (`Bash(git *)`, `Edit(src/**)`,
+//! `WebFetch(domain:example.com)`, `mcp__server__*`), and mean the same for every agent that asks:
+//!
+//! | rule | is about |
+//! |---|---|
+//! | `Tool`, `mcp__server`, `mcp__server__*`, `*` | every call of it |
+//! | `Bash(git status)` | this command; `Bash(git *)` and `Bash(git:*)`: all that begin so |
+//! | `Read(src/**)`, `Edit(//etc/**)`, `Read(~/.ssh/**)` | files, as in a `.gitignore` of the agent's directory; `//` begins an absolute path. `Edit` is every tool that changes files, `Read` every one that reads them |
+//! | `WebFetch(domain:example.com)` | that host and those below it |
+//! | `Other(text*)` | what the call works on, `*` standing for anything |
+//!
+//! `deny` counts before `ask`, `ask` before `allow`, and where no rule speaks the mode decides. A rule
+//! allows only what it can see the whole of (no substitutions in a command, nothing written with `>`),
+//! and denies what is too long to be seen. A shell has many ways to hide what it does: what must not
+//! happen at all is a sandbox's business, not a rule's.
+
+use crate::ask::{Ask, AskKind, SUBJECTS, Verdict, looks_cut};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Who answers (`by`) where the policy does.
+pub const POLICY: &str = "policy";
+
+/// Of one role, kept by each of its dispatches as it was when that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Policy {
+    pub mode: Mode,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<Rule>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ask: Vec<Rule>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deny: Vec<Rule>,
+}
+
+/// What happens where no rule speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// It may. What bounds an agent then is around it: its worktree, its sandbox, its limits.
+    #[default]
+    Allow,
+    /// A person, or the agent that dispatched it, is asked.
+    Ask,
+    /// It may not.
+    Deny,
+}
+
+/// `Tool` or `Tool(content)`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Rule {
+    tool: String,
+    content: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no rule: write `Tool` or `Tool(what)`, as in `Bash(git *)`")]
+pub struct BadRule(String);
+
+/// The policy's word on an ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    pub verdict: Verdict,
+    /// The rule, or the mode.
+    pub rule: String,
+}
+
+impl Policy {
+    /// Nothing is ever asked or refused: an agent need not be told of a policy at all.
+    pub fn is_open(&self) -> bool {
+        self.mode == Mode::Allow && self.ask.is_empty() && self.deny.is_empty()
+    }
+
+    /// Adds what another layer says: its rules all count, its mode where this one has none of its own.
+    pub fn extend(&mut self, other: &Self) {
+        for (mine, more) in
+            [(&mut self.allow, &other.allow), (&mut self.ask, &other.ask), (&mut self.deny, &other.deny)]
+        {
+            for rule in more {
+                if !mine.contains(rule) {
+                    mine.push(rule.clone());
+                }
+            }
+        }
+    }
+
+    /// Puts the agent's home directory for `~`.
+    pub fn at_home(&mut self, home: &str) {
+        let home = home.trim_end_matches('/');
+        for rule in self.allow.iter_mut().chain(&mut self.ask).chain(&mut self.deny) {
+            if let Some(content) = &mut rule.content
+                && let Some(rest) = content.strip_prefix("~/")
+            {
+                *content = format!("/{home}/{rest}");
+            }
+        }
+    }
+
+    /// What the policy says of an ask of an agent that works in `cwd`; `None` where somebody has to be
+    /// asked.
+    pub fn decide(&self, ask: &Ask, cwd: &str) -> Option<Decision> {
+        let by = |verdict, rule: String| Some(Decision { verdict, rule });
+        if let Some(rule) = self.deny.iter().find(|rule| rule.matches(ask, cwd, Strictness::Any)) {
+            return by(Verdict::Deny, rule.to_string());
+        }
+        if ask.kind == AskKind::Question {
+            // No policy knows the answer.
+            return if self.mode == Mode::Deny { by(Verdict::Deny, "mode deny".into()) } else { None };
+        }
+        if self.ask.iter().any(|rule| rule.matches(ask, cwd, Strictness::Any)) {
+            return None;
+        }
+        if let Some(rule) = self.allow.iter().find(|rule| rule.matches(ask, cwd, Strictness::All)) {
+            return by(Verdict::Allow, rule.to_string());
+        }
+        match self.mode {
+            Mode::Allow => by(Verdict::Allow, "mode allow".into()),
+            Mode::Ask => None,
+            Mode::Deny => by(Verdict::Deny, "mode deny".into()),
+        }
+    }
+}
+
+/// How much of a call a rule must fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Strictness {
+    /// Some part of it, and what cannot be judged: for rules that forbid.
+    Any,
+    /// All of it, and for certain: for rules that allow.
+    All,
+}
+
+/// Tools that change files, and that read them: a rule for the first of them is a rule for all.
+const EDITING: [&str; 4] = ["Edit", "Write", "MultiEdit", "NotebookEdit"];
+const READING: [&str; 5] = ["Read", "Grep", "Glob", "LS", "NotebookRead"];
+
+impl Rule {
+    fn matches(&self, ask: &Ask, cwd: &str, strictness: Strictness) -> bool {
+        if !self.names(&ask.tool) {
+            return false;
+        }
+        let Some(content) = self.content.as_deref().filter(|content| !matches!(*content, "*" | "**" | ":*")) else {
+            return true;
+        };
+        let unknown = strictness == Strictness::Any;
+        let text = |keys: &[&str]| keys.iter().find_map(|key| ask.input.get(*key)?.as_str());
+        let is_file = |tool: &str| EDITING.contains(&tool) || READING.contains(&tool);
+        let subject = match self.tool.as_str() {
+            "Bash" => text(&["command"]),
+            tool if is_file(tool) => text(&["file_path", "notebook_path", "path"]),
+            "WebFetch" => text(&["url"]),
+            _ => text(&SUBJECTS),
+        };
+        let subject = subject.or(Some(ask.target.as_str()).filter(|target| !target.is_empty()));
+        let Some(subject) = subject.filter(|subject| !looks_cut(subject)) else { return unknown };
+        match self.tool.as_str() {
+            "Bash" => command(content, subject, strictness),
+            tool if is_file(tool) => path(content, subject, cwd).unwrap_or(unknown),
+            "WebFetch" => domain(content, subject).unwrap_or(unknown),
+            _ => wild(content, subject),
+        }
+    }
+
+    fn names(&self, tool: &str) -> bool {
+        let mine = self.tool.as_str();
+        if mine == tool || wild(mine, tool) {
+            return true;
+        }
+        let alike = |group: &[&str]| mine == group[0] && group.contains(&tool);
+        let server = mine.starts_with("mcp__") && mine.matches("__").count() == 1;
+        alike(&EDITING) || alike(&READING) || (server && tool.strip_prefix(mine).is_some_and(|r| r.starts_with("__")))
+    }
+}
+
+/// A shell command. Each of its parts is judged by itself, so that `git status && rm -rf /` is not
+/// what `Bash(git *)` allows, and is what `Bash(rm *)` denies.
+fn command(pattern: &str, command: &str, strictness: Strictness) -> bool {
+    let fits = |part: &str| prefix(pattern, part.trim());
+    let whole = command.trim();
+    match strictness {
+        Strictness::Any => {
+            let parts = whole.split(['\n', ';', '|', '&', '`', '(', ')', '{', '}']);
+            fits(whole) || parts.map(bare).any(fits)
+        }
+        Strictness::All => {
+            // What runs something unseen or writes somewhere is nobody's beginning of a command.
+            let unseen = ['`', '$', '<', '>', '(', ')', '{', '}', '\\'].iter().any(|sign| whole.contains(*sign));
+            let mut parts = whole.split(['\n', ';', '|', '&']).filter(|part| !part.trim().is_empty());
+            pattern == whole || (!unseen && !whole.is_empty() && parts.all(fits))
+        }
+    }
+}
+
+/// A command without what may stand before it: variables, and words that run what follows.
+fn bare(part: &str) -> &str {
+    const BEFORE: [&str; 9] = ["!", "sudo", "env", "command", "exec", "nohup", "time", "nice", "eval"];
+    let mut rest = part.trim();
+    while let Some((word, more)) = rest.split_once(char::is_whitespace) {
+        let sets = word
+            .split_once('=')
+            .is_some_and(|(name, _)| !name.is_empty() && !name.contains(['-', '/']));
+        if !sets && !BEFORE.contains(&word) {
+            break;
+        }
+        rest = more.trim_start();
+    }
+    rest
+}
+
+/// `git *` and `git:*` are `git` and all that begins with `git `.
+fn prefix(pattern: &str, text: &str) -> bool {
+    let head = pattern.strip_suffix(":*").or_else(|| pattern.strip_suffix(" *"));
+    match head {
+        Some(head) if !head.contains('*') => {
+            text == head || text.strip_prefix(head).is_some_and(|r| r.starts_with(' '))
+        }
+        _ => wild(pattern, text) || head.is_some_and(|head| wild(head, text)),
+    }
+}
+
+/// `None` for a path of which it cannot be told.
+fn path(pattern: &str, path: &str, cwd: &str) -> Option<bool> {
+    let absolute = |path: &str| if path.starts_with('/') { path.to_string() } else { format!("{cwd}/{path}") };
+    let path = normal(&absolute(path))?;
+    let anchored = match pattern.strip_prefix("//") {
+        Some(rest) => format!("/{rest}"),
+        None => {
+            let inner = pattern.strip_prefix("./").or_else(|| pattern.strip_prefix('/'));
+            match inner {
+                Some(inner) => format!("{cwd}/{inner}"),
+                // A name without a slash is meant wherever it stands, as in a .gitignore.
+                None if !pattern.trim_end_matches('/').contains('/') => format!("{cwd}/**/{pattern}"),
+                None => format!("{cwd}/{pattern}"),
+            }
+        }
+    };
+    let pattern: Vec<_> = anchored.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
+    Some(segments(&pattern, &parts))
+}
+
+/// `.` and `..` taken out; `None` above the root.
+fn normal(path: &str) -> Option<String> {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    Some(format!("/{}", parts.join("/")))
+}
+
+/// `**` is any number of segments. A pattern that names a directory means what is in it, too.
+fn segments(pattern: &[&str], path: &[&str]) -> bool {
+    match (pattern, path) {
+        ([], _) => true,
+        (["**", rest @ ..], path) => {
+            rest.is_empty() || (0..=path.len()).any(|skipped| segments(rest, &path[skipped..]))
+        }
+        (_, []) => false,
+        ([first, rest @ ..], [name, path @ ..]) => wild(first, name) && segments(rest, path),
+    }
+}
+
+/// `None` where the address names no host.
+fn domain(pattern: &str, url: &str) -> Option<bool> {
+    let wanted = pattern.strip_prefix("domain:")?.trim().to_ascii_lowercase();
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#', '\\']).next()?;
+    // Whoever hides the host behind a user name is not believed.
+    if authority.contains('@') {
+        return None;
+    }
+    let host = authority.split(':').next()?.trim_end_matches('.').to_ascii_lowercase();
+    let wanted = wanted.strip_prefix("*.").unwrap_or(&wanted);
+    (!host.is_empty()).then(|| host == wanted || host.strip_suffix(wanted).is_some_and(|sub| sub.ends_with('.')))
+}
+
+/// `*` is any text, nothing included. In time that grows with both lengths, whatever the pattern.
+fn wild(pattern: &str, text: &str) -> bool {
+    let mut pieces = pattern.split('*');
+    let Some(first) = pieces.next() else { return text.is_empty() };
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let pieces: Vec<_> = pieces.collect();
+    let Some((last, middle)) = pieces.split_last() else { return rest.is_empty() };
+    for piece in middle {
+        let Some(at) = rest.find(piece) else { return false };
+        rest = &rest[at + piece.len()..];
+    }
+    rest.ends_with(last)
+}
+
+impl TryFrom<String> for Rule {
+    type Error = BadRule;
+
+    fn try_from(text: String) -> Result<Self, BadRule> {
+        let bad = || BadRule(crate::agent_event::cut(&text, 200));
+        let trimmed = text.trim();
+        let (tool, content) = match trimmed.split_once('(') {
+            None => (trimmed, None),
+            Some((tool, rest)) => (tool, Some(rest.strip_suffix(')').ok_or_else(bad)?.trim())),
+        };
+        let named = !tool.is_empty() && tool.len() <= 200;
+        let plain = tool
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '*'));
+        if !named || !plain || content.is_some_and(str::is_empty) || text.len() > 2000 {
+            return Err(bad());
+        }
+        Ok(Self { tool: tool.into(), content: content.map(str::to_string) })
+    }
+}
+
+impl From<Rule> for String {
+    fn from(rule: Rule) -> Self {
+        rule.to_string()
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.content {
+            Some(content) => write!(f, "{}({content})", self.tool),
+            None => f.write_str(&self.tool),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

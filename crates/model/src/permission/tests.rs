@@ -1,0 +1,175 @@
+use super::*;
+use serde_json::{Value, json};
+
+fn rules(texts: &[&str]) -> Vec<Rule> {
+    texts.iter().map(|text| Rule::try_from((*text).to_string()).unwrap()).collect()
+}
+
+fn policy(mode: Mode, allow: &[&str], ask: &[&str], deny: &[&str]) -> Policy {
+    Policy { mode, allow: rules(allow), ask: rules(ask), deny: rules(deny) }
+}
+
+fn bash(command: &str) -> Ask {
+    Ask::tool("Bash", json!({ "command": command }))
+}
+
+fn file(tool: &str, path: &str) -> Ask {
+    Ask::tool(tool, json!({"file_path": path, "content": "x"}))
+}
+
+/// Whether a rule alone allows the ask (in mode `ask`) and denies it (in mode `allow`).
+fn word(rule: &str, ask: &Ask) -> (bool, bool) {
+    let says = |policy: Policy, verdict| policy.decide(ask, "/repo").is_some_and(|said| said.verdict == verdict);
+    (
+        says(policy(Mode::Ask, &[rule], &[], &[]), Verdict::Allow),
+        says(policy(Mode::Allow, &[], &[], &[rule]), Verdict::Deny),
+    )
+}
+
+#[test]
+fn commands() {
+    let both = (true, true);
+    let neither = (false, false);
+    let only_denied = (false, true);
+    for (rule, command, expected) in [
+        ("Bash", "anything; at all", both),
+        ("Bash(*)", "anything; at all", both),
+        ("*", "anything", both),
+        ("Read", "cat x", neither),
+        ("Bash(git status)", "git status", both),
+        ("Bash(git status)", "git status -s", neither),
+        ("Bash(git *)", "git status -s", both),
+        ("Bash(git:*)", "git status -s", both),
+        ("Bash(git *)", "git", both),
+        ("Bash(git *)", "gitk", neither),
+        ("Bash(* --version)", "cargo --version", both),
+        ("Bash(npm run *)", "npm install", neither),
+        // Each part must be allowed; one that is denied is enough.
+        ("Bash(git *)", "git add . && git commit -m x", both),
+        ("Bash(git *)", "git status && rm -rf /", only_denied),
+        ("Bash(git *)", "git status\nrm -rf /", only_denied),
+        ("Bash(rm *)", "ls; (rm -rf x)", only_denied),
+        ("Bash(rm *)", "ls | xargs rm", neither),
+        // What runs something that cannot be seen, or writes somewhere, is not allowed by its beginning.
+        ("Bash(git *)", "git log $(rm -rf /)", only_denied),
+        ("Bash(git *)", "git log `rm -rf /`", only_denied),
+        ("Bash(git *)", "git log > /etc/passwd", only_denied),
+        ("Bash(git *)", "git log $HOME", only_denied),
+        ("Bash(echo *)", "cat <(x)", neither),
+        ("Bash(rm *)", "git log $(rm -rf /)", only_denied),
+        ("Bash(rm *)", "X=1 sudo rm -rf /", only_denied),
+        ("Bash(rm *)", "a --b=c rm", neither),
+        ("Bash(rm *)", "for f in *; do { rm x; }; done", only_denied),
+        ("Bash(git log > out)", "git log > out", both),
+    ] {
+        assert_eq!(word(rule, &bash(command)), expected, "{rule} on {command}");
+    }
+}
+
+#[test]
+fn files() {
+    let both = (true, true);
+    let neither = (false, false);
+    for (rule, tool, path, expected) in [
+        ("Edit", "Write", "/etc/passwd", both),
+        ("Edit", "Read", "/etc/passwd", neither),
+        ("Write", "Edit", "/repo/a", neither),
+        ("Read", "Grep", "/repo/a", both),
+        ("Edit(src/**)", "Write", "/repo/src/a/b.rs", both),
+        ("Edit(src/**)", "Edit", "src/a.rs", both),
+        ("Edit(./src/**)", "Edit", "/repo/src/a.rs", both),
+        ("Edit(/src/**)", "Edit", "/repo/src/a.rs", both),
+        ("Edit(src/**)", "Edit", "/repo/src/../Cargo.toml", neither),
+        ("Edit(src/**)", "Edit", "/other/src/a.rs", neither),
+        ("Edit(src)", "Edit", "/repo/src/a.rs", both),
+        ("Read(//etc/**)", "Read", "/etc/passwd", both),
+        ("Read(//etc/**)", "Read", "/repo/../etc/passwd", both),
+        ("Read(.env)", "Read", "/repo/a/b/.env", both),
+        ("Read(*.pem)", "Read", "/repo/keys/a.pem", both),
+        ("Read(*.pem)", "Read", "/repo/keys/a.pem.txt", neither),
+        ("Edit(**/*.rs)", "Edit", "/repo/a.rs", both),
+        ("Edit(src/*.rs)", "Edit", "/repo/src/a/b.rs", neither),
+        ("Read(src/**)", "Read", "/../../x", (false, true)),
+    ] {
+        assert_eq!(word(rule, &file(tool, path)), expected, "{rule} on {tool} {path}");
+    }
+}
+
+#[test]
+fn the_rest() {
+    let fetch = |url: &str| Ask::tool("WebFetch", json!({ "url": url }));
+    let mcp = |tool: &str| Ask::tool(tool, json!({"x": 1}));
+    for (rule, ask, expected) in [
+        ("WebFetch(domain:example.com)", fetch("https://example.com/a"), (true, true)),
+        ("WebFetch(domain:example.com)", fetch("https://docs.example.com:8080"), (true, true)),
+        ("WebFetch(domain:example.com)", fetch("https://badexample.com/example.com"), (false, false)),
+        ("WebFetch(domain:example.com)", fetch("https://example.com@evil.org/"), (false, true)),
+        ("mcp__sup", mcp("mcp__sup__ping"), (true, true)),
+        ("mcp__sup", mcp("mcp__supper__ping"), (false, false)),
+        ("mcp__sup__*", mcp("mcp__sup__ping"), (true, true)),
+        ("mcp__*", mcp("mcp__sup__ping"), (true, true)),
+        ("mcp__sup__ping", mcp("mcp__sup__pong"), (false, false)),
+        ("Task(review*)", Ask::tool("Task", json!({"description": "review it"})), (true, true)),
+        // Nothing to judge by.
+        ("Task(review*)", Ask::tool("Task", Value::Null), (false, true)),
+        ("Bash(git *)", Ask::tool("Bash", json!({"command": "git ".repeat(30_000)})), (false, true)),
+    ] {
+        assert_eq!(word(rule, &ask), expected, "{rule} on {} {}", ask.tool, ask.target);
+    }
+}
+
+#[test]
+fn deny_counts_before_ask_and_ask_before_allow_and_the_mode_last() {
+    let says = |policy: &Policy, ask: &Ask| policy.decide(ask, "/repo").map(|said| (said.verdict, said.rule));
+    let strict = policy(Mode::Ask, &["Bash(git *)", "Read"], &["Bash(git push *)"], &["Bash(git push --force *)"]);
+    for (command, expected) in [
+        ("git log", Some((Verdict::Allow, "Bash(git *)"))),
+        ("git push origin", None),
+        ("git push --force origin", Some((Verdict::Deny, "Bash(git push --force *)"))),
+        ("make", None),
+    ] {
+        let expected = expected.map(|(verdict, rule)| (verdict, rule.to_string()));
+        assert_eq!(says(&strict, &bash(command)), expected, "{command}");
+    }
+    let open = Policy::default();
+    assert!(open.is_open() && !strict.is_open());
+    assert_eq!(says(&open, &bash("x")), Some((Verdict::Allow, "mode allow".into())));
+    let closed = policy(Mode::Deny, &["Read"], &["WebSearch"], &[]);
+    assert_eq!(says(&closed, &bash("x")), Some((Verdict::Deny, "mode deny".into())));
+    assert_eq!(says(&closed, &file("Read", "/x")), Some((Verdict::Allow, "Read".into())));
+    assert_eq!(says(&closed, &Ask::tool("WebSearch", json!({"query": "x"}))), None);
+}
+
+#[test]
+fn a_question_is_a_person_s_to_answer_unless_nobody_may_be_asked() {
+    let question = Ask { kind: AskKind::Question, ..Ask::tool("AskUserQuestion", json!({"questions": []})) };
+    assert_eq!(Policy::default().decide(&question, "/"), None);
+    assert_eq!(policy(Mode::Ask, &["*"], &[], &[]).decide(&question, "/"), None);
+    let denied = |policy: Policy| policy.decide(&question, "/").unwrap().verdict == Verdict::Deny;
+    assert!(denied(policy(Mode::Deny, &[], &[], &[])));
+    assert!(denied(policy(Mode::Allow, &[], &[], &["AskUserQuestion"])));
+}
+
+#[test]
+fn rules_are_read_and_written_alike() {
+    for text in ["Bash", "Bash(git *)", "mcp__a__b", "Read(~/.ssh/**)", "*", "Bash(echo (a))"] {
+        let policy: Policy = serde_json::from_value(json!({"mode": "ask", "allow": [text]})).unwrap();
+        assert_eq!(serde_json::to_value(&policy).unwrap(), json!({"mode": "ask", "allow": [text]}));
+    }
+    for text in ["", "Bash(", "Bash()", "(x)", "Ba sh(x)", "Bash(x) y", "ä"] {
+        assert!(Rule::try_from(text.to_string()).is_err(), "{text}");
+    }
+    let mut policy = policy(Mode::Allow, &[], &[], &["Read(~/.ssh/**)"]);
+    policy.at_home("/home/me/");
+    assert_eq!(policy.decide(&file("Read", "/home/me/.ssh/id"), "/repo").unwrap().verdict, Verdict::Deny);
+}
+
+#[test]
+fn a_pattern_costs_no_more_than_its_length() {
+    let pattern = "*a".repeat(500);
+    assert!(!wild(&pattern, &"b".repeat(10_000)));
+    assert!(wild("a*b*c", "axxbyyc") && !wild("a*b*c", "axxbyyd") && wild("a*", "a") && !wild("ab*ba", "aba"));
+    // Many `**` in a path are bounded by the rule's length and the path's depth.
+    let deep = "/x".repeat(60);
+    assert_eq!(path(&"**/y/".repeat(4), &deep, "/"), Some(false));
+}
