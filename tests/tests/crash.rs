@@ -3,7 +3,10 @@
 //! `MULETEER_CRASH_POINT` picks one point, `MULETEER_CRASH_SEED` one seed, `MULETEER_CRASH_SEEDS` how many.
 
 use muleteer_process::fault::POINTS;
-use muleteer_tests::crash::{self, syscalls::Tried};
+use muleteer_tests::crash::{
+    self,
+    syscalls::{Injection, Tried},
+};
 use muleteer_tests::skip::skip;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -79,6 +82,9 @@ fn try_seeds<T: Send>(trial: impl Fn(u64) -> T + Sync) -> Vec<(u64, Option<T>)> 
             scope.spawn(|| {
                 while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let outcome = catch_unwind(AssertUnwindSafe(|| trial(*seed))).ok();
+                    if outcome.is_none() {
+                        eprintln!("seed {seed} broke something");
+                    }
                     tried.lock().unwrap_or_else(PoisonError::into_inner).push((*seed, outcome));
                 }
             });
@@ -101,6 +107,19 @@ fn seeded_moments() {
 fn seeded_moments_of_an_agent_that_can_resume() {
     let broken = broken(&try_seeds(crash::seeded_resumable));
     assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --seed S");
+}
+
+/// Found by the campaign: a runtime that got no threads hung as it unwound, holding the daemon's lock.
+#[test]
+fn a_daemon_that_gets_no_threads_ends_and_is_started_again() {
+    if let Err(why) = crash::syscalls::available() {
+        return skip("a_daemon_that_gets_no_threads_ends_and_is_started_again", &why);
+    }
+    for nth in 1..=3 {
+        let fault = crash::syscalls::Fault::Error("EAGAIN");
+        let tried = crash::syscalls::inject(Injection { at_shim: false, call: "clone3", nth, fault });
+        assert_eq!(tried, Tried::Held, "clone3 is passed {nth} times");
+    }
 }
 
 /// Faults at system calls. Needs `strace` and the right to trace.

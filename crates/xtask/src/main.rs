@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod crash;
+mod fuzz;
 mod lint;
 mod test;
 
@@ -12,8 +13,11 @@ use xtask::{Failure, agents};
 const USAGE: &str = "\
 cargo xtask test [-- ARGS]   everything that must pass; ARGS go to the test binaries
 cargo xtask lint             formatting, clippy and docs, all without a warning
-cargo xtask crash [--seeds N [--from S]] [--point NAME] [--seed S]
-                             kill -9 at every named point and at N seeded moments (default 200)
+cargo xtask crash [--calls] [--seeds N [--from S] [--jobs J]] [--point NAME] [--seed S]
+                             kill -9 at every named point and at N seeded moments (default 200);
+                             with --calls, faults at N seeded system calls (needs strace)
+cargo xtask fuzz [NAME…] [--seconds N]
+                             every decoder (or the named ones) under libFuzzer, N seconds each (60)
 cargo xtask agents           install the pinned agent CLIs and print where they are";
 
 fn main() -> ExitCode {
@@ -24,6 +28,7 @@ fn main() -> ExitCode {
         "test" => test::run(&rest),
         "lint" => lint::run(),
         "crash" => crash::run(&rest),
+        "fuzz" => fuzz::run(&rest),
         "agents" => print_agents(),
         "" | "help" | "--help" | "-h" => {
             println!("{USAGE}");

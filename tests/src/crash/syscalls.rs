@@ -142,7 +142,17 @@ pub fn available() -> Result<(), String> {
 /// # Panics
 /// When something that must hold does not.
 pub fn seeded(seed: u64) -> Tried {
-    let injection = Injection::of_seed(seed);
+    let tried = inject(Injection::of_seed(seed));
+    eprintln!("syscall seed {seed}: {tried:?}");
+    tried
+}
+
+/// Tries one injection.
+///
+/// # Panics
+/// When something that must hold does not.
+pub fn inject(injection: Injection) -> Tried {
+    eprintln!("{injection:?}");
     let scene = Scene::new();
     let log = scene.world.path().join("strace.log");
     let mut daemon = if injection.at_shim {
@@ -172,7 +182,6 @@ pub fn seeded(seed: u64) -> Tried {
         (output, before)
     });
     let tried = if happened(&log) { Tried::Held } else { Tried::NotPassed };
-    eprintln!("syscall seed {seed}: {injection:?} {tried:?}");
     let refused = output.code != Some(0) && scene.world.status()["dispatches"].as_array().is_some_and(Vec::is_empty);
     if refused && matches!(injection.fault, Fault::Error(_)) {
         assert_eq!(scene.repo.effects("effects"), Vec::<String>::new(), "what was refused has not run");

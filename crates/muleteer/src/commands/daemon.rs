@@ -115,9 +115,23 @@ fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
     }
     let idle_exit = args.idle_exit.or(args.on_demand.then_some(IDLE_EXIT));
     log_to_stderr(context);
+    end_on_panic();
     let paths = Paths { socket: context.socket.clone(), ..context.paths.clone() };
     let options = DaemonOptions { paths, config: context.config.clone(), idle_exit };
     daemon::run(options).map(|()| Exit::Done).map_err(refused)
+}
+
+/// The thread that holds the tree has nobody to restart it, and unwinding through a runtime that did not
+/// come up waits for its threads for ever, holding the lock (seen when no thread could be made). Dead, it
+/// is started again.
+fn end_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        if std::thread::current().name() == Some("main") {
+            std::process::abort();
+        }
+    }));
 }
 
 /// The daemon's own log, for a terminal, a service manager, or the file of an on-demand one.

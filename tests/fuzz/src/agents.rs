@@ -1,0 +1,52 @@
+//! What agents print: the parser never fails, never depends on how the bytes were cut, accounts for
+//! every one of them, and its events can be written and read again.
+
+use muleteer_backends::{Backend, Line, by_name};
+use muleteer_model::agent_event::{TEXT_LIMIT, Timed};
+
+pub fn claude_code(data: &[u8]) {
+    parser("claude-code", data);
+}
+
+pub fn codex(data: &[u8]) {
+    parser("codex", data);
+}
+
+pub fn subprocess(data: &[u8]) {
+    parser("subprocess", data);
+}
+
+pub fn rehearsal(data: &[u8]) {
+    parser("rehearsal", data);
+}
+
+fn parser(name: &str, data: &[u8]) {
+    let backend = by_name(name).expect("it is one of ours");
+    let whole = lines(backend, [data]);
+    // The first byte chooses the cut, so that the fuzzer can.
+    let size = usize::from(data.first().copied().unwrap_or(1)).clamp(1, 61);
+    assert_eq!(whole, lines(backend, data.chunks(size)), "{name}: cut into pieces of {size}");
+    let mut before = 0;
+    for line in &whole {
+        assert!(line.consumed > before || line.consumed == data.len() as u64, "{name}: a line of no bytes");
+        assert!(line.consumed <= data.len() as u64, "{name}: more bytes than there were");
+        before = line.consumed;
+    }
+    for event in whole.iter().flat_map(|line| &line.events) {
+        let text = serde_json::to_string(event).expect("an event can be written");
+        let again: Timed = serde_json::from_str(&text).expect("an event can be read");
+        let once_more = serde_json::to_string(&again).expect("an event can be written");
+        assert_eq!(text, once_more, "{name}: it reads back as another one");
+        // A tool's input is kept as it is; everything else an outsider says is cut.
+        if !text.contains("\"input\":") && !text.contains("\"structured\":") {
+            assert!(text.len() <= 64 * TEXT_LIMIT, "{name}: an event of {} bytes", text.len());
+        }
+    }
+}
+
+fn lines<'a>(backend: &dyn Backend, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Line> {
+    let mut parser = backend.parser();
+    let mut lines: Vec<Line> = pieces.into_iter().flat_map(|piece| parser.push(piece)).collect();
+    lines.extend(parser.finish());
+    lines
+}

@@ -1,0 +1,114 @@
+//! What must hold for any bytes a decoder may meet. Each oracle panics when it does not; that it does
+//! not panic otherwise is half of what it says.
+//!
+//! libFuzzer drives them (`cargo xtask fuzz`), and the tests below run them over the samples that are
+//! checked in, whole and mutated from fixed seeds.
+
+mod agents;
+mod logs;
+mod people;
+mod wire;
+
+/// Every decoder by name, with the files (below the repository) that are good beginnings.
+pub const ORACLES: &[Oracle] = &[
+    Oracle { name: "event-log", check: logs::event_log, seeds: &["crates/store/samples"] },
+    Oracle { name: "spool", check: logs::spool, seeds: &["crates/shim/samples/spool"] },
+    Oracle { name: "shim-control", check: logs::control, seeds: &[] },
+    Oracle { name: "shim-launch", check: logs::launch, seeds: &["crates/shim/samples"] },
+    Oracle { name: "daemon-frame", check: wire::daemon, seeds: &["crates/protocol/samples/v1"] },
+    Oracle { name: "shim-frame", check: wire::shim, seeds: &["crates/protocol/samples/shim-v1"] },
+    Oracle { name: "claude-code", check: agents::claude_code, seeds: &["tests/fixtures/claude"] },
+    Oracle { name: "codex", check: agents::codex, seeds: &["tests/fixtures/codex"] },
+    Oracle { name: "subprocess", check: agents::subprocess, seeds: &["tests/fixtures/claude"] },
+    Oracle { name: "rehearsal", check: agents::rehearsal, seeds: &["tests/fixtures/codex"] },
+    Oracle { name: "config", check: people::config, seeds: &["config"] },
+    Oracle { name: "role", check: people::role, seeds: &["roles"] },
+    Oracle { name: "scenario", check: people::scenario, seeds: &["crates/backends/src/rehearsal"] },
+    Oracle { name: "journal", check: people::journal, seeds: &["docs"] },
+];
+
+/// A decoder and what must hold for it.
+#[derive(Debug)]
+pub struct Oracle {
+    pub name: &'static str,
+    pub check: fn(&[u8]),
+    pub seeds: &'static [&'static str],
+}
+
+pub fn oracle(name: &str) -> Option<fn(&[u8])> {
+    ORACLES.iter().find(|oracle| oracle.name == name).map(|oracle| oracle.check)
+}
+
+pub fn names() -> Vec<&'static str> {
+    ORACLES.iter().map(|oracle| oracle.name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    /// Mutants made of each sample. libFuzzer makes millions; these only keep the oracles honest.
+    const MUTANTS: u64 = 12;
+    /// Long samples are cut: an oracle may take quadratic time on purpose.
+    const LONGEST: usize = 16 << 10;
+
+    fn files(below: &Path, found: &mut Vec<PathBuf>) {
+        let Ok(entries) = fs::read_dir(below) else { return };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                files(&path, found);
+            } else if path.extension().is_none_or(|kind| kind != "rs") {
+                found.push(path);
+            }
+        }
+    }
+
+    /// Flips, cuts, doubles and swaps bytes, the same ones for the same seed.
+    fn mutant(sample: &[u8], seed: u64) -> Vec<u8> {
+        let mut bytes = sample.to_vec();
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = |limit: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state).unwrap_or(usize::MAX) % limit.max(1)
+        };
+        for _ in 0..=next(4) {
+            let (at, len) = (next(bytes.len()), bytes.len());
+            match next(5) {
+                0 if len > 0 => bytes[at] ^= 1 << next(8),
+                1 if len > 0 => bytes[at] = [0, 0xff, b'\n', b'"', b'{', 0x7f, b'-', b'9'][next(8)],
+                2 => bytes.truncate(at),
+                3 if len > 0 => drop(bytes.drain(at..(at + next(32)).min(len))),
+                _ => {
+                    let piece = bytes[at..(at + next(64)).min(len)].to_vec();
+                    let to = next(len + 1);
+                    bytes.splice(to..to, piece);
+                }
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn every_oracle_holds_for_the_samples_and_their_mutants() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for oracle in ORACLES {
+            let mut samples = vec![];
+            oracle.seeds.iter().for_each(|below| files(&root.join(below), &mut samples));
+            assert!(oracle.seeds.is_empty() || !samples.is_empty(), "{} has no samples", oracle.name);
+            (oracle.check)(b"");
+            samples.sort();
+            for (n, path) in samples.iter().enumerate() {
+                let mut bytes = fs::read(path).expect("a sample");
+                bytes.truncate(LONGEST);
+                (oracle.check)(&bytes);
+                for seed in 0..MUTANTS {
+                    (oracle.check)(&mutant(&bytes, seed + 1000 * n as u64));
+                }
+            }
+        }
+    }
+}

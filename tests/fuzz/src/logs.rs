@@ -1,0 +1,80 @@
+//! Our own files after anything happened to them: reading ends, opening changes nothing that was good,
+//! and opening twice is opening once.
+
+use muleteer_shim::control::Control;
+use muleteer_shim::launch::Launch;
+use muleteer_shim::record::{Cursor, segment_path};
+use muleteer_shim::spool::{Reader, State};
+use muleteer_store::events::{self, EventLog};
+use std::fs;
+
+pub fn event_log(data: &[u8]) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("events.jsonl");
+    fs::write(&path, data).expect("writes");
+    let mut read = vec![];
+    let viewed = events::read(&path, |record| read.push(record.seq));
+    assert_eq!(fs::read(&path).expect("reads"), data, "reading changes nothing");
+    let mut opened = vec![];
+    match EventLog::open(&path, 0, |record| opened.push(record.seq)) {
+        Ok((log, recovery)) => {
+            drop(log);
+            assert!(viewed.is_ok(), "what opens can be viewed");
+            assert_eq!(read, opened);
+            assert!(opened.windows(2).all(|pair| pair[0] + 1 == pair[1]), "a gap: {opened:?}");
+            let kept = fs::read(&path).expect("reads");
+            assert!(data.starts_with(&kept), "only the end is cut");
+            assert_eq!((kept.len() as u64, data.len() as u64), (recovery.len, recovery.len + recovery.cut_bytes));
+            let mut again = vec![];
+            let (_, second) = EventLog::open(&path, 0, |record| again.push(record.seq)).expect("opens again");
+            assert_eq!((again, second.cut_bytes), (opened, 0));
+        }
+        Err(_) => assert_eq!(fs::read(&path).expect("reads"), data, "a refused file stays as it is"),
+    }
+}
+
+pub fn spool(data: &[u8]) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let start = Cursor::start_of(1);
+    fs::write(segment_path(dir.path(), start), data).expect("writes");
+    let mut reader = Reader::open(dir.path());
+    let mut from = Cursor::default();
+    // Each batch goes forward or is the last: a reader that stands still would spin.
+    for _ in 0..data.len() + 2 {
+        match reader.read(from, 256) {
+            Ok(batch) => {
+                assert!(batch.next >= from, "back from {from:?} to {:?}", batch.next);
+                for record in &batch.records {
+                    assert!(record.bytes.len() <= data.len() && record.start < record.end);
+                }
+                if batch.state != State::More {
+                    return;
+                }
+                assert!(batch.next > from, "more, and yet no step");
+                from = batch.next;
+            }
+            Err(error) => match error.resume() {
+                Some(next) => {
+                    assert!(next > from, "an error that leads nowhere");
+                    from = next;
+                }
+                None => return,
+            },
+        }
+    }
+    panic!("the reader never comes to an end");
+}
+
+pub fn control(data: &[u8]) {
+    let control = Control::decode(data);
+    let again = Control::decode(&control.encode());
+    assert_eq!(format!("{control:?}"), format!("{again:?}"));
+}
+
+pub fn launch(data: &[u8]) {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(Launch::path(dir.path(), 1), data).expect("writes");
+    drop(Launch::read(dir.path(), 1));
+    fs::write(dir.path().join("meta.json"), data).expect("writes");
+    drop(muleteer_shim::meta::read(dir.path()));
+}
