@@ -2,9 +2,11 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod bench;
 mod crash;
 mod fuzz;
 mod lint;
+mod systemd_test;
 mod test;
 
 use std::process::ExitCode;
@@ -18,6 +20,10 @@ cargo xtask crash [--calls] [--seeds N [--from S] [--jobs J]] [--point NAME] [--
                              with --calls, faults at N seeded system calls (needs strace)
 cargo xtask fuzz [NAME…] [--seconds N]
                              every decoder (or the named ones) under libFuzzer, N seconds each (60)
+cargo xtask systemd-test [--require]
+                             the service units under a real systemd (root, systemd-container)
+cargo xtask bench [NAME…] [--json | --markdown]
+                             what it costs, each figure beside a floor of the same run; `bench list`
 cargo xtask agents           install the pinned agent CLIs and print where they are";
 
 fn main() -> ExitCode {
@@ -29,6 +35,8 @@ fn main() -> ExitCode {
         "lint" => lint::run(),
         "crash" => crash::run(&rest),
         "fuzz" => fuzz::run(&rest),
+        "bench" => bench::run(&rest),
+        "systemd-test" => systemd_test::run(&rest),
         "agents" => print_agents(),
         "" | "help" | "--help" | "-h" => {
             println!("{USAGE}");

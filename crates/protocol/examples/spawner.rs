@@ -1,0 +1,102 @@
+//! Starts many processes at once, bare or through a daemon, and prints when it began, in nanoseconds of
+//! the monotonic clock (`cargo xtask bench`).
+//!
+//! `spawner bare COUNT PROGRAM ARGS…`
+//! `spawner daemon SOCKET KEY-FILE PROJECT COUNT PROGRAM ARGS…`
+
+// It measures what starting a process costs, so it starts some.
+#![allow(clippy::disallowed_methods)]
+
+use muleteer_protocol::client::Client;
+use muleteer_protocol::v1::{Command, Reply, Request, Spawn};
+use rustix::time::{ClockId, clock_gettime};
+use std::error::Error;
+use std::path::Path;
+
+/// Requests under way at the same time: as many as the gate lets one person have, and more than it needs.
+const CONNECTIONS: usize = 32;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["bare", count, command @ ..] if !command.is_empty() => bare(count.parse()?, command),
+        ["daemon", socket, key, project, count, command @ ..] if !command.is_empty() => {
+            let key = std::fs::read_to_string(key)?.trim().to_string();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(through_daemon(socket, &key, project, count.parse()?, command))
+        }
+        _ => Err("spawner bare COUNT PROGRAM… | spawner daemon SOCKET KEY-FILE PROJECT COUNT PROGRAM…".into()),
+    }
+}
+
+fn now() -> i128 {
+    let now = clock_gettime(ClockId::Monotonic);
+    i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
+}
+
+fn bare(count: usize, command: &[&str]) -> Result<(), Box<dyn Error>> {
+    let begun = now();
+    let mut children = Vec::with_capacity(count);
+    for _ in 0..count {
+        children.push(std::process::Command::new(command[0]).args(&command[1..]).spawn()?);
+    }
+    for mut child in children {
+        child.wait()?;
+    }
+    println!("{begun}");
+    Ok(())
+}
+
+async fn through_daemon(
+    socket: &str,
+    key: &str,
+    project: &str,
+    count: usize,
+    command: &[&str],
+) -> Result<(), Box<dyn Error>> {
+    let mut clients = Vec::new();
+    for _ in 0..count.min(CONNECTIONS) {
+        clients.push(Client::connect(Path::new(socket), "spawner", Some(key.to_string())).await?);
+    }
+    let command = Command::Argv(command.iter().map(|word| (*word).to_string()).collect());
+    let many = clients.len();
+    let begun = now();
+    let all = clients.into_iter().enumerate().map(|(which, mut client)| {
+        let command = command.clone();
+        async move {
+            for number in (which..count).step_by(many) {
+                let spawn = Spawn {
+                    id: id(begun, number),
+                    role: "developer".into(),
+                    project: project.into(),
+                    prompt: "bench".into(),
+                    backend: Some("subprocess".into()),
+                    command: Some(command.clone()),
+                    env: vec![("PATH".into(), std::env::var("PATH").unwrap_or_default())],
+                    ..Spawn::default()
+                };
+                match client.call(Request::Spawn(Box::new(spawn))).await {
+                    Ok(Reply::Spawned { .. }) => {}
+                    Ok(other) => return Err(format!("{other:?}")),
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+            Ok(())
+        }
+    });
+    let mut running = tokio::task::JoinSet::new();
+    for one in all {
+        running.spawn(one);
+    }
+    while let Some(outcome) = running.join_next().await {
+        outcome??;
+    }
+    println!("{begun}");
+    Ok(())
+}
+
+/// Unlike those of other rounds.
+fn id(begun: i128, number: usize) -> String {
+    format!("b{:x}n{number:x}", begun / 1000)
+}

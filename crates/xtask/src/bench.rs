@@ -1,0 +1,271 @@
+//! `cargo xtask bench [NAME…]`: what Muleteer costs, each figure beside a floor measured in the same run.
+//!
+//! A shared machine's absolute times say little; a ratio to the least that the same work could cost,
+//! taken in turns with it, says what we add. Every row of [`ROWS`] is one such figure: add one by writing a
+//! function from a [`place::Place`] to [`measure::Samples`] and listing it here.
+//!
+//! Release binaries, built first. Nothing here asserts: a row beyond its gate is shown as such.
+
+pub mod measure;
+pub mod place;
+
+mod agents;
+mod cli;
+mod events;
+mod memory;
+mod output;
+mod peers;
+mod start;
+mod table;
+
+use measure::{Judged, Samples};
+use place::Place;
+use xtask::Failure;
+
+/// One figure.
+pub struct Row {
+    pub name: &'static str,
+    /// What is measured, from where to where.
+    pub what: &'static str,
+    /// What the ratio is to; of an absolute figure, empty.
+    pub floor: &'static str,
+    pub judged: Judged,
+    /// Must be reached, and would be good to reach; in the unit that is judged.
+    pub gate: Option<f64>,
+    pub ambition: Option<f64>,
+    pub run: fn(&Options) -> Result<Samples, Failure>,
+}
+
+/// What the command line asks of every row.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Of `muleteer` and `muleteer-shim`.
+    pub bin: std::path::PathBuf,
+    /// Of the probes that are built for this (`stamp`, `spawner`, `append`).
+    pub probes: std::path::PathBuf,
+    /// Rounds of floor and subject in turns; the median counts.
+    pub rounds: usize,
+    /// Instead of 500, where a row is about many agents: a smaller machine may say less.
+    pub many: usize,
+}
+
+impl Options {
+    pub fn place(&self) -> Result<Place, Failure> {
+        Place::new(&self.bin)
+    }
+}
+
+pub const ROWS: &[Row] = &[
+    Row {
+        name: "cli_cold_start",
+        what: "`muleteer --version`, from exec to exit",
+        floor: "`true`",
+        judged: Judged::Ratio,
+        gate: None,
+        ambition: None,
+        run: cli::cold_start,
+    },
+    Row {
+        name: "status_1",
+        what: "`muleteer status --json` with one agent",
+        floor: "`muleteer --version`",
+        judged: Judged::Ratio,
+        gate: None,
+        ambition: None,
+        run: cli::status_one,
+    },
+    Row {
+        name: "status_500",
+        what: "`muleteer status --json` with 500 agents",
+        floor: "`muleteer --version`",
+        judged: Judged::Ratio,
+        gate: None,
+        ambition: None,
+        run: cli::status_many,
+    },
+    Row {
+        name: "append",
+        what: "one durable event through the log",
+        floor: "a write of as many bytes, and fdatasync",
+        judged: Judged::Ratio,
+        gate: None,
+        ambition: None,
+        run: events::append,
+    },
+    Row {
+        name: "start_1",
+        what: "request to the daemon until the agent's main, its intent durable",
+        floor: "a bare spawn",
+        judged: Judged::Ratio,
+        gate: Some(2.2),
+        ambition: Some(1.7),
+        run: start::one,
+    },
+    Row {
+        name: "start_100",
+        what: "100 requests at once until the last agent's main",
+        floor: "a loop of 100 bare spawns",
+        judged: Judged::Ratio,
+        gate: Some(2.0),
+        ambition: Some(1.4),
+        run: start::hundred,
+    },
+    Row {
+        name: "start_500",
+        what: "500 requests at once until the last agent's main",
+        floor: "a loop of 500 bare spawns",
+        judged: Judged::Ratio,
+        gate: Some(2.2),
+        ambition: Some(1.6),
+        run: start::many,
+    },
+    Row {
+        name: "capture_200mb",
+        what: "200 MB in 64 KB writes, captured, checksummed and acknowledged",
+        floor: "`| cat > file`",
+        judged: Judged::Ratio,
+        gate: Some(2.0),
+        ambition: Some(1.5),
+        run: output::large_writes,
+    },
+    Row {
+        name: "capture_small",
+        what: "20 MB in 100-byte writes, captured, checksummed and acknowledged",
+        floor: "`| cat > file`",
+        judged: Judged::Ratio,
+        gate: Some(1.3),
+        ambition: Some(1.05),
+        run: output::small_writes,
+    },
+    Row {
+        name: "reattach_500",
+        what: "a daemon's start with 500 living shims until the last is adopted",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(100.0),
+        ambition: Some(45.0),
+        run: agents::reattach,
+    },
+    Row {
+        name: "shim_memory",
+        what: "private dirty memory of one shim, of 500",
+        floor: "",
+        judged: Judged::Absolute("KB"),
+        gate: Some(192.0),
+        ambition: Some(64.0),
+        run: memory::shim,
+    },
+    Row {
+        name: "daemon_memory_0",
+        what: "private dirty memory of an idle daemon",
+        floor: "",
+        judged: Judged::Absolute("MB"),
+        gate: Some(4.0),
+        ambition: Some(1.0),
+        run: memory::idle_daemon,
+    },
+    Row {
+        name: "daemon_memory_500",
+        what: "private dirty memory of a daemon with 500 agents",
+        floor: "",
+        judged: Judged::Absolute("MB"),
+        gate: Some(32.0),
+        ambition: Some(18.0),
+        run: memory::busy_daemon,
+    },
+];
+
+const USAGE: &str = "\
+cargo xtask bench [NAME…] [--json | --markdown] [--rounds N] [--many N] [--bin-dir DIR]
+  NAME         only these rows (a beginning will do); `list` lists them
+  --rounds N   rounds of floor and subject in turns (default 9; slow rows take fewer)
+  --many N     instead of 500 agents
+  --bin-dir D  measure the muleteer and muleteer-shim there, and build none";
+
+pub fn run(args: &[String]) -> Result<(), Failure> {
+    let asked = Asked::read(args)?;
+    if asked.list {
+        for row in ROWS {
+            println!("{:<18} {}", row.name, row.what);
+        }
+        return Ok(());
+    }
+    let rows: Vec<&Row> = ROWS.iter().filter(|row| asked.wants(row.name)).collect();
+    if rows.is_empty() {
+        return Err(format!("no row begins with {}\n\n{USAGE}", asked.names.join(" or ")).into());
+    }
+    let (bin, probes) = place::build(asked.bin.as_deref())?;
+    let options = Options { bin, probes, rounds: asked.rounds, many: asked.many };
+    let mut measured = Vec::new();
+    for row in rows {
+        eprintln!("xtask: {}: {}", row.name, row.what);
+        let outcome = (row.run)(&options).map_err(|failure| failure.to_string());
+        if let Err(failure) = &outcome {
+            eprintln!("xtask: {}: NOT MEASURED: {failure}", row.name);
+        }
+        measured.push((row, outcome));
+    }
+    table::print(&measured, asked.form, &options)
+}
+
+struct Asked {
+    names: Vec<String>,
+    list: bool,
+    form: table::Form,
+    rounds: usize,
+    many: usize,
+    bin: Option<std::path::PathBuf>,
+}
+
+impl Asked {
+    fn read(args: &[String]) -> Result<Self, Failure> {
+        let mut asked = Self { names: vec![], list: false, form: table::Form::Text, rounds: 9, many: 500, bin: None };
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().cloned().ok_or_else(|| format!("{arg} wants a value\n\n{USAGE}"));
+            match arg.as_str() {
+                "--json" => asked.form = table::Form::Json,
+                "--markdown" => asked.form = table::Form::Markdown,
+                "--rounds" => asked.rounds = value()?.parse::<usize>()?.max(1),
+                "--many" => asked.many = value()?.parse::<usize>()?.max(1),
+                "--bin-dir" => asked.bin = Some(value()?.into()),
+                "list" => asked.list = true,
+                flag if flag.starts_with('-') => return Err(format!("no option `{flag}`\n\n{USAGE}").into()),
+                name => asked.names.push(name.to_string()),
+            }
+        }
+        Ok(asked)
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|wanted| name.starts_with(wanted.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(line: &str) -> Result<Asked, Failure> {
+        Asked::read(&line.split_whitespace().map(str::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn rows_are_asked_for_by_their_beginning() {
+        let all = asked("").expect("nothing");
+        assert!(ROWS.iter().all(|row| all.wants(row.name)));
+        let some = asked("start_ append --rounds 3 --json").expect("some");
+        let wanted: Vec<_> = ROWS.iter().map(|row| row.name).filter(|name| some.wants(name)).collect();
+        assert_eq!((wanted, some.rounds), (vec!["append", "start_1", "start_100", "start_500"], 3));
+        assert!(asked("--rounds").is_err() && asked("--fast").is_err());
+    }
+
+    #[test]
+    fn names_are_unique_and_gates_are_within_reach_of_ambitions() {
+        for (at, row) in ROWS.iter().enumerate() {
+            assert!(ROWS[..at].iter().all(|other| other.name != row.name), "{} twice", row.name);
+            assert!(row.gate.zip(row.ambition).is_none_or(|(gate, ambition)| ambition <= gate), "{}", row.name);
+            assert_eq!(row.floor.is_empty(), row.judged != Judged::Ratio, "{}: a ratio is to something", row.name);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Rounds in turns, and medians.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use xtask::Failure;
+
+/// How a figure is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judged {
+    /// The median of ours by the median of the floor.
+    Ratio,
+    /// The median of ours, in this unit.
+    Absolute(&'static str),
+}
+
+/// What was measured: milliseconds, or the unit of an absolute figure.
+#[derive(Debug, Clone, Default)]
+pub struct Samples {
+    pub ours: Vec<f64>,
+    pub floor: Vec<f64>,
+    /// By name, where they were found on PATH and can do the same.
+    pub peers: BTreeMap<String, Vec<f64>>,
+    pub note: Option<String>,
+}
+
+impl Samples {
+    pub fn absolute(ours: Vec<f64>) -> Self {
+        Self { ours, ..Self::default() }
+    }
+
+    /// The figure that gate and ambition are about.
+    pub fn figure(&self, judged: Judged) -> Option<f64> {
+        let ours = median(&self.ours)?;
+        match judged {
+            Judged::Ratio => median(&self.floor).filter(|floor| *floor > 0.0).map(|floor| ours / floor),
+            Judged::Absolute(_) => Some(ours),
+        }
+    }
+}
+
+/// Half of the values are below it, half above.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(sorted[middle]),
+        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
+    }
+}
+
+/// Something that can be measured once more, in milliseconds.
+pub type Subject<'a> = Box<dyn FnMut() -> Result<f64, Failure> + 'a>;
+
+/// Measures the floor, ours and each peer in turns: whatever else the machine does hits all of them. The
+/// first round warms caches and is not counted.
+///
+/// # Errors
+/// When the floor or ours fails. A peer that fails is left out, with a word on stderr.
+pub fn in_turns(
+    rounds: usize,
+    mut floor: Subject<'_>,
+    mut ours: Subject<'_>,
+    peers: Vec<(String, Subject<'_>)>,
+) -> Result<Samples, Failure> {
+    let mut samples = Samples::default();
+    let mut peers: Vec<_> = peers.into_iter().map(|(name, subject)| (name, Some(subject))).collect();
+    for round in 0..=rounds {
+        let counted = round > 0;
+        let (of_floor, of_ours) = (floor()?, ours()?);
+        if counted {
+            samples.floor.push(of_floor);
+            samples.ours.push(of_ours);
+        }
+        for (name, slot) in &mut peers {
+            let Some(subject) = slot else { continue };
+            match subject() {
+                Ok(value) if counted => samples.peers.entry(name.clone()).or_default().push(value),
+                Ok(_) => {}
+                Err(failure) => {
+                    eprintln!("xtask: {name} is left out: {failure}");
+                    samples.peers.remove(name);
+                    *slot = None;
+                }
+            }
+        }
+    }
+    Ok(samples)
+}
+
+pub fn ms(span: Duration) -> f64 {
+    span.as_secs_f64() * 1000.0
+}
+
+/// Runs it and says how long it took.
+///
+/// # Errors
+/// Its own.
+pub fn timed<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<(T, f64), Failure> {
+    let begun = Instant::now();
+    let value = work()?;
+    Ok((value, ms(begun.elapsed())))
+}
+
+/// Asks again and again, often, until there is an answer.
+///
+/// # Errors
+/// When there is none within the time.
+pub fn until<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+    let begun = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return Ok(answer);
+        }
+        if begun.elapsed() > limit {
+            return Err(format!("{what}: not within {} s", limit.as_secs()).into());
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_ratios() {
+        assert_eq!([median(&[]), median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0])], [None, Some(2.0), Some(2.5)]);
+        let samples = Samples { ours: vec![3.0, 9.0, 3.0], floor: vec![2.0], ..Samples::default() };
+        assert_eq!(samples.figure(Judged::Ratio), Some(1.5));
+        assert_eq!(samples.figure(Judged::Absolute("KB")), Some(3.0));
+        assert_eq!(Samples::absolute(vec![1.0]).figure(Judged::Ratio), None);
+    }
+
+    #[test]
+    fn rounds_are_taken_in_turns_and_a_peer_that_fails_is_left_out() {
+        let order = std::cell::RefCell::new(String::new());
+        let subject = |name: char| -> Subject<'_> {
+            let order = &order;
+            Box::new(move || {
+                order.borrow_mut().push(name);
+                if name == 'x' { Err("broken".into()) } else { Ok(1.0) }
+            })
+        };
+        let peers = vec![("p".to_string(), subject('p')), ("x".to_string(), subject('x'))];
+        let samples = in_turns(2, subject('f'), subject('o'), peers).expect("samples");
+        assert_eq!(*order.borrow(), "fopxfopfop");
+        assert_eq!((samples.floor.len(), samples.ours.len(), samples.peers.len()), (2, 2, 1));
+    }
+}

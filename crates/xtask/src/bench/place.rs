@@ -1,0 +1,208 @@
+//! A Muleteer of a benchmark's own: its directories, its daemon, and nobody else's environment.
+
+use super::measure::until;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use xtask::{Failure, workspace};
+
+/// For anything that is not itself measured.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Builds the release binaries, unless they are given, and the probes. Returns where both are.
+///
+/// # Errors
+/// When cargo fails.
+pub fn build(given: Option<&Path>) -> Result<(PathBuf, PathBuf), Failure> {
+    let target = workspace::target_dir()?;
+    // What is measured is a release; given binaries may be of any kind, and the probes go with them.
+    let release = given.is_none();
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--quiet"]);
+    if release {
+        cargo.args(["--release", "-p", "muleteer", "-p", "muleteer-shim", "--bins"]);
+        workspace::run(cargo.arg("--target-dir").arg(&target))?;
+    }
+    let mut cargo = workspace::cargo();
+    cargo.args([
+        "build",
+        "--quiet",
+        "-p",
+        "muleteer-store",
+        "-p",
+        "muleteer-protocol",
+        "-p",
+        "muleteer-process",
+        "--examples",
+    ]);
+    if release {
+        cargo.arg("--release");
+    }
+    workspace::run(cargo.arg("--target-dir").arg(&target))?;
+    let profile = target.join(if release { "release" } else { "debug" });
+    Ok((given.map_or_else(|| profile.clone(), Path::to_path_buf), profile.join("examples")))
+}
+
+/// Dropping it ends its daemon and agents and removes its files.
+#[derive(Debug)]
+pub struct Place {
+    dir: PathBuf,
+    bin: PathBuf,
+    daemon: Option<Child>,
+}
+
+impl Place {
+    /// # Errors
+    /// When its directories cannot be made.
+    pub fn new(bin: &Path) -> Result<Self, Failure> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("muleteer-bench-{}-{number}", std::process::id()));
+        for name in ["home", "run", "project", "tmp"] {
+            std::fs::create_dir_all(dir.join(name))?;
+        }
+        // Sockets of its own: nobody else may enter.
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        std::fs::set_permissions(dir.join("run"), private)?;
+        Ok(Self { dir, bin: bin.to_path_buf(), daemon: None })
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    pub fn project(&self) -> PathBuf {
+        self.path("project")
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.path("home/.local/state/muleteer")
+    }
+
+    /// The user's configuration file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn configure(&self, yaml: &str) -> Result<(), Failure> {
+        let file = self.path("home/.config/muleteer/config.yaml");
+        std::fs::create_dir_all(file.parent().ok_or("no parent")?)?;
+        Ok(std::fs::write(file, yaml)?)
+    }
+
+    /// `muleteer` with these arguments, its streams closed.
+    pub fn muleteer(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.bin.join("muleteer"));
+        command.args(args);
+        self.environment(&mut command);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Runs it to its end; it must succeed.
+    ///
+    /// # Errors
+    /// Its stderr.
+    pub fn ok(&self, args: &[&str]) -> Result<String, Failure> {
+        let output = self.muleteer(args).stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+            return Err(format!("muleteer {}: {} {said}", args.join(" "), output.status).into());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
+    }
+
+    /// # Errors
+    /// When it fails or prints no document.
+    pub fn json(&self, args: &[&str]) -> Result<Value, Failure> {
+        Ok(serde_json::from_str(&self.ok(args)?)?)
+    }
+
+    pub fn environment(&self, command: &mut Command) {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        command
+            .env_clear()
+            .env("PATH", path)
+            .env("HOME", self.path("home"))
+            .env("LANG", "C.UTF-8");
+        command.env("XDG_RUNTIME_DIR", self.path("run")).env("TMPDIR", self.path("tmp"));
+        command.current_dir(self.project());
+    }
+
+    /// Starts a daemon in the foreground and waits until it answers.
+    ///
+    /// # Errors
+    /// When it ends or does not answer.
+    pub fn daemon(&mut self) -> Result<u32, Failure> {
+        let log = std::fs::File::options().create(true).append(true).open(self.path("daemon.log"))?;
+        let mut command = self.muleteer(&["daemon", "-q"]);
+        let child = command.stdout(log.try_clone()?).stderr(log).spawn()?;
+        let pid = child.id();
+        self.daemon = Some(child);
+        until("the daemon's answer", PATIENCE, || {
+            let status = self.json(&["status", "--json"]).ok()?;
+            (status["daemon"]["pid"].as_u64() == Some(u64::from(pid))).then_some(pid)
+        })
+    }
+
+    /// `kill -9`, reaped.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn kill_daemon(&mut self) -> Result<(), Failure> {
+        let mut child = self.daemon.take().ok_or("no daemon")?;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    /// # Errors
+    /// When `status` fails.
+    pub fn socket(&self) -> Result<PathBuf, Failure> {
+        let status = self.json(&["status", "--json"])?;
+        Ok(status["daemon"]["socket"].as_str().ok_or("no daemon runs")?.into())
+    }
+
+    /// How many dispatches are in this state.
+    pub fn count(&self, state: &str) -> usize {
+        let Ok(status) = self.json(&["status", "--json"]) else { return 0 };
+        let dispatches = status["dispatches"].as_array().map(Vec::as_slice).unwrap_or_default();
+        dispatches.iter().filter(|dispatch| dispatch["state"] == state).count()
+    }
+
+    /// Dispatches `count` agents that only live, and waits until they do.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn live_agents(&self, probes: &Path, count: usize) -> Result<(), Failure> {
+        let mut spawner = Command::new(probes.join("spawner"));
+        self.environment(&mut spawner);
+        spawner
+            .arg("daemon")
+            .arg(self.socket()?)
+            .arg(self.state().join("operator.key"))
+            .arg(self.project());
+        spawner.arg(count.to_string()).args(["sleep", "100000"]);
+        let output = spawner.stdin(Stdio::null()).output()?;
+        if !output.status.success() {
+            return Err(format!("spawner: {}", String::from_utf8_lossy(&output.stderr).trim()).into());
+        }
+        until("living agents", PATIENCE * 5, || {
+            // Asked seldom: asking is work too.
+            std::thread::sleep(Duration::from_millis(200));
+            (self.count("running") >= count).then_some(())
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.muleteer(&["daemon", "stop", "--agents", "stop"]).status();
+        if let Some(mut child) = self.daemon.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}

@@ -1,0 +1,82 @@
+//! From a request to the daemon until the agent's `main`.
+
+use super::measure::{Samples, in_turns, until};
+use super::place::{PATIENCE, Place};
+use super::{Options, peers};
+use std::path::Path;
+use std::process::Command;
+use xtask::Failure;
+
+pub fn one(options: &Options) -> Result<Samples, Failure> {
+    start(options, 1, options.rounds * 5)
+}
+
+pub fn hundred(options: &Options) -> Result<Samples, Failure> {
+    start(options, 100, options.rounds)
+}
+
+pub fn many(options: &Options) -> Result<Samples, Failure> {
+    start(options, options.many, options.rounds.div_ceil(3))
+}
+
+fn start(options: &Options, count: usize, rounds: usize) -> Result<Samples, Failure> {
+    let mut place = options.place()?;
+    place.configure(&format!("pool: {{max_agents: {count}}}\n"))?;
+    place.daemon()?;
+    let (place, stamp, spawner) = (&place, options.probes.join("stamp"), options.probes.join("spawner"));
+    let count_word = count.to_string();
+    let file = place.path("stamps");
+    let (socket, key) = (place.socket()?, place.state().join("operator.key"));
+
+    let floor = || {
+        let mut command = Command::new(&spawner);
+        command.arg("bare").arg(&count_word).arg(&stamp).arg(&file);
+        last_main(place, command, &file, count)
+    };
+    let mut finished = 0;
+    let ours = || {
+        let mut command = Command::new(&spawner);
+        command
+            .arg("daemon")
+            .arg(&socket)
+            .arg(&key)
+            .arg(place.project())
+            .arg(&count_word)
+            .arg(&stamp)
+            .arg(&file);
+        let taken = last_main(place, command, &file, count)?;
+        // What the round left behind must not run into the next one.
+        finished += count;
+        until("the end of the round's agents", PATIENCE * 5, || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            (place.count("success") >= finished).then_some(taken)
+        })
+    };
+    let mut samples = in_turns(rounds, Box::new(floor), Box::new(ours), peers::starting(place, &stamp, &file, count))?;
+    samples.note = (count != 1).then(|| format!("{count} at once"));
+    Ok(samples)
+}
+
+/// Runs a spawner, and tells the time from its beginning to the last `main`.
+pub fn last_main(place: &Place, mut command: Command, file: &Path, count: usize) -> Result<f64, Failure> {
+    let _ = std::fs::remove_file(file);
+    place.environment(&mut command);
+    let output = command.output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).trim().to_string().into());
+    }
+    let begun: i128 = String::from_utf8_lossy(&output.stdout).trim().parse()?;
+    since(file, begun, count)
+}
+
+/// Milliseconds from `begun` to the last of `count` stamps.
+pub fn since(file: &Path, begun: i128, count: usize) -> Result<f64, Failure> {
+    let stamps = until("every agent's main", PATIENCE * 5, || {
+        let text = std::fs::read_to_string(file).ok()?;
+        let stamps: Vec<i128> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        (stamps.len() >= count).then_some(stamps)
+    })?;
+    let last = stamps.into_iter().max().unwrap_or(begun);
+    #[allow(clippy::cast_precision_loss)] // Microseconds are enough.
+    Ok((last - begun) as f64 / 1e6)
+}
