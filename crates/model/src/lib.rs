@@ -12,6 +12,7 @@
 //!   [`prompt`]: what it is told; [`journal`]: the file it and the harness write.
 //! - [`tasklist`]: the rules of the task-list harness.
 //! - [`ask`]: what an agent waits to be told; [`permission`]: what it need not ask.
+//! - [`doctor`]: what to make of the facts about a machine; [`telemetry`]: spans and metrics of the events.
 //! - [`admission`]: who starts next; [`restart`]: who starts again, and when; [`cost`]: what it came to.
 
 pub mod admission;
@@ -20,6 +21,7 @@ pub mod ask;
 pub mod config;
 pub mod cost;
 pub mod dispatch;
+pub mod doctor;
 pub mod event;
 pub mod fleet;
 pub mod id;
@@ -32,3 +34,4 @@ pub mod result;
 pub mod role;
 pub mod stall;
 pub mod tasklist;
+pub mod telemetry;

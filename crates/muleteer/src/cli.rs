@@ -81,6 +81,8 @@ pub enum Verb {
     Roles(roles::Args),
     Config(config::Args),
     Demo(demo::Args),
+    Doctor(doctor::Args),
+    Service(service::Args),
     Parse(parse::Args),
     Completions(completions::Args),
     Man(man::Args),

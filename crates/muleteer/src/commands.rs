@@ -6,6 +6,7 @@ pub mod config;
 pub mod cost;
 pub mod daemon;
 pub mod demo;
+pub mod doctor;
 pub mod events;
 pub mod follow;
 pub mod hidden;
@@ -17,6 +18,7 @@ pub mod man;
 pub mod parse;
 pub mod roles;
 pub mod send;
+pub mod service;
 pub mod spawn;
 pub mod status;
 pub mod tree;
@@ -49,7 +51,9 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Cost(args) => block_on(cost::run(&args, context)),
         Verb::Roles(args) => roles::run(&args, context),
         Verb::Config(args) => config::run(&args, context),
+        Verb::Service(args) => block_on(service::run(&args, context)),
         Verb::Demo(args) => block_on(demo::run(&args, context.out)),
+        Verb::Doctor(args) => block_on(doctor::run(&args, context)),
         Verb::Parse(args) => parse::run(&args, context),
         Verb::Completions(args) => completions::run(&args, context),
         Verb::Man(args) => man::run(&args, context),

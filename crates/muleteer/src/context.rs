@@ -3,6 +3,8 @@
 use crate::cli::Global;
 use crate::failure::Failure;
 use crate::output::Output;
+use muleteer_process::lock;
+use muleteer_supervisor::daemon::Note;
 use muleteer_supervisor::paths::Paths;
 use std::path::{Path, PathBuf};
 
@@ -34,7 +36,7 @@ impl Context {
             .as_deref()
             .map(absolute)
             .or(from_env)
-            .unwrap_or_else(|| paths.socket.clone());
+            .unwrap_or_else(|| elsewhere(&paths).unwrap_or_else(|| paths.socket.clone()));
         Ok(Self {
             out: global.output(),
             paths,
@@ -44,6 +46,16 @@ impl Context {
             socket_given: global.socket.is_some(),
         })
     }
+}
+
+/// The socket of a daemon that was started in another environment (a system service, a cron job) and so
+/// listens elsewhere: its lock's note says where. Of use only while nobody listens where we look first.
+fn elsewhere(paths: &Paths) -> Option<PathBuf> {
+    if paths.socket.exists() {
+        return None;
+    }
+    let note: Note = lock::read_note(&paths.daemon_lock())?;
+    note.socket.filter(|socket| socket.is_absolute() && socket.exists())
 }
 
 /// The path as seen from anywhere; as given if there is no current directory to start from.

@@ -49,6 +49,7 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_FORBIDDEN", Exit::Precondition, "this peer may not do that"),
     ("E_PROTOCOL_VERSION", Exit::Precondition, "client and daemon share no version of the protocol"),
     ("E_UNKNOWN_VERB", Exit::Precondition, "the daemon is older than the client and does not know the request"),
+    ("E_SERVICE_MANAGER", Exit::Precondition, "systemd or launchd does not run here, or refused"),
     ("E_DISK_FULL", Exit::Precondition, "the state directory's disk is full: nothing new is begun"),
     ("E_BUSY", Exit::Precondition, "the daemon could not do it in time; try again"),
     ("E_EVENTS_CORRUPT", Exit::Precondition, "a line of events.jsonl is damaged"),

@@ -13,6 +13,7 @@ pub mod commands;
 pub mod connect;
 pub mod context;
 pub mod demo;
+pub mod doctor;
 pub mod env_pass;
 pub mod exit;
 pub mod failure;
@@ -26,6 +27,7 @@ pub mod on_demand;
 pub mod output;
 pub mod rehearse;
 pub mod render;
+pub mod service;
 pub mod settings;
 pub mod spool_lines;
 

@@ -82,7 +82,7 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
 fn launch(context: &Context, log: File) -> io::Result<std::process::Child> {
     let mut command = std::process::Command::new(own_program());
     command.args(["daemon", "--on-demand"]);
-    if context.socket_given {
+    if context.socket_given || context.socket != context.paths.socket {
         command.arg("--socket").arg(&context.socket);
     }
     if let Some(config) = &context.config {
@@ -105,6 +105,8 @@ fn clean(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<(OsString,
     let keep = |name: &str| {
         CLEAN.contains(&name)
             || name.starts_with("XDG_")
+            // Where spans go is the daemon's business, and no agent's.
+            || name.starts_with("OTEL_")
             || name.starts_with("LC_")
             || (name.starts_with("MULETEER_") && !NOT_OURS.contains(&name))
     };

@@ -24,6 +24,11 @@ const VERBS: &[&str] = &[
     "config check",
     "config schema",
     "demo",
+    "doctor",
+    "service",
+    "service install",
+    "service uninstall",
+    "service status",
     "parse",
     "completions",
     "man",
@@ -58,16 +63,21 @@ fn every_verb_is_in_the_list_above() {
 }
 
 #[test]
-fn completions_and_manual_pages_are_made() {
+fn completions_and_manual_pages_know_every_verb() {
     let user = User::new();
-    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let said = user.run(&["completions", shell]);
-        assert!(said.code == 0 && said.stdout.contains("interrupt"), "{shell}: {said:?}");
-    }
     let dir = user.path("man");
     assert_eq!(user.run(&["man", dir.to_str().expect("utf-8")]).code, 0);
-    for page in ["muleteer.1", "muleteer-spawn.1", "muleteer-daemon-stop.1"] {
-        let text = std::fs::read_to_string(dir.join(page)).expect(page);
-        assert!(text.contains(".SH NAME"), "{page}");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let said = user.run(&["completions", shell]);
+        assert_eq!(said.code, 0, "{shell}");
+        for verb in VERBS {
+            let word = verb.rsplit(' ').next().expect("word");
+            assert!(said.stdout.contains(word), "{shell}: no {verb}");
+        }
+    }
+    for verb in VERBS {
+        let page = format!("muleteer-{}.1", verb.replace(' ', "-"));
+        let text = std::fs::read_to_string(dir.join(&page)).expect(&page);
+        assert!(text.contains(".SH NAME") && text.contains("Example"), "{page}");
     }
 }

@@ -3,6 +3,19 @@
 
 use std::path::{Path, PathBuf};
 
+/// Whether a cgroup of our own can be made here, by making one and removing it: where it would be.
+///
+/// # Errors
+/// Why not.
+pub fn probe() -> Result<PathBuf, String> {
+    let own = own().ok_or("there is no cgroup v2 hierarchy, or this process is outside it")?;
+    let path = own.join(format!("muleteer-probe-{}", std::process::id()));
+    std::fs::create_dir(&path).map_err(|error| format!("{}: {error}", own.display()))?;
+    let can_kill = path.join("cgroup.kill").exists();
+    remove(&path);
+    if can_kill { Ok(own) } else { Err("this kernel's cgroups have no cgroup.kill (5.14)".into()) }
+}
+
 /// Makes the cgroup `name` below this process's own. `None` where there is no v2 hierarchy or no
 /// permission; that is usual, and containment then rests on descent and nonce.
 pub fn create(name: &str) -> Option<PathBuf> {

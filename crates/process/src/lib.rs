@@ -15,5 +15,6 @@ pub mod host;
 pub mod identity;
 pub mod lock;
 pub mod pipe;
+pub mod probe;
 pub mod signals;
 pub mod spawn;

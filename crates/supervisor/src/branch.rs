@@ -30,6 +30,8 @@ pub enum BranchMsg {
     /// Stops a dynamic child; it is not restarted.
     Remove(DispatchId),
     Describe(RpcReplyPort<TreeNode>),
+    /// Answered at once: whoever asks wants to know whether we still do.
+    Ping(RpcReplyPort<()>),
 }
 
 /// One actor per inner node of the tree.
@@ -139,6 +141,9 @@ impl Actor for Branch {
                     state.daemon.forget_agent(&id);
                     state.daemon.gate.cast(GateMsg::CloseAgent(id));
                 }
+            }
+            BranchMsg::Ping(reply) => {
+                let _ = reply.send(());
             }
             BranchMsg::Describe(reply) => {
                 // Asked from a task of its own: a child busy starting must not stop us answering.

@@ -112,6 +112,8 @@ pub struct Daemon {
     pub restarts: Ring,
     /// Open connections of clients: a daemon somebody talks to is not idle.
     pub connections: watch::Sender<usize>,
+    /// The socket answers. Stays so across restarts of the gate.
+    pub serving: watch::Sender<bool>,
     /// Cancelled when the daemon is to end; carries no reason: the event does.
     pub stop: CancellationToken,
     creating: [tokio::sync::Mutex<()>; CREATING],
@@ -141,6 +143,7 @@ impl Daemon {
             watcher: Slot::default(),
             restarts: Ring::default(),
             connections: watch::Sender::new(0),
+            serving: watch::Sender::new(false),
             stop: CancellationToken::new(),
             creating: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             agents_by_id: Mutex::default(),

@@ -2,6 +2,8 @@
 
 use crate::branch::{Args, Branch};
 use crate::context::{Backlog, Boot, Daemon, random_key};
+use crate::notify;
+use crate::owned::own;
 use crate::paths::Paths;
 use crate::settings;
 use crate::tree::ROOT;
@@ -64,6 +66,9 @@ pub struct Note {
     pub started: String,
     pub version: String,
     pub boot_id: String,
+    /// Where it listens, for clients whose environment would have them look elsewhere.
+    #[serde(default)]
+    pub socket: Option<PathBuf>,
 }
 
 fn holder(note: &Option<Note>) -> String {
@@ -98,6 +103,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         started: format!("{:.0}", Timestamp::now()),
         version: env!("CARGO_PKG_VERSION").into(),
         boot_id: identity::boot_id(),
+        socket: Some(paths.socket.clone()),
     };
     lock::write_note(&lock_path, &note).map_err(io(&lock_path))?;
     let sources = settings::sources(&paths, None, options.config.as_deref())?;
@@ -174,6 +180,7 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     let mut term = signal(SignalKind::terminate()).map_err(fail)?;
     let mut int = signal(SignalKind::interrupt()).map_err(fail)?;
     let mut child = signal(SignalKind::child()).map_err(fail)?;
+    let _manager = own(notify::tell(daemon.clone()));
     let idle = idle(&daemon, idle_exit);
     tokio::pin!(idle);
     loop {
@@ -190,6 +197,7 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
         }
     }
     daemon.stop.cancel();
+    notify::stopping();
     // Agents live on in their shims; nothing here tells them anything.
     let _ = root.stop_and_wait(None, Some(Duration::from_secs(10))).await;
     let _ = std::fs::remove_file(&daemon.paths.socket);

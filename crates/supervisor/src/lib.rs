@@ -18,6 +18,7 @@ pub mod gate;
 pub mod heartbeat;
 pub mod launch;
 pub mod ledger;
+pub mod notify;
 pub mod owned;
 pub mod paths;
 pub mod pool;

@@ -39,6 +39,9 @@ Example:
 pub struct Args {
     #[command(subcommand)]
     verb: Option<Sub>,
+    /// Ask a daemon that already runs to stop, and take its agents over
+    #[arg(long)]
+    replace: bool,
     /// Started by a verb that needed a daemon: leave its session, and exit when idle
     #[arg(long, hide = true)]
     on_demand: bool,
@@ -116,6 +119,9 @@ fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let idle_exit = args.idle_exit.or(args.on_demand.then_some(IDLE_EXIT));
     log_to_stderr(context);
     end_on_panic();
+    if args.replace {
+        block_on(step_aside(context))?;
+    }
     let paths = Paths { socket: context.socket.clone(), ..context.paths.clone() };
     let options = DaemonOptions { paths, config: context.config.clone(), idle_exit };
     daemon::run(options).map(|()| Exit::Done).map_err(refused)
@@ -134,6 +140,19 @@ fn end_on_panic() {
     }));
 }
 
+/// Has a daemon that runs already stop and leave its agents to us. One that cannot be asked is left to
+/// the lock, which refuses us.
+async fn step_aside(context: &Context) -> Result<(), Failure> {
+    let Ok(mut client) = context.dial().await else { return Ok(()) };
+    let pid = client.welcome().daemon_pid;
+    let process = Pinned::open(pid).ok();
+    tracing::info!(pid, "asking the daemon that runs to stop; its agents stay");
+    if client.call(Request::Stop { agents: "keep".into() }).await.is_ok() {
+        let _ = process.map(|process| process.wait(STOP_PATIENCE));
+    }
+    Ok(())
+}
+
 /// The daemon's own log, for a terminal, a service manager, or the file of an on-demand one.
 fn log_to_stderr(context: &Context) {
     let level = match (context.out.quiet, context.out.verbose) {
@@ -148,7 +167,11 @@ fn log_to_stderr(context: &Context) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(wanted.unwrap_or_else(ours))
         .with_writer(std::io::stderr);
-    let set = if context.out.json {
+    // The journal has times of its own.
+    let in_journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    let set = if in_journal && !context.out.json {
+        builder.without_time().with_ansi(false).try_init()
+    } else if context.out.json {
         builder.json().try_init()
     } else {
         builder.with_ansi(context.out.color_on_stderr()).try_init()

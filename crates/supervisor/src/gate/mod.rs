@@ -63,6 +63,7 @@ impl Actor for Gate {
         match message {
             GateMsg::Boot => {
                 state.main = Some(serve(&state.daemon, &myself, &state.daemon.paths.socket, None, CONNECTIONS)?);
+                state.daemon.serving.send_replace(true);
                 for dispatch in state.daemon.snapshot().iter().filter(|dispatch| !dispatch.is_finished()) {
                     myself.cast(GateMsg::OpenAgent(dispatch.id.clone()))?;
                 }

@@ -1,0 +1,107 @@
+//! What agents need: their CLIs, git, a configuration that can be read; and where spans go.
+
+use super::{BackendFacts, Check, Program, Status, TelemetryFacts};
+
+/// `rev-parse --path-format` is as old as this.
+const GIT_WANTED: (u32, u32) = (2, 31);
+
+/// One check for each backend. A CLI that is not there is no trouble as long as another is.
+pub(super) fn backends(all: &[BackendFacts]) -> Vec<Check> {
+    let any = all
+        .iter()
+        .any(|backend| matches!(backend.found, Program::Answered { .. } | Program::NotAsked { .. }));
+    all.iter().map(|backend| one(backend, any)).collect()
+}
+
+fn one(backend: &BackendFacts, any: bool) -> Check {
+    let check = |status, message: String| Check::new(format!("backend.{}", backend.name), status, message);
+    // What was asked for by name must be there; the rest is an offer.
+    let wanted = backend.chosen || backend.configured;
+    match &backend.found {
+        Program::Answered { path, said, ms } => {
+            check(Status::Ok, format!("{said} ({}, answered in {ms} ms)", path.display()))
+        }
+        Program::NotAsked { path, why } => {
+            check(Status::Ok, format!("{} is there; its version was not asked: {why}", path.display()))
+        }
+        Program::Missing if wanted => {
+            check(Status::Fail, format!("`{}` is not on PATH, and the configuration names it", backend.program))
+                .hint(&backend.get)
+        }
+        Program::Missing if any => check(Status::Skip, format!("`{}` is not on PATH", backend.program)),
+        Program::Missing => {
+            check(Status::Warn, format!("`{}` is not on PATH, and no other agent CLI is", backend.program))
+                .hint(&backend.get)
+        }
+        Program::Silent { path, after_s } => check(
+            unless_wanted(wanted),
+            format!("{} said nothing for {after_s} s when asked its version", path.display()),
+        )
+        .hint(format!("run `{} --version` in a terminal; reinstall it if it hangs there too", path.display())),
+        Program::Failed { path, error } => check(
+            unless_wanted(wanted),
+            format!("{} cannot say its version: {error}", path.display()),
+        )
+        .hint(format!("run `{} --version` in a terminal; {}", path.display(), backend.get)),
+    }
+}
+
+fn unless_wanted(wanted: bool) -> Status {
+    if wanted { Status::Fail } else { Status::Warn }
+}
+
+pub(super) fn git(git: &Program) -> Check {
+    let get = "install git 2.31 or newer";
+    match git {
+        Program::Answered { path, said, .. } => match version(said) {
+            Some(found) if found >= GIT_WANTED => Check::new("git", Status::Ok, format!("{said} ({})", path.display())),
+            Some(_) => Check::new("git", Status::Fail, format!("{said} is too old for worktrees and runs")).hint(get),
+            None => Check::new("git", Status::Warn, format!("{} says `{said}`, which is no version", path.display())),
+        },
+        Program::Missing => Check::new("git", Status::Fail, "`git` is not on PATH: no worktrees, no runs").hint(get),
+        Program::Silent { path, after_s } => {
+            Check::new("git", Status::Fail, format!("{} did not answer within {after_s} s", path.display()))
+                .hint("run `git --version` in a terminal")
+        }
+        Program::Failed { path, error } => {
+            Check::new("git", Status::Fail, format!("{}: {error}", path.display())).hint(get)
+        }
+        Program::NotAsked { path, why } => Check::new("git", Status::Warn, format!("{}: {why}", path.display())),
+    }
+}
+
+/// The first two numbers of `git version 2.39.5 (…)`.
+pub(super) fn version(said: &str) -> Option<(u32, u32)> {
+    let word = said.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
+    let mut numbers = word.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+pub(super) fn config(config: &Result<Vec<String>, String>) -> Check {
+    match config {
+        Ok(files) if files.is_empty() => Check::new("config", Status::Ok, "built in; no file of yours"),
+        Ok(files) => Check::new("config", Status::Ok, files.join(", ")),
+        Err(error) => Check::new("config", Status::Fail, error)
+            .hint("`muleteer config check` shows every fault with file, line and column"),
+    }
+}
+
+pub(super) fn telemetry(telemetry: &TelemetryFacts) -> Check {
+    match telemetry {
+        TelemetryFacts::Off => {
+            Check::new("telemetry", Status::Skip, "OTEL_EXPORTER_OTLP_ENDPOINT is not set: no spans are made")
+        }
+        TelemetryFacts::Reached { endpoint, ms } => {
+            Check::new("telemetry", Status::Ok, format!("{endpoint} accepts connections ({ms} ms)"))
+        }
+        TelemetryFacts::Unreachable { endpoint, error } => {
+            Check::new("telemetry", Status::Warn, format!("{endpoint} cannot be reached: {error}"))
+                .hint("start the collector, or unset OTEL_EXPORTER_OTLP_ENDPOINT (docs/tracing.md)")
+                .best_effort("agents run as always; spans are dropped and counted until it answers")
+        }
+        TelemetryFacts::BadEndpoint { endpoint, error } => {
+            Check::new("telemetry", Status::Fail, format!("`{endpoint}` is no endpoint: {error}"))
+                .hint("write it as http://HOST:4318 (OTLP over HTTP)")
+        }
+    }
+}

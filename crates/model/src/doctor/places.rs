@@ -1,0 +1,124 @@
+//! The directories, the key, the daemon and the shim: what must be there, and be ours alone.
+
+use super::{Check, DaemonFacts, DirFacts, DirState, Facts, ShimFacts, Status};
+
+/// Below this, a burst of output fills the disk within minutes.
+const ROOM_WANTED: u64 = 1 << 30;
+/// Below this nothing new should begin.
+const ROOM_NEEDED: u64 = 64 << 20;
+/// The longest socket address the kernel takes, in bytes.
+const SOCKET_LIMIT: usize = 107;
+
+pub(super) fn state_dir(facts: &Facts) -> Check {
+    let DirFacts { path, there, .. } = &facts.state_dir;
+    let check = |status, message: String| Check::new("state_dir", status, message);
+    let dir = match there {
+        None => return check(Status::Ok, format!("{} will be made by the first daemon", path.display())),
+        Some(Err(error)) => {
+            return check(Status::Fail, format!("{}: {error}", path.display()))
+                .hint("make it a directory of yours, or set XDG_STATE_HOME");
+        }
+        Some(Ok(dir)) => dir,
+    };
+    if let Some(wrong) = not_ours(dir, facts.uid, 0o077) {
+        return check(Status::Fail, format!("{} {wrong}", path.display()))
+            .hint(format!("chown it to yourself and `chmod 700 {}`", path.display()));
+    }
+    if dir.free_bytes < ROOM_NEEDED {
+        return check(Status::Fail, format!("{}: only {} MiB are free", path.display(), dir.free_bytes >> 20))
+            .hint("make room: a full disk stops every new effect until there is some");
+    }
+    if let Some(kind) = &dir.doubtful_fs {
+        return check(Status::Warn, format!("{} is on {kind}", path.display()))
+            .hint("set XDG_STATE_HOME to a directory on a local disk")
+            .best_effort("locks and fsync are only as good as that file system keeps them");
+    }
+    if dir.free_bytes < ROOM_WANTED {
+        return check(Status::Warn, format!("{}: only {} MiB are free", path.display(), dir.free_bytes >> 20))
+            .hint("make room: agents' output is spooled there");
+    }
+    check(Status::Ok, format!("{}, {} GiB free", path.display(), dir.free_bytes >> 30))
+}
+
+pub(super) fn runtime_dir(facts: &Facts) -> Check {
+    let DirFacts { path, there, socket_len } = &facts.runtime_dir;
+    let check = |status, message: String| Check::new("runtime_dir", status, message);
+    if let Some(len) = socket_len.filter(|len| *len > SOCKET_LIMIT) {
+        return check(
+            Status::Fail,
+            format!("the socket's path would be {len} bytes long, and {SOCKET_LIMIT} are allowed"),
+        )
+        .hint("set XDG_RUNTIME_DIR to a shorter path");
+    }
+    match there {
+        None => check(Status::Ok, format!("{} will be made by the first daemon", path.display())),
+        Some(Err(error)) => check(Status::Fail, format!("{}: {error}", path.display()))
+            .hint("remove it, or set XDG_RUNTIME_DIR to a directory of your own"),
+        Some(Ok(dir)) => match not_ours(dir, facts.uid, 0o022) {
+            Some(wrong) => check(Status::Fail, format!("{} {wrong}", path.display()))
+                .hint("remove it, or set XDG_RUNTIME_DIR to a directory of your own"),
+            None => check(Status::Ok, path.display().to_string()),
+        },
+    }
+}
+
+/// What is wrong with a directory that only its owner should enter; `mask`: what others may not have.
+fn not_ours(dir: &DirState, uid: u32, mask: u32) -> Option<String> {
+    if dir.uid != uid {
+        return Some(format!("belongs to uid {}, not to you ({uid})", dir.uid));
+    }
+    if dir.mode & mask != 0 {
+        return Some(format!("is open to others (mode {:o})", dir.mode & 0o777));
+    }
+    (!dir.writable).then(|| "cannot be written".to_string())
+}
+
+pub(super) fn operator_key(facts: &Facts) -> Check {
+    let check = |status, message: String| Check::new("operator_key", status, message);
+    match &facts.operator_key {
+        None => check(Status::Skip, "made by the first daemon".into()),
+        Some(key) if key.uid != facts.uid => {
+            check(Status::Fail, format!("{} belongs to uid {}", key.path.display(), key.uid))
+                .hint("delete it: the next daemon makes another")
+        }
+        Some(key) if key.mode & 0o077 != 0 => {
+            check(Status::Fail, format!("{} can be read by others (mode {:o})", key.path.display(), key.mode & 0o777))
+                .hint("delete it and restart the daemon: whoever read it has your rights")
+        }
+        Some(key) => check(Status::Ok, format!("{}, yours alone", key.path.display())),
+    }
+}
+
+pub(super) fn daemon(facts: &Facts) -> Check {
+    let check = |status, message: String| Check::new("daemon", status, message);
+    match &facts.daemon {
+        DaemonFacts::None => check(Status::Ok, "none runs; a verb that needs one starts it".into()),
+        DaemonFacts::Left { socket } => {
+            check(Status::Ok, format!("none runs; {} is a dead one's, and will be taken over", socket.display()))
+        }
+        DaemonFacts::Answers { pid, version, .. } if *version != facts.version => {
+            check(Status::Warn, format!("pid {pid} runs version {version}, this is {}", facts.version))
+                .hint("`muleteer daemon stop` and start it again: agents go on meanwhile")
+        }
+        DaemonFacts::Answers { pid, version, socket } => {
+            check(Status::Ok, format!("pid {pid}, version {version}, at {}", socket.display()))
+        }
+        DaemonFacts::Mute { socket, error } => {
+            check(Status::Fail, format!("{} does not answer: {error}", socket.display()))
+                .hint("its log says why; `kill -9` it and start another: nothing is lost")
+        }
+    }
+}
+
+pub(super) fn shim(shim: &Result<ShimFacts, String>) -> Check {
+    match shim {
+        Ok(ShimFacts { path, own_binary: true }) => Check::new("shim", Status::Ok, path.display().to_string()),
+        Ok(ShimFacts { path, .. }) => {
+            Check::new("shim", Status::Warn, format!("no muleteer-shim beside {}", path.display()))
+                .hint("install muleteer-shim in the same directory")
+                .best_effort("`muleteer shim` does the same with about six times the memory for each agent")
+        }
+        Err(error) => Check::new("shim", Status::Fail, format!("no shim can be started: {error}"))
+            .hint("install muleteer and muleteer-shim in one directory"),
+    }
+}

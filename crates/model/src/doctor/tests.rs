@@ -1,0 +1,211 @@
+//! A healthy machine, and one broken in one place at a time.
+
+use super::*;
+
+fn dir(path: &str) -> DirFacts {
+    let state = DirState { uid: 1000, mode: 0o700, writable: true, free_bytes: 50 << 30, doubtful_fs: None };
+    DirFacts { path: path.into(), there: Some(Ok(state)), socket_len: None }
+}
+
+fn answered(path: &str, said: &str) -> Program {
+    Program::Answered { path: path.into(), said: said.into(), ms: 12 }
+}
+
+fn backend(name: &str, found: Program) -> BackendFacts {
+    BackendFacts {
+        name: name.into(),
+        program: name.into(),
+        get: format!("npm install -g {name}"),
+        chosen: false,
+        configured: false,
+        found,
+    }
+}
+
+fn healthy() -> Facts {
+    Facts {
+        os: "linux".into(),
+        uid: 1000,
+        version: "0.1.0".into(),
+        backends: vec![backend("claude", answered("/bin/claude", "2.1.0")), backend("codex", Program::Missing)],
+        git: answered("/usr/bin/git", "git version 2.39.5"),
+        config: Ok(vec![]),
+        state_dir: dir("/s/muleteer"),
+        runtime_dir: DirFacts { socket_len: Some(60), ..dir("/r/muleteer/12345678") },
+        operator_key: Some(FileFacts { path: "/s/muleteer/operator.key".into(), uid: 1000, mode: 0o100_600 }),
+        daemon: DaemonFacts::Answers { pid: 7, version: "0.1.0".into(), socket: "/r/daemon.sock".into() },
+        shim: Ok(ShimFacts { path: "/usr/bin/muleteer-shim".into(), own_binary: true }),
+        sandbox: SandboxFacts { namespaces: Some(Ok("made".into())), landlock: Some(Ok("fully enforced".into())) },
+        containment: ContainmentFacts {
+            pidfd: true,
+            subreaper: true,
+            parent_death_signal: true,
+            cgroup: Ok("/sys/fs/cgroup/user.slice".into()),
+        },
+        service: ServiceFacts::Systemd { user: "u".into(), linger: true, unit: Some("active".into()) },
+        limits: LimitFacts {
+            open_files: (65_536, 65_536),
+            processes: Some(100_000),
+            max_agents: 8,
+            inotify: Some(InotifyFacts { available: Ok(String::new()), max_instances: 128, max_watches: 65_536 }),
+        },
+        telemetry: TelemetryFacts::Reached { endpoint: "http://127.0.0.1:4318".into(), ms: 1 },
+    }
+}
+
+fn check(facts: &Facts, name: &str) -> Check {
+    let checks = judge(facts);
+    checks
+        .iter()
+        .find(|check| check.name == name)
+        .unwrap_or_else(|| panic!("no check {name}: {checks:?}"))
+        .clone()
+}
+
+/// Breaks one thing, and says what becomes of which check.
+fn broken(name: &str, breaks: impl FnOnce(&mut Facts)) -> Check {
+    let mut facts = healthy();
+    breaks(&mut facts);
+    let others = |facts: &Facts| judge(facts).into_iter().filter(|check| check.name != name).collect::<Vec<_>>();
+    assert_eq!(others(&facts), others(&healthy()), "what breaks {name} touches no other check");
+    check(&facts, name)
+}
+
+#[test]
+fn a_healthy_machine_has_nothing_to_complain_of() {
+    let checks = judge(&healthy());
+    assert!(is_well(&checks));
+    for check in &checks {
+        assert!(matches!(check.status, Status::Ok | Status::Skip), "{check:?}");
+        assert_eq!((&check.hint, &check.best_effort), (&None, &None), "{check:?}");
+    }
+    let mut names: Vec<_> = checks.iter().map(|check| &check.name).collect();
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all, "every check has a name of its own");
+}
+
+#[test]
+fn each_fault_is_told_with_what_to_do() {
+    type Break = fn(&mut Facts);
+    let table: &[(&str, Status, &str, Break)] = &[
+        ("git", Status::Fail, "not on PATH", |f| f.git = Program::Missing),
+        ("git", Status::Fail, "too old", |f| f.git = answered("/usr/bin/git", "git version 2.17.1")),
+        ("git", Status::Fail, "within 5 s", |f| f.git = Program::Silent { path: "/g".into(), after_s: 5 }),
+        ("config", Status::Fail, "unknown key", |f| f.config = Err("x.yaml:3: unknown key".into())),
+        ("state_dir", Status::Fail, "belongs to uid 0", |f| state(&mut f.state_dir).uid = 0),
+        ("state_dir", Status::Fail, "open to others (mode 755)", |f| state(&mut f.state_dir).mode = 0o40_755),
+        ("state_dir", Status::Fail, "cannot be written", |f| state(&mut f.state_dir).writable = false),
+        ("state_dir", Status::Fail, "10 MiB", |f| state(&mut f.state_dir).free_bytes = 10 << 20),
+        ("state_dir", Status::Warn, "500 MiB", |f| state(&mut f.state_dir).free_bytes = 500 << 20),
+        ("state_dir", Status::Warn, "nfs", |f| state(&mut f.state_dir).doubtful_fs = Some("nfs".into())),
+        ("state_dir", Status::Fail, "not a directory", |f| f.state_dir.there = Some(Err("not a directory".into()))),
+        ("runtime_dir", Status::Fail, "mode 777", |f| state(&mut f.runtime_dir).mode = 0o777),
+        ("runtime_dir", Status::Fail, "108 bytes", |f| f.runtime_dir.socket_len = Some(108)),
+        ("operator_key", Status::Fail, "mode 644", |f| f.operator_key.as_mut().expect("key").mode = 0o644),
+        ("operator_key", Status::Fail, "uid 5", |f| f.operator_key.as_mut().expect("key").uid = 5),
+        ("daemon", Status::Warn, "version 0.0.9", |f| {
+            f.daemon = DaemonFacts::Answers { pid: 1, version: "0.0.9".into(), socket: "/s".into() };
+        }),
+        ("daemon", Status::Fail, "timed out", |f| {
+            f.daemon = DaemonFacts::Mute { socket: "/s".into(), error: "timed out".into() };
+        }),
+        ("shim", Status::Warn, "no muleteer-shim", |f| f.shim.as_mut().expect("shim").own_binary = false),
+        ("shim", Status::Fail, "no such file", |f| f.shim = Err("no such file".into())),
+        ("sandbox.namespaces", Status::Warn, "EPERM", |f| f.sandbox.namespaces = Some(Err("unshare: EPERM".into()))),
+        ("sandbox.landlock", Status::Warn, "ENOSYS", |f| f.sandbox.landlock = Some(Err("ENOSYS".into()))),
+        ("containment", Status::Warn, "no pidfd, no subreaper", |f| {
+            (f.containment.pidfd, f.containment.subreaper) = (false, false);
+        }),
+        ("service", Status::Warn, "logs out", |f| {
+            f.service = ServiceFacts::Systemd { user: "u".into(), linger: false, unit: Some("active".into()) };
+        }),
+        ("service", Status::Fail, "failed", |f| {
+            f.service = ServiceFacts::Systemd { user: "u".into(), linger: true, unit: Some("failed".into()) };
+        }),
+        ("inotify", Status::Warn, "EMFILE", |f| inotify(f).available = Err("EMFILE".into())),
+        ("inotify", Status::Warn, "only 8 instances", |f| inotify(f).max_instances = 8),
+        ("inotify", Status::Warn, "only 3 watches", |f| inotify(f).max_watches = 3),
+        ("open_files", Status::Warn, "64 open files", |f| f.limits.open_files = (64, 65_536)),
+        ("processes", Status::Warn, "100 processes", |f| f.limits.processes = Some(100)),
+        ("telemetry", Status::Warn, "refused", |f| {
+            f.telemetry = TelemetryFacts::Unreachable { endpoint: "http://x".into(), error: "refused".into() };
+        }),
+        ("telemetry", Status::Fail, "no endpoint", |f| {
+            f.telemetry = TelemetryFacts::BadEndpoint { endpoint: "x".into(), error: "no scheme".into() };
+        }),
+    ];
+    for (name, status, says, breaks) in table {
+        let check = broken(name, breaks);
+        assert_eq!(check.status, *status, "{check:?}");
+        assert!(check.message.contains(says), "{says}: {check:?}");
+        assert!(check.hint.is_some(), "what is wrong is told with what to do: {check:?}");
+    }
+}
+
+fn state(dir: &mut DirFacts) -> &mut DirState {
+    dir.there.as_mut().expect("there").as_mut().expect("readable")
+}
+
+fn inotify(facts: &mut Facts) -> &mut InotifyFacts {
+    facts.limits.inotify.as_mut().expect("linux")
+}
+
+#[test]
+fn a_missing_cli_matters_only_where_it_is_wanted() {
+    let with = |claude: Program, chosen: bool| {
+        let mut facts = healthy();
+        facts.backends[0].found = claude;
+        facts.backends[1].chosen = chosen;
+        [check(&facts, "backend.claude").status, check(&facts, "backend.codex").status]
+    };
+    let there = || answered("/bin/claude", "2");
+    assert_eq!(with(there(), false), [Status::Ok, Status::Skip], "another one will do");
+    assert_eq!(with(there(), true), [Status::Ok, Status::Fail], "the configuration names it");
+    assert_eq!(with(Program::Missing, false), [Status::Warn, Status::Warn], "there is none at all");
+    let mute = || Program::Silent { path: "/c".into(), after_s: 5 };
+    assert_eq!(with(mute(), false), [Status::Warn, Status::Warn], "one that hangs is no other to use");
+}
+
+#[test]
+fn what_other_systems_lack_is_best_effort_and_no_fault() {
+    let mut facts = healthy();
+    facts.os = "macos".into();
+    facts.sandbox = SandboxFacts { namespaces: None, landlock: None };
+    facts.containment.pidfd = false;
+    facts.containment.parent_death_signal = false;
+    facts.containment.cgroup = Err("macos has none".into());
+    facts.limits.inotify = None;
+    facts.service = ServiceFacts::Launchd { loaded: false };
+    let checks = judge(&facts);
+    assert!(is_well(&checks));
+    assert!(checks.iter().all(|check| check.status != Status::Warn), "{checks:?}");
+    for name in ["sandbox.namespaces", "containment", "cgroup"] {
+        assert!(check(&facts, name).best_effort.is_some(), "{name} says what is done instead");
+    }
+}
+
+#[test]
+fn nothing_made_yet_is_no_fault() {
+    let mut facts = healthy();
+    facts.state_dir.there = None;
+    facts.runtime_dir.there = None;
+    facts.operator_key = None;
+    facts.daemon = DaemonFacts::None;
+    facts.telemetry = TelemetryFacts::Off;
+    let checks = judge(&facts);
+    assert!(checks.iter().all(|check| matches!(check.status, Status::Ok | Status::Skip)), "{checks:?}");
+}
+
+#[test]
+fn versions_of_git() {
+    for (said, wanted) in [
+        ("git version 2.39.5", Some((2, 39))),
+        ("git version 2.39.5 (Apple Git-154)", Some((2, 39))),
+        ("git version 2.47.0.windows.2", Some((2, 47))),
+        ("git", None),
+    ] {
+        assert_eq!(agents::version(said), wanted, "{said}");
+    }
+}

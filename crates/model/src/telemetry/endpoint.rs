@@ -1,0 +1,116 @@
+//! Where spans and metrics go, as OpenTelemetry's variables name it.
+
+use std::fmt;
+
+/// The variable that switches telemetry on.
+pub const VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
+/// A collector that speaks OTLP over plain HTTP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Without the brackets of an IPv6 address.
+    pub host: String,
+    pub port: u16,
+    /// Before `/v1/traces`, without a slash at its end; usually empty.
+    pub prefix: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadEndpoint {
+    #[error("it does not begin with http://")]
+    NoScheme,
+    /// Certificates are a collector's business: one on this machine takes plain HTTP.
+    #[error("https is not spoken: name a collector on this machine (http://127.0.0.1:4318), and let it forward")]
+    Https,
+    #[error("it names no host")]
+    NoHost,
+    #[error("`{0}` is no port")]
+    Port(String),
+    #[error("a user name or password in it is not supported: use OTEL_EXPORTER_OTLP_HEADERS")]
+    UserInfo,
+}
+
+impl Endpoint {
+    /// The port of OTLP over HTTP, where none is given.
+    pub const DEFAULT_PORT: u16 = 4318;
+
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse(text: &str) -> Result<Self, BadEndpoint> {
+        let text = text.trim();
+        if text.starts_with("https://") {
+            return Err(BadEndpoint::Https);
+        }
+        let rest = text.strip_prefix("http://").ok_or(BadEndpoint::NoScheme)?;
+        let rest = rest.split(['?', '#']).next().unwrap_or_default();
+        let (authority, path) = rest.split_once('/').map_or((rest, ""), |(authority, path)| (authority, path));
+        if authority.contains('@') {
+            return Err(BadEndpoint::UserInfo);
+        }
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(v6) => {
+                let (host, after) = v6.split_once(']').ok_or(BadEndpoint::NoHost)?;
+                (host, after.strip_prefix(':'))
+            }
+            None => match authority.rsplit_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, None),
+            },
+        };
+        if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return Err(BadEndpoint::NoHost);
+        }
+        let port = match port.filter(|port| !port.is_empty()) {
+            None => Self::DEFAULT_PORT,
+            Some(text) => text.parse().map_err(|_| BadEndpoint::Port(text.into()))?,
+        };
+        let path = path.trim_matches('/');
+        let prefix = if path.is_empty() { String::new() } else { format!("/{path}") };
+        Ok(Self { host: host.into(), port, prefix })
+    }
+}
+
+/// As it is written, with the port.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port, prefix } = self;
+        if host.contains(':') {
+            write!(f, "http://[{host}]:{port}{prefix}")
+        } else {
+            write!(f, "http://{host}:{port}{prefix}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_as_people_write_them() {
+        for (text, shown) in [
+            ("http://localhost:4318", "http://localhost:4318"),
+            (" http://127.0.0.1:4318/ ", "http://127.0.0.1:4318"),
+            ("http://collector", "http://collector:4318"),
+            ("http://c:80/otlp/", "http://c:80/otlp"),
+            ("http://[::1]:4318", "http://[::1]:4318"),
+            ("http://[::1]", "http://[::1]:4318"),
+            ("http://c:4318/a/b?x=1", "http://c:4318/a/b"),
+        ] {
+            assert_eq!(Endpoint::parse(text).expect(text).to_string(), shown);
+        }
+        for (text, error) in [
+            ("localhost:4318", BadEndpoint::NoScheme),
+            ("", BadEndpoint::NoScheme),
+            ("https://c:4318", BadEndpoint::Https),
+            ("http://", BadEndpoint::NoHost),
+            ("http://:4318", BadEndpoint::NoHost),
+            ("http://[::1", BadEndpoint::NoHost),
+            ("http://c d:1", BadEndpoint::NoHost),
+            ("http://c:99999", BadEndpoint::Port("99999".into())),
+            ("http://u:p@c:1", BadEndpoint::UserInfo),
+        ] {
+            assert_eq!(Endpoint::parse(text), Err(error), "{text}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Gathers the facts that `doctor` judges. Nothing here waits for longer than its deadline, whatever a
+//! program, a daemon or a network does, and all that may wait does so at the same time.
+
+pub(crate) mod ask;
+mod host;
+mod places;
+
+use crate::context::Context;
+use crate::settings;
+use ask::{Question, ask};
+use muleteer_backends::{claude_code, codex};
+use muleteer_model::config::{Backend, BackendChoice, Command, Config};
+use muleteer_model::doctor::{BackendFacts, ContainmentFacts, Facts, LimitFacts, Program, TelemetryFacts};
+use muleteer_model::telemetry::{self, Endpoint};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a program may take to say its version: a JavaScript CLI on a loaded machine takes seconds.
+const PROGRAM_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a collector may take to accept a connection.
+const COLLECTOR_DEADLINE: Duration = Duration::from_secs(3);
+
+/// Everything there is to know about this machine and this user's Muleteer.
+pub async fn facts(context: &Context) -> Facts {
+    let here = std::env::current_dir().ok();
+    let config = settings::config(context, here.as_deref());
+    let files = || settings::sources(context, here.as_deref());
+    let config_facts = match &config {
+        Ok(_) => files()
+            .map(|sources| sources.into_iter().filter_map(|source| source.file).collect())
+            .map_err(|failure| said(&failure)),
+        Err(failure) => Err(said(failure)),
+    };
+    // A configuration that cannot be read must not keep the other checks from being made.
+    let config = config.or_else(|_| Config::defaults()).ok();
+    let own = crate::on_demand::own_program();
+    let (backends, git, daemon, namespaces, landlock, service, telemetry) = tokio::join!(
+        backends(config.as_ref()),
+        ask(Question::version("git"), PROGRAM_DEADLINE),
+        places::daemon(context),
+        host::namespaces(&own),
+        host::landlock(&own),
+        crate::service::state::facts(),
+        telemetry(),
+    );
+    let abilities = muleteer_process::host::host().abilities();
+    Facts {
+        os: std::env::consts::OS.into(),
+        uid: rustix::process::getuid().as_raw(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        backends,
+        git,
+        config: config_facts,
+        state_dir: places::dir(&context.paths.state_dir, None),
+        runtime_dir: places::dir(&context.paths.runtime_dir, Some(context.socket.as_os_str().len())),
+        operator_key: places::file(&context.paths.operator_key()),
+        daemon,
+        shim: places::shim(&own),
+        sandbox: muleteer_model::doctor::SandboxFacts { namespaces, landlock },
+        containment: ContainmentFacts {
+            pidfd: abilities.pidfd,
+            subreaper: abilities.subreaper,
+            parent_death_signal: abilities.parent_death_signal,
+            cgroup: muleteer_process::cgroup::probe().map(|path| path.display().to_string()),
+        },
+        service,
+        limits: LimitFacts {
+            open_files: host::open_files(),
+            processes: host::processes(),
+            max_agents: config.as_ref().map_or(1, |config| config.pool.max_agents),
+            inotify: host::inotify(),
+        },
+        telemetry,
+    }
+}
+
+fn said(failure: &crate::failure::Failure) -> String {
+    let document = failure.document();
+    let text = |key: &str| document["error"][key].as_str().unwrap_or_default().to_string();
+    let line = document["error"]["line"].as_u64().map(|line| format!(":{line}")).unwrap_or_default();
+    let file = text("file");
+    if file.is_empty() { text("message") } else { format!("{file}{line}: {}", text("message")) }
+}
+
+/// The agent CLIs, and the backends that only a configured command makes real.
+async fn backends(config: Option<&Config>) -> Vec<BackendFacts> {
+    let known = [
+        ("claude-code", claude_code::PROGRAM, claude_code::GET, BackendChoice::ClaudeCode),
+        ("codex", codex::PROGRAM, codex::GET, BackendChoice::Codex),
+        ("acp", "", "set backends.acp.command to an ACP agent", BackendChoice::Acp),
+        ("subprocess", "", "set backends.subprocess.command", BackendChoice::Subprocess),
+    ];
+    let questions = known.into_iter().filter_map(|(name, program, get, choice)| {
+        let settings = config.and_then(|config| config.backends.get(choice));
+        let configured = settings.and_then(|settings| settings.command.as_ref()).is_some();
+        let chosen = config.is_some_and(|config| config.backend == choice);
+        // Without a program of its own, a backend is only what the configuration makes of it.
+        (!program.is_empty() || configured || chosen).then_some(async move {
+            let question = question(program, settings);
+            BackendFacts {
+                name: name.into(),
+                program: question.program.clone(),
+                get: get.into(),
+                chosen: chosen && !program.is_empty(),
+                configured,
+                found: ask(question, PROGRAM_DEADLINE).await,
+            }
+        })
+    });
+    futures_util::future::join_all(questions).await
+}
+
+/// What to run. A command of several words is its author's: what it would do with a flag of ours
+/// nobody knows.
+fn question(program: &str, settings: Option<&Backend>) -> Question {
+    let words: Vec<String> = match settings.and_then(|settings| settings.command.as_ref()) {
+        None => return Question::version(program),
+        Some(Command::Text(text)) => text.split_whitespace().map(str::to_string).collect(),
+        Some(Command::Argv(words)) => words.clone(),
+    };
+    let first = words.first().cloned().unwrap_or_default();
+    match words.len() {
+        0 | 1 if !program.is_empty() => Question::version(&first),
+        _ => Question::whereabouts(&first, "it is a command of the configuration"),
+    }
+}
+
+async fn telemetry() -> TelemetryFacts {
+    let Some(text) = std::env::var(telemetry::VARIABLE).ok().filter(|text| !text.is_empty()) else {
+        return TelemetryFacts::Off;
+    };
+    let endpoint = match Endpoint::parse(&text) {
+        Ok(endpoint) => endpoint,
+        Err(error) => return TelemetryFacts::BadEndpoint { endpoint: text, error: error.to_string() },
+    };
+    let began = Instant::now();
+    let connect = tokio::net::TcpStream::connect((endpoint.host.as_str(), endpoint.port));
+    let error = match tokio::time::timeout(COLLECTOR_DEADLINE, connect).await {
+        Ok(Ok(_)) => {
+            let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            return TelemetryFacts::Reached { endpoint: endpoint.to_string(), ms };
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {} s", COLLECTOR_DEADLINE.as_secs()),
+    };
+    TelemetryFacts::Unreachable { endpoint: endpoint.to_string(), error }
+}
+
+/// Where a program is, as an agent would find it.
+fn find(program: &str) -> Option<std::path::PathBuf> {
+    muleteer_backends::find_program(program, std::env::var_os("PATH").as_deref())
+}
+
+/// `Missing` for a program that is not on PATH.
+fn program_at(path: Option<&Path>) -> Program {
+    path.map_or(Program::Missing, |path| Program::NotAsked { path: path.into(), why: String::new() })
+}

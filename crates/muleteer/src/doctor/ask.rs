@@ -1,0 +1,166 @@
+//! Running a program that may hang, flood or leave children, to hear one line from it.
+
+use super::{find, program_at};
+use muleteer_model::doctor::Program;
+use muleteer_process::command::helper;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use tokio::io::AsyncReadExt;
+
+/// What is read of an answer; the rest is never looked at.
+const ANSWER_LIMIT: u64 = 4096;
+
+/// What to ask of a program.
+pub(super) struct Question {
+    pub(super) program: String,
+    /// Why it is only to be looked up.
+    not_asked: Option<String>,
+}
+
+impl Question {
+    pub(super) fn version(program: &str) -> Self {
+        Self { program: program.into(), not_asked: None }
+    }
+
+    pub(super) fn whereabouts(program: &str, why: &str) -> Self {
+        Self { program: program.into(), not_asked: Some(why.into()) }
+    }
+}
+
+/// Looks a program up and asks its version.
+pub(super) async fn ask(question: Question, deadline: Duration) -> Program {
+    let found = find(&question.program);
+    let Program::NotAsked { path, .. } = program_at(found.as_deref()) else { return Program::Missing };
+    if let Some(why) = question.not_asked {
+        return Program::NotAsked { path, why };
+    }
+    let began = Instant::now();
+    match run(&path, &["--version"], deadline).await {
+        Ok(said) => match said.lines().map(str::trim).find(|line| !line.is_empty()) {
+            Some(line) => {
+                let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+                Program::Answered { path, said: crate::render::clip(line, 80), ms }
+            }
+            None => Program::Failed { path, error: "it printed nothing".into() },
+        },
+        Err(RunError::Late) => Program::Silent { path, after_s: deadline.as_secs() },
+        Err(RunError::Failed(error)) => Program::Failed { path, error },
+    }
+}
+
+pub(crate) enum RunError {
+    Late,
+    Failed(String),
+}
+
+/// Runs a program to its end and gives what it printed. After the deadline its whole group is killed.
+pub(crate) async fn run(program: &Path, args: &[&str], deadline: Duration) -> Result<String, RunError> {
+    let mut command = helper(program);
+    command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Of the conversation this very program may be an agent in, it must see nothing.
+    command.env_remove("MULETEER_SOCKET");
+    let mut command = tokio::process::Command::from(command);
+    let mut child = command
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| RunError::Failed(error.to_string()))?;
+    let group = child.id();
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let whole = async {
+        let (out, err, status) = tokio::join!(read(stdout), read(stderr), child.wait());
+        (out, err, status)
+    };
+    let answer = tokio::time::timeout(deadline, whole).await;
+    if answer.is_err()
+        && let Some(group) = group.and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?))
+    {
+        // Its leader is not reaped yet, so the number is still its group's.
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    let (out, err, status) = answer.map_err(|_| RunError::Late)?;
+    match status {
+        Ok(status) if status.success() => Ok(out),
+        Ok(status) => {
+            let line = err
+                .lines()
+                .chain(out.lines())
+                .map(str::trim)
+                .find(|line| !line.is_empty())
+                .unwrap_or_default();
+            Err(RunError::Failed(format!("{status} {}", crate::render::clip(line, 120)).trim().to_string()))
+        }
+        Err(error) => Err(RunError::Failed(error.to_string())),
+    }
+}
+
+/// The beginning of what it prints; the rest is read and dropped, so that it is not held up.
+async fn read(stream: Option<impl tokio::io::AsyncRead + Unpin>) -> String {
+    let Some(mut stream) = stream else { return String::new() };
+    let mut bytes = Vec::new();
+    let _ = (&mut stream).take(ANSWER_LIMIT).read_to_end(&mut bytes).await;
+    let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Runs one of this program's own probes, and gives its verdict.
+pub(super) async fn probe(own: &Path, words: &[&str], deadline: Duration) -> Result<String, String> {
+    let args: Vec<_> = std::iter::once("probe").chain(words.iter().copied()).collect();
+    match run(own, &args, deadline).await {
+        Ok(said) => {
+            let said = said.trim();
+            match said.split_once(' ') {
+                Some(("ok", what)) => Ok(what.to_string()),
+                Some(("no", why)) => Err(why.to_string()),
+                _ => Err("the probe said nothing".into()),
+            }
+        }
+        Err(RunError::Late) => Err("the probe hung".into()),
+        Err(RunError::Failed(error)) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+        runtime.block_on(future)
+    }
+
+    fn script(dir: &Path, text: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let path = dir.join("cli");
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("write");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("mode");
+        path
+    }
+
+    fn asked(text: &str, deadline: Duration) -> Program {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = script(dir.path(), text);
+        block_on(ask(Question::version(path.to_str().expect("utf-8")), deadline))
+    }
+
+    #[test]
+    fn a_program_that_answers_hangs_floods_or_fails() {
+        let plenty = Duration::from_secs(30);
+        let said = |program| match program {
+            Program::Answered { said, .. } => said,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(said(asked("echo; echo ' 1.2.3 '", plenty)), "1.2.3");
+        assert_eq!(said(asked("echo 1.2.3; head -c 1000000 /dev/zero", plenty)), "1.2.3");
+        assert!(matches!(asked("echo trouble >&2; exit 3", plenty),
+            Program::Failed { error, .. } if error.contains("3") && error.contains("trouble")));
+        assert!(matches!(asked("exit 0", plenty), Program::Failed { .. }));
+        // It leaves a child that keeps the pipe open: that must not hold us up either.
+        let short = Duration::from_millis(300);
+        assert!(matches!(asked("sleep 1000", short), Program::Silent { .. }));
+        assert!(matches!(asked("echo 1; sleep 1000 & exit 0", short), Program::Silent { .. }));
+        assert!(matches!(block_on(ask(Question::version("no-such-cli"), plenty)), Program::Missing));
+    }
+}

@@ -1,0 +1,67 @@
+//! What the system says of itself, and what it does when tried.
+
+use super::ask::probe;
+use muleteer_model::doctor::{InotifyFacts, Tried};
+use rustix::process::{Resource, getrlimit};
+use std::path::Path;
+use std::time::Duration;
+
+const PROBE_DEADLINE: Duration = Duration::from_secs(10);
+
+pub(super) async fn namespaces(own: &Path) -> Option<Tried> {
+    if !cfg!(target_os = "linux") {
+        return None;
+    }
+    Some(probe(own, &["namespaces"], PROBE_DEADLINE).await)
+}
+
+pub(super) async fn landlock(own: &Path) -> Option<Tried> {
+    if !cfg!(target_os = "linux") {
+        return None;
+    }
+    // Two directories side by side: one may be written to, the other must not.
+    let base = std::env::temp_dir().join(format!("muleteer-doctor-{}", std::process::id()));
+    let (allowed, forbidden) = (base.join("allowed"), base.join("forbidden"));
+    let made = std::fs::create_dir(&base)
+        .and_then(|()| std::fs::create_dir(&allowed))
+        .and_then(|()| std::fs::create_dir(&forbidden));
+    let tried = match (made, allowed.to_str(), forbidden.to_str()) {
+        (Ok(()), Some(allowed), Some(forbidden)) => probe(own, &["landlock", allowed, forbidden], PROBE_DEADLINE).await,
+        (Err(error), ..) => Err(format!("{}: {error}", base.display())),
+        _ => Err(format!("{} is not UTF-8", base.display())),
+    };
+    let _ = std::fs::remove_dir_all(&base);
+    Some(tried)
+}
+
+/// Soft and hard; no limit is the largest number.
+pub(super) fn open_files() -> (u64, u64) {
+    let limit = getrlimit(Resource::Nofile);
+    (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX))
+}
+
+/// None without a limit, and for root, whom it does not bind.
+pub(super) fn processes() -> Option<u64> {
+    if rustix::process::getuid().is_root() {
+        return None;
+    }
+    getrlimit(Resource::Nproc).current
+}
+
+#[cfg(target_os = "linux")]
+pub(super) fn inotify() -> Option<InotifyFacts> {
+    use rustix::fs::inotify;
+    let limit = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    };
+    let available = inotify::init(inotify::CreateFlags::CLOEXEC)
+        .map(|_| String::new())
+        .map_err(|error| std::io::Error::from(error).to_string());
+    Some(InotifyFacts { available, max_instances: limit("max_user_instances"), max_watches: limit("max_user_watches") })
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn inotify() -> Option<InotifyFacts> {
+    None
+}
