@@ -63,13 +63,13 @@ async fn through_daemon(
     let many = clients.len();
     let begun = now();
     let all = clients.into_iter().enumerate().map(|(which, mut client)| {
-        let command = command.clone();
+        let (command, project) = (command.clone(), project.to_string());
         async move {
             for number in (which..count).step_by(many) {
                 let spawn = Spawn {
                     id: id(begun, number),
                     role: "developer".into(),
-                    project: project.into(),
+                    project: project.clone(),
                     prompt: "bench".into(),
                     backend: Some("subprocess".into()),
                     command: Some(command.clone()),
