@@ -17,6 +17,8 @@ pub struct Capabilities {
     pub structured: bool,
     /// Echoes a prompt's key when it takes it (`prompt` event with `key`).
     pub receipts: bool,
+    /// A prompt that comes in the middle of a turn becomes part of it.
+    pub folds: bool,
     /// Has no place for the role's text but the first prompt ([`muleteer_model::prompt::dispatch`]).
     pub briefed_by_prompt: bool,
     pub interrupt: Interrupt,

@@ -25,12 +25,14 @@ pub mod rehearsal;
 mod replay;
 pub mod subprocess;
 mod text;
+mod transcript;
 
 pub use error::BackendError;
 pub use launch::{Capabilities, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec, StdinMode, find_program};
 pub use lines::{LINE_LIMIT, Line, Parser};
 pub use own_lines::{KINDS, is_observed};
 pub use replay::{ParseError, parse_all, settle};
+pub use transcript::{Place, Transcripts};
 
 use muleteer_model::ask::{Answer, Ask};
 use std::ffi::OsStr;
@@ -61,6 +63,11 @@ pub trait Backend: Send + Sync + Debug {
     /// ([`Capabilities::asks`]). Told twice under one id, the second is nothing new to it.
     fn answer(&self, id: &str, ask: &Ask, answer: &Answer) -> Option<Vec<u8>> {
         let _ = (id, ask, answer);
+        None
+    }
+
+    /// Its transcripts, where they tell what became of a prompt.
+    fn transcripts(&self) -> Option<&'static dyn Transcripts> {
         None
     }
 

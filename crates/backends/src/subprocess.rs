@@ -25,6 +25,7 @@ impl Backend for Subprocess {
             resumable: false,
             structured: false,
             receipts: false,
+            folds: false,
             briefed_by_prompt: false,
             interrupt: Interrupt::BySignal,
             asks: false,

@@ -170,7 +170,7 @@ fn why_a_turn_failed() {
     }
     let unknown: Vec<_> = fixtures()
         .into_iter()
-        .filter(|(name, _)| results(name).iter().any(muleteer_backends::claude_code::session_is_unknown))
+        .filter(|(name, _)| results(name).iter().any(|result| result.session_lost))
         .map(|(name, _)| name)
         .collect();
     assert_eq!(unknown, ["bad_resume"]);

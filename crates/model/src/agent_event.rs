@@ -212,6 +212,9 @@ pub struct TurnResult {
     pub per_session: Vec<ModelUsage>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_turns: Option<u32>,
+    /// The session to go on with is not there: nothing was taken.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub session_lost: bool,
     /// Keys of the prompts this turn answers, where the CLI tells: one sent into a running turn
     /// becomes part of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -139,6 +139,8 @@ mod tests {
             ask_on_crash: false,
             permissions: crate::permission::Policy::default(),
             can_ask: true,
+            transcripts: false,
+            folds: false,
             trace: None,
             fingerprint: String::new(),
         };

@@ -19,12 +19,17 @@
 //!    ▲                      │             │
 //!    └── process gone ──────┘             └── process gone ──▶ Superseded (by a `Continue`)
 //! ```
+//!
+//! Where the CLI keeps a transcript, that decides instead, for both, once the process is gone
+//! ([`crate::transcript`]): not taken goes back to `Queued`, taken is `Taken`, and what cannot be told
+//! is `Doubtful`, which ends the dispatch as `blocked`.
 
 use crate::agent_event::TurnError;
 use crate::ask::{Answer, Asks};
 use crate::event::{Created, Entry, Event, ExitCause, FinalState, Limit, Position, PromptKind, Record};
 use crate::id::DispatchId;
 use crate::result::AgentResult;
+use crate::transcript::{Session, Standing};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 
@@ -51,6 +56,12 @@ pub struct Dispatch {
     pub start_failures: u32,
     pub session_id: Option<String>,
     pub session_model: Option<String>,
+    /// How many sessions were begun under ids of our choosing and came to nothing.
+    pub sessions_spoiled: u32,
+    /// The session that was to go on and that its CLI no longer has.
+    pub session_lost: Option<String>,
+    /// Why it is not known what became of a prompt.
+    pub doubt: Option<String>,
     /// What the agent said last in its turn, where nothing but that is its answer (`!multi_turn`).
     pub said: Option<String>,
     pub containment: Option<String>,
@@ -141,6 +152,8 @@ pub struct Prompt {
     pub key: String,
     pub kind: PromptKind,
     pub state: PromptState,
+    /// What the transcript said, since it was last sent.
+    pub standing: Option<Standing>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,6 +167,8 @@ pub enum PromptState {
     /// Its turn was cut by a crash and a `Continue` prompt stands for it; or by the end of the
     /// dispatch, and what was said next in its session does.
     Superseded,
+    /// Not even the CLI's transcript tells whether it was taken: a person is asked.
+    Doubtful,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -206,6 +221,9 @@ impl Dispatch {
             start_failures: 0,
             session_id: None,
             session_model: None,
+            sessions_spoiled: 0,
+            session_lost: None,
+            doubt: None,
             said: None,
             containment: None,
             prompts: vec![],
@@ -271,6 +289,42 @@ impl Dispatch {
         self.prompts.iter().any(|p| matches!(p.state, PromptState::Queued | PromptState::Sent))
     }
 
+    /// The next prompt whose fate only the transcript can tell, now that its process is gone. A turn
+    /// that ended by the agent's own word, or by a person's, needs no other.
+    pub fn to_probe(&self) -> Option<&Prompt> {
+        let Phase::Gone { turn, .. } = &self.phase else { return None };
+        if !self.created.transcripts {
+            return None;
+        }
+        let told = matches!(turn, Turn::Done { .. }) || self.interrupt.is_some();
+        self.prompts.iter().find(|p| match p.state {
+            PromptState::Sent => true,
+            PromptState::Taken => p.standing.is_none() && !told,
+            _ => false,
+        })
+    }
+
+    /// A prompt's turn was cut by the end of its process.
+    pub fn is_cut_short(&self) -> bool {
+        self.prompts.iter().any(|p| p.state == PromptState::Taken)
+    }
+
+    /// Where the turn was cut that is to be gone on with, as the transcript tells.
+    pub fn cut_at(&self) -> Option<Standing> {
+        let mut cut = self
+            .prompts
+            .iter()
+            .rev()
+            .filter(|p| matches!(p.state, PromptState::Superseded | PromptState::Taken));
+        cut.find_map(|p| p.standing)
+    }
+
+    /// Its session holds something: a prompt was taken in it.
+    pub fn has_history(&self) -> bool {
+        let heard = |p: &Prompt| matches!(p.state, PromptState::Taken | PromptState::Done | PromptState::Superseded);
+        self.prompts.iter().any(heard)
+    }
+
     pub fn prompt(&self, key: &str) -> Option<&Prompt> {
         self.prompts.iter().find(|p| p.key == key)
     }
@@ -312,7 +366,7 @@ impl Dispatch {
                     _ => {}
                 }
                 // A repair or a continuation goes before what people queued meanwhile.
-                let prompt = Prompt { key: key.clone(), kind: *kind, state: PromptState::Queued };
+                let prompt = Prompt { key: key.clone(), kind: *kind, state: PromptState::Queued, standing: None };
                 let urgent = matches!(kind, PromptKind::Repair | PromptKind::Continue);
                 let place =
                     if urgent { self.prompts.iter().position(|p| p.state == PromptState::Queued) } else { None };
@@ -330,6 +384,7 @@ impl Dispatch {
                     self.spend.session.clear();
                 }
                 self.interrupt = None;
+                self.session_lost = None;
                 self.blocked_by_us = false;
                 // There is more to do: what was the result is none.
                 self.result = None;
@@ -338,7 +393,7 @@ impl Dispatch {
                     // fresh session nothing was ever said.
                     let again = match prompt.state {
                         PromptState::Sent => true,
-                        PromptState::Taken => resume.is_none(),
+                        PromptState::Taken => resume.is_none() && !self.created.transcripts,
                         _ => false,
                     };
                     if again {
@@ -361,6 +416,11 @@ impl Dispatch {
                 self.session_model = model.clone().or(self.session_model.take());
             }
             Event::PromptSent { key } => self.set_prompt(key, PromptState::Sent),
+            Event::PromptFolded { key, .. } => self.set_prompt(key, PromptState::Taken),
+            Event::PromptProbed { key, standing, session, session_id, detail } => {
+                self.probed(key, *standing, *session, session_id.as_ref(), detail);
+            }
+            Event::SessionLost { .. } => self.lose_session(),
             Event::TurnStarted { turn, key } => {
                 self.turns = *turn;
                 self.said = None;
@@ -505,7 +565,7 @@ impl Dispatch {
 
     /// A further turn of a dispatch that had ended: it waits for the pool again.
     fn reopen(&mut self) {
-        if self.session_id.is_some() {
+        if self.session_id.is_some() || self.created.transcripts {
             // What the end cut short is not taken up again unasked: who speaks now knows of it.
             self.supersede_taken();
             for prompt in &mut self.prompts {
@@ -515,6 +575,11 @@ impl Dispatch {
                 }
             }
         }
+        for prompt in self.prompts.iter_mut().filter(|p| p.state == PromptState::Doubtful) {
+            prompt.state = PromptState::Superseded;
+        }
+        self.session_lost = None;
+        self.doubt = None;
         self.phase = Phase::Queued;
         self.stop = None;
         self.restarts = 0;
@@ -524,6 +589,44 @@ impl Dispatch {
         self.repair_used = false;
         self.fetched = None;
         self.reason = None;
+    }
+
+    fn probed(&mut self, key: &str, standing: Standing, session: Session, id: Option<&String>, detail: &str) {
+        let had_history = self.has_history();
+        self.set_prompt(
+            key,
+            match standing {
+                Standing::NotTaken => PromptState::Queued,
+                Standing::Unknown => PromptState::Doubtful,
+                _ => PromptState::Taken,
+            },
+        );
+        if let Some(prompt) = self.prompts.iter_mut().find(|p| p.key == key) {
+            prompt.standing = Some(standing);
+        }
+        if standing == Standing::Unknown {
+            // Nothing is known, so nothing is changed: the session may well be there.
+            self.doubt = Some(detail.to_string());
+            return;
+        }
+        match session {
+            Session::Held => self.session_id = id.cloned().or(self.session_id.take()),
+            Session::Empty | Session::Lost if had_history => self.lose_session(),
+            Session::Empty => {
+                self.session_id = None;
+                self.sessions_spoiled += 1;
+            }
+            Session::Missing | Session::Lost => self.session_id = None,
+            Session::Unread => {}
+        }
+    }
+
+    /// The next session begins anew, knowing nothing.
+    fn lose_session(&mut self) {
+        if let Some(id) = self.session_id.take() {
+            self.session_lost = Some(id);
+            self.sessions_spoiled += 1;
+        }
     }
 
     fn supersede_taken(&mut self) {
@@ -540,6 +643,7 @@ impl Dispatch {
     fn set_prompt(&mut self, key: &str, state: PromptState) {
         if let Some(prompt) = self.prompts.iter_mut().find(|p| p.key == key) {
             prompt.state = state;
+            prompt.standing = None;
         }
     }
 

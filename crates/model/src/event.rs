@@ -9,6 +9,7 @@ use crate::ask::{Ask, Verdict};
 use crate::id::DispatchId;
 use crate::permission::Policy;
 use crate::result::AgentResult;
+use crate::transcript::{Session, Standing};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -134,6 +135,25 @@ pub enum Event {
     TurnStarted {
         turn: u32,
         key: String,
+    },
+    /// A prompt that came in the middle of a turn has become part of it.
+    PromptFolded {
+        key: String,
+        turn: u32,
+    },
+    /// After its process died: what the CLI's transcript says about a prompt. Durable before anything
+    /// is sent again.
+    PromptProbed {
+        key: String,
+        standing: Standing,
+        /// Of the session the transcript is of.
+        session: Session,
+        session_id: Option<String>,
+        detail: String,
+    },
+    /// The CLI no longer has the session that was to go on.
+    SessionLost {
+        session_id: String,
     },
     ToolCalled {
         call_id: String,
@@ -318,6 +338,12 @@ pub struct Created {
     /// Its CLI can be told an answer while it waits for one.
     #[serde(default)]
     pub can_ask: bool,
+    /// Its CLI keeps a transcript that tells what became of a prompt.
+    #[serde(default)]
+    pub transcripts: bool,
+    /// Its CLI makes a prompt that comes in the middle of a turn part of it.
+    #[serde(default)]
+    pub folds: bool,
     #[serde(default)]
     pub trace: Option<String>,
     /// Of the request, so that the same id with other content is told apart.

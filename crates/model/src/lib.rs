@@ -35,3 +35,4 @@ pub mod role;
 pub mod stall;
 pub mod tasklist;
 pub mod telemetry;
+pub mod transcript;

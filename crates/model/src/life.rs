@@ -33,6 +33,7 @@
 
 mod asks;
 mod conclude;
+mod probe;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -42,6 +43,7 @@ use crate::ask::Answer;
 use crate::dispatch::{Dispatch, Exit, Phase, PromptState, Stop, Turn};
 use crate::event::{Entry, Event, ExitCause, FinalState, Limit, Outcome, Position, PromptKind, Record, VERSION};
 use crate::id::DispatchId;
+use crate::transcript::Reading;
 use jiff::Timestamp;
 
 /// How often in a row a shim may die before it released its agent.
@@ -94,6 +96,12 @@ pub enum Input {
     Adopted {
         shim_pid: u32,
         epoch: u32,
+    },
+    /// The transcript was read for what became of a prompt of a process that is gone.
+    Probed {
+        epoch: u32,
+        key: String,
+        reading: Reading,
     },
     WorktreeMade {
         path: String,
@@ -152,6 +160,10 @@ pub enum Effect {
         key: String,
         close: bool,
     },
+    /// Read in the CLI's transcript what became of the prompt.
+    Probe {
+        key: String,
+    },
     CloseStdin,
     /// Tell the agent the answer to what it asked.
     Answer {
@@ -197,6 +209,7 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         Input::Adopted { shim_pid, epoch } if current_epoch(d) == Some(epoch) => {
             plain(vec![Event::AgentAdopted { shim_pid, epoch }])
         }
+        Input::Probed { epoch, key, reading } => plain(probe::probed(d, epoch, key, &reading)),
         Input::WorktreeMade { path, base } => plain(vec![Event::WorktreeCreated { path, base }]),
         Input::WorkFetched { branch, commit } if matches!(d.phase, Phase::Closing { .. }) && d.fetched.is_none() => {
             plain(vec![Event::WorkFetched { branch, commit }])
@@ -243,6 +256,8 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
         },
         Phase::Starting { .. } => vec![],
         Phase::Working { turn, .. } => advance_working(d, turn),
+        // What comes next depends on what became of its prompts.
+        Phase::Gone { .. } if d.to_probe().is_some() => vec![],
         Phase::Gone { attempt, exit, turn, .. } => conclude::conclude(d, *attempt, exit, turn, now),
         Phase::Backoff { until, .. } => match &d.stop {
             Some(stop) => conclude::unstarted(stop),
@@ -287,7 +302,8 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
         }
         Phase::Backoff { until, .. } => vec![Effect::WakeAt(*until)],
         Phase::Closing { .. } => vec![Effect::FetchWork],
-        Phase::Gone { .. } | Phase::Finished { .. } => vec![],
+        Phase::Gone { .. } => d.to_probe().map(|p| Effect::Probe { key: p.key.clone() }).into_iter().collect(),
+        Phase::Finished { .. } => vec![],
     }
 }
 
@@ -295,6 +311,12 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
 /// again after a crash is recognised. In the form of a UUID, because Claude wants one.
 pub fn prompt_key(id: &DispatchId, kind: PromptKind, n: u32) -> String {
     key_of(&format!("{id}/{kind:?}/{n}"))
+}
+
+/// The id a new session of this dispatch shall have, where the CLI lets us choose: the same until the
+/// session has come to be, so that a process nobody heard of is not followed by another session.
+pub fn new_session_id(d: &Dispatch) -> String {
+    key_of(&format!("{}/{}/session/{}", d.id, d.created_at, d.sessions_spoiled))
 }
 
 fn key_of(name: &str) -> String {
@@ -384,8 +406,7 @@ fn resume_session(d: &Dispatch) -> Option<String> {
 fn start_attempt(d: &Dispatch, attempt: u32) -> Vec<Event> {
     let mut events = Vec::new();
     let resume = resume_session(d);
-    let cut_short = d.prompts.iter().any(|p| p.state == PromptState::Taken);
-    if resume.is_some() && cut_short {
+    if resume.is_some() && d.is_cut_short() {
         let key = prompt_key(&d.id, PromptKind::Continue, d.epoch + 1);
         events.push(Event::PromptQueued { key, kind: PromptKind::Continue, by: "muleteer".into() });
     }
@@ -401,13 +422,18 @@ fn advance_working(d: &Dispatch, turn: &Turn) -> Vec<Event> {
     let in_flight = d.prompts.iter().any(|p| p.state == PromptState::Sent);
     let takes_prompt = match turn {
         Turn::None => true,
-        Turn::Running { .. } => false,
+        // What a person adds becomes part of the turn; what is to stop takes nothing more in.
+        Turn::Running { .. } => d.created.folds && d.interrupt.is_none(),
         // After a failed turn only an interrupted session is known to be usable.
         Turn::Done { leaving, .. } => d.created.multi_turn && turn.ended_well() && !leaving,
     };
     let Some(prompt) = d.next_prompt().filter(|_| takes_prompt && !in_flight) else {
         return vec![];
     };
+    let in_a_turn = matches!(turn, Turn::Running { .. });
+    if in_a_turn && prompt.kind != PromptKind::Send {
+        return vec![];
+    }
     let mut events = vec![Event::PromptSent { key: prompt.key.clone() }];
     if !d.created.has_turns() {
         // A one-shot agent gives no receipt: its turn is its life.

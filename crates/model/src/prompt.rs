@@ -4,6 +4,7 @@
 
 use crate::config::Span;
 use crate::event::Limits;
+use crate::transcript::Standing;
 use std::fmt::Write;
 
 /// How the result of a dispatch reaches us.
@@ -146,14 +147,24 @@ pub fn repair(faults: &[String]) -> String {
     text
 }
 
-/// Sent into the resumed session after a crash. The last tool call may or may not have taken effect,
-/// and only the agent can look.
-pub fn go_on(journal: &str) -> String {
-    format!(
-        "The process you ran in ended unexpectedly; this is the same session, resumed. Your last tool call \
-         may have run fully, partly or not at all: look at the files (and `git status`) before you repeat it. \
-         Your journal is `{journal}`. Then go on with the task from where you were.\n"
-    )
+/// Sent into the resumed session after a crash, in words that fit where its turn was cut. The last tool
+/// call may or may not have taken effect, and only the agent can look.
+pub fn go_on(journal: &str, cut_at: Option<Standing>) -> String {
+    let what = match cut_at {
+        Some(Standing::Unanswered) => {
+            format!("You had not begun to answer. Do what was asked last; your journal is `{journal}`.")
+        }
+        Some(Standing::Answered) => {
+            "Your answer was complete, but it was lost on its way: do no further work, and give the same final \
+             answer again, in the form it was asked for."
+                .into()
+        }
+        _ => format!(
+            "Your last tool call may have run fully, partly or not at all: look at the files (and `git status`) \
+             before you repeat it. Your journal is `{journal}`. Then go on with the task from where you were."
+        ),
+    };
+    format!("The process you ran in ended unexpectedly; this is the same session, resumed. {what}\n")
 }
 
 const MARK: &str = "[muleteer:prompt:";
@@ -221,7 +232,11 @@ mod tests {
     fn the_harness_asks_precisely() {
         let faults = vec!["`status` is \"done\": one of success, partial, failed, blocked is wanted".to_string()];
         insta::assert_snapshot!("repair", repair(&faults));
-        insta::assert_snapshot!("go_on", go_on("/repo/.agents/journals/login/developer.md"));
+        let go_on = |cut_at| go_on("/repo/.agents/journals/login/developer.md", cut_at);
+        insta::assert_snapshot!("go_on", go_on(Some(Standing::MidTool)));
+        assert_eq!(go_on(None), go_on(Some(Standing::MidTool)), "the careful words");
+        insta::assert_snapshot!("go_on_unanswered", go_on(Some(Standing::Unanswered)));
+        insta::assert_snapshot!("go_on_answered", go_on(Some(Standing::Answered)));
         assert!(repair(&[]).contains("no JSON object"));
     }
 

@@ -11,6 +11,7 @@ use muleteer_model::event::{
 };
 use muleteer_model::id::DispatchId;
 use muleteer_model::result::{AgentResult, ResultStatus};
+use muleteer_model::transcript::{Session, Standing};
 use serde_json::Value;
 
 macro_rules! catalog {
@@ -66,6 +67,18 @@ catalog! {
         = Event::PromptSent { key: "k1".into() };
     TurnStarted: "The CLI has taken the prompt `key`."
         = Event::TurnStarted { turn: 1, key: "k1".into() };
+    PromptFolded: "The CLI has made the prompt `key`, sent in the middle of turn `turn`, part of it."
+        = Event::PromptFolded { key: "k2".into(), turn: 1 };
+    PromptProbed: "After its process died: what the CLI's transcript says about a prompt. `standing` is `not_taken` (it is sent again), `unanswered`, `mid_tool`, `answered` (they are gone on with) or `unknown` (a person is asked); `session` is `held`, `empty`, `missing`, `lost` or `unread`."
+        = Event::PromptProbed {
+            key: "k1".into(),
+            standing: Standing::MidTool,
+            session: Session::Held,
+            session_id: Some("session-1".into()),
+            detail: String::new(),
+        };
+    SessionLost: "The CLI no longer has the session that was to go on."
+        = Event::SessionLost { session_id: "session-1".into() };
     ToolCalled: "The agent called a tool; `target` is its file or command, cut."
         = Event::ToolCalled { call_id: "t1".into(), tool: "Edit".into(), target: "src/lib.rs".into() };
     ToolFailed: "The tool answered with an error."
@@ -212,6 +225,8 @@ fn created() -> Created {
         ask_on_crash: false,
         permissions: muleteer_model::permission::Policy::default(),
         can_ask: true,
+        transcripts: false,
+        folds: false,
         fingerprint: "5d41402a".into(),
     }
 }

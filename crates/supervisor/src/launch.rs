@@ -174,7 +174,7 @@ fn launch_of(
         budget_usd: budget_left,
         system_prompt_append: saved.system_prompt.clone(),
         resume: resume.map(String::from),
-        session_id: None,
+        session_id: Some(muleteer_model::life::new_session_id(dispatch)),
         command: saved.command.clone(),
         args: saved.args.clone(),
         env: saved.backend_env.clone(),
@@ -288,7 +288,7 @@ pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Res
     }
     let text = match kind {
         Some(PromptKind::Repair) => prompt::repair(&dispatch.result_faults),
-        Some(PromptKind::Continue) => prompt::go_on(&dispatch.created.journal),
+        Some(PromptKind::Continue) => prompt::go_on(&dispatch.created.journal, dispatch.cut_at()),
         _ => return Err(format!("the prompt {} is missing", path.display())),
     };
     muleteer_store::atomic::write_atomic(&path, text.as_bytes(), 0o600).map_err(|error| error.to_string())?;

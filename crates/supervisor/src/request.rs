@@ -178,6 +178,8 @@ pub async fn prepare(
         multi_turn: capabilities.multi_turn,
         resumable: capabilities.resumable,
         wants_result,
+        transcripts: backend.transcripts().is_some(),
+        folds: capabilities.folds,
         trace,
         ask_on_crash: category.on_crash == config::OnCrash::Ask,
         permissions: Policy::default(),

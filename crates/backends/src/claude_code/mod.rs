@@ -7,14 +7,15 @@
 mod control;
 mod parser;
 mod result;
+mod transcript;
 
 use crate::launch::Cli;
 use crate::lines::LineParser;
-use crate::{Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode};
+use crate::{
+    Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode, Transcripts,
+};
 use muleteer_model::ask::{Answer, Ask};
 use serde_json::json;
-
-pub use result::session_is_unknown;
 
 /// What `backend: auto` looks for on PATH.
 pub const PROGRAM: &str = "claude";
@@ -55,6 +56,7 @@ impl Backend for ClaudeCode {
             resumable: true,
             structured: true,
             receipts: true,
+            folds: true,
             briefed_by_prompt: false,
             interrupt: Interrupt::ByStdin,
             asks: true,
@@ -133,6 +135,10 @@ impl Backend for ClaudeCode {
 
     fn answer(&self, id: &str, ask: &Ask, answer: &Answer) -> Option<Vec<u8>> {
         Some(line(&control::answer(id, ask, answer)))
+    }
+
+    fn transcripts(&self) -> Option<&'static dyn Transcripts> {
+        Some(&transcript::ClaudeTranscripts)
     }
 
     fn parser(&self) -> Box<dyn Parser> {

@@ -17,6 +17,7 @@ pub(super) fn read(value: &Value) -> TurnResult {
         said = None;
     }
     TurnResult {
+        session_lost: !ok && said.as_deref().is_some_and(|said| said.contains(UNKNOWN_SESSION)),
         ok,
         error,
         status,
@@ -32,14 +33,8 @@ pub(super) fn read(value: &Value) -> TurnResult {
     }
 }
 
-/// The session to resume is not on this machine: a new one is needed. Nothing was taken.
-pub fn session_is_unknown(result: &TurnResult) -> bool {
-    !result.ok
-        && result
-            .text
-            .as_deref()
-            .is_some_and(|text| text.contains("No conversation found with session ID"))
-}
+/// How the CLI says that the session to resume is not on this machine.
+pub(super) const UNKNOWN_SESSION: &str = "No conversation found with session ID";
 
 /// The final text, or what went wrong where there is none.
 fn said(value: &Value) -> Option<String> {

@@ -9,10 +9,13 @@
 
 mod failure;
 mod parser;
+mod transcript;
 
 use crate::launch::Cli;
 use crate::lines::LineParser;
-use crate::{Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode};
+use crate::{
+    Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode, Transcripts,
+};
 use muleteer_model::prompt;
 use serde_json::Value;
 
@@ -61,6 +64,7 @@ impl Backend for Codex {
             // It hands a schema to the model and does not look at what comes back.
             structured: false,
             receipts: false,
+            folds: false,
             briefed_by_prompt: true,
             interrupt: Interrupt::BySignal,
             asks: false,
@@ -102,6 +106,10 @@ impl Backend for Codex {
 
     fn interrupt(&self, _key: &str) -> Option<Vec<u8>> {
         None
+    }
+
+    fn transcripts(&self) -> Option<&'static dyn Transcripts> {
+        Some(&transcript::Rollouts)
     }
 
     fn parser(&self) -> Box<dyn Parser> {

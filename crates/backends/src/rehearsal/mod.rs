@@ -39,6 +39,7 @@ impl Backend for Rehearsal {
             resumable: true,
             structured: false,
             receipts: true,
+            folds: false,
             briefed_by_prompt: false,
             interrupt: Interrupt::ByStdin,
             asks: true,

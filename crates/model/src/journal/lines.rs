@@ -6,6 +6,7 @@ use crate::ask::Verdict;
 use crate::config::Span;
 use crate::event::{Event, ExitCause, Limit, Outcome, PromptKind, Record};
 use crate::permission::POLICY;
+use crate::transcript::Standing;
 use jiff::tz::Offset;
 use std::time::Duration;
 
@@ -50,6 +51,9 @@ fn text(event: &Event) -> Option<String> {
             format!("session {}{model}", code(session_id))
         }
         Event::TurnStarted { turn, .. } => format!("turn {turn} started"),
+        Event::PromptFolded { turn, .. } => format!("further prompt taken into turn {turn}"),
+        Event::PromptProbed { standing, detail, .. } => probed(*standing, detail),
+        Event::SessionLost { session_id } => format!("the session {} is no longer there", code(session_id)),
         Event::ToolCalled { tool, target, .. } if target.is_empty() => format!("tool_use: {}", say(tool)),
         Event::ToolCalled { tool, target, .. } => format!("tool_use: {} {}", say(tool), code(target)),
         Event::ToolFailed { text, .. } => format!("tool failed: {}", say(text)),
@@ -126,6 +130,17 @@ fn text(event: &Event) -> Option<String> {
         // The daemon's own, the agent's own, too frequent to be read, or of a newer version.
         _ => return None,
     })
+}
+
+fn probed(standing: Standing, detail: &str) -> String {
+    let what = match standing {
+        Standing::NotTaken => "the prompt was not taken",
+        Standing::Unanswered => "the prompt was taken and not yet answered",
+        Standing::MidTool => "the prompt was taken and being worked on",
+        Standing::Answered => "the prompt was taken and answered",
+        Standing::Unknown => return format!("whether the prompt was taken is not known: {}", say(detail)),
+    };
+    format!("its transcript says: {what}")
 }
 
 fn exited(code: Option<i32>, signal: Option<i32>, cause: ExitCause, stderr: &str) -> String {

@@ -21,6 +21,9 @@ pub(super) fn conclude(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now
         let outcome = if timeout { Outcome::Timeout } else { Outcome::Failure };
         return close(attempt, outcome, state, &reason);
     }
+    if let Some(events) = conclude_doubt(d, attempt) {
+        return events;
+    }
     // What was said and answered before the end is so, however the end came.
     if d.created.has_turns()
         && let Some(events) = conclude_turn(d, attempt, turn)
@@ -55,6 +58,28 @@ pub(super) fn conclude(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now
     }
 }
 
+/// What a person must decide, because nobody else can.
+fn conclude_doubt(d: &Dispatch, attempt: u32) -> Option<Vec<Event>> {
+    let reason = if let Some(doubt) = &d.doubt {
+        format!(
+            "it is not known whether its prompt was taken ({doubt}): look at what was done, then `muleteer send \
+             {} …` says how to go on",
+            d.id
+        )
+    } else if let Some(session) = d.session_lost.as_ref().filter(|_| d.has_history()) {
+        format!(
+            "{} no longer has the session {session}, so it cannot go on: `muleteer send {} …` begins a new one, \
+             which knows nothing of it",
+            d.created.backend, d.id
+        )
+    } else if d.created.transcripts && d.is_cut_short() && super::resume_session(d).is_none() {
+        format!("its turn was cut short, and its session is not known: `muleteer send {} …` begins a new one", d.id)
+    } else {
+        return None;
+    };
+    Some(close(attempt, Outcome::Failure, FinalState::Blocked, &reason))
+}
+
 /// The end of a process whose last turn ended well, or was to end by a person's word.
 fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn) -> Option<Vec<Event>> {
     if matches!(turn, Turn::Running { .. }) && d.interrupt.is_some() {
@@ -65,8 +90,8 @@ fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn) -> Option<Vec<Event>> 
     if !turn.ended_well() {
         return None;
     }
-    if d.has_unheard() && d.created.resumable {
-        // Somebody spoke while it was leaving: go on in the same session.
+    if (d.has_unheard() || d.is_cut_short()) && d.created.resumable {
+        // Somebody spoke while it was leaving, or as it died: go on in the same session.
         let mut events = vec![attempt_finished(attempt, Outcome::Success, "", false)];
         events.extend(start_attempt(d, attempt + 1));
         return Some(events);

@@ -1,6 +1,8 @@
 //! One rule, one test. Crashes and interleavings are the simulator's (`tests/life_sim.rs`).
 
 #![allow(clippy::unwrap_used)]
+mod prompts;
+
 use super::*;
 use crate::agent_event::{ModelUsage, TurnError, TurnResult};
 use crate::event::{Created, Limits};
@@ -52,6 +54,8 @@ impl Told {
             ask_on_crash: false,
             permissions: crate::permission::Policy::default(),
             can_ask: true,
+            transcripts: false,
+            folds: false,
             fingerprint: text("x"),
         };
         let id = DispatchId::try_from("abcd2345".to_string()).unwrap();

@@ -3,7 +3,7 @@
 use super::{asks, key_of, prompt_key};
 use crate::agent_event::{AgentEvent, ModelUsage, TurnResult, cut, target};
 use crate::ask::{Ask, AskKind};
-use crate::dispatch::{Dispatch, Prompt, PromptState};
+use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn};
 use crate::event::{Event, PromptKind};
 use crate::result::{self, AgentResult, ResultStatus};
 
@@ -14,7 +14,7 @@ const SAID_LIMIT: usize = 280;
 pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     let mut events = Vec::new();
     let speaks = matches!(event, AgentEvent::Text { .. } | AgentEvent::ToolCall { .. } | AgentEvent::Thinking { .. });
-    if let (true, Some(key)) = (speaks, unreceipted(d)) {
+    if let (true, Some(key)) = (speaks && !is_in_a_turn(d), unreceipted(d)) {
         // It works, so it has the prompt, whatever became of the receipt.
         events.push(Event::TurnStarted { turn: d.turns + 1, key });
     }
@@ -78,6 +78,10 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     events
 }
 
+fn is_in_a_turn(d: &Dispatch) -> bool {
+    matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
+}
+
 /// The prompt on its way to this process.
 fn unreceipted(d: &Dispatch) -> Option<String> {
     d.prompts.iter().find(|p| p.state == PromptState::Sent).map(|p| p.key.clone())
@@ -90,7 +94,7 @@ fn receipt(d: &Dispatch, key: &str, repeated: bool) -> Vec<Event> {
     if !d.prompt(key).is_some_and(on_its_way) {
         return vec![];
     }
-    let mut events = vec![Event::TurnStarted { turn: d.turns + 1, key: key.into() }];
+    let mut events = vec![taken(d, key.into())];
     if repeated {
         let key = key_of(&format!("{}/again/{key}", d.id));
         events.push(Event::PromptQueued { key, kind: PromptKind::Continue, by: "muleteer".into() });
@@ -98,8 +102,23 @@ fn receipt(d: &Dispatch, key: &str, repeated: bool) -> Vec<Event> {
     events
 }
 
+/// A prompt that is taken while a turn runs is part of that turn.
+fn taken(d: &Dispatch, key: String) -> Event {
+    if is_in_a_turn(d) {
+        return Event::PromptFolded { key, turn: d.turns };
+    }
+    Event::TurnStarted { turn: d.turns + 1, key }
+}
+
 fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     let mut events = usage_of(d, result);
+    if let (true, Some(session_id)) = (result.session_lost, &d.session_id) {
+        // Nothing was taken, whatever was sent.
+        events.push(Event::SessionLost { session_id: session_id.clone() });
+        let text = result.text.clone().unwrap_or_default();
+        events.push(Event::TurnFinished { turn: d.turns, ok: false, error: result.error, status: None, text });
+        return events;
+    }
     let text = result.text.clone().or_else(|| d.said.clone()).unwrap_or_default();
     if !d.created.has_turns() {
         // A one-shot agent's result line counts when its process has ended well.
@@ -112,14 +131,15 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         return events;
     }
     // Where the CLI tells what it answered, a prompt on its way is not taken for taken.
-    let took_unseen = unreceipted(d).filter(|key| result.keys.is_empty() || result.keys.contains(key));
-    let turn = d.turns + u32::from(took_unseen.is_some());
+    // One that came into the running turn was taken up only if that is said.
+    let folded = is_in_a_turn(d);
+    let took_unseen = unreceipted(d).filter(|key| (result.keys.is_empty() && !folded) || result.keys.contains(key));
+    let turn = d.turns + u32::from(took_unseen.is_some() && !folded);
     // A new question's answer may be mended, whatever was mended before.
     let asked = |key: &String| d.prompt(key).is_some_and(|prompt| prompt.kind == PromptKind::Send);
     let may_mend = !d.repair_used || took_unseen.as_ref().is_some_and(asked);
-    if let Some(key) = took_unseen {
-        events.push(Event::TurnStarted { turn, key });
-    }
+    let comes_next = d.next_prompt().is_some() || unreceipted(d).is_some_and(|key| took_unseen.as_ref() != Some(&key));
+    events.extend(took_unseen.map(|key| taken(d, key)));
     events.push(Event::TurnFinished {
         turn,
         ok: result.ok,
@@ -127,7 +147,7 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         status: result.status,
         text: cut(&text, crate::agent_event::TEXT_LIMIT),
     });
-    if !result.ok || d.next_prompt().is_some() {
+    if !result.ok || comes_next {
         return events;
     }
     let doc = result.structured.clone().or_else(|| result::find_in_text(&text));

@@ -72,6 +72,8 @@ impl Daemon {
             ask_on_crash: false,
             permissions: muleteer_model::permission::Policy::default(),
             can_ask: true,
+            transcripts: false,
+            folds: false,
             fingerprint: text("f"),
         };
         let mut daemon = Self {
@@ -272,6 +274,8 @@ impl Daemon {
                         self.mailbox.push_back(Input::WorkFetched { branch: "b".into(), commit: None });
                     }
                 }
+                // Its agents keep no transcript.
+                Effect::Probe { .. } => {}
                 Effect::WakeAt(_) => {}
             }
         }

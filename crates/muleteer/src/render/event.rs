@@ -56,6 +56,12 @@ pub fn describe(event: &Event) -> Option<String> {
         }
         Event::PromptSent { .. } => "prompt sent".into(),
         Event::TurnStarted { turn, .. } => format!("turn {turn}"),
+        Event::PromptFolded { turn, .. } => format!("prompt taken into turn {turn}"),
+        Event::PromptProbed { standing, detail, .. } if detail.is_empty() => {
+            format!("transcript: prompt {}", word(standing))
+        }
+        Event::PromptProbed { detail, .. } => warn(format!("not known whether the prompt was taken: {}", text(detail))),
+        Event::SessionLost { session_id } => warn(format!("session {} is no longer there", clip(session_id, 40))),
         Event::ToolCalled { tool, target, .. } => format!("{tool} {}", text(target)),
         Event::ToolFailed { text: why, .. } => warn(format!("tool failed: {}", text(why))),
         Event::ToolFinished { .. } => return None,

@@ -5,6 +5,7 @@ use super::drain::{Step, StepInput};
 use super::journal::JournalMsg;
 use super::link::{Command, LinkMsg};
 use super::monitor::MonitorMsg;
+use super::probe;
 use crate::branch::BranchMsg;
 use crate::context::{AgentSlots, Daemon};
 use crate::launch;
@@ -309,6 +310,17 @@ impl State {
                 self.tasks.spawn(async move {
                     let message = match survive(launch::fetch_work(&daemon, &dispatch)).await {
                         Ok((branch, commit)) => LifeMsg::Input(Input::WorkFetched { branch, commit }),
+                        Err(error) => LifeMsg::Failed(error),
+                    };
+                    let _ = myself.cast(message);
+                });
+            }
+            Effect::Probe { key } => {
+                let (daemon, dispatch, backend) = (self.daemon.clone(), self.dispatch.clone(), self.backend);
+                let myself = myself.clone();
+                self.tasks.spawn(async move {
+                    let message = match survive(probe::probe(&daemon, &dispatch, backend, &key)).await {
+                        Ok(reading) => LifeMsg::Input(Input::Probed { epoch, key, reading }),
                         Err(error) => LifeMsg::Failed(error),
                     };
                     let _ = myself.cast(message);

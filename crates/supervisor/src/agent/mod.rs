@@ -5,3 +5,4 @@ pub mod journal;
 pub mod life;
 pub mod link;
 pub mod monitor;
+mod probe;

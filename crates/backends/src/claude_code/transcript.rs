@@ -1,0 +1,88 @@
+//! Claude Code's transcripts: `projects/<directory>/<session>.jsonl` in its configuration directory.
+//!
+//! A prompt is taken when a `user` record has its uuid, or, where it came in the middle of a turn, an
+//! attachment names it. What is only `enqueue`d is dropped when the session is resumed. The record is
+//! written as the first request to the model goes out, and every tool call before its tool runs: what
+//! the transcript does not hold has had no effect.
+
+use crate::transcript::{self, Account, Place, Transcripts, folder};
+use muleteer_model::transcript::{Reading, Standing};
+use serde_json::Value;
+use std::io::{self, BufRead};
+
+#[derive(Debug)]
+pub(super) struct ClaudeTranscripts;
+
+impl Transcripts for ClaudeTranscripts {
+    fn place(&self, env: &[(String, String)]) -> Result<Place, String> {
+        let home = || folder(env, "HOME").map(|home| home.join(".claude"));
+        let config = folder(env, "CLAUDE_CONFIG_DIR").or_else(home);
+        let config = config.ok_or("its environment has no absolute HOME or CLAUDE_CONFIG_DIR")?;
+        Ok(Place { root: config.join("projects"), depth: 1 })
+    }
+
+    fn chooses_session(&self) -> bool {
+        true
+    }
+
+    fn read(&self, source: &mut dyn BufRead, key: &str) -> io::Result<Reading> {
+        transcript::read(source, key, record)
+    }
+
+    fn says_lost(&self, stderr: &str) -> bool {
+        stderr.contains(super::result::UNKNOWN_SESSION)
+    }
+}
+
+fn record(account: &mut Account, record: &Value, key: &str) {
+    let text = |name: &str| record.get(name).and_then(Value::as_str).unwrap_or_default();
+    let flag = |name: &str| record.get(name).and_then(Value::as_bool).unwrap_or_default();
+    if flag("isSidechain") {
+        return;
+    }
+    let message = record.get("message");
+    match text("type") {
+        "user" => {
+            hold(account, record);
+            if text("uuid") == key {
+                account.standing = Some(Standing::Unanswered);
+            } else if has_part(message, "tool_result") {
+                // The result document is handed over by a tool, and ends the turn.
+                account.now(if flag("toolEndsTurn") { Standing::Answered } else { Standing::MidTool });
+            }
+        }
+        "attachment" => {
+            let source = record.get("attachment").and_then(|attachment| attachment.get("source_uuid"));
+            if source.and_then(Value::as_str) == Some(key) {
+                account.standing = Some(Standing::Unanswered);
+            }
+        }
+        "assistant" => {
+            hold(account, record);
+            let field = |name: &str| message.and_then(|message| message.get(name)).and_then(Value::as_str);
+            // What the CLI puts in its mouth (an API error, a place holder) is no answer.
+            if flag("isApiErrorMessage") || field("model") == Some("<synthetic>") {
+                return;
+            }
+            let ends = matches!(field("stop_reason"), Some("end_turn" | "stop_sequence" | "max_tokens" | "refusal"));
+            let calls = has_part(message, "tool_use");
+            account.now(if ends && !calls { Standing::Answered } else { Standing::MidTool });
+        }
+        _ => {}
+    }
+}
+
+fn hold(account: &mut Account, record: &Value) {
+    account.held = true;
+    if account.session_id.is_none() {
+        account.session_id = record.get("sessionId").and_then(Value::as_str).map(str::to_string);
+    }
+}
+
+fn has_part(message: Option<&Value>, kind: &str) -> bool {
+    let parts = message.and_then(|message| message.get("content")).and_then(Value::as_array);
+    parts
+        .into_iter()
+        .flatten()
+        .any(|part| part.get("type").and_then(Value::as_str) == Some(kind))
+}

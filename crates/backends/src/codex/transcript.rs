@@ -1,0 +1,67 @@
+//! Codex's transcripts: `sessions/<year>/<month>/<day>/rollout-<moment>-<thread>.jsonl` in
+//! `CODEX_HOME`.
+//!
+//! A prompt is taken when a user message ends with its mark. That is written before the model is
+//! asked, but after `turn.started` was printed.
+
+use crate::transcript::{self, Account, Place, Transcripts, folder};
+use muleteer_model::prompt;
+use muleteer_model::transcript::{Reading, Standing};
+use serde_json::Value;
+use std::io::{self, BufRead};
+
+#[derive(Debug)]
+pub(super) struct Rollouts;
+
+impl Transcripts for Rollouts {
+    fn place(&self, env: &[(String, String)]) -> Result<Place, String> {
+        let home = || folder(env, "HOME").map(|home| home.join(".codex"));
+        let codex = folder(env, "CODEX_HOME").or_else(home);
+        let codex = codex.ok_or("its environment has no absolute HOME or CODEX_HOME")?;
+        Ok(Place { root: codex.join("sessions"), depth: 3 })
+    }
+
+    fn chooses_session(&self) -> bool {
+        false
+    }
+
+    fn read(&self, source: &mut dyn BufRead, key: &str) -> io::Result<Reading> {
+        transcript::read(source, key, record)
+    }
+
+    fn says_lost(&self, stderr: &str) -> bool {
+        stderr.contains("no rollout found for thread id")
+    }
+}
+
+fn record(account: &mut Account, record: &Value, key: &str) {
+    let Some(payload) = record.get("payload") else { return };
+    let text = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_string);
+    let kind = text(payload, "type").unwrap_or_default();
+    match text(record, "type").unwrap_or_default().as_str() {
+        // A fork repeats its parent's after its own.
+        "session_meta" if !account.held => {
+            account.held = true;
+            account.session_id = text(payload, "id");
+        }
+        "response_item" => match (kind.as_str(), text(payload, "role").as_deref()) {
+            ("message", Some("user")) if is_marked(payload, key) => account.standing = Some(Standing::Unanswered),
+            ("message", Some("assistant")) => account.now(Standing::MidTool),
+            (kind, _) if kind.ends_with("_call") || kind.ends_with("_call_output") => account.now(Standing::MidTool),
+            _ => {}
+        },
+        "event_msg" if kind == "task_complete" => {
+            let answered = payload.get("last_agent_message").is_some_and(Value::is_string);
+            if answered {
+                account.now(Standing::Answered);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn is_marked(payload: &Value, key: &str) -> bool {
+    let parts = payload.get("content").and_then(Value::as_array).into_iter().flatten();
+    let texts = parts.filter_map(|part| part.get("text").and_then(Value::as_str));
+    texts.filter_map(prompt::marked).any(|marked| marked == key)
+}

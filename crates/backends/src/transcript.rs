@@ -1,0 +1,144 @@
+//! What the CLIs' own transcripts are called and what they say about a prompt.
+//!
+//! They are JSON lines, appended to while the agent works: a process that is killed leaves the
+//! beginning of a line at most. What cannot be read (a damaged line that names the prompt, a record
+//! beyond all size) makes the answer unclear and never a guess.
+
+use muleteer_model::transcript::{Reading, Seen, Session, Standing};
+use serde_json::Value;
+use std::io::{self, BufRead};
+use std::path::PathBuf;
+
+/// A record longer than this is not read: prompts are far shorter, and what else is in it tells
+/// nothing about them.
+const RECORD_LIMIT: usize = 16 * 1024 * 1024;
+
+/// Nobody reads on after so much: the answer is then unclear.
+const FILE_LIMIT: u64 = 2 * 1024 * 1024 * 1024;
+
+/// The transcripts of one CLI.
+pub trait Transcripts: Send + Sync {
+    /// Where they are, given the agent's environment.
+    ///
+    /// # Errors
+    /// What is missing to tell.
+    fn place(&self, env: &[(String, String)]) -> Result<Place, String>;
+
+    /// New sessions get an id that we choose, so that an unheard-of one can be found by it.
+    fn chooses_session(&self) -> bool;
+
+    /// What one transcript says about the prompt `key`.
+    ///
+    /// # Errors
+    /// Those of `source`.
+    fn read(&self, source: &mut dyn BufRead, key: &str) -> io::Result<Reading>;
+
+    /// The CLI's last words are that the session to go on with is not there.
+    fn says_lost(&self, stderr: &str) -> bool;
+}
+
+/// A folder whose files, `depth` folders down, are transcripts: each is named after its session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub root: PathBuf,
+    pub depth: u32,
+}
+
+/// A variable of the agent's environment that is an absolute path.
+pub(crate) fn folder(env: &[(String, String)], name: &str) -> Option<PathBuf> {
+    let value = env.iter().rev().find(|(known, _)| known == name)?.1.as_str();
+    Some(PathBuf::from(value)).filter(|path| path.is_absolute())
+}
+
+/// What has been made of the records so far.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    /// The session can be resumed.
+    pub held: bool,
+    pub session_id: Option<String>,
+    /// Of the prompt that is asked about.
+    pub standing: Option<Standing>,
+}
+
+impl Account {
+    /// Something happened in the turn of the prompt, if it has begun.
+    pub fn now(&mut self, standing: Standing) {
+        if self.standing.is_some() {
+            self.standing = Some(standing);
+        }
+    }
+}
+
+/// Reads all records and gives what `fold` makes of them.
+pub(crate) fn read(
+    source: &mut dyn BufRead,
+    key: &str,
+    fold: impl Fn(&mut Account, &Value, &str),
+) -> io::Result<Reading> {
+    let mut account = Account::default();
+    let mut unclear = None;
+    let (mut line, mut read) = (Vec::new(), 0_u64);
+    while let Some(end) = next_line(source, &mut line)? {
+        read += end.bytes;
+        if read > FILE_LIMIT {
+            unclear = Some(format!("its transcript is longer than {} GiB", FILE_LIMIT >> 30));
+            break;
+        }
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        match serde_json::from_slice::<Value>(&line) {
+            Ok(record) if !end.cut => fold(&mut account, &record, key),
+            // The agent died as it wrote this: whatever it was to say, the session does not hold it.
+            _ if !end.newline => {}
+            _ if end.cut => unclear = Some(format!("its transcript has a record of {} bytes", end.bytes)),
+            _ if names(&line, key) => unclear = Some("the record of it in its transcript is damaged".into()),
+            _ => {}
+        }
+    }
+    let prompt = match (account.standing, unclear) {
+        (Some(standing), _) => Seen::Present(standing),
+        (None, Some(why)) => Seen::Unclear(why),
+        (None, None) => Seen::Absent,
+    };
+    let session = if account.held { Session::Held } else { Session::Empty };
+    Ok(Reading { session, session_id: account.session_id.filter(|_| account.held), prompt })
+}
+
+struct LineEnd {
+    bytes: u64,
+    /// It is longer than `RECORD_LIMIT`, and only its beginning was kept.
+    cut: bool,
+    newline: bool,
+}
+
+fn next_line(source: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<Option<LineEnd>> {
+    line.clear();
+    let mut end = LineEnd { bytes: 0, cut: false, newline: false };
+    loop {
+        let chunk = match source.fill_buf() {
+            Ok(chunk) => chunk,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if chunk.is_empty() {
+            return Ok((end.bytes > 0).then_some(end));
+        }
+        let newline = chunk.iter().position(|byte| *byte == b'\n');
+        let used = newline.map_or(chunk.len(), |at| at + 1);
+        let room = RECORD_LIMIT.saturating_sub(line.len());
+        let kept = newline.unwrap_or(used);
+        end.cut |= kept > room;
+        line.extend_from_slice(&chunk[..kept.min(room)]);
+        end.bytes += used as u64;
+        source.consume(used);
+        if newline.is_some() {
+            end.newline = true;
+            return Ok(Some(end));
+        }
+    }
+}
+
+fn names(line: &[u8], key: &str) -> bool {
+    line.windows(key.len().max(1)).any(|window| window == key.as_bytes())
+}

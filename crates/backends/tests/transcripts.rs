@@ -1,0 +1,166 @@
+//! What the CLIs' transcripts say about a prompt: real ones, cut everywhere, damaged, absurd.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_backends::by_name;
+use muleteer_model::transcript::{Reading, Seen, Session, Standing};
+use proptest::prelude::*;
+use std::io::BufReader;
+use std::path::Path;
+
+const FIRST: &str = "00000000-0000-4000-8000-000000000001";
+const SECOND: &str = "00000000-0000-4000-8000-000000000002";
+const NEVER_SENT: &str = "00000000-0000-4000-8000-000000000009";
+
+fn fixture(cli: &str, name: &str) -> Vec<u8> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/transcripts").join(cli);
+    std::fs::read(folder.join(name).with_extension("jsonl")).unwrap()
+}
+
+fn read(cli: &str, bytes: &[u8], key: &str) -> Reading {
+    let backend = by_name(if cli == "claude" { "claude-code" } else { cli }).unwrap();
+    // Smaller than a line, so that lines come in pieces.
+    backend
+        .transcripts()
+        .unwrap()
+        .read(&mut BufReader::with_capacity(100, bytes), key)
+        .unwrap()
+}
+
+fn seen(cli: &str, name: &str, key: &str) -> Seen {
+    read(cli, &fixture(cli, name), key).prompt
+}
+
+#[test]
+fn each_real_transcript_tells_where_its_prompt_stands() {
+    use Standing::{Answered, MidTool, Unanswered};
+    for (cli, name, standing) in [
+        ("claude", "unanswered", Unanswered),
+        ("claude", "mid_tool", MidTool),
+        ("claude", "between_tools", MidTool),
+        ("claude", "queued", MidTool),
+        ("claude", "folded", MidTool),
+        ("claude", "answered", Answered),
+        ("claude", "answered_in_form", Answered),
+        // What the CLI says in the model's name is no answer.
+        ("claude", "api_error", Unanswered),
+        ("claude", "interrupted", MidTool),
+        ("codex", "unanswered", Unanswered),
+        ("codex", "mid_tool", MidTool),
+        ("codex", "answered", Answered),
+        ("codex", "failed", Unanswered),
+    ] {
+        let reading = read(cli, &fixture(cli, name), FIRST);
+        assert_eq!(reading.prompt, Seen::Present(standing), "{cli} {name}");
+        assert_eq!(reading.session, Session::Held, "{cli} {name}");
+        assert!(reading.session_id.is_some(), "{cli} {name}");
+        assert_eq!(seen(cli, name, NEVER_SENT), Seen::Absent, "{cli} {name}");
+    }
+}
+
+/// One that waits in the CLI's own queue dies with it; one that was folded in is in the session.
+#[test]
+fn a_prompt_sent_into_a_turn_is_taken_once_it_is_part_of_it() {
+    assert_eq!(seen("claude", "queued", SECOND), Seen::Absent);
+    assert_eq!(seen("claude", "folded", SECOND), Seen::Present(Standing::MidTool));
+}
+
+/// A process can be killed within any write. A prompt once in the session stays there, and nothing of it
+/// is ever unclear: a torn last line is one the session does not hold.
+#[test]
+fn cut_anywhere_a_transcript_is_read_for_what_it_holds() {
+    for (cli, name) in [("claude", "folded"), ("claude", "answered"), ("codex", "mid_tool"), ("codex", "answered")] {
+        let whole = fixture(cli, name);
+        let mut taken = false;
+        for end in 0..=whole.len() {
+            let reading = read(cli, &whole[..end], FIRST);
+            match reading.prompt {
+                Seen::Present(_) => taken = true,
+                Seen::Absent => assert!(!taken, "{cli} {name} at {end}"),
+                Seen::Unclear(why) => panic!("{cli} {name} at {end}: {why}"),
+            }
+            assert!(reading.session == Session::Held || !taken, "{cli} {name} at {end}");
+        }
+        assert!(taken);
+    }
+}
+
+/// Claude refuses both to resume and to begin such a session; Codex resumes what has a head.
+#[test]
+fn a_session_without_a_message_is_empty() {
+    let whole = fixture("claude", "answered");
+    let queue_only: Vec<u8> = whole.split_inclusive(|byte| *byte == b'\n').take(2).flatten().copied().collect();
+    let reading = read("claude", &queue_only, FIRST);
+    assert_eq!((reading.session, reading.session_id, reading.prompt), (Session::Empty, None, Seen::Absent));
+    assert_eq!(read("codex", b"", FIRST).session, Session::Empty);
+    let whole = fixture("codex", "answered");
+    let head: Vec<u8> = whole.split_inclusive(|byte| *byte == b'\n').take(1).flatten().copied().collect();
+    let reading = read("codex", &head, FIRST);
+    assert_eq!((reading.session, reading.prompt), (Session::Held, Seen::Absent));
+}
+
+#[test]
+fn a_damaged_record_of_the_prompt_is_unclear_and_any_other_is_passed_over() {
+    for (cli, name) in [("claude", "answered"), ("codex", "answered")] {
+        let whole = String::from_utf8(fixture(cli, name)).unwrap();
+        let damaged = |damage: &dyn Fn(&str) -> bool| {
+            let lines = whole.lines().map(|line| if damage(line) { &line[1..] } else { line });
+            lines.collect::<Vec<_>>().join("\n") + "\n"
+        };
+        let its = damaged(&|line| line.contains(FIRST));
+        assert!(matches!(read(cli, its.as_bytes(), FIRST).prompt, Seen::Unclear(_)), "{cli}");
+        let others = damaged(&|line| !line.contains(FIRST));
+        assert_eq!(read(cli, others.as_bytes(), FIRST).prompt, Seen::Present(Standing::Unanswered), "{cli}");
+    }
+}
+
+/// Somebody else's words that happen to hold the key are not the prompt.
+#[test]
+fn only_the_prompt_itself_counts() {
+    let quoted = format!(
+        "{{\"type\":\"session_meta\",\"payload\":{{\"id\":\"s\"}}}}\n\
+         {{\"type\":\"response_item\",\"payload\":{{\"type\":\"function_call_output\",\"output\":\"x\\n[muleteer:prompt:{FIRST}]\"}}}}\n\
+         {{\"type\":\"response_item\",\"payload\":{{\"type\":\"message\",\"role\":\"user\",\"content\":[{{\"type\":\"input_text\",\
+         \"text\":\"[muleteer:prompt:{FIRST}]\\nis what I saw\"}}]}}}}\n"
+    );
+    assert_eq!(read("codex", quoted.as_bytes(), FIRST).prompt, Seen::Absent);
+    let quoted = format!(
+        "{{\"type\":\"user\",\"uuid\":\"other\",\"sessionId\":\"s\",\"message\":{{\"content\":\"{FIRST}\"}}}}\n\
+         {{\"type\":\"user\",\"uuid\":\"{FIRST}\",\"isSidechain\":true,\"message\":{{\"content\":\"a subagent's\"}}}}\n"
+    );
+    assert_eq!(read("claude", quoted.as_bytes(), FIRST).prompt, Seen::Absent);
+}
+
+#[test]
+fn a_record_beyond_all_size_leaves_the_prompt_unclear_unless_it_is_found() {
+    let huge = format!("{{\"type\":\"user\",\"x\":\"{}\"}}\n", "x".repeat(17 * 1024 * 1024)).into_bytes();
+    assert!(matches!(read("claude", &huge, FIRST).prompt, Seen::Unclear(_)));
+    let found = [huge, fixture("claude", "mid_tool")].concat();
+    assert_eq!(read("claude", &found, FIRST).prompt, Seen::Present(Standing::MidTool));
+}
+
+#[test]
+fn a_lost_session_is_known_by_the_last_words() {
+    let says = |name: &str, stderr: &str| by_name(name).unwrap().transcripts().unwrap().says_lost(stderr);
+    assert!(says("claude-code", "No conversation found with session ID: c17293ce\n"));
+    assert!(says(
+        "codex",
+        "Error: thread/resume: thread/resume failed: no rollout found for thread id 081a (code -32600)"
+    ));
+    assert!(!says("codex", "error sending request") && !says("claude-code", "Session ID c1 is already in use."));
+}
+
+proptest! {
+    /// Whatever stands in a file: an answer, no panic.
+    #[test]
+    fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..2000), at in any::<prop::sample::Index>()) {
+        for (cli, name) in [("claude", "folded"), ("codex", "answered")] {
+            read(cli, &bytes, FIRST);
+            let mut whole = fixture(cli, name);
+            let at = at.index(whole.len());
+            let end = (at + bytes.len()).min(whole.len());
+            whole.splice(at..end, bytes.iter().copied());
+            read(cli, &whole, FIRST);
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! What a transcript decides about a prompt whose process is gone.
+
+use crate::dispatch::{Dispatch, Phase, PromptState};
+use crate::event::Event;
+use crate::transcript::{Reading, judge};
+
+/// An answer to [`super::Effect::Probe`], made durable before anything follows from it. One that comes
+/// twice, or for another process, means nothing.
+pub(super) fn probed(d: &Dispatch, epoch: u32, key: String, reading: &Reading) -> Vec<Event> {
+    let asked = d.to_probe().filter(|prompt| prompt.key == key);
+    let Some(prompt) = asked.filter(|_| matches!(d.phase, Phase::Gone { epoch: gone, .. } if gone == epoch)) else {
+        return vec![];
+    };
+    let established = d.session_id.is_some() && d.has_history();
+    let (standing, detail) = judge(reading, prompt.state == PromptState::Taken || established);
+    vec![Event::PromptProbed {
+        key,
+        standing,
+        session: reading.session,
+        session_id: reading.session_id.clone(),
+        detail,
+    }]
+}
