@@ -11,6 +11,9 @@
 //!    └──────────────────────────────────────────────┴──────────────────┘
 //! ```
 //!
+//! A dispatch that waits for the model API (`ApiWaiting`) is `Queued` too: it has no process and holds
+//! no place, and the pool knows when others may ask the same API again.
+//!
 //! What happens to a prompt:
 //!
 //! ```text
@@ -26,6 +29,7 @@
 
 use crate::agent_event::TurnError;
 use crate::ask::{Answer, Asks};
+use crate::api_error::{self, Outage, Trouble};
 use crate::event::{Created, Entry, Event, ExitCause, FinalState, Limit, Position, PromptKind, Record};
 use crate::id::DispatchId;
 use crate::result::AgentResult;
@@ -80,6 +84,13 @@ pub struct Dispatch {
     pub repair_used: bool,
     pub blocked_by_us: bool,
     pub first_started: Option<Timestamp>,
+    /// The model API's trouble, since it last answered.
+    pub outage: Option<Outage>,
+    /// Awake time of all its processes that have ended.
+    pub used_ms: u64,
+    /// Of the newest process: the shim's clock when it began, and how long it lived once that is over.
+    pub began_ms: u64,
+    pub lived_ms: u64,
     pub fetched: Option<String>,
 }
 
@@ -173,9 +184,21 @@ pub enum PromptState {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stop {
-    Kill { reason: String },
-    Limit { limit: Limit, detail: String },
-    Stall { silent_s: u64, evidence: String },
+    Kill {
+        reason: String,
+    },
+    Limit {
+        limit: Limit,
+        detail: String,
+    },
+    Stall {
+        silent_s: u64,
+        evidence: String,
+    },
+    /// The model API is not asked any more.
+    Api {
+        reason: String,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -238,6 +261,10 @@ impl Dispatch {
             repair_used: false,
             blocked_by_us: false,
             first_started: None,
+            outage: None,
+            used_ms: 0,
+            began_ms: 0,
+            lived_ms: 0,
             fetched: None,
         }
     }
@@ -245,6 +272,7 @@ impl Dispatch {
     /// The state as `status` shows it (contract.md, "States and outcomes").
     pub fn state(&self) -> &'static str {
         match &self.phase {
+            _ if self.waits_for_api() => "waiting",
             Phase::Queued => "queued",
             Phase::Starting { .. } | Phase::Backoff { .. } => "starting",
             Phase::Working { turn, .. } if turn.was_interrupted() && !self.has_unheard() => "waiting",
@@ -256,6 +284,12 @@ impl Dispatch {
 
     pub fn is_finished(&self) -> bool {
         matches!(self.phase, Phase::Finished { .. })
+    }
+
+    /// The model API owes it an answer and has only made trouble since it was asked.
+    pub fn waits_for_api(&self) -> bool {
+        let asks = self.phase == Phase::Queued || self.owes_an_answer().is_some();
+        asks && self.stop.is_none() && self.outage.is_some()
     }
 
     /// Holds a place in the pool.
@@ -404,7 +438,8 @@ impl Dispatch {
                 self.phase = Phase::Starting { attempt: *attempt, epoch: *epoch };
                 self.reason = None;
             }
-            Event::AgentSpawned { pid, shim_pid, containment } => {
+            Event::AgentSpawned { pid, shim_pid, containment, awake_ms } => {
+                (self.began_ms, self.lived_ms) = (*awake_ms, 0);
                 if let Phase::Starting { attempt, epoch } = self.phase {
                     self.containment = Some(containment.clone());
                     self.start_failures = 0;
@@ -434,10 +469,40 @@ impl Dispatch {
                     *turn = Turn::Running { key: key.clone() };
                 }
             }
+            // It was answered, and works with the answer.
+            Event::ToolCalled { .. } => self.outage = None,
             Event::AgentSaid { text } if !self.created.multi_turn => self.said = Some(text.clone()),
-            Event::UsageRecorded { .. } => self.count(event),
+            Event::UsageRecorded { cumulative, .. } => {
+                if !cumulative {
+                    self.outage = None;
+                }
+                self.count(event);
+            }
+            Event::ApiRetried { attempt, max, status, delay_s } => {
+                let until = api_error::after(ts, api_error::wait(*delay_s));
+                self.trouble(Trouble::of_status(*status), *status, until, false);
+                if let Some(outage) = &mut self.outage {
+                    outage.tried = Some((*attempt, *max));
+                }
+            }
+            Event::RateLimited { until, wait_s } => {
+                let until = until.unwrap_or_else(|| api_error::after(ts, api_error::wait(*wait_s)));
+                self.trouble(Trouble::RateLimit, None, until, true);
+            }
+            Event::ApiWaiting { trouble, status, until, told, waits, spent_ms } => {
+                let (trouble, status, until) = (*trouble, *status, *until);
+                let (told, waits, spent_ms) = (*told, *waits, *spent_ms);
+                self.outage = Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms });
+                self.phase = Phase::Queued;
+            }
+            Event::ApiGivenUp { reason, .. } if self.stop.is_none() => {
+                self.stop = Some(Stop::Api { reason: reason.clone() });
+            }
             Event::TurnFinished { ok, error, status, text, .. } => {
                 self.interrupt = None;
+                if *ok {
+                    self.outage = None;
+                }
                 let interrupted = *error == Some(TurnError::Interrupted);
                 let mut answered = false;
                 for prompt in self.prompts.iter_mut().filter(|p| p.state == PromptState::Taken) {
@@ -485,7 +550,9 @@ impl Dispatch {
                     self.phase = Phase::Gone { attempt, epoch: *epoch, exit, turn: Turn::None };
                 }
             }
-            Event::AgentExited { epoch, code, signal, cause, stderr_tail } => {
+            Event::AgentExited { epoch, code, signal, cause, stderr_tail, used_ms } => {
+                self.lived_ms = *used_ms;
+                self.used_ms = self.used_ms.saturating_add(*used_ms);
                 let exit = Exit { code: *code, signal: *signal, cause: *cause, stderr_tail: stderr_tail.clone() };
                 self.start_failures += u32::from(*cause == ExitCause::NeverRan);
                 match &self.phase {
@@ -563,6 +630,16 @@ impl Dispatch {
         }
     }
 
+    /// What is known of an outage that goes on stays: how often and how long it was waited for.
+    fn trouble(&mut self, trouble: Trouble, status: Option<u16>, until: Timestamp, told: bool) {
+        let before = self.outage.take();
+        let (waits, spent_ms) = before.as_ref().map_or((0, 0), |before| (before.waits, before.spent_ms));
+        // A CLI's own next try does not make a limit end sooner than the API said.
+        let kept = before.filter(|before| before.told && !told && before.until > until);
+        let (until, told) = kept.map_or((until, told), |before| (before.until, true));
+        self.outage = Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms });
+    }
+
     /// A further turn of a dispatch that had ended: it waits for the pool again.
     fn reopen(&mut self) {
         if self.session_id.is_some() || self.created.transcripts {
@@ -589,6 +666,7 @@ impl Dispatch {
         self.repair_used = false;
         self.fetched = None;
         self.reason = None;
+        self.outage = None;
     }
 
     fn probed(&mut self, key: &str, standing: Standing, session: Session, id: Option<&String>, detail: &str) {

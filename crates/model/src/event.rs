@@ -6,6 +6,7 @@
 
 use crate::agent_event::TurnError;
 use crate::ask::{Ask, Verdict};
+use crate::api_error::{Terms, Trouble};
 use crate::id::DispatchId;
 use crate::permission::Policy;
 use crate::result::AgentResult;
@@ -113,6 +114,9 @@ pub enum Event {
         pid: u32,
         shim_pid: u32,
         containment: String,
+        /// The shim's clock of awake time, as it stood then.
+        #[serde(default)]
+        awake_ms: u64,
     },
     /// A living shim was found and taken over by this daemon.
     AgentAdopted {
@@ -229,6 +233,27 @@ pub enum Event {
         status: Option<u16>,
         delay_s: f64,
     },
+    /// The CLI was told of a limit that is reached, and until when if that was told.
+    RateLimited {
+        until: Option<Timestamp>,
+        wait_s: f64,
+    },
+    /// The model API is not to be asked before `until`: the agent is gone, its session is kept, and
+    /// the dispatch waits for a place again. `spent_ms`: all the waiting since the API last answered.
+    ApiWaiting {
+        trouble: Trouble,
+        status: Option<u16>,
+        until: Timestamp,
+        told: bool,
+        waits: u32,
+        spent_ms: u64,
+    },
+    /// The model API is not asked any more, whatever the CLI would do: it is ended.
+    ApiGivenUp {
+        trouble: Trouble,
+        status: Option<u16>,
+        reason: String,
+    },
     Compacted {
         before: u64,
         after: u64,
@@ -262,6 +287,9 @@ pub enum Event {
         signal: Option<i32>,
         cause: ExitCause,
         stderr_tail: String,
+        /// Awake time from its start to its end, as far as the spool tells.
+        #[serde(default)]
+        used_ms: u64,
     },
     /// What a dead shim left was looked for and ended.
     SweepFinished {
@@ -346,6 +374,9 @@ pub struct Created {
     pub folds: bool,
     #[serde(default)]
     pub trace: Option<String>,
+    /// Its way to the model API.
+    #[serde(default)]
+    pub api: Terms,
     /// Of the request, so that the same id with other content is told apart.
     pub fingerprint: String,
 }
@@ -362,7 +393,7 @@ impl Created {
 pub struct Limits {
     pub budget_usd: Option<f64>,
     pub max_turns: Option<u32>,
-    /// Awake seconds from the first attempt's start.
+    /// Awake seconds of all its attempts together.
     pub timeout_s: Option<u64>,
     pub inactivity_timeout_s: u64,
     pub max_restarts: u32,

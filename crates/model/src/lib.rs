@@ -13,10 +13,12 @@
 //! - [`tasklist`]: the rules of the task-list harness.
 //! - [`ask`]: what an agent waits to be told; [`permission`]: what it need not ask.
 //! - [`doctor`]: what to make of the facts about a machine; [`telemetry`]: spans and metrics of the events.
-//! - [`admission`]: who starts next; [`restart`]: who starts again, and when; [`cost`]: what it came to.
+//! - [`admission`]: who starts next; [`restart`]: who starts again, and when; [`cost`]: what it came to;
+//!   [`api_error`]: what trouble with the model API means.
 
 pub mod admission;
 pub mod agent_event;
+pub mod api_error;
 pub mod ask;
 pub mod config;
 pub mod cost;

@@ -40,6 +40,8 @@ mod turns;
 
 use crate::agent_event::AgentEvent;
 use crate::ask::Answer;
+use crate::api_error::{self, Trouble, Whose};
+use crate::config::Span;
 use crate::dispatch::{Dispatch, Exit, Phase, PromptState, Stop, Turn};
 use crate::event::{Entry, Event, ExitCause, FinalState, Limit, Outcome, Position, PromptKind, Record, VERSION};
 use crate::id::DispatchId;
@@ -70,6 +72,8 @@ pub enum Input {
         pid: u32,
         shim_pid: u32,
         containment: String,
+        /// The shim's clock of awake time.
+        awake_ms: u64,
     },
     StartFailed {
         at: Option<Position>,
@@ -85,6 +89,8 @@ pub enum Input {
         at: Position,
         epoch: u32,
         exit: Exit,
+        /// The shim's clock of awake time.
+        awake_ms: u64,
     },
     /// The shim's lock is free and its spool ends without `exited`.
     ShimLost {
@@ -92,6 +98,8 @@ pub enum Input {
         spawned: bool,
         killed: u32,
         clean: bool,
+        /// Of the last record of its spool.
+        awake_ms: u64,
     },
     Adopted {
         shim_pid: u32,
@@ -120,6 +128,12 @@ pub enum Input {
         epoch: u32,
         silent_s: u64,
         evidence: String,
+    },
+    /// The model API has made nothing but this trouble for so long, while the process of `epoch` tried.
+    ApiDown {
+        epoch: u32,
+        trouble: Trouble,
+        for_s: u64,
     },
     /// So much output was read without an event worth recording.
     Read {
@@ -188,9 +202,9 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             stamp(at, turns::agent_event(d, &event))
         }
         Input::Line { at, events } if is_working(d, at.epoch) && at > d.position => line(d, at, &events),
-        Input::Spawned { at, pid, shim_pid, containment } => match d.phase {
+        Input::Spawned { at, pid, shim_pid, containment, awake_ms } => match d.phase {
             Phase::Starting { epoch, .. } if epoch == at.epoch => {
-                stamp(at, vec![Event::AgentSpawned { pid, shim_pid, containment }])
+                stamp(at, vec![Event::AgentSpawned { pid, shim_pid, containment, awake_ms }])
             }
             _ => vec![],
         },
@@ -204,8 +218,12 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         Input::Blocked { at, on } if is_working(d, at.epoch) && d.blocked_by_us != on => {
             stamp(at, vec![Event::BlockedByUs { on }])
         }
-        Input::Exited { at, epoch, exit } if current_epoch(d) == Some(epoch) => stamp(at, vec![exited(epoch, exit)]),
-        Input::ShimLost { epoch, spawned, killed, clean } => plain(shim_lost(d, epoch, spawned, killed, clean)),
+        Input::Exited { at, epoch, exit, awake_ms } if current_epoch(d) == Some(epoch) => {
+            stamp(at, vec![exited(d, epoch, exit, awake_ms)])
+        }
+        Input::ShimLost { epoch, spawned, killed, clean, awake_ms } => {
+            plain(shim_lost(d, epoch, spawned, awake_ms, (killed, clean)))
+        }
         Input::Adopted { shim_pid, epoch } if current_epoch(d) == Some(epoch) => {
             plain(vec![Event::AgentAdopted { shim_pid, epoch }])
         }
@@ -233,9 +251,23 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         Input::Stalled { epoch, silent_s, evidence } if d.owes_an_answer() == Some(epoch) => {
             plain(vec![Event::StallDetected { silent_s, evidence }])
         }
+        Input::ApiDown { epoch, trouble, for_s } if d.owes_an_answer() == Some(epoch) => {
+            let status = d.outage.as_ref().and_then(|outage| outage.status);
+            let what = format!("{} for {}", trouble.describe(status), Span::from_secs(for_s));
+            let reason = api_error::given_up(trouble, whose(d), &what);
+            plain(vec![Event::ApiGivenUp { trouble, status, reason }])
+        }
         Input::Read { at } if is_working(d, at.epoch) && at > d.position => stamp(at, vec![Event::OutputRead {}]),
         _ => vec![],
     }
+}
+
+/// A dispatch that has used all its time in earlier attempts does not begin another.
+fn time_is_up(d: &Dispatch) -> Option<Event> {
+    let timeout_s = d.created.limits.timeout_s?;
+    let used_s = d.used_ms / 1000;
+    let detail = format!("{} of {} used", Span::from_secs(used_s), Span::from_secs(timeout_s));
+    (used_s >= timeout_s).then_some(Event::LimitReached { limit: Limit::Timeout, detail })
 }
 
 /// The limit a working dispatch has gone beyond, if any. A turn that is over has nothing left to stop.
@@ -252,7 +284,7 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
     match &d.phase {
         Phase::Queued => match &d.stop {
             Some(stop) => conclude::unstarted(stop),
-            None => vec![],
+            None => time_is_up(d).into_iter().collect(),
         },
         Phase::Starting { .. } => vec![],
         Phase::Working { turn, .. } => advance_working(d, turn),
@@ -261,8 +293,11 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
         Phase::Gone { attempt, exit, turn, .. } => conclude::conclude(d, *attempt, exit, turn, now),
         Phase::Backoff { until, .. } => match &d.stop {
             Some(stop) => conclude::unstarted(stop),
-            None if now >= *until => start_attempt(d, d.attempts + 1),
-            None => vec![],
+            None => match time_is_up(d) {
+                Some(limit) => vec![limit],
+                None if now >= *until => start_attempt(d, d.attempts + 1),
+                None => vec![],
+            },
         },
         Phase::Closing { state, reason, .. } if d.created.worktree.is_none() || d.fetched.is_some() => {
             let result = conclude::final_result(d, *state, reason);
@@ -331,6 +366,10 @@ fn key_of(name: &str) -> String {
     format!("{}-{}-8{}-a{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..])
 }
 
+fn whose(d: &Dispatch) -> Whose<'_> {
+    Whose { id: d.id.as_str(), category: &d.created.category, terms: &d.created.api }
+}
+
 fn plain(events: Vec<Event>) -> Vec<Decided> {
     events.into_iter().map(|event| (None, event)).collect()
 }
@@ -376,7 +415,7 @@ fn line(d: &Dispatch, at: Position, events: &[AgentEvent]) -> Vec<Decided> {
     decided
 }
 
-fn shim_lost(d: &Dispatch, epoch: u32, spawned: bool, killed: u32, clean: bool) -> Vec<Event> {
+fn shim_lost(d: &Dispatch, epoch: u32, spawned: bool, awake_ms: u64, (killed, clean): (u32, bool)) -> Vec<Event> {
     let (attempt, spawned) = match d.phase {
         Phase::Starting { attempt, epoch: current } if current == epoch => (attempt, spawned),
         Phase::Working { attempt, epoch: current, .. } if current == epoch => (attempt, true),
@@ -386,7 +425,7 @@ fn shim_lost(d: &Dispatch, epoch: u32, spawned: bool, killed: u32, clean: bool) 
     if clean {
         let cause = if spawned { ExitCause::ShimLost } else { ExitCause::NeverRan };
         let exit = Exit { code: None, signal: None, cause, stderr_tail: String::new() };
-        events.push(exited(epoch, exit));
+        events.push(exited(d, epoch, exit, awake_ms));
     } else {
         let reason = "its shim died and what it left could not be ended";
         events.extend(conclude::close(attempt, Outcome::Failure, FinalState::Blocked, reason));
@@ -394,9 +433,12 @@ fn shim_lost(d: &Dispatch, epoch: u32, spawned: bool, killed: u32, clean: bool) 
     events
 }
 
-fn exited(epoch: u32, exit: Exit) -> Event {
+/// `awake_ms` is a reading of the clock that `began_ms` was read from; a process that never ran used none.
+fn exited(d: &Dispatch, epoch: u32, exit: Exit, awake_ms: u64) -> Event {
     let Exit { code, signal, cause, stderr_tail } = exit;
-    Event::AgentExited { epoch, code, signal, cause, stderr_tail }
+    let ran = matches!(d.phase, Phase::Working { .. });
+    let used_ms = if ran { awake_ms.saturating_sub(d.began_ms) } else { 0 };
+    Event::AgentExited { epoch, code, signal, cause, stderr_tail, used_ms }
 }
 
 fn resume_session(d: &Dispatch) -> Option<String> {

@@ -12,11 +12,18 @@
 //! | its processes are busy | cpu of agent and descendants between two looks | the next look |
 //!
 //! From the last of these on it is quiet, and stalled when it has been quiet for the inactivity timeout
-//! of its category. The time is awake time; time in which nobody looked is no silence. What was pending
+//! of its category. Whose turn it was to speak is known where prompts have receipts: then the verdict says
+//! that it was the model API that did not answer.
+//!
+//! A CLI that tries the API again and again is alive and gets nowhere: that is bounded as well, from the
+//! first try after the last answer, by what [`crate::api_error`] allows for such trouble.
+//!
+//! The time is awake time; time in which nobody looked is no silence. What was pending
 //! when a daemon began to look (it may have been restarted in the middle of a turn) is not known: until
 //! the agent is heard for the first time, ten times the timeout is waited.
 
 use crate::agent_event::{AgentEvent, cut};
+use crate::api_error::{self, Terms, Trouble};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -24,8 +31,6 @@ use std::time::Duration;
 const BUSY_PERCENT: u64 = 2;
 /// For an agent that has not been heard since somebody began to look.
 const UNHEARD_PATIENCE: u64 = 10;
-/// Of a wait that an API tells, so much is believed: weekly limits are the longest.
-const LONGEST_WAIT_S: f64 = 8.0 * 86_400.0;
 /// Ids of calls and questions are the agent's: it may not fill our memory with them.
 const MOST_PENDING: usize = 1000;
 
@@ -36,8 +41,12 @@ pub enum Mark {
     ToolEnded(String),
     Asked(String),
     Answered(String),
-    /// The model API is not to be asked for so long.
-    ApiWait(Duration),
+    /// The model API made trouble, and is not asked again for so long.
+    Api(Trouble, Duration),
+    /// The model is to speak: it has a prompt.
+    Prompted,
+    /// The model has spoken.
+    Spoke,
     TurnEnded,
 }
 
@@ -45,7 +54,6 @@ pub enum Mark {
 /// in seconds, is for limits whose end is told as a time.
 pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
     let id = |id: &str| cut(id, 200);
-    let wait = |seconds: f64| Mark::ApiWait(Duration::from_secs_f64(seconds.clamp(0.0, LONGEST_WAIT_S)));
     Some(match event {
         AgentEvent::ToolCall { id: call, .. } => Mark::ToolBegan(id(call)),
         AgentEvent::ToolResult { id: call, .. } => Mark::ToolEnded(id(call)),
@@ -53,12 +61,16 @@ pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
         AgentEvent::PermissionAnswer { id: asked } => Mark::Answered(format!("permission {}", id(asked))),
         AgentEvent::Question { id: asked, .. } => Mark::Asked(format!("question {}", id(asked))),
         AgentEvent::Answer { id: asked, .. } => Mark::Answered(format!("question {}", id(asked))),
-        AgentEvent::ApiRetry { delay_s, .. } if delay_s.is_finite() => wait(*delay_s),
+        AgentEvent::ApiRetry { delay_s, status, .. } => {
+            Mark::Api(Trouble::of_status(*status), api_error::wait(*delay_s))
+        }
         AgentEvent::RateLimit { resets_in_s, resets_at, warning: false } => {
             let until = resets_at.map_or(0.0, |at| at - unix_now);
             // `max` prefers what is a number.
-            wait(resets_in_s.max(until).max(0.0))
+            Mark::Api(Trouble::RateLimit, api_error::wait(resets_in_s.max(until)))
         }
+        AgentEvent::Prompt { .. } => Mark::Prompted,
+        AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::Usage { .. } => Mark::Spoke,
         AgentEvent::Result(_) => Mark::TurnEnded,
         _ => return None,
     })
@@ -86,6 +98,8 @@ pub enum Verdict {
     /// None, for so long; not yet for long enough.
     Quiet(Duration),
     Stalled(Duration),
+    /// The agent tries, and the model API has made nothing but this trouble for too long.
+    ApiDown(Trouble, Duration),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,13 +127,21 @@ pub struct Watch {
     tools: BTreeSet<String>,
     asked: BTreeSet<String>,
     api_wait: Duration,
+    /// What the API does, and since when it has done nothing better.
+    outage: Option<(Trouble, Duration)>,
+    terms: Terms,
+    /// It is the model's turn: it has a prompt, or the results of its tools.
+    model_owes: bool,
 }
 
 impl Watch {
     /// `from_the_start`: its turn only begins, so nothing can be pending.
-    pub fn new(timeout: Duration, from_the_start: bool, now: Duration) -> Self {
+    pub fn new(timeout: Duration, terms: &Terms, from_the_start: bool, now: Duration) -> Self {
         Self {
             timeout,
+            outage: None,
+            terms: terms.clone(),
+            model_owes: false,
             heard: from_the_start,
             news: false,
             quiet_since: now,
@@ -143,6 +165,9 @@ impl Watch {
         self.news = true;
         self.quiet_since = now;
         for mark in marks {
+            if matches!(mark, Mark::Spoke | Mark::ToolBegan(_) | Mark::TurnEnded) {
+                (self.outage, self.model_owes) = (None, false);
+            }
             match mark {
                 Mark::ToolBegan(id) if self.tools.len() < MOST_PENDING => {
                     self.tools.insert(id.clone());
@@ -151,9 +176,19 @@ impl Watch {
                     self.asked.insert(id.clone());
                 }
                 Mark::ToolBegan(_) | Mark::Asked(_) => {}
-                Mark::ToolEnded(id) => drop(self.tools.remove(id)),
+                Mark::ToolEnded(id) => {
+                    self.tools.remove(id);
+                    self.model_owes = self.tools.is_empty();
+                }
                 Mark::Answered(id) => drop(self.asked.remove(id)),
-                Mark::ApiWait(wait) => self.api_wait = self.api_wait.max(now.saturating_add(*wait)),
+                Mark::Api(trouble, wait) => {
+                    self.api_wait = self.api_wait.max(now.saturating_add(*wait));
+                    let since = self.outage.map_or(now, |(_, since)| since);
+                    self.outage = Some((*trouble, since));
+                    self.model_owes = true;
+                }
+                Mark::Prompted => self.model_owes = true,
+                Mark::Spoke => {}
                 Mark::TurnEnded => {
                     self.tools.clear();
                     self.asked.clear();
@@ -174,6 +209,13 @@ impl Watch {
         let used = used(self.cpu, look.cpu);
         self.cpu = look.cpu;
         self.used = (used, passed);
+        if let Some((trouble, since)) = &mut self.outage {
+            *since = (*since + unobserved).min(now);
+            let lasted = now.saturating_sub(*since);
+            if lasted >= trouble.limit(&self.terms) && !look.blocked_by_us {
+                return Verdict::ApiDown(*trouble, lasted);
+            }
+        }
         let sign = if look.blocked_by_us {
             Some(Sign::BlockedByUs)
         } else if !self.asked.is_empty() {
@@ -208,6 +250,7 @@ impl Watch {
     pub fn evidence(&self) -> String {
         let (used, passed) = self.used;
         let heard = if self.heard { "no output" } else { "no output since the daemon started" };
+        let heard = if self.model_owes { format!("the model API did not answer; {heard}") } else { heard.to_string() };
         let cpu = format!("{} ms of cpu in the last {} s", used.as_millis(), passed.as_secs());
         format!("{heard}, no tool call running, nobody asked, {cpu}")
     }

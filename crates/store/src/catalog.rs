@@ -6,6 +6,7 @@
 use jiff::Timestamp;
 use muleteer_model::agent_event::TurnError;
 use muleteer_model::ask::{Ask, AskOption, Verdict};
+use muleteer_model::api_error::{Terms, Trouble};
 use muleteer_model::event::{
     Created, Entry, Event, ExitCause, FinalState, Limit, Limits, Outcome, Position, PromptKind, Record, VERSION,
 };
@@ -55,8 +56,8 @@ catalog! {
         = Event::WorktreeCreated { path: "/repo/.muleteer/worktrees/abcdefgh".into(), base: "9fceb02d".into() };
     AttemptStarted: "Written before the shim is started; `resume` is the CLI's session that goes on."
         = Event::AttemptStarted { attempt: 1, epoch: 1, resume: Some("session-1".into()) };
-    AgentSpawned: "The agent's process runs; `containment` says what ends it with its shim."
-        = Event::AgentSpawned { pid: 4713, shim_pid: 4712, containment: "cgroup".into() };
+    AgentSpawned: "The agent's process runs; `containment` says what ends it with its shim, `awake_ms` is its shim's clock of awake time."
+        = Event::AgentSpawned { pid: 4713, shim_pid: 4712, containment: "cgroup".into(), awake_ms: 86_400_000 };
     AgentAdopted: "A living shim was found and taken over by this daemon."
         = Event::AgentAdopted { shim_pid: 4712, epoch: 1 };
     StartFailed: "The agent could not be started."
@@ -125,6 +126,23 @@ catalog! {
         = Event::JournalEntry { text: "Chose a BTreeMap: order matters.".into() };
     ApiRetried: "The CLI tries a call to its API again."
         = Event::ApiRetried { attempt: 1, max: 10, status: Some(529), delay_s: 2.5 };
+    RateLimited: "A limit of the model API is reached, until `until`, or for `wait_s` seconds where only that is told."
+        = Event::RateLimited { until: Some(time()), wait_s: 90.0 };
+    ApiWaiting: "The model API is asked again at `until`; no process runs meanwhile, and no place is held. `told`: the API said when; `waits`: such waits in a row; `spent_ms`: what they took in all."
+        = Event::ApiWaiting {
+            trouble: Trouble::RateLimit,
+            status: Some(429),
+            until: time(),
+            told: true,
+            waits: 1,
+            spent_ms: 90_000,
+        };
+    ApiGivenUp: "The model API is not asked any more, and the agent is ended: its key is refused, or patience is over."
+        = Event::ApiGivenUp {
+            trouble: Trouble::Refused,
+            status: Some(401),
+            reason: "the model API refused the key ANTHROPIC_API_KEY (HTTP 401)".into(),
+        };
     Compacted: "The CLI shortened its context, from and to so many tokens."
         = Event::Compacted { before: 180_000, after: 30_000 };
     OutputRead: "Output was read up to `at`, and held nothing worth an event."
@@ -139,13 +157,14 @@ catalog! {
         = Event::LimitReached { limit: Limit::Budget, detail: "$10.02 of $10.00".into() };
     StallDetected: "It gave no sign of life for too long, and `evidence` says where one was looked for: it is ended."
         = Event::StallDetected { silent_s: 300, evidence: "no output, no tool call".into() };
-    AgentExited: "The agent's process is gone; `cause` says by whom."
+    AgentExited: "The agent's process is gone; `cause` says by whom. `used_ms`: awake time it lived."
         = Event::AgentExited {
             epoch: 1,
             code: Some(0),
             signal: Some(9),
             cause: ExitCause::Exited,
             stderr_tail: "warning: x".into(),
+            used_ms: 61_500,
         };
     SweepFinished: "What a dead shim left was looked for and ended."
         = Event::SweepFinished { killed: 1, clean: true };
@@ -227,6 +246,11 @@ fn created() -> Created {
         can_ask: true,
         transcripts: false,
         folds: false,
+        api: Terms {
+            credential: "ANTHROPIC_API_KEY".into(),
+            channel: "claude-code, ANTHROPIC_API_KEY".into(),
+            ..Terms::default()
+        },
         fingerprint: "5d41402a".into(),
     }
 }

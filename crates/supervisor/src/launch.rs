@@ -216,7 +216,7 @@ fn launch_of(
     let mut launch = Launch::new(epoch, daemon.generation, random_key(), line.argv, cwd.into());
     launch.env = env;
     launch.timing.lease_ms = daemon.lease_ms;
-    launch.limits.deadline_ms = created.limits.timeout_s.unwrap_or(0).saturating_mul(1000);
+    launch.limits.deadline_ms = created.limits.timeout_s.map_or(0, |timeout| left(timeout, dispatch.used_ms));
     debug_assert!(matches!(line.stdin, StdinMode::Open | StdinMode::CloseAfterPrompt));
     Ok(launch)
 }
@@ -231,6 +231,11 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Of a dispatch's time, what earlier attempts did not use. Never 0, which would mean no limit.
+fn left(timeout_s: u64, used_ms: u64) -> u64 {
+    timeout_s.saturating_mul(1000).saturating_sub(used_ms).max(1)
 }
 
 fn set(env: &mut Vec<(String, String)>, name: &str, value: &str) {

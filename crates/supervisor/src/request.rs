@@ -5,6 +5,7 @@ use crate::context::Daemon;
 use crate::{settings, worktree};
 use muleteer_backends::rehearsal::scenario::Scenario;
 use muleteer_backends::{Backend, Command, claude_code, codex};
+use muleteer_model::api_error::{self, Terms};
 use muleteer_model::config::{self, BackendChoice, Config, ConfigError};
 use muleteer_model::event::{Created, Entry, Event, PromptKind};
 use muleteer_model::id::DispatchId;
@@ -181,6 +182,7 @@ pub async fn prepare(
         transcripts: backend.transcripts().is_some(),
         folds: capabilities.folds,
         trace,
+        api: terms(backend.name(), spawn, configured.as_ref(), &category),
         ask_on_crash: category.on_crash == config::OnCrash::Ask,
         permissions: Policy::default(),
         can_ask: capabilities.asks,
@@ -209,6 +211,31 @@ pub async fn prepare(
         named(&id, "created", Event::DispatchCreated(Box::new(created))),
         named(&id, "initial", Event::PromptQueued { key, kind: PromptKind::Initial, by: asker.name() }),
     ])
+}
+
+/// Its way to the model API, as far as its environment tells: names of variables, never their values.
+fn terms(backend: &str, spawn: &v1::Spawn, configured: Option<&config::Backend>, category: &config::Category) -> Terms {
+    let find = |name: &str| {
+        let given = spawn
+            .extra_env
+            .iter()
+            .chain(&spawn.env)
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value);
+        given.or_else(|| configured?.env.get(name)).filter(|value| !value.is_empty())
+    };
+    let credential = api_error::credential(backend, |name| find(name).is_some());
+    let address = match backend {
+        "claude-code" => find("ANTHROPIC_BASE_URL"),
+        "codex" => find("OPENAI_BASE_URL"),
+        _ => None,
+    };
+    Terms {
+        channel: api_error::channel(backend, &credential, address.map(String::as_str)),
+        credential,
+        patience_s: category.api_patience.as_secs(),
+        timeout_s: category.api_timeout.as_secs(),
+    }
 }
 
 /// Ids made from the dispatch's: the same create again is recognised by the ledger.

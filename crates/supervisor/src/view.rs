@@ -55,6 +55,9 @@ pub fn status(d: &Dispatch) -> DispatchStatus {
 }
 
 fn reason(d: &Dispatch) -> Option<String> {
+    if let Some(outage) = d.outage.as_ref().filter(|_| d.waits_for_api()) {
+        return Some(outage.waiting(Timestamp::now()));
+    }
     match &d.phase {
         Phase::Backoff { until, .. } => {
             let why = d.reason.as_deref().unwrap_or_default();

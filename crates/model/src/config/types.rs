@@ -92,8 +92,13 @@ pub struct Category {
     pub budget_usd: Option<f64>,
     /// Model turns of one dispatch; null for no limit.
     pub max_turns: Option<u32>,
-    /// Awake time from the first attempt's start; null for none.
+    /// Awake time of all attempts together; null for none.
     pub timeout: Option<Span>,
+    /// How long a rate limit or an overload of the model API is waited for, in all, before the
+    /// dispatch has failed.
+    pub api_patience: Span,
+    /// How long an agent may try in vain to get an answer of the model API that is neither.
+    pub api_timeout: Span,
     /// What follows a crash.
     pub on_crash: OnCrash,
     /// A validated result is asked of the agent.

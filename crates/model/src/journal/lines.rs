@@ -7,6 +7,7 @@ use crate::config::Span;
 use crate::event::{Event, ExitCause, Limit, Outcome, PromptKind, Record};
 use crate::permission::POLICY;
 use crate::transcript::Standing;
+use jiff::Timestamp;
 use jiff::tz::Offset;
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ const TEXT: usize = 300;
 /// The line an event leaves in the journal of its dispatch, without a newline; `None` for events
 /// that leave none. The time is shown at `offset`.
 pub fn harness_line(record: &Record, offset: Offset) -> Option<String> {
-    let text = text(&record.entry.event)?;
+    let text = text(&record.entry.event, offset)?;
     let time = record.ts.to_zoned(offset.to_time_zone()).strftime("%H:%M").to_string();
     Some(format!("- {time} — [harness] {text}"))
 }
 
-fn text(event: &Event) -> Option<String> {
+fn text(event: &Event, offset: Offset) -> Option<String> {
+    let clock = |at: &Timestamp| at.to_zoned(offset.to_time_zone()).strftime("%Y-%m-%d %H:%M:%S").to_string();
     Some(match event {
         Event::DispatchCreated(created) => {
             let model = created.model.as_ref().map(|model| format!(", model {}", say(model))).unwrap_or_default();
@@ -36,7 +38,7 @@ fn text(event: &Event) -> Option<String> {
             PromptKind::Initial | PromptKind::Unknown => return None,
             PromptKind::Send => format!("further prompt from {}", say(by)),
             PromptKind::Repair => "asked for the result again".into(),
-            PromptKind::Continue => "asked to go on after the crash".into(),
+            PromptKind::Continue => "asked to go on where it was cut short".into(),
         },
         Event::WorktreeCreated { path, base } => format!("worktree {} at {}", code(path), code(base)),
         Event::AttemptStarted { attempt, resume, .. } => match resume {
@@ -91,6 +93,12 @@ fn text(event: &Event) -> Option<String> {
             let delay = seconds(*delay_s);
             format!("model API retry {attempt} of {max}{status}, after {delay}")
         }
+        Event::RateLimited { until: Some(until), .. } => format!("rate limited until {}", clock(until)),
+        Event::RateLimited { until: None, wait_s } => format!("rate limited for {}", seconds(*wait_s)),
+        Event::ApiWaiting { trouble, status, until, .. } => {
+            format!("waiting for the model API until {}: {}", clock(until), trouble.describe(*status))
+        }
+        Event::ApiGivenUp { reason, .. } => format!("the model API is not asked any more: {}", say(reason)),
         Event::Compacted { before, after } => format!("context compacted: {before} to {after} tokens"),
         Event::BlockedByUs { on: true } => "output held back by Muleteer (spool or disk full)".into(),
         Event::BlockedByUs { on: false } => "output flows again".into(),

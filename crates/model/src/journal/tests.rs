@@ -1,6 +1,7 @@
 //! Two hands on one file: nothing of ours stays lost, and nothing of theirs is.
 
 use super::*;
+use crate::api_error::Trouble;
 use crate::event::{Entry, Event, ExitCause, Limit, Outcome, Record, VERSION};
 use crate::result::{AgentResult, ResultStatus};
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
@@ -60,11 +61,12 @@ fn events_leave_lines() {
         signal,
         cause,
         stderr_tail: stderr.into(),
+        used_ms: 0,
     };
     let events = vec![
         Event::AttemptStarted { attempt: 1, epoch: 1, resume: None },
         Event::AttemptStarted { attempt: 2, epoch: 2, resume: Some("5f0c".into()) },
-        Event::AgentSpawned { pid: 42, shim_pid: 41, containment: "cgroup".into() },
+        Event::AgentSpawned { pid: 42, shim_pid: 41, containment: "cgroup".into(), awake_ms: 0 },
         Event::ToolCalled { call_id: "t".into(), tool: "Edit".into(), target: "src/a.rs".into() },
         Event::ToolCalled { call_id: "t".into(), tool: "Bash".into(), target: "echo `date`\nrm -rf /".into() },
         Event::ToolCalled { call_id: "t".into(), tool: "TodoWrite".into(), target: String::new() },
@@ -85,6 +87,17 @@ fn events_leave_lines() {
         Event::KillRequested { reason: "wrong branch".into(), by: "operator".into() },
         Event::LimitReached { limit: Limit::Budget, detail: "$10.02 of $10.00".into() },
         Event::StallDetected { silent_s: 300, evidence: "no output".into() },
+        Event::RateLimited { until: Some(Timestamp::from_second(1_767_265_200).unwrap()), wait_s: 0.0 },
+        Event::RateLimited { until: None, wait_s: 90.0 },
+        Event::ApiWaiting {
+            trouble: Trouble::Overload,
+            status: Some(529),
+            until: Timestamp::from_second(1_767_265_200).unwrap(),
+            told: false,
+            waits: 2,
+            spent_ms: 60_000,
+        },
+        Event::ApiGivenUp { trouble: Trouble::Refused, status: Some(401), reason: "the key is refused".into() },
         exit(Some(0), None, ExitCause::Exited, "a warning"),
         exit(Some(1), None, ExitCause::Exited, "trace\nboom\n\n"),
         exit(None, Some(9), ExitCause::Terminated, ""),

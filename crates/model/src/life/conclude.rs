@@ -1,7 +1,8 @@
 //! How an attempt ended, and what comes next.
 
-use super::{MAX_START_FAILURES, start_attempt};
+use super::{MAX_START_FAILURES, start_attempt, whose};
 use crate::agent_event::{TurnError, cut};
+use crate::api_error::{self, Ended, Next, Trouble};
 use crate::config::Span;
 use crate::dispatch::{Dispatch, Exit, Stop, Turn};
 use crate::event::{Event, ExitCause, FinalState, Limit, Outcome};
@@ -110,22 +111,38 @@ fn conclude_failure(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now: T
             let reason = format!("{what} limit reached {text}");
             close(attempt, Outcome::Failure, FinalState::Partial, reason.trim_end())
         }
-        Turn::Done { error: Some(error @ (TurnError::Auth | TurnError::Context)), text, .. } => {
-            let what = if *error == TurnError::Auth { "the model API refused the key" } else { "the context is full" };
-            close(attempt, Outcome::Failure, FinalState::Failed, &format!("{what}: {}", cut(text, REASON_LIMIT)))
+        Turn::Done { error: Some(TurnError::Context), text, .. } => {
+            let reason = format!("the context is full: {}", cut(text, REASON_LIMIT));
+            close(attempt, Outcome::Failure, FinalState::Failed, &reason)
         }
-        Turn::Done { error, text, .. } => {
-            let what = match error {
-                Some(TurnError::ApiError) => "model API error",
-                Some(TurnError::RateLimit) => "rate limited",
-                _ => "the turn failed",
-            };
-            restart(d, attempt, &format!("{what}: {}", cut(text, REASON_LIMIT)), true, now)
-        }
+        Turn::Done { error, status, text, .. } => match Trouble::of_turn(*error, *status) {
+            Some(trouble) => conclude_trouble(d, attempt, trouble, *status, text, now),
+            None => restart(d, attempt, &format!("the turn failed: {}", cut(text, REASON_LIMIT)), true, now),
+        },
         Turn::None | Turn::Running { .. } if exit.cause == ExitCause::LeaseExpired => {
             restart(d, attempt, LEASE_EXPIRED, false, now)
         }
         Turn::None | Turn::Running { .. } => restart(d, attempt, &describe_exit(exit), true, now),
+    }
+}
+
+/// The model API is to blame: see the table in [`crate::api_error`].
+fn conclude_trouble(
+    d: &Dispatch,
+    attempt: u32,
+    trouble: Trouble,
+    status: Option<u16>,
+    text: &str,
+    now: Timestamp,
+) -> Vec<Event> {
+    let ended = Ended { trouble, status, said: &cut(text, REASON_LIMIT), used_ms: d.lived_ms };
+    match api_error::next(ended, whose(d), d.outage.as_ref(), now) {
+        Next::Stop { reason } => close(attempt, Outcome::Failure, FinalState::Failed, &reason),
+        Next::Restart { reason } => restart(d, attempt, &reason, true, now),
+        Next::Wait { until, told, waits, spent_ms, reason } => vec![
+            attempt_finished(attempt, Outcome::Failure, &reason, false),
+            Event::ApiWaiting { trouble, status, until, told, waits, spent_ms },
+        ],
     }
 }
 
@@ -146,6 +163,7 @@ pub(super) fn close(attempt: u32, outcome: Outcome, state: FinalState, reason: &
 fn stopped_state(stop: &Stop) -> (FinalState, String) {
     match stop {
         Stop::Kill { reason } => (FinalState::Killed, reason.clone()),
+        Stop::Api { reason } => (FinalState::Failed, reason.clone()),
         Stop::Stall { silent_s, evidence } => {
             (FinalState::Stalled, format!("no sign of life for {}: {evidence}", Span::from_secs(*silent_s)))
         }

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)]
 mod prompts;
 
+mod api;
+
 use super::*;
 use crate::agent_event::{ModelUsage, TurnError, TurnResult};
 use crate::event::{Created, Limits};
@@ -56,6 +58,7 @@ impl Told {
             can_ask: true,
             transcripts: false,
             folds: false,
+            api: crate::api_error::Terms::default(),
             fingerprint: text("x"),
         };
         let id = DispatchId::try_from("abcd2345".to_string()).unwrap();
@@ -143,7 +146,7 @@ impl Told {
 
     fn spawn(&mut self) -> bool {
         let at = self.next();
-        self.feed(Input::Spawned { at, pid: 2, shim_pid: 1, containment: "none".into() })
+        self.feed(Input::Spawned { at, pid: 2, shim_pid: 1, containment: "none".into(), awake_ms: 0 })
     }
 
     fn line(&mut self, events: Vec<AgentEvent>) -> bool {
@@ -169,12 +172,17 @@ impl Told {
 
     fn exit_by(&mut self, code: Option<i32>, cause: ExitCause) {
         let (at, epoch) = (self.next(), self.d.epoch);
-        self.feed(Input::Exited { at, epoch, exit: Exit { code, signal: None, cause, stderr_tail: String::new() } });
+        self.feed(Input::Exited {
+            at,
+            epoch,
+            exit: Exit { code, signal: None, cause, stderr_tail: String::new() },
+            awake_ms: 0,
+        });
     }
 
     fn shim_lost(&mut self, spawned: bool, clean: bool) {
         let epoch = self.d.epoch;
-        self.feed(Input::ShimLost { epoch, spawned, killed: 0, clean });
+        self.feed(Input::ShimLost { epoch, spawned, killed: 0, clean, awake_ms: 0 });
     }
 
     fn send(&mut self, key: &str) -> bool {
@@ -938,7 +946,7 @@ fn a_word_in_the_moment_of_the_end_is_not_lost() {
     told.result(well());
     let (at, epoch) = (told.next(), told.d.epoch);
     let exit = Exit { code: Some(0), signal: None, cause: ExitCause::Exited, stderr_tail: String::new() };
-    for (at, event) in decide(&told.d, Input::Exited { at, epoch, exit }) {
+    for (at, event) in decide(&told.d, Input::Exited { at, epoch, exit, awake_ms: 0 }) {
         told.fold(at, event);
     }
     let overlooked = advance(&told.d, told.now);
@@ -1078,8 +1086,8 @@ fn an_earlier_epochs_news_is_no_news() {
     let old = Position { epoch: 1, offset: 99_999, skip: 0 };
     assert!(!told.feed(Input::Line { at: old, events: vec![AgentEvent::Result(well())] }));
     let exit = Exit { code: Some(0), signal: None, cause: ExitCause::Exited, stderr_tail: String::new() };
-    assert!(!told.feed(Input::Exited { at: old, epoch: 1, exit }));
-    assert!(!told.feed(Input::ShimLost { epoch: 1, spawned: true, killed: 0, clean: true }));
+    assert!(!told.feed(Input::Exited { at: old, epoch: 1, exit, awake_ms: 0 }));
+    assert!(!told.feed(Input::ShimLost { epoch: 1, spawned: true, killed: 0, clean: true, awake_ms: 0 }));
 }
 
 #[test]

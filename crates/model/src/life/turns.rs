@@ -1,7 +1,8 @@
 //! What the lines of a working agent mean: receipts, speech, use, results.
 
-use super::{asks, key_of, prompt_key};
+use super::{asks, key_of, prompt_key, whose};
 use crate::agent_event::{AgentEvent, ModelUsage, TurnResult, cut, target};
+use crate::api_error::{self, Trouble};
 use crate::ask::{Ask, AskKind};
 use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn};
 use crate::event::{Event, PromptKind};
@@ -68,6 +69,18 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         }
         AgentEvent::ApiRetry { attempt, max, status, delay_s } => {
             events.push(Event::ApiRetried { attempt: *attempt, max: *max, status: *status, delay_s: *delay_s });
+            let (trouble, status) = (Trouble::of_status(*status), *status);
+            if let Some(reason) = api_error::hopeless(trouble, status, *attempt, *delay_s, whose(d))
+                && d.created.has_turns()
+                && d.stop.is_none()
+            {
+                events.push(Event::ApiGivenUp { trouble, status, reason });
+            }
+        }
+        AgentEvent::RateLimit { resets_in_s, resets_at, warning: false } => {
+            let until = resets_at.and_then(api_error::moment);
+            let wait_s = api_error::wait(*resets_in_s).as_secs_f64();
+            events.push(Event::RateLimited { until, wait_s });
         }
         AgentEvent::Compaction { before, after } => {
             events.push(Event::Compacted { before: *before, after: *after });

@@ -19,7 +19,7 @@ struct Told {
 
 impl Told {
     fn new() -> Self {
-        Self { watch: Watch::new(TIMEOUT, true, s(1000)), now: 1000, cpu_ms: 0, blocked: false }
+        Self { watch: Watch::new(TIMEOUT, &Terms::default(), true, s(1000)), now: 1000, cpu_ms: 0, blocked: false }
     }
 
     fn hear(&mut self, event: serde_json::Value) {
@@ -150,17 +150,17 @@ fn time_nobody_observed_is_no_silence() {
 /// A tool may have been running, or a question been open, before this daemon began to look.
 #[test]
 fn after_a_restart_it_takes_longer() {
-    let mut told = Told { watch: Watch::new(TIMEOUT, false, s(1000)), ..Told::new() };
+    let mut told = Told { watch: Watch::new(TIMEOUT, &Terms::default(), false, s(1000)), ..Told::new() };
     assert_eq!(told.pass(2990, 0), None);
     assert!(told.pass(30, 0).is_some());
-    let mut told = Told { watch: Watch::new(TIMEOUT, false, s(1000)), ..Told::new() };
+    let mut told = Told { watch: Watch::new(TIMEOUT, &Terms::default(), false, s(1000)), ..Told::new() };
     told.hear(json!({"type": "text", "text": "still here"}));
     assert_eq!(told.pass(3600, 0), Some(300), "once heard, all is known");
 }
 
 #[test]
 fn cpu_that_cannot_be_told_is_no_evidence() {
-    let mut watch = Watch::new(s(10), true, s(0));
+    let mut watch = Watch::new(s(10), &Terms::default(), true, s(0));
     let verdicts: Vec<_> = (1..=10).map(|second| watch.look(Look::default(), s(second))).collect();
     assert_eq!(verdicts[8], Verdict::Quiet(s(9)));
     assert_eq!(verdicts[9], Verdict::Stalled(s(10)));
@@ -168,7 +168,7 @@ fn cpu_that_cannot_be_told_is_no_evidence() {
 
 #[test]
 fn looks_are_neither_many_nor_few() {
-    let interval = |seconds| Watch::new(s(seconds), true, s(0)).interval();
+    let interval = |seconds| Watch::new(s(seconds), &Terms::default(), true, s(0)).interval();
     assert_eq!([1, 2, 10, 60, 300, 420, 86_400].map(interval), [1, 1, 1, 6, 30, 30, 30].map(s));
 }
 
@@ -178,10 +178,10 @@ fn an_agent_s_claims_are_bounded() {
         let limit = AgentEvent::RateLimit { resets_in_s: seconds, resets_at: Some(seconds), warning: false };
         let retry = AgentEvent::ApiRetry { attempt: 1, max: 1, delay_s: seconds, status: None };
         for mark in [mark(&limit, 0.0), mark(&retry, 0.0)].into_iter().flatten() {
-            assert!(matches!(mark, Mark::ApiWait(wait) if wait.as_secs_f64() <= LONGEST_WAIT_S), "{mark:?}");
+            assert!(matches!(mark, Mark::Api(_, wait) if wait <= api_error::LONGEST_WAIT), "{mark:?}");
         }
     }
-    let mut watch = Watch::new(TIMEOUT, true, s(0));
+    let mut watch = Watch::new(TIMEOUT, &Terms::default(), true, s(0));
     for n in 0..10_000 {
         watch.hear(&[Mark::ToolBegan(n.to_string()), Mark::Asked(n.to_string())], s(n));
     }
@@ -195,7 +195,9 @@ fn marks() -> impl Strategy<Value = Mark> {
         id().prop_map(Mark::ToolEnded),
         id().prop_map(Mark::Asked),
         id().prop_map(Mark::Answered),
-        (0_u64..2000).prop_map(|wait| Mark::ApiWait(s(wait))),
+        (0_u64..2000).prop_map(|wait| Mark::Api(Trouble::RateLimit, s(wait))),
+        Just(Mark::Prompted),
+        Just(Mark::Spoke),
         Just(Mark::TurnEnded),
     ]
 }
@@ -212,7 +214,7 @@ proptest! {
     /// and with no more evidence it is stalled in the end.
     #[test]
     fn never_with_evidence_and_always_without(story in stretches(), known in any::<bool>()) {
-        let mut watch = Watch::new(TIMEOUT, known, s(0));
+        let mut watch = Watch::new(TIMEOUT, &Terms::default(), known, s(0));
         let (mut now, mut cpu_ms) = (0, 0);
         // The model of it: what is pending, and when there last was evidence.
         let (mut tools, mut asked, mut wait, mut last) = (BTreeSet::new(), BTreeSet::new(), 0, 0);
@@ -225,7 +227,8 @@ proptest! {
                         Mark::ToolEnded(id) => drop(tools.remove(id)),
                         Mark::Asked(id) => drop(asked.insert(id.clone())),
                         Mark::Answered(id) => drop(asked.remove(id)),
-                        Mark::ApiWait(more) => wait = wait.max(now + more.as_secs()),
+                        Mark::Prompted | Mark::Spoke => {}
+                        Mark::Api(_, more) => wait = wait.max(now + more.as_secs()),
                         Mark::TurnEnded => {
                             tools.clear();
                             asked.clear();
@@ -258,5 +261,63 @@ proptest! {
             stalled |= matches!(watch.look(look, s(now)), Verdict::Stalled(_));
         }
         prop_assert!(stalled);
+    }
+}
+
+/// A CLI that tries again and again is alive, and its tries have an end all the same.
+#[test]
+fn an_api_that_never_answers_is_given_up_while_its_cli_tries() {
+    let retry =
+        |status: Option<u16>| json!({"type": "api_retry", "attempt": 1, "max": 9, "delay_s": 1, "status": status});
+    for (status, trouble, after) in [
+        (None, Trouble::NoAnswer, 15 * 60),
+        (Some(500), Trouble::Error, 15 * 60),
+        (Some(529), Trouble::Overload, 6 * 3600),
+        (Some(429), Trouble::RateLimit, 6 * 3600),
+    ] {
+        let mut told = Told::new();
+        told.hear(json!({"type": "prompt", "text": "do it"}));
+        let end = 1000 + after;
+        let down = loop {
+            told.hear(retry(status));
+            told.now += 60;
+            if let down @ Verdict::ApiDown(..) = told.watch.look(Look::default(), s(told.now)) {
+                break down;
+            }
+            assert!(told.now <= end, "{status:?}");
+        };
+        assert_eq!(down, Verdict::ApiDown(trouble, s(after)), "{status:?}");
+    }
+}
+
+#[test]
+fn an_answer_ends_the_trouble() {
+    let mut told = Told::new();
+    for _ in 0..100 {
+        told.hear(json!({"type": "api_retry", "attempt": 1, "max": 9, "delay_s": 1, "status": 500}));
+        told.now += 60;
+        told.hear(json!({"type": "thinking", "text": "well"}));
+        assert!(matches!(told.watch.look(Look::default(), s(told.now)), Verdict::Alive(_)));
+    }
+}
+
+/// Who was to speak is said where it is known.
+#[test]
+fn silence_is_the_model_s_when_it_was_its_turn() {
+    let prompt = || json!({"type": "prompt", "text": "do it"});
+    let call = || json!({"type": "tool_call", "id": "t", "name": "Bash", "input": {}});
+    let result = || json!({"type": "tool_result", "id": "t", "ok": true, "text": ""});
+    let text = || json!({"type": "text", "text": "I begin"});
+    for (story, model) in [
+        (vec![prompt()], true),
+        (vec![prompt(), text()], false),
+        (vec![prompt(), call(), result()], true),
+        (vec![prompt(), call(), result(), text()], false),
+        (vec![], false),
+    ] {
+        let mut told = Told::new();
+        story.into_iter().for_each(|event| told.hear(event));
+        assert!(told.pass(3000, 0).is_some());
+        assert_eq!(told.watch.evidence().starts_with("the model API did not answer; "), model);
     }
 }

@@ -74,6 +74,7 @@ impl Daemon {
             can_ask: true,
             transcripts: false,
             folds: false,
+            api: muleteer_model::api_error::Terms::default(),
             fingerprint: text("f"),
         };
         let mut daemon = Self {
@@ -316,7 +317,7 @@ impl Daemon {
                     let spawned = world.spools.get(&epoch).is_some_and(|spool| !spool.is_empty());
                     let (killed, clean) = world.sweep();
                     self.instruction()?;
-                    self.mailbox.push_back(Input::ShimLost { epoch, spawned, killed, clean });
+                    self.mailbox.push_back(Input::ShimLost { epoch, spawned, killed, clean, awake_ms: 0 });
                     // It may be told twice, or only after another look.
                     if rng.one_in(2) {
                         return Ok(());
@@ -332,7 +333,8 @@ impl Daemon {
                     let (killed, clean) = world.sweep();
                     if !clean {
                         link.ended = true;
-                        self.mailbox.push_back(Input::ShimLost { epoch, spawned: false, killed, clean });
+                        self.mailbox
+                            .push_back(Input::ShimLost { epoch, spawned: false, killed, clean, awake_ms: 0 });
                     }
                     return Ok(());
                 }
@@ -378,13 +380,13 @@ impl Daemon {
         for offset in from..to {
             let at = Position { epoch, offset: offset + 1, skip: 0 };
             let input = match spool[offset as usize].clone() {
-                Rec::Spawned => Input::Spawned { at, pid: 2, shim_pid: 1, containment: "none".into() },
+                Rec::Spawned => Input::Spawned { at, pid: 2, shim_pid: 1, containment: "none".into(), awake_ms: 0 },
                 Rec::CannotStart => {
                     Input::StartFailed { at: Some(at), epoch, error: "no such program".into(), permanent: true }
                 }
                 Rec::Blocked(on) => Input::Blocked { at, on },
                 Rec::Line(events) => Input::Line { at, events },
-                Rec::Exited(exit) => Input::Exited { at, epoch, exit },
+                Rec::Exited(exit) => Input::Exited { at, epoch, exit, awake_ms: 0 },
             };
             let decided = life::decide(&scratch, input);
             stage(decided, &mut scratch, &mut batch, self.now);

@@ -175,8 +175,10 @@ impl Life {
     fn is_at_rest(&self) -> bool {
         let d = self.daemon.d();
         let idle = self.daemon.mailbox.is_empty() && self.daemon.gate.is_empty() && self.down == 0;
+        // Whoever waits for the model API goes on by itself; whoever was interrupted does not.
+        let interrupted = d.state() == "waiting" && !d.waits_for_api();
         (d.is_finished() && idle)
-            || (d.state() == "waiting" && idle && self.world.is_quiet() && self.daemon.has_read_all(&self.world))
+            || (interrupted && idle && self.world.is_quiet() && self.daemon.has_read_all(&self.world))
     }
 
     fn check_at_rest(&mut self) {

@@ -1,6 +1,7 @@
 //! One event in one line, as an operations channel would show it.
 
 use super::{BOLD, DIM, RED, RESET, YELLOW, clip, count, span, state_color, usd};
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use muleteer_model::ask::Verdict;
 use muleteer_model::event::{Event, Record};
@@ -95,6 +96,12 @@ pub fn describe(event: &Event) -> Option<String> {
             let status = status.map(|status| format!(" after HTTP {status}")).unwrap_or_default();
             warn(format!("the model's API is tried again ({attempt}/{max}){status}, in {delay_s:.0}s"))
         }
+        Event::RateLimited { until: Some(until), .. } => warn(format!("rate limited until {}", local(until))),
+        Event::RateLimited { until: None, wait_s } => warn(format!("rate limited for {wait_s:.0}s")),
+        Event::ApiWaiting { trouble, status, until, .. } => {
+            warn(format!("waits for the model API until {}: {}", local(until), trouble.describe(*status)))
+        }
+        Event::ApiGivenUp { reason, .. } => bad(text(reason)),
         Event::Compacted { before, after } => {
             format!("context compacted from {} to {} tokens", count(*before), count(*after))
         }
@@ -133,6 +140,10 @@ pub fn describe(event: &Event) -> Option<String> {
         #[allow(unreachable_patterns)]
         other => other.name().replace('_', " "),
     })
+}
+
+fn local(at: &Timestamp) -> String {
+    at.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 /// A unit variant as it is spelled in files.

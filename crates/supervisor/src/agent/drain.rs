@@ -59,6 +59,8 @@ pub struct Drain {
     pub survivors: u32,
     /// An agent was released in this epoch.
     pub spawned: bool,
+    /// The shim's clock of awake time, at the newest record.
+    pub awake_ms: u64,
 }
 
 impl Drain {
@@ -78,6 +80,7 @@ impl Drain {
             ended: false,
             survivors: 0,
             spawned: position.offset > 0,
+            awake_ms: 0,
         }
     }
 
@@ -87,6 +90,7 @@ impl Drain {
     }
 
     pub fn feed(&mut self, record: &Record, steps: &mut Vec<Step>) {
+        self.awake_ms = record.awake_ms;
         match record.stream {
             // What processes say that the agent left behind is nobody's turn any more.
             Stream::Stdout if self.end.is_some() => {}
@@ -185,7 +189,7 @@ impl Drain {
             Control::Spawned { agent, shim, containment } => {
                 self.spawned = true;
                 self.shim_pid = shim.pid;
-                Input::Spawned { at, pid: agent.pid, shim_pid: shim.pid, containment }
+                Input::Spawned { at, pid: agent.pid, shim_pid: shim.pid, containment, awake_ms: self.awake_ms }
             }
             Control::Blocked { on, .. } => Input::Blocked { at, on },
             Control::StartFailed { errno, text } => {
@@ -202,8 +206,8 @@ impl Drain {
                 };
                 let tail: Vec<u8> = self.stderr.iter().copied().collect();
                 let stderr_tail = String::from_utf8_lossy(&tail).into_owned();
-                self.end =
-                    Some(Input::Exited { at, epoch: self.epoch, exit: Exit { code, signal, cause, stderr_tail } });
+                let exit = Exit { code, signal, cause, stderr_tail };
+                self.end = Some(Input::Exited { at, epoch: self.epoch, exit, awake_ms: self.awake_ms });
                 return;
             }
             Control::Ended { survivors } => {

@@ -178,12 +178,13 @@ impl Session {
                         self.deliver(vec![step]).await?;
                         return Ok(());
                     }
-                    let (spawned, epoch) = (drain.spawned, self.epoch);
-                    self.tell(Input::ShimLost { epoch, spawned, killed: report.killed, clean: report.clean });
+                    let (spawned, epoch, awake_ms) = (drain.spawned, self.epoch, drain.awake_ms);
+                    let (killed, clean) = (report.killed, report.clean);
+                    self.tell(Input::ShimLost { epoch, spawned, killed, clean, awake_ms });
                     return Ok(());
                 }
                 Standing::Unswept { killed } => {
-                    self.tell(Input::ShimLost { epoch: self.epoch, spawned: false, killed, clean: false });
+                    self.tell(Input::ShimLost { epoch: self.epoch, spawned: false, killed, clean: false, awake_ms: 0 });
                     return Ok(());
                 }
                 Standing::CannotStart { error, permanent } => {

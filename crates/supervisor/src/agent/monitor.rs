@@ -106,7 +106,7 @@ impl State {
         };
         if self.watched.as_ref().is_none_or(|watched| watched.epoch != epoch) {
             let timeout = Duration::from_secs(dispatch.created.limits.inactivity_timeout_s);
-            let watch = Watch::new(timeout, self.from_the_start, clock::awake());
+            let watch = Watch::new(timeout, &dispatch.created.api, self.from_the_start, clock::awake());
             self.watched = Some(Watched { epoch, watch });
             self.from_the_start = true;
         }
@@ -117,9 +117,16 @@ impl State {
         // Reads a file of every process there is: some milliseconds.
         let cpu = tokio::task::block_in_place(|| group::cpu_below(*shim_pid));
         let look = Look { cpu, blocked_by_us: dispatch.blocked_by_us };
-        if let Verdict::Stalled(silent) = watched.watch.look(look, clock::awake()) {
-            let (epoch, evidence) = (watched.epoch, watched.watch.evidence());
-            self.tell(Input::Stalled { epoch, silent_s: silent.as_secs(), evidence });
+        let epoch = watched.epoch;
+        match watched.watch.look(look, clock::awake()) {
+            Verdict::Stalled(silent) => {
+                let evidence = watched.watch.evidence();
+                self.tell(Input::Stalled { epoch, silent_s: silent.as_secs(), evidence });
+            }
+            Verdict::ApiDown(trouble, lasted) => {
+                self.tell(Input::ApiDown { epoch, trouble, for_s: lasted.as_secs() });
+            }
+            Verdict::Alive(_) | Verdict::Quiet(_) => {}
         }
     }
 }

@@ -208,7 +208,7 @@ async fn send(daemon: &Arc<Daemon>, id: &str, key: &str, text: &str, by: &str) -
     write_prompt(&daemon.paths.agent(name.as_str()), key, text)?;
     let event = Event::PromptQueued { key: key.into(), kind: PromptKind::Send, by: by.into() };
     let entry = Entry { id: format!("{name}/prompt/{key}"), ..entry(&name, None, event) };
-    let queued = dispatch.state() == "running";
+    let queued = dispatch.state() == "running" || dispatch.owes_an_answer().is_some();
     let records = try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
     daemon.agent(&name).journal.cast(JournalMsg::Records(records));
     bring_up(daemon, &name).await;

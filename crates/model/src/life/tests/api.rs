@@ -1,0 +1,181 @@
+//! Trouble with the model API, and what an attempt may use of a dispatch's time.
+
+use super::*;
+use crate::agent_event::TurnError::{ApiError, Auth, RateLimit};
+
+fn ended_by(error: TurnError, status: u16) -> TurnResult {
+    TurnResult { ok: false, error: Some(error), status: Some(status), text: Some("scripted".into()), ..well() }
+}
+
+fn retry(attempt: u32, status: Option<u16>, delay_s: f64) -> AgentEvent {
+    AgentEvent::ApiRetry { attempt, max: 10, delay_s, status }
+}
+
+fn call() -> AgentEvent {
+    AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input: json!({"command": "true"}) }
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap()
+}
+
+impl Told {
+    /// Its turn ends in trouble, and its process with it.
+    fn fails(&mut self, error: TurnError, status: u16) {
+        self.result(ended_by(error, status));
+        self.exit(1);
+    }
+
+    fn goes_on(&mut self) {
+        assert!(self.feed(Input::Admitted));
+        self.spawn();
+        let key = self.delivers().unwrap();
+        self.receipt(&key);
+    }
+
+    fn reason(&self) -> &str {
+        self.d.reason.as_deref().unwrap_or_default()
+    }
+}
+
+#[test]
+fn a_rate_limit_is_no_failure_of_the_agent() {
+    let mut told = Told::busy();
+    for round in 1..=10 {
+        told.fails(RateLimit, 429);
+        assert_eq!((&told.d.phase, told.d.state()), (&Phase::Queued, "waiting"), "round {round}");
+        assert!(!told.d.is_active(), "it holds no place while it waits");
+        assert_eq!(told.counted(), 0);
+        let outage = told.d.outage.clone().unwrap();
+        assert_eq!((outage.waits, outage.told), (round, false));
+        told.now = outage.until;
+        told.goes_on();
+        assert_eq!(told.d.state(), "waiting", "until it is answered");
+        assert_eq!(told.kind(&told.d.prompts.last().unwrap().key.clone()), PromptKind::Continue);
+    }
+    told.line(vec![call()]);
+    assert_eq!((told.d.state(), &told.d.outage), ("running", &None));
+    told.result(well());
+    told.exit(0);
+    assert_eq!(told.finished(), FinalState::Success);
+}
+
+#[test]
+fn a_limit_that_is_told_is_waited_for_until_then() {
+    let mut told = Told::busy();
+    told.line(vec![AgentEvent::RateLimit { resets_in_s: 0.0, resets_at: Some(3600.0), warning: false }]);
+    assert_eq!(told.d.state(), "waiting");
+    told.fails(RateLimit, 429);
+    let outage = told.d.outage.clone().unwrap();
+    assert_eq!((outage.until, outage.told), (at(3600), true));
+}
+
+#[test]
+fn a_warning_is_no_limit() {
+    let mut told = Told::busy();
+    told.line(vec![AgentEvent::RateLimit { resets_in_s: 0.0, resets_at: Some(3600.0), warning: true }]);
+    assert_eq!((told.d.state(), told.d.outage.clone()), ("running", None));
+}
+
+#[test]
+fn beyond_its_patience_it_has_failed_and_can_be_gone_on_with() {
+    let mut told = Told::busy();
+    told.line(vec![AgentEvent::RateLimit { resets_in_s: 86_400.0, resets_at: None, warning: false }]);
+    told.fails(RateLimit, 429);
+    assert_eq!(told.finished(), FinalState::Failed);
+    assert!(told.reason().contains("api_patience"), "{}", told.reason());
+    assert!(told.send("p2"));
+    assert_eq!((&told.d.phase, told.d.state()), (&Phase::Queued, "queued"));
+}
+
+#[test]
+fn a_refused_key_is_named_and_not_tried_again() {
+    let mut told = Told::busy();
+    told.d.created.api.credential = "ANTHROPIC_API_KEY".into();
+    told.fails(Auth, 401);
+    assert_eq!(told.finished(), FinalState::Failed);
+    assert_eq!(told.reason(), "the model API refused the key ANTHROPIC_API_KEY (HTTP 401): scripted");
+}
+
+#[test]
+fn a_cli_that_is_refused_twice_is_stopped() {
+    let mut told = Told::busy();
+    told.line(vec![retry(1, Some(401), 0.5)]);
+    assert!(!told.has(&Effect::Terminate));
+    told.line(vec![retry(2, Some(401), 1.0)]);
+    assert!(told.has(&Effect::Terminate));
+    told.line(vec![retry(3, Some(401), 2.0)]);
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!(told.finished(), FinalState::Failed);
+    assert!(told.reason().contains("refused the key"), "{}", told.reason());
+}
+
+#[test]
+fn server_errors_are_counted_restarts() {
+    let mut told = Told::busy();
+    told.fails(ApiError, 500);
+    assert_eq!((told.counted(), told.d.state()), (1, "starting"));
+    let mut told = Told::busy();
+    told.fails(ApiError, 404);
+    assert_eq!(told.finished(), FinalState::Failed);
+    assert!(told.reason().contains("rejected the request (HTTP 404)"), "{}", told.reason());
+}
+
+#[test]
+fn an_outage_that_lasts_too_long_is_given_up() {
+    let mut told = Told::busy();
+    told.line(vec![retry(1, None, 1.0)]);
+    assert_eq!(told.d.state(), "waiting");
+    let down = |epoch| Input::ApiDown { epoch, trouble: Trouble::NoAnswer, for_s: 900 };
+    assert!(!told.feed(down(2)), "another process is meant");
+    assert!(told.feed(down(1)));
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!(told.finished(), FinalState::Failed);
+    assert!(told.reason().starts_with("the model API: no answer for 15m"), "{}", told.reason());
+}
+
+#[test]
+fn a_kill_and_a_word_reach_who_waits_for_the_api() {
+    let mut told = Told::busy();
+    told.fails(ApiError, 529);
+    assert!(told.send("p2"));
+    assert_eq!(told.d.phase, Phase::Queued);
+    told.kill();
+    assert_eq!(told.finished(), FinalState::Killed);
+}
+
+// ---- Time
+
+fn ends_after(told: &mut Told, used_ms: u64, cause: ExitCause) {
+    let at = told.next();
+    let exit = Exit { code: Some(1), signal: None, cause, stderr_tail: String::new() };
+    let epoch = told.d.epoch;
+    told.feed(Input::Exited { at, epoch, exit, awake_ms: told.d.began_ms + used_ms });
+}
+
+#[test]
+fn attempts_share_the_time_of_their_dispatch() {
+    let mut told = Told::new(MULTI);
+    told.d.created.limits.timeout_s = Some(10);
+    told.feed(Input::Admitted);
+    told.spawn();
+    told.receipt("p1");
+    ends_after(&mut told, 4_000, ExitCause::Exited);
+    assert_eq!(told.d.used_ms, 4_000);
+    let Phase::Backoff { until, .. } = told.d.phase else { panic!() };
+    told.now = until;
+    told.settle();
+    told.spawn();
+    ends_after(&mut told, 6_000, ExitCause::Exited);
+    assert_eq!(told.finished(), FinalState::Failed);
+    assert_eq!(told.reason(), "timeout: 10s of 10s used");
+}
+
+#[test]
+fn a_process_that_never_ran_used_no_time() {
+    let mut told = Told::new(MULTI);
+    told.d.began_ms = 5;
+    told.feed(Input::Admitted);
+    ends_after(&mut told, 9_000, ExitCause::NeverRan);
+    assert_eq!(told.d.used_ms, 0);
+}
