@@ -1,9 +1,20 @@
 //! Admission: which waiting dispatches get an agent now (design.md, `pool`). First come, first
-//! served; nothing here holds a lock or a process, so the policy is tested without either.
+//! served, except that whoever waits for a model API does not hold up those who don't; nothing here
+//! holds a lock or a process, so the policy is tested without either.
+//!
+//! A dispatch whose agent has dispatched others that have not ended takes no place: it waits for them, or
+//! will. Counted, parents could hold all the places that their children wait for, for ever. Those that
+//! count have no unfinished children, so each can end by itself; and as a chain is at most `max_depth`
+//! long, there are never more than `max_agents * (max_depth + 1)` agents.
 
 use crate::config::Pool;
+use crate::dispatch::Dispatch;
 use crate::fleet::Fleet;
 use crate::id::DispatchId;
+use crate::pressure;
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A dispatch that may not be made: agents would dispatch agents too deeply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -23,12 +34,56 @@ pub fn admit<T>(limits: Pool, active: usize, waiting: &[T]) -> &[T] {
     &waiting[..free(limits, active, waiting.len())]
 }
 
+/// Those that take a place.
+fn counted(fleet: &Fleet) -> impl Iterator<Item = &Arc<Dispatch>> {
+    let parents = fleet.parents();
+    fleet
+        .iter()
+        .filter(move |dispatch| dispatch.is_active() && !parents.contains(&dispatch.id))
+}
+
+/// How many of a channel (see [`pressure`]) take a place.
+pub fn at_work(fleet: &Fleet, channel: &str) -> u32 {
+    let count = counted(fleet).filter(|dispatch| pressure::channel(dispatch) == channel).count();
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// What the pool does now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Admission {
+    pub start: Vec<DispatchId>,
+    /// Somebody may start then, even if nothing else happens.
+    pub look_again: Option<Timestamp>,
+}
+
 /// The dispatches of a fleet to start now. One that was sent a further turn waits from its creation
 /// on: a conversation in progress goes before new work.
-pub fn next(limits: Pool, fleet: &Fleet) -> Vec<DispatchId> {
-    let active = fleet.iter().filter(|dispatch| dispatch.is_active()).count();
+pub fn next(limits: Pool, fleet: &Fleet, now: Timestamp) -> Admission {
+    let mut at_work: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut active = 0;
+    for dispatch in counted(fleet) {
+        active += 1;
+        *at_work.entry(pressure::channel(dispatch)).or_default() += 1;
+    }
+    let mut admission = Admission::default();
     let waiting: Vec<_> = fleet.iter().filter(|dispatch| !dispatch.is_active() && !dispatch.is_finished()).collect();
-    admit(limits, active, &waiting).iter().map(|dispatch| dispatch.id.clone()).collect()
+    for dispatch in waiting {
+        let channel = pressure::channel(dispatch);
+        let busy = at_work.entry(channel).or_default();
+        let own = dispatch.outage.as_ref().map(|outage| outage.until);
+        let shared = fleet.pressures.get(channel).map(|pressure| pressure.place_for(*busy));
+        match own.max(shared).filter(|when| *when > now) {
+            Some(when) => admission.look_again = Some(admission.look_again.map_or(when, |known| known.min(when))),
+            None if free(limits, active, 1) > 0 => {
+                active += 1;
+                *busy += 1;
+                admission.start.push(dispatch.id.clone());
+            }
+            // The places are taken: whoever leaves one says so.
+            None => break,
+        }
+    }
+    admission
 }
 
 /// How deep a new dispatch of `parent` would be: 0 for a person's own, 1 for one an agent of that
@@ -57,6 +112,9 @@ pub fn depth(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::api_error::Trouble;
+    use crate::event::{Entry, Event, FinalState, Record, VERSION};
+    use jiff::SignedDuration;
     use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
     use std::collections::VecDeque;
 
@@ -104,6 +162,120 @@ mod tests {
     fn a_circle_of_parents_ends() {
         let other = |of: &DispatchId| Some(id(if of.as_str() == "ping" { "pong" } else { "ping" }));
         assert_eq!(depth(LIMITS, Some(&id("ping")), other), Err(TooDeep { max: 2 }));
+    }
+
+    // ---- A fleet
+
+    struct Yard {
+        fleet: Fleet,
+        seq: u64,
+        now: Timestamp,
+    }
+
+    impl Yard {
+        fn new() -> Self {
+            Self { fleet: Fleet::default(), seq: 0, now: Timestamp::UNIX_EPOCH }
+        }
+
+        fn event(&mut self, of: &str, event: Event) {
+            self.seq += 1;
+            let entry = Entry { id: String::new(), dispatch_id: Some(id(of)), at: None, more: false, event };
+            self.fleet.apply(&Record { v: VERSION, seq: self.seq, ts: self.now, entry });
+        }
+
+        fn create(&mut self, name: &str, backend: &str, parent: Option<&str>) {
+            let mut created = crate::dispatch::tests::created();
+            created.backend = backend.into();
+            created.parent = parent.map(id);
+            self.event(name, Event::DispatchCreated(Box::new(created)));
+        }
+
+        /// Admits whoever may start.
+        fn turn(&mut self) -> Vec<String> {
+            let admission = next(LIMITS, &self.fleet, self.now);
+            for id in &admission.start {
+                self.event(id.as_str(), Event::AttemptStarted { attempt: 1, epoch: 1, resume: None });
+            }
+            admission.start.iter().map(ToString::to_string).collect()
+        }
+
+        fn end(&mut self, name: &str) {
+            let (state, reason) = (FinalState::Success, String::new());
+            self.event(name, Event::DispatchFinished { state, reason, result: None });
+        }
+
+        fn pass(&mut self, seconds: i64) {
+            self.now += SignedDuration::from_secs(seconds);
+        }
+    }
+
+    fn name(n: usize) -> String {
+        format!("aaaaaaa{}", char::from(b'a' + n as u8))
+    }
+
+    /// With all places held by parents that wait for their children, the children start.
+    #[test]
+    fn parents_do_not_starve_their_children() {
+        let mut yard = Yard::new();
+        for n in 0..3 {
+            yard.create(&name(n), "rehearsal", None);
+        }
+        assert_eq!(yard.turn().len(), 3);
+        for n in 3..6 {
+            yard.create(&name(n), "rehearsal", Some(&name(n - 3)));
+        }
+        yard.create(&name(6), "rehearsal", None);
+        assert_eq!(yard.turn(), [name(3), name(4), name(5)], "and no stranger beyond the places");
+        yard.end(&name(3));
+        assert_eq!(yard.turn(), [] as [String; 0], "its parent counts again");
+        yard.end(&name(0));
+        yard.end(&name(4));
+        yard.end(&name(1));
+        assert_eq!(yard.turn(), [name(6)]);
+    }
+
+    #[test]
+    fn a_limit_one_met_holds_back_those_who_share_it_and_nobody_else() {
+        let mut yard = Yard::new();
+        for n in 0..2 {
+            yard.create(&name(n), "codex", None);
+        }
+        assert_eq!(yard.turn().len(), 2);
+        yard.event(&name(0), Event::ApiRetried { attempt: 1, max: 9, status: Some(429), delay_s: 60.0 });
+        yard.create(&name(2), "codex", None);
+        yard.create(&name(3), "rehearsal", None);
+        assert_eq!(yard.turn(), [name(3)], "it overtakes");
+        let wait = |yard: &Yard| next(LIMITS, &yard.fleet, yard.now).look_again.map(|at| at.as_second());
+        yard.end(&name(1));
+        yard.end(&name(3));
+        // One is at work, and one may be: at the end of the wait it is one more after a step.
+        assert_eq!(wait(&yard), Some(75));
+        yard.pass(74);
+        assert_eq!(yard.turn(), [] as [String; 0]);
+        yard.pass(1);
+        assert_eq!(yard.turn(), [name(2)]);
+        assert_eq!(wait(&yard), None);
+    }
+
+    #[test]
+    fn who_waits_for_the_api_holds_no_place() {
+        let mut yard = Yard::new();
+        for n in 0..4 {
+            yard.create(&name(n), "codex", None);
+        }
+        assert_eq!(yard.turn().len(), 3);
+        let until = Timestamp::from_second(60).unwrap();
+        let (trouble, status) = (Trouble::RateLimit, Some(429));
+        let waiting = Event::ApiWaiting { trouble, status, until, told: true, waits: 1, spent_ms: 60_000 };
+        yard.event(&name(0), waiting);
+        yard.create(&name(4), "rehearsal", None);
+        assert_eq!(yard.turn(), [name(4)]);
+        yard.end(&name(1));
+        yard.end(&name(2));
+        yard.pass(60);
+        assert_eq!(yard.turn(), [name(0)], "in its old place in the queue, and one at a time");
+        yard.pass(15);
+        assert_eq!(yard.turn(), [name(3)]);
     }
 
     proptest! {

@@ -28,8 +28,8 @@
 //! is `Doubtful`, which ends the dispatch as `blocked`.
 
 use crate::agent_event::TurnError;
-use crate::ask::{Answer, Asks};
 use crate::api_error::{self, Outage, Trouble};
+use crate::ask::{Answer, Asks};
 use crate::event::{Created, Entry, Event, ExitCause, FinalState, Limit, Position, PromptKind, Record};
 use crate::id::DispatchId;
 use crate::result::AgentResult;
@@ -489,13 +489,13 @@ impl Dispatch {
                 let until = until.unwrap_or_else(|| api_error::after(ts, api_error::wait(*wait_s)));
                 self.trouble(Trouble::RateLimit, None, until, true);
             }
-            Event::ApiWaiting { trouble, status, until, told, waits, spent_ms } => {
+            Event::ApiWaiting { trouble, status, until, told, waits, spent_ms } if !self.is_finished() => {
                 let (trouble, status, until) = (*trouble, *status, *until);
                 let (told, waits, spent_ms) = (*told, *waits, *spent_ms);
                 self.outage = Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms });
                 self.phase = Phase::Queued;
             }
-            Event::ApiGivenUp { reason, .. } if self.stop.is_none() => {
+            Event::ApiGivenUp { reason, .. } if self.stop.is_none() && !self.is_finished() => {
                 self.stop = Some(Stop::Api { reason: reason.clone() });
             }
             Event::TurnFinished { ok, error, status, text, .. } => {
@@ -747,5 +747,40 @@ impl Dispatch {
         self.spend.output = self.spend.output.saturating_add(*output);
         self.spend.cache_read = self.spend.cache_read.saturating_add(*cache_read);
         self.spend.cache_write = self.spend.cache_write.saturating_add(*cache_write);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(crate) mod tests {
+    use crate::event::{Created, Limits};
+
+    /// A dispatch of no particular kind, for tests.
+    pub fn created() -> Created {
+        let limits =
+            Limits { budget_usd: None, max_turns: None, timeout_s: None, inactivity_timeout_s: 300, max_restarts: 3 };
+        let text = |text: &str| text.to_string();
+        Created {
+            role: text("developer"),
+            category: text("coding"),
+            project: text("/p"),
+            feature: text("f"),
+            backend: text("rehearsal"),
+            model: None,
+            model_source: None,
+            limits,
+            worktree: None,
+            branch: None,
+            journal: text("/p/j.md"),
+            parent: None,
+            by: text("operator"),
+            multi_turn: true,
+            resumable: true,
+            wants_result: true,
+            trace: None,
+            ask_on_crash: false,
+            api: crate::api_error::Terms::default(),
+            fingerprint: text("x"),
+        }
     }
 }

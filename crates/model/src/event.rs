@@ -5,8 +5,8 @@
 //! without the newline. The rest always begins with `"v":1,"seq":…,"ts":…,"id":…`.
 
 use crate::agent_event::TurnError;
-use crate::ask::{Ask, Verdict};
 use crate::api_error::{Terms, Trouble};
+use crate::ask::{Ask, Verdict};
 use crate::id::DispatchId;
 use crate::permission::Policy;
 use crate::result::AgentResult;

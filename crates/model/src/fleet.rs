@@ -3,7 +3,8 @@
 use crate::dispatch::Dispatch;
 use crate::event::{Created, Event, Record};
 use crate::id::DispatchId;
-use std::collections::BTreeMap;
+use crate::pressure::{self, Pressures};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 #[derive(Debug, Clone, Default)]
@@ -12,6 +13,8 @@ pub struct Fleet {
     dispatches: BTreeMap<DispatchId, Arc<Dispatch>>,
     order: Vec<DispatchId>,
     pub generation: u64,
+    /// Where the model's APIs want to be left alone.
+    pub pressures: Pressures,
     /// The newest record folded in.
     pub seq: u64,
 }
@@ -35,6 +38,7 @@ impl Fleet {
             (Event::DaemonStarted { generation, .. }, _) => self.generation = *generation,
             (Event::DispatchCreated(created), Some(id)) => self.create(id, created, record),
             (_, Some(id)) => {
+                self.press(id, record);
                 if let Some(dispatch) = self.dispatches.get_mut(id) {
                     Arc::make_mut(dispatch).apply(record);
                 }
@@ -52,6 +56,21 @@ impl Fleet {
         dispatch.created_seq = record.seq;
         self.dispatches.insert(id.clone(), Arc::new(dispatch));
         self.order.push(id.clone());
+    }
+
+    /// A limit that one dispatch met is the limit of all that share it.
+    fn press(&mut self, id: &DispatchId, record: &Record) {
+        let (Some(strike), Some(struck)) = (pressure::strike(record), self.dispatches.get(id)) else { return };
+        let channel = pressure::channel(struck).to_string();
+        let shares = |other: &&Arc<Dispatch>| other.is_active() && pressure::channel(other) == channel;
+        let at_work = u32::try_from(self.iter().filter(shares).count()).unwrap_or(u32::MAX);
+        pressure::fold(&mut self.pressures, &channel, strike, at_work, record.ts);
+    }
+
+    /// Dispatches that wait for others they have made: those have not ended.
+    pub fn parents(&self) -> BTreeSet<&DispatchId> {
+        let unfinished = self.iter().filter(|dispatch| !dispatch.is_finished());
+        unfinished.filter_map(|dispatch| dispatch.created.parent.as_ref()).collect()
     }
 
     pub fn get(&self, id: &DispatchId) -> Option<&Arc<Dispatch>> {

@@ -14,7 +14,8 @@
 //! - [`ask`]: what an agent waits to be told; [`permission`]: what it need not ask.
 //! - [`doctor`]: what to make of the facts about a machine; [`telemetry`]: spans and metrics of the events.
 //! - [`admission`]: who starts next; [`restart`]: who starts again, and when; [`cost`]: what it came to;
-//!   [`api_error`]: what trouble with the model API means.
+//!   [`api_error`]: what trouble with the model API means, and
+//!   [`pressure`]: what it means for the others.
 
 pub mod admission;
 pub mod agent_event;
@@ -30,6 +31,7 @@ pub mod id;
 pub mod journal;
 pub mod life;
 pub mod permission;
+pub mod pressure;
 pub mod prompt;
 pub mod restart;
 pub mod result;

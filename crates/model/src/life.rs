@@ -39,8 +39,8 @@ mod tests;
 mod turns;
 
 use crate::agent_event::AgentEvent;
-use crate::ask::Answer;
 use crate::api_error::{self, Trouble, Whose};
+use crate::ask::Answer;
 use crate::config::Span;
 use crate::dispatch::{Dispatch, Exit, Phase, PromptState, Stop, Turn};
 use crate::event::{Entry, Event, ExitCause, FinalState, Limit, Outcome, Position, PromptKind, Record, VERSION};

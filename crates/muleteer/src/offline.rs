@@ -34,7 +34,7 @@ pub fn fleet(context: &Context) -> Result<Fleet, Failure> {
 pub fn status(context: &Context, id: Option<&str>) -> Result<StatusReport, Failure> {
     let fleet = fleet(context)?;
     let dispatches = match id {
-        Some(id) => vec![view::status(lookup(&fleet, id)?)],
+        Some(id) => vec![view::status(&fleet, lookup(&fleet, id)?)],
         None => view::statuses(&fleet),
     };
     Ok(StatusReport { daemon: stopped(context), dispatches })
@@ -43,7 +43,8 @@ pub fn status(context: &Context, id: Option<&str>) -> Result<StatusReport, Failu
 /// # Errors
 /// As [`fleet`], and when `id` is not one dispatch's.
 pub fn find(context: &Context, id: &str) -> Result<DispatchStatus, Failure> {
-    Ok(view::status(lookup(&fleet(context)?, id)?))
+    let fleet = fleet(context)?;
+    Ok(view::status(&fleet, lookup(&fleet, id)?))
 }
 
 /// All of `ids`, if every one has ended.
@@ -54,7 +55,7 @@ pub fn ended(context: &Context, ids: &[String]) -> Result<Option<Vec<DispatchSta
     let fleet = fleet(context)?;
     let found: Vec<&Dispatch> = ids.iter().map(|id| lookup(&fleet, id)).collect::<Result<_, _>>()?;
     let all = found.iter().all(|dispatch| dispatch.is_finished());
-    Ok(all.then(|| found.into_iter().map(view::status).collect()))
+    Ok(all.then(|| found.into_iter().map(|dispatch| view::status(&fleet, dispatch)).collect()))
 }
 
 /// The daemon's part of a report when there is none.

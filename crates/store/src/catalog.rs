@@ -5,8 +5,8 @@
 
 use jiff::Timestamp;
 use muleteer_model::agent_event::TurnError;
-use muleteer_model::ask::{Ask, AskOption, Verdict};
 use muleteer_model::api_error::{Terms, Trouble};
+use muleteer_model::ask::{Ask, AskOption, Verdict};
 use muleteer_model::event::{
     Created, Entry, Event, ExitCause, FinalState, Limit, Limits, Outcome, Position, PromptKind, Record, VERSION,
 };

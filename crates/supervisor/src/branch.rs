@@ -271,6 +271,12 @@ impl Child {
         }
     }
 
+    fn shown_state(&self, daemon: &Daemon) -> String {
+        let held_back = (self.node.name == "pool" && self.state == "running")
+            .then(|| crate::view::pool_state(&daemon.snapshot(), daemon.pool_limits.max_agents));
+        held_back.flatten().unwrap_or_else(|| self.state.into())
+    }
+
     fn is(&self, cell: &ActorCell) -> bool {
         self.actor.as_ref().is_some_and(|actor| actor.get_id() == cell.get_id())
     }
@@ -296,7 +302,7 @@ impl Child {
             },
             restart: self.node.restart.as_str().into(),
             restarts_in_window: self.restarts.restarts(awake_ms()),
-            state: self.state.into(),
+            state: self.shown_state(daemon),
             children: vec![],
             process: process_status(daemon, self.node, self.id.as_ref()),
         };

@@ -3,10 +3,12 @@
 
 use crate::agent::life::LifeMsg;
 use crate::context::Daemon;
+use jiff::Timestamp;
 use muleteer_model::admission;
 use muleteer_model::config::Pool as Limits;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
+use std::time::Duration;
 
 #[derive(Debug)]
 pub enum PoolMsg {
@@ -19,7 +21,12 @@ pub struct Pool;
 pub struct State {
     daemon: Arc<Daemon>,
     limits: Limits,
+    /// A look is on its way, for this moment.
+    armed: Option<Timestamp>,
 }
+
+/// The clock may be set, and a machine may sleep: nobody waits longer than this for a look.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 impl Actor for Pool {
     type Msg = PoolMsg;
@@ -30,21 +37,32 @@ impl Actor for Pool {
         daemon.pool.set(myself.clone());
         myself.cast(PoolMsg::Look)?;
         let limits = daemon.pool_limits;
-        Ok(State { daemon, limits })
+        Ok(State { daemon, limits, armed: None })
     }
 
     async fn handle(
         &self,
-        _: ActorRef<PoolMsg>,
+        myself: ActorRef<PoolMsg>,
         message: PoolMsg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
             PoolMsg::Look => {
                 muleteer_process::fault::point("pool.look");
-                for id in admission::next(state.limits, &state.daemon.snapshot()) {
+                let now = Timestamp::now();
+                let admission = admission::next(state.limits, &state.daemon.snapshot(), now);
+                for id in admission.start {
                     // Not there yet: its life asks again as soon as it is.
                     state.daemon.agent(&id).life.cast(LifeMsg::Admitted);
+                }
+                state.armed = state.armed.filter(|at| *at > now);
+                if let Some(at) = admission.look_again
+                    && state.armed.is_none_or(|armed| at < armed)
+                {
+                    let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+                    let wait = wait.min(LONGEST_SLEEP) + Duration::from_millis(1);
+                    state.armed = now.checked_add(wait).ok();
+                    myself.send_after(wait, || PoolMsg::Look);
                 }
             }
         }

@@ -182,7 +182,7 @@ pub async fn prepare(
         transcripts: backend.transcripts().is_some(),
         folds: capabilities.folds,
         trace,
-        api: terms(backend.name(), spawn, configured.as_ref(), &category),
+        api: terms(backend.name(), spawn, configured.as_ref(), category),
         ask_on_crash: category.on_crash == config::OnCrash::Ask,
         permissions: Policy::default(),
         can_ask: capabilities.asks,

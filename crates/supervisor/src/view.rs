@@ -3,16 +3,17 @@
 use jiff::Timestamp;
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::fleet::Fleet;
+use muleteer_model::{admission, pressure};
 use muleteer_protocol::v1::{DispatchStatus, ProcessStatus, ResultDoc, Tokens};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 /// Every dispatch, oldest first.
 pub fn statuses(fleet: &Fleet) -> Vec<DispatchStatus> {
-    fleet.iter().map(|dispatch| status(dispatch)).collect()
+    fleet.iter().map(|dispatch| status(fleet, dispatch)).collect()
 }
 
-pub fn status(d: &Dispatch) -> DispatchStatus {
+pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
     let created = &d.created;
     DispatchStatus {
         id: d.id.to_string(),
@@ -38,7 +39,7 @@ pub fn status(d: &Dispatch) -> DispatchStatus {
         worktree: created.worktree.clone(),
         journal: Some(created.journal.clone()),
         pid: d.pid(),
-        reason: reason(d),
+        reason: reason(d).or_else(|| held_back(fleet, d)),
         containment: d.containment.clone(),
         result: d.result.as_ref().filter(|_| d.is_finished()).map(|result| ResultDoc {
             status: serde_json::to_value(result.status)
@@ -68,6 +69,23 @@ fn reason(d: &Dispatch) -> Option<String> {
         }
         _ => d.reason.clone().filter(|reason| !reason.is_empty()),
     }
+}
+
+/// Why a dispatch does not start, where it is others who have met a limit.
+fn held_back(fleet: &Fleet, d: &Dispatch) -> Option<String> {
+    let channel = pressure::channel(d);
+    let pressure = fleet.pressures.get(channel).filter(|_| d.phase == Phase::Queued)?;
+    let now = Timestamp::now();
+    (pressure.places_at(now) < admission::at_work(fleet, channel).saturating_add(1))
+        .then(|| pressure.describe(channel, now))
+}
+
+/// What the pool holds back, for `tree`.
+pub fn pool_state(fleet: &Fleet, max_agents: u32) -> Option<String> {
+    let now = Timestamp::now();
+    let pressed = fleet.pressures.iter().filter(|(_, pressure)| pressure.places_at(now) < max_agents);
+    let texts: Vec<_> = pressed.map(|(channel, pressure)| pressure.describe(channel, now)).collect();
+    (!texts.is_empty()).then(|| format!("running; {}", texts.join("; ")))
 }
 
 fn time(at: Timestamp) -> String {

@@ -116,7 +116,7 @@ fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireError> {
 
 fn status(daemon: &Daemon, id: Option<&str>) -> Result<Reply, WireError> {
     let dispatches = match id {
-        Some(id) => vec![view::status(&*find(daemon, id)?)],
+        Some(id) => vec![view::status(&daemon.snapshot(), &*find(daemon, id)?)],
         None => view::statuses(&daemon.snapshot()),
     };
     let daemon = DaemonStatus {
@@ -289,7 +289,11 @@ async fn wait(connection: &mut Connection, ids: &[String]) -> Answer {
         }
     }
     let fleet = daemon.snapshot();
-    let dispatches = ids.iter().filter_map(|id| fleet.get(id)).map(|dispatch| view::status(dispatch)).collect();
+    let dispatches = ids
+        .iter()
+        .filter_map(|id| fleet.get(id))
+        .map(|dispatch| view::status(&fleet, dispatch))
+        .collect();
     Ok(Ok(Some(Reply::Waited { dispatches })))
 }
 

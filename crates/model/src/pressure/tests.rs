@@ -1,0 +1,71 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use proptest::prelude::*;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap()
+}
+
+const OVERLOAD: (Trouble, Option<u16>) = (Trouble::Overload, Some(529));
+
+fn struck(pressures: &mut Pressures, until: i64, at_work: u32, now: i64) {
+    fold(pressures, "c", (OVERLOAD.0, OVERLOAD.1, at(until)), at_work, at(now));
+}
+
+#[test]
+fn half_of_them_go_on_and_the_rest_come_back_one_by_one() {
+    let mut pressures = Pressures::new();
+    struck(&mut pressures, 100, 8, 40);
+    let places = |pressures: &Pressures, now| pressures["c"].places_at(at(now));
+    assert_eq!([40, 99, 100, 114, 115, 130, 160].map(|now| places(&pressures, now)), [0, 0, 4, 4, 5, 6, 8]);
+    // Everybody who works meets the same outage.
+    struck(&mut pressures, 90, 8, 41);
+    struck(&mut pressures, 120, 7, 42);
+    assert_eq!((pressures["c"].places, pressures["c"].until), (4, at(120)));
+    // Again while it recovers: half of what was allowed, never nobody.
+    struck(&mut pressures, 140, 9, 135);
+    assert_eq!(pressures["c"].places, 2);
+    struck(&mut pressures, 200, 1, 141);
+    assert_eq!(pressures["c"].places, 1);
+}
+
+#[test]
+fn a_place_comes_when_it_is_said_to() {
+    let mut pressures = Pressures::new();
+    struck(&mut pressures, 100, 4, 40);
+    let pressure = &pressures["c"];
+    for at_work in 0..10 {
+        let when = pressure.place_for(at_work);
+        assert!(pressure.places_at(when) > at_work, "{at_work}");
+        assert!(when == at(100) || pressure.places_at(when - SignedDuration::from_secs(1)) <= at_work, "{at_work}");
+    }
+}
+
+#[test]
+fn channels_are_bounded_and_forgotten() {
+    let mut pressures = Pressures::new();
+    let strike = (OVERLOAD.0, OVERLOAD.1, at(10));
+    for n in 0..5_000 {
+        fold(&mut pressures, &n.to_string(), strike, 1, at(0));
+    }
+    assert_eq!(pressures.len(), MOST_CHANNELS);
+    fold(&mut pressures, "new", strike, 1, at(1_000_000));
+    assert_eq!(pressures.len(), 1);
+}
+
+proptest! {
+    #[test]
+    fn nobody_is_locked_out_for_ever(strikes in prop::collection::vec((0..1000_i64, 0..1000_i64, 0..20_u32), 1..20), at_work in 0..20_u32) {
+        let mut pressures = Pressures::new();
+        let mut now = 0;
+        for (later, wait, busy) in strikes {
+            now += later;
+            struck(&mut pressures, now + wait, busy, now);
+        }
+        let pressure = &pressures["c"];
+        prop_assert!(pressure.places >= 1);
+        let when = pressure.place_for(at_work);
+        prop_assert!(when <= at(now + 1000 + 15 * 21));
+        prop_assert!(pressure.places_at(when) > at_work);
+    }
+}
