@@ -779,6 +779,8 @@ pub(crate) mod tests {
             wants_result: true,
             trace: None,
             ask_on_crash: false,
+            permissions: crate::permission::Policy::default(),
+            can_ask: true,
             api: crate::api_error::Terms::default(),
             fingerprint: text("x"),
         }

@@ -69,7 +69,8 @@ pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
             // `max` prefers what is a number.
             Mark::Api(Trouble::RateLimit, api_error::wait(resets_in_s.max(until)))
         }
-        AgentEvent::Prompt { .. } => Mark::Prompted,
+        // Claude tells of its session as a turn begins, and echoes the prompt when the model has answered.
+        AgentEvent::Session { .. } | AgentEvent::Prompt { .. } => Mark::Prompted,
         AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::Usage { .. } => Mark::Spoke,
         AgentEvent::Result(_) => Mark::TurnEnded,
         _ => return None,

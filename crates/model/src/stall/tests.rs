@@ -309,6 +309,7 @@ fn silence_is_the_model_s_when_it_was_its_turn() {
     let result = || json!({"type": "tool_result", "id": "t", "ok": true, "text": ""});
     let text = || json!({"type": "text", "text": "I begin"});
     for (story, model) in [
+        (vec![json!({"type": "session", "model": "m"})], true),
         (vec![prompt()], true),
         (vec![prompt(), text()], false),
         (vec![prompt(), call(), result()], true),

@@ -1,0 +1,55 @@
+//! A real agent CLI in a world of its own, against a scripted model.
+
+use crate::model_server::{ModelServer, Step};
+use crate::{Muleteer, PATIENCE, Repo, World, claude, codex, wait_until};
+use std::time::Duration;
+
+#[derive(Debug)]
+pub struct Scene {
+    pub world: World,
+    pub repo: Repo,
+    pub server: ModelServer,
+    options: Vec<String>,
+}
+
+impl Scene {
+    /// `None`, said loudly, when there is no claude to be had.
+    pub fn claude(test: &str, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
+        let binary = claude::binary(test)?;
+        let world = World::new();
+        claude::link(&world, &binary);
+        let server = ModelServer::start(steps);
+        let mut options = vec!["--backend".to_string(), "claude-code".into()];
+        options.extend(claude::env_options(&server));
+        Some(Self::new(world, server, options))
+    }
+
+    /// `None`, said loudly, when there is no codex to be had.
+    pub fn codex(test: &str, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
+        let binary = codex::binary(test)?;
+        let world = World::new();
+        let server = ModelServer::start(steps);
+        codex::install(&world, &binary, &server);
+        let mut options: Vec<_> = ["--backend", "codex", "--model", "gpt-5.5"].map(String::from).into();
+        options.extend(codex::env_options(&world));
+        Some(Self::new(world, server, options))
+    }
+
+    fn new(world: World, server: ModelServer, options: Vec<String>) -> Self {
+        let repo = world.repo("repo");
+        Self { world, repo, server, options }
+    }
+
+    /// `muleteer spawn developer REPO "Write hello.txt"` with all that the CLI needs, and `more`.
+    pub fn spawn(&self, more: &[&str]) -> Muleteer {
+        let mut args = vec!["spawn", "developer", self.repo.to_str(), "Write hello.txt"];
+        args.extend(self.options.iter().map(String::as_str));
+        args.extend(more);
+        self.world.muleteer(&args).deadline(Duration::from_secs(120))
+    }
+
+    /// Waits until a scripted tool has left its mark in the file `effects`.
+    pub fn wait_for_the_tool(&self) {
+        wait_until("the tool to run", PATIENCE, || (!self.repo.effects("effects").is_empty()).then_some(()));
+    }
+}
