@@ -781,6 +781,8 @@ pub(crate) mod tests {
             ask_on_crash: false,
             permissions: crate::permission::Policy::default(),
             can_ask: true,
+            transcripts: false,
+            folds: false,
             api: crate::api_error::Terms::default(),
             fingerprint: text("x"),
         }
