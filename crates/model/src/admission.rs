@@ -59,14 +59,26 @@ pub struct Admission {
 /// The dispatches of a fleet to start now. One that was sent a further turn waits from its creation
 /// on: a conversation in progress goes before new work.
 pub fn next(limits: Pool, fleet: &Fleet, now: Timestamp) -> Admission {
+    admit_beside(limits, fleet, now, &[])
+}
+
+/// The same where some of those that wait were promised a place before: they keep it.
+fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[DispatchId]) -> Admission {
     let mut at_work: BTreeMap<&str, u32> = BTreeMap::new();
     let mut active = 0;
     for dispatch in counted(fleet) {
         active += 1;
         *at_work.entry(pressure::channel(dispatch)).or_default() += 1;
     }
-    let mut admission = Admission::default();
-    let waiting: Vec<_> = fleet.iter().filter(|dispatch| !dispatch.is_active() && !dispatch.is_finished()).collect();
+    for dispatch in promised.iter().filter_map(|id| fleet.get(id)) {
+        active += 1;
+        *at_work.entry(pressure::channel(dispatch)).or_default() += 1;
+    }
+    let mut admission = Admission { start: promised.to_vec(), look_again: None };
+    let waits = |dispatch: &&Arc<Dispatch>| {
+        !dispatch.is_active() && !dispatch.is_finished() && !promised.contains(&dispatch.id)
+    };
+    let waiting: Vec<_> = fleet.iter().filter(waits).collect();
     for dispatch in waiting {
         let channel = pressure::channel(dispatch);
         let busy = at_work.entry(channel).or_default();
@@ -84,6 +96,29 @@ pub fn next(limits: Pool, fleet: &Fleet, now: Timestamp) -> Admission {
         }
     }
     admission
+}
+
+/// The pool's memory of whom it has let in.
+///
+/// Between the word "start" and the event that it has begun lies a disk. A dispatch that becomes the first
+/// in the queue meanwhile (an older conversation that somebody speaks to again) would be given the same
+/// place once more, and one agent too many would start. So a place that was promised stays taken, until the
+/// fleet shows what came of it; and the word is given again each time, since whoever it was meant for may
+/// have been restarted.
+#[derive(Debug, Default)]
+pub struct Door {
+    promised: Vec<DispatchId>,
+}
+
+impl Door {
+    /// Whom to tell to start now.
+    pub fn look(&mut self, limits: Pool, fleet: &Fleet, now: Timestamp) -> Admission {
+        let waits = |id: &DispatchId| fleet.get(id).is_some_and(|d| !d.is_active() && !d.is_finished());
+        self.promised.retain(waits);
+        let admission = admit_beside(limits, fleet, now, &self.promised);
+        self.promised.clone_from(&admission.start);
+        admission
+    }
 }
 
 /// How deep a new dispatch of `parent` would be: 0 for a person's own, 1 for one an agent of that

@@ -120,6 +120,7 @@ pub enum Phase {
     Backoff {
         attempt: u32,
         until: Timestamp,
+        delay_ms: u64,
     },
     /// `spoken_to`: somebody spoke too late for the decision to end, so the end is a beginning.
     Closing {
@@ -571,8 +572,8 @@ impl Dispatch {
                 }
                 self.reason = Some(reason.clone());
             }
-            Event::RestartScheduled { until, .. } => {
-                self.phase = Phase::Backoff { attempt: self.attempts, until: *until };
+            Event::RestartScheduled { until, delay_ms } => {
+                self.phase = Phase::Backoff { attempt: self.attempts, until: *until, delay_ms: *delay_ms };
             }
             Event::DispatchClosing { state, reason } => {
                 // Who spoke just before, as this was being decided, was overlooked.

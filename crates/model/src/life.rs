@@ -291,11 +291,11 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
         // What comes next depends on what became of its prompts.
         Phase::Gone { .. } if d.to_probe().is_some() => vec![],
         Phase::Gone { attempt, exit, turn, .. } => conclude::conclude(d, *attempt, exit, turn, now),
-        Phase::Backoff { until, .. } => match &d.stop {
+        Phase::Backoff { until, delay_ms, .. } => match &d.stop {
             Some(stop) => conclude::unstarted(stop),
             None => match time_is_up(d) {
                 Some(limit) => vec![limit],
-                None if now >= *until => start_attempt(d, d.attempts + 1),
+                None if waited(*until, *delay_ms, now) => start_attempt(d, d.attempts + 1),
                 None => vec![],
             },
         },
@@ -305,6 +305,13 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
         }
         Phase::Closing { .. } | Phase::Finished { .. } => vec![],
     }
+}
+
+/// Whether a wait of `delay_ms` that was to end at `until` is over. A clock that was set back since would
+/// make it last for hours: more than its whole length is never left of a wait.
+fn waited(until: Timestamp, delay_ms: u64, now: Timestamp) -> bool {
+    let left = until.duration_since(now);
+    left.is_zero() || left.is_negative() || left.as_millis() > i128::from(delay_ms)
 }
 
 /// What the world should do now. Every one of them may be carried out twice without harm.

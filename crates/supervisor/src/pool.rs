@@ -1,5 +1,6 @@
-//! The pool: admission. It holds nothing but the configuration: who is active and who waits is read
-//! from the folded fleet each time, so it is right again the moment it restarts.
+//! The pool: admission. Who is active and who waits is read from the folded fleet each time; what it holds
+//! besides is whom it has told to start and has not seen start yet. When it is restarted the whole fleet
+//! is, so that word is forgotten on both sides.
 
 use crate::agent::life::LifeMsg;
 use crate::context::Daemon;
@@ -23,6 +24,7 @@ pub struct State {
     limits: Limits,
     /// A look is on its way, for this moment.
     armed: Option<Timestamp>,
+    door: admission::Door,
 }
 
 /// The clock may be set, and a machine may sleep: nobody waits longer than this for a look.
@@ -37,7 +39,7 @@ impl Actor for Pool {
         daemon.pool.set(myself.clone());
         myself.cast(PoolMsg::Look)?;
         let limits = daemon.pool_limits;
-        Ok(State { daemon, limits, armed: None })
+        Ok(State { daemon, limits, armed: None, door: admission::Door::default() })
     }
 
     async fn handle(
@@ -50,7 +52,7 @@ impl Actor for Pool {
             PoolMsg::Look => {
                 muleteer_process::fault::point("pool.look");
                 let now = Timestamp::now();
-                let admission = admission::next(state.limits, &state.daemon.snapshot(), now);
+                let admission = state.door.look(state.limits, &state.daemon.snapshot(), now);
                 for id in admission.start {
                     // Not there yet: its life asks again as soon as it is.
                     state.daemon.agent(&id).life.cast(LifeMsg::Admitted);

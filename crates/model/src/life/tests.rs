@@ -364,6 +364,20 @@ fn it_takes_no_second_prompt_and_leaves_what_is_said_to_its_successor() {
     assert_eq!((told.finished(), told.d.turns), (FinalState::Success, 2));
 }
 
+/// Found by the fleet's simulator: a clock set back by hours made a restart wait for hours.
+#[test]
+fn a_clock_that_was_set_back_prolongs_no_pause() {
+    let mut told = Told::busy();
+    told.now = Timestamp::from_second(100_000).unwrap();
+    told.exit(1);
+    let attempts = told.d.attempts;
+    told.settle();
+    assert_eq!(told.d.attempts, attempts, "the pause has begun");
+    told.now = Timestamp::from_second(90_000).unwrap();
+    told.settle();
+    assert_eq!(told.d.attempts, attempts + 1);
+}
+
 #[test]
 fn a_process_killed_in_its_turn_is_gone_on_with_by_a_counted_restart() {
     for well in [true, false] {
