@@ -162,3 +162,63 @@ fn an_interrupt_keeps_the_session_for_a_further_turn() {
     assert_eq!((&entry["state"], &entry["session_id"]), (&json!("success"), &session), "{entry}");
     scene.world.finish(Some(daemon));
 }
+
+/// What a person adds becomes part of the running turn, and that is said; what still waits in Claude's
+/// own queue when it is killed was not taken, and is not lost.
+#[test]
+fn a_message_to_a_busy_session_is_folded_into_its_turn() {
+    let test = "a_message_to_a_busy_session_is_folded_into_its_turn";
+    let waiting =
+        |name: &str| Step::bash(&format!("echo {name} >> effects; while [ ! -e {name} ]; do sleep 0.05; done"));
+    let steps = [waiting("one"), waiting("two"), Step::success("all three").times(2)];
+    let Some(scene) = Scene::new(test, steps) else { return };
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    let effects = |count: usize| {
+        wait_until("the tool to run", PATIENCE, || (scene.repo.effects("effects").len() == count).then_some(()));
+    };
+    effects(1);
+    scene.world.muleteer(&["send", &id, "FOLDED IN"]).ok();
+    scene.wait_for_spool(&id, "\"queued\"", 2);
+    scene.repo.write("one", "");
+    effects(2);
+    wait_until("the prompt to be folded in", PATIENCE, || {
+        let folded = scene.world.events_of(&id, "prompt_folded");
+        (folded.first()?["turn"] == 1).then_some(())
+    });
+    let second = scene.server.main_requests().pop().unwrap().body["messages"].to_string();
+    assert!(second.contains("FOLDED IN"), "the running turn has it: {second}");
+    let entry = scene.world.dispatch(&id);
+    assert_eq!((&entry["turns"], &entry["state"]), (&json!(1), &json!("running")), "{entry}");
+
+    scene.world.muleteer(&["send", &id, "STILL WAITING"]).ok();
+    scene.wait_for_spool(&id, "\"queued\"", 3);
+    scene.world.kill_9(u32::try_from(entry["pid"].as_u64().unwrap()).unwrap());
+    let entry = scene.world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["attempts"]), (&json!("success"), &json!(2)), "{entry}");
+    let standings: Vec<_> = scene
+        .world
+        .events_of(&id, "prompt_probed")
+        .iter()
+        .map(|one| one["standing"].clone())
+        .collect();
+    assert_eq!(standings, ["mid_tool", "mid_tool", "not_taken"]);
+    let last = scene.server.main_requests().pop().unwrap().body["messages"].to_string();
+    for said in ["Write hello.txt", "FOLDED IN", "STILL WAITING"] {
+        assert_eq!(last.matches(said).count(), 1, "{said}: {last}");
+    }
+    assert_eq!(scene.repo.effects("effects"), ["one", "two"]);
+    let journal = scene.world.muleteer(&["journal", &id]).ok();
+    assert!(journal.contains("further prompt taken into turn 1"), "{journal}");
+    scene.world.finish(Some(daemon));
+}
+
+impl Scene {
+    /// Waits until what the agent printed holds `sign` so often.
+    fn wait_for_spool(&self, id: &str, sign: &str, count: usize) {
+        wait_until(&format!("{sign} in the output"), PATIENCE, || {
+            let raw = self.world.muleteer(&["logs", id, "--raw"]).ok();
+            (raw.matches(sign).count() >= count).then_some(())
+        });
+    }
+}

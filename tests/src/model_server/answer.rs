@@ -30,6 +30,9 @@ pub(super) fn early(out: &TcpStream, shared: &Shared, step: &Step) -> io::Result
     if let Some(delay) = step.pre_delay {
         shared.pause(delay);
     }
+    if step.held {
+        shared.wait_for_release();
+    }
     if let Some(silence) = step.hang {
         shared.pause(silence);
         return Ok(Some(false));

@@ -56,6 +56,7 @@ struct State {
     connections: Vec<TcpStream>,
     workers: Vec<JoinHandle<()>>,
     stopping: bool,
+    released: bool,
     ids: u64,
 }
 
@@ -84,6 +85,12 @@ impl ModelServer {
 
     pub fn requests(&self) -> Vec<Request> {
         self.shared.lock().requests.clone()
+    }
+
+    /// Lets every held step answer, now and from now on.
+    pub fn release(&self) {
+        self.shared.lock().released = true;
+        self.shared.stopped.notify_all();
     }
 
     /// The requests that took a step of the script.
@@ -122,6 +129,12 @@ impl Shared {
         let state = self.lock();
         let outcome = self.stopped.wait_timeout_while(state, for_how_long, |state| !state.stopping);
         !outcome.map_or(true, |(state, _)| state.stopping)
+    }
+
+    /// Waits until the held steps are let go, or the server ends.
+    fn wait_for_release(&self) {
+        let state = self.lock();
+        drop(self.stopped.wait_while(state, |state| !state.stopping && !state.released));
     }
 
     fn next_id(&self, prefix: &str) -> String {

@@ -15,6 +15,7 @@ pub struct Step {
     pub(super) headers: Vec<(String, String)>,
     pub(super) status: Option<u16>,
     pub(super) hang: Option<Duration>,
+    pub(super) held: bool,
     pub(super) hang_mid: Option<Duration>,
     pub(super) die_mid: bool,
     pub(super) pre_delay: Option<Duration>,
@@ -84,6 +85,12 @@ impl Step {
 
     pub fn stop_reason(mut self, reason: &str) -> Self {
         self.stop_reason = Some(reason.into());
+        self
+    }
+
+    /// Answers only after [`super::ModelServer::release`].
+    pub fn held(mut self) -> Self {
+        self.held = true;
         self
     }
 
