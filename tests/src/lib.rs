@@ -6,6 +6,7 @@
 //! - [`processes`]: what of a world is alive, told by its path in environment, arguments or cwd.
 //! - [`journal_of_events`](events): `events.jsonl` read as a stranger would, checksums and all.
 //! - [`model_server`]: the scripted model that the real `claude` and `codex` talk to.
+//! - [`collector`], [`rotel`]: where traces go, a double that reads them back and a real one.
 //! - [`crash`]: kill -9 at named points and at seeded moments, and what must hold afterwards.
 //! - [`skip`]: how a test that cannot run says so.
 
@@ -16,12 +17,14 @@
 
 pub mod claude;
 pub mod codex;
+pub mod collector;
 pub mod crash;
 pub mod daemon;
 pub mod events;
 pub mod model_server;
 pub mod processes;
 pub mod repo;
+pub mod rotel;
 pub mod run;
 pub mod scene;
 pub mod skip;

@@ -67,6 +67,8 @@ pub struct LaunchSpec {
     pub result_schema: Option<Value>,
     /// The scenario of a rehearsal, absolute.
     pub scenario: Option<PathBuf>,
+    /// The collector that takes this daemon's spans (OTLP over HTTP): the CLI's own go there too.
+    pub telemetry: Option<String>,
 }
 
 /// A command as people write it.

@@ -30,6 +30,7 @@ use crate::cli::Verb;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::traced;
 
 /// Does what was typed.
 ///
@@ -38,7 +39,7 @@ use crate::failure::Failure;
 pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
     match verb {
         Verb::Daemon(args) => daemon::run(&args, context),
-        Verb::Spawn(args) => block_on(spawn::run(&args, context)),
+        Verb::Spawn(args) => traced::run("spawn", context, |context| block_on(spawn::run(&args, context))),
         Verb::Status(args) => block_on(status::run(&args, context)),
         Verb::Tree(_) => block_on(tree::run(context)),
         Verb::Events(args) => block_on(events::run(&args, context)),

@@ -26,7 +26,7 @@ impl Context {
     pub async fn dial(&self) -> Result<Client, ClientError> {
         let name = concat!("muleteer/", env!("CARGO_PKG_VERSION"));
         let mut client = Client::connect(&self.socket, name, self.operator_key()).await?;
-        client.set_trace(std::env::var("TRACEPARENT").ok());
+        client.set_trace(self.trace.clone());
         Ok(client)
     }
 

@@ -18,6 +18,8 @@ pub struct Context {
     pub is_agent: bool,
     /// `--config`, absolute.
     pub config: Option<PathBuf>,
+    /// The place in a trace that requests carry: `TRACEPARENT`, or the verb's own span where it is traced.
+    pub trace: Option<String>,
     /// `--socket` was given, so a daemon started on demand must listen there.
     pub socket_given: bool,
 }
@@ -43,6 +45,7 @@ impl Context {
             socket,
             is_agent,
             config: global.config.as_deref().map(absolute),
+            trace: std::env::var("TRACEPARENT").ok(),
             socket_given: global.socket.is_some(),
         })
     }

@@ -30,6 +30,7 @@ pub mod render;
 pub mod service;
 pub mod settings;
 pub mod spool_lines;
+pub mod traced;
 
 use crate::cli::{Cli, Parsed, Verb};
 use crate::context::Context;

@@ -6,6 +6,8 @@
 
 pub mod apply;
 pub mod plan;
+#[cfg(test)]
+mod plist_schema;
 pub mod state;
 pub mod unit;
 

@@ -89,6 +89,7 @@ pub struct Boot {
     pub shim: ShimProgram,
     pub lease_ms: u64,
     pub pool_limits: muleteer_model::config::Pool,
+    pub telemetry: Option<muleteer_model::telemetry::Settings>,
 }
 
 /// The daemon as its actors see it. One per process; dropped last.
@@ -102,6 +103,8 @@ pub struct Daemon {
     pub children: Mutex<Vec<Child>>,
     pub lease_ms: u64,
     pub pool_limits: muleteer_model::config::Pool,
+    /// Where spans and metrics go; none where nobody asked for them.
+    pub telemetry: Option<muleteer_model::telemetry::Settings>,
     pub fleet: watch::Sender<Arc<Fleet>>,
     pub ledger: Slot<LedgerMsg>,
     pub pool: Slot<PoolMsg>,
@@ -125,7 +128,7 @@ pub struct Daemon {
 
 impl Daemon {
     pub fn new(paths: Paths, boot: Boot, fleet: Fleet) -> Self {
-        let Boot { backlog, generation, muleteer, shim, lease_ms, pool_limits } = boot;
+        let Boot { backlog, generation, muleteer, shim, lease_ms, pool_limits, telemetry } = boot;
         Self {
             paths,
             generation,
@@ -134,6 +137,7 @@ impl Daemon {
             children: Mutex::default(),
             lease_ms,
             pool_limits,
+            telemetry,
             fleet: watch::Sender::new(Arc::new(fleet)),
             ledger: Slot::default(),
             pool: Slot::default(),

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use muleteer_model::config::ConfigError;
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::fleet::Fleet;
+use muleteer_model::telemetry::{self, Settings};
 use muleteer_process::{identity, lock};
 use muleteer_shim::start::ShimProgram;
 use muleteer_store::StoreError;
@@ -113,6 +114,11 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     let muleteer = std::env::current_exe().map_err(io(Path::new("/proc/self/exe")))?;
     link_program(&paths.state_dir.join("bin"), &muleteer).map_err(io(&paths.state_dir))?;
     let shim = ShimProgram::locate().map_err(io(&muleteer))?;
+    // A wrong endpoint must not keep agents from being supervised.
+    let telemetry = Settings::from_env(&|name| std::env::var(name).ok()).unwrap_or_else(|error| {
+        tracing::warn!(%error, "no telemetry: {} is wrong", telemetry::VARIABLE);
+        None
+    });
     let (fleet, backlog) = recover(&paths, &note)?;
     let boot = Boot {
         generation: fleet.generation,
@@ -121,6 +127,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         shim,
         lease_ms: LEASE.as_millis() as u64,
         pool_limits: config.pool,
+        telemetry,
     };
     let daemon = Arc::new(Daemon::new(paths, boot, fleet));
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -6,6 +6,7 @@ use crate::request::Saved;
 use muleteer_backends::{LaunchSpec, StdinMode};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::{Event, PromptKind};
+use muleteer_model::telemetry::{Context, ids};
 use muleteer_model::{prompt, result};
 use muleteer_process::fault;
 use muleteer_process::lock::LockGuard;
@@ -181,6 +182,7 @@ fn launch_of(
         permissions: created.permissions.clone(),
         result_schema: created.wants_result.then(result::schema),
         scenario: saved.scenario.clone().map(Into::into),
+        telemetry: daemon.telemetry.as_ref().map(|settings| settings.endpoint.to_string()),
     };
     let line = backend.command_line(&spec).map_err(|error| error.to_string())?;
     for name in &line.env_remove {
@@ -204,7 +206,9 @@ fn launch_of(
         set(&mut env, name, &value);
     }
     if let Some(trace) = &created.trace {
-        set(&mut env, "TRACEPARENT", trace);
+        // Its own spans become children of its attempt's.
+        let below = Context::parse(trace).map(|context| ids::of_agent(context, &dispatch.id, epoch).to_string());
+        set(&mut env, "TRACEPARENT", below.as_deref().unwrap_or(trace));
     }
     for file in &line.files {
         if let Some(folder) = file.path.parent() {

@@ -25,6 +25,7 @@ pub mod pool;
 pub mod projection;
 pub mod request;
 pub mod settings;
+pub mod telemetry;
 pub mod tree;
 pub mod view;
 pub mod watch;

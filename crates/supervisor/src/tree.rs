@@ -5,6 +5,7 @@
 //! root                      one-for-one
 //! ├─ ledger                 the only writer of events
 //! ├─ projection             SQLite, always behind the ledger, never ahead
+//! ├─ telemetry              traces and metrics to a collector, from the events
 //! ├─ heartbeat              renews the shims' leases; outside the fleet on purpose
 //! ├─ watcher                one file watcher for every journal
 //! ├─ fleet                  one-for-all: the pool and the agents it counts share a fate
@@ -21,6 +22,7 @@ use crate::heartbeat::Heartbeat;
 use crate::ledger::Ledger;
 use crate::pool::Pool;
 use crate::projection::Projection;
+use crate::telemetry::Telemetry;
 use crate::watch::Watch;
 use muleteer_model::dispatch::Phase;
 use muleteer_model::id::DispatchId;
@@ -112,6 +114,7 @@ pub static ROOT: Node = branch(
     Start::Branch(&[
         leaf("ledger", |daemon, _, supervisor| linked(Ledger, daemon, supervisor)),
         leaf("projection", |daemon, _, supervisor| linked(Projection, daemon, supervisor)),
+        leaf("telemetry", |daemon, _, supervisor| linked(Telemetry, daemon, supervisor)),
         leaf("heartbeat", |daemon, _, supervisor| linked(Heartbeat, daemon, supervisor)),
         leaf("watcher", |daemon, _, supervisor| linked(Watch, daemon, supervisor)),
         branch(

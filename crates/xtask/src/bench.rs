@@ -138,6 +138,15 @@ pub const ROWS: &[Row] = &[
         run: output::small_writes,
     },
     Row {
+        name: "drain_500",
+        what: "500 shims of 1,000 records each, read by a fresh daemon",
+        floor: "`cat` of the spools",
+        judged: Judged::Ratio,
+        gate: Some(2.0),
+        ambition: Some(1.25),
+        run: agents::drain,
+    },
+    Row {
         name: "reattach_500",
         what: "a daemon's start with 500 living shims until the last is adopted",
         floor: "",

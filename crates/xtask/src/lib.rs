@@ -3,6 +3,7 @@
 //!
 //! - [`workspace`]: the checkout and its `target`.
 //! - [`binaries`]: `muleteer` and `muleteer-shim` as the system tests want them.
+//! - [`rotel`]: a real collector of traces, in a cache too.
 //! - [`agents`]: the pinned agent CLIs, in a cache outside the checkout.
 //!
 //! Invariant: nothing here depends on the product's crates, so a product that does not compile can
@@ -14,6 +15,7 @@
 
 pub mod agents;
 pub mod binaries;
+pub mod rotel;
 pub mod workspace;
 
 /// What went wrong, in words for the person at the terminal.

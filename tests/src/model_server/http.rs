@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::io::{self, BufRead, Read, Write};
 
 /// The next request, or `None` when the client closed the connection between two.
-pub(super) fn read(reader: &mut impl BufRead) -> io::Result<Option<Request>> {
+pub(crate) fn read(reader: &mut impl BufRead) -> io::Result<Option<Request>> {
     let mut first = String::new();
     if reader.read_line(&mut first)? == 0 {
         return Ok(None);
@@ -55,7 +55,7 @@ fn chunked(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
 }
 
 /// A whole JSON answer.
-pub(super) fn json(mut out: impl Write, status: u16, headers: &[(String, String)], body: &Value) -> io::Result<()> {
+pub(crate) fn json(mut out: impl Write, status: u16, headers: &[(String, String)], body: &Value) -> io::Result<()> {
     let body = body.to_string();
     let mut text = format!("HTTP/1.1 {status} scripted\r\ncontent-type: application/json\r\n");
     for (name, value) in headers {

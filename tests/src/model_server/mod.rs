@@ -9,7 +9,7 @@
 //! step is then just a thread that waits.
 
 mod answer;
-mod http;
+pub(crate) mod http;
 mod responses;
 mod step;
 

@@ -112,7 +112,9 @@ impl Backend for ClaudeCode {
 
         let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
         let env_remove = NESTING.into_iter().filter(|name| !given(name)).map(str::to_string).collect();
-        Ok(CommandLine { argv, env: launch.env.clone(), env_remove, stdin: StdinMode::Open, files })
+        let mut env = launch.telemetry.as_deref().map(telemetry).unwrap_or_default();
+        env.extend(launch.env.iter().cloned());
+        Ok(CommandLine { argv, env, env_remove, stdin: StdinMode::Open, files })
     }
 
     fn prompt(&self, key: &str, text: &str) -> Vec<u8> {
@@ -144,6 +146,22 @@ impl Backend for ClaudeCode {
     fn parser(&self) -> Box<dyn Parser> {
         Box::new(LineParser::new(parser::StreamJson))
     }
+}
+
+/// Has it send its own spans, metrics and logs; its root span becomes a child of ours by `TRACEPARENT`.
+/// What is configured for it comes after these, and wins.
+fn telemetry(endpoint: &str) -> Vec<(String, String)> {
+    let on = [
+        ("CLAUDE_CODE_ENABLE_TELEMETRY", "1"),
+        // Spans are its beta.
+        ("CLAUDE_CODE_ENHANCED_TELEMETRY_BETA", "1"),
+        ("OTEL_TRACES_EXPORTER", "otlp"),
+        ("OTEL_METRICS_EXPORTER", "otlp"),
+        ("OTEL_LOGS_EXPORTER", "otlp"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
+    ];
+    on.into_iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }
 
 /// A stdin line that is not JSON kills the process, and JSON escapes every newline.

@@ -88,6 +88,13 @@ impl Backend for Codex {
             flag(&["--output-schema", &path.to_string_lossy()]);
             files.push(LaunchFile { path, contents: strict(schema.clone()).to_string() });
         }
+        if let Some(endpoint) = &launch.telemetry {
+            for (table, path) in [("trace_exporter", "traces"), ("exporter", "logs")] {
+                let exporter =
+                    format!("otel.{table}={{otlp-http={{endpoint=\"{endpoint}/v1/{path}\",protocol=\"json\"}}}}");
+                flag(&["-c", &exporter]);
+            }
+        }
         argv.extend(launch.args.iter().cloned());
         // After the flags: `resume` itself does not know all of them.
         if let Some(session) = &launch.resume {

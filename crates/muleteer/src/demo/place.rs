@@ -46,7 +46,7 @@ impl Place {
     pub fn make(out: Output, keep: bool) -> Result<Self, Failure> {
         let (root, paths) = folder()?;
         let socket = paths.socket.clone();
-        let context = Context { out, paths, socket, is_agent: false, config: None, socket_given: false };
+        let context = Context { out, paths, socket, is_agent: false, config: None, trace: None, socket_given: false };
         let place = Self { root, context, keep, daemon: None };
         place.furnish()?;
         Ok(place)

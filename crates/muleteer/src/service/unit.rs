@@ -94,6 +94,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::service::plist_schema;
 
     pub(crate) fn service(manager: Manager, scope: Scope) -> Service {
         Service {
@@ -160,6 +161,13 @@ pub(super) mod tests {
         assert!(text.contains("<key>XDG_STATE_HOME</key>\n\t\t<string>/data</string>"), "{text}");
         assert!(!text.contains("/Users/muleteer") && !text.contains("UserName"), "{text}");
         let system = render(&service(Manager::Launchd, Scope::System));
+        for text in [PLIST, &text, &system] {
+            assert_eq!(plist_schema::faults(text), Vec::<String>::new(), "{text}");
+        }
+        let misspelt = PLIST
+            .replace("KeepAlive", "KeepAlife")
+            .replace("<integer>30</integer>", "<string>30</string>");
+        assert_eq!(plist_schema::faults(&misspelt).len(), 2);
         assert!(system.contains("<key>UserName</key>\n\t<string>ann</string>"), "{system}");
     }
 }

@@ -14,6 +14,7 @@ use muleteer_model::event::{Entry, Event, PromptKind};
 use muleteer_model::fleet::LookupError;
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::Input;
+use muleteer_model::telemetry;
 use muleteer_process::fault;
 use muleteer_protocol::v1::{DaemonStatus, Item, Reply, Request, Spawn, StatusReport, WireError};
 use muleteer_store::tail;
@@ -153,7 +154,7 @@ async fn create(daemon: &Arc<Daemon>, spawn: &Spawn, asker: &Asker, trace: Optio
         bring_up(daemon, &known.id).await;
         return Ok(Reply::Spawned { dispatch_id: spawn.id.clone() });
     }
-    let entries = prepare(daemon, spawn, asker, Some(trace.unwrap_or_else(new_trace))).await?;
+    let entries = prepare(daemon, spawn, asker, Some(trace_of(trace, &spawn.id))).await?;
     try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
     fault::point("gate.create_durable");
     let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
@@ -168,13 +169,17 @@ fn unappended(error: &LedgerError) -> WireError {
     }
 }
 
-/// A W3C `traceparent` for a dispatch nobody traces yet, so that its agents' spans have one root.
-fn new_trace() -> String {
-    let mut bytes = [0u8; 24];
+/// The caller's place in a trace; of a dispatch nobody traces yet, the root of a new one, which is the
+/// dispatch's own span.
+fn trace_of(given: Option<String>, id: &str) -> String {
+    if let Some(given) = given.filter(|given| telemetry::Context::parse(given).is_some()) {
+        return given;
+    }
+    let mut trace = [0u8; 16];
     // Without randomness the id is not unique, which costs a muddled trace and nothing else.
-    let _ = getrandom::fill(&mut bytes);
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("00-{}-{}-01", &hex[..32], &hex[32..])
+    let _ = getrandom::fill(&mut trace);
+    let span = DispatchId::try_from(id.to_string()).map_or([1; 8], |id| telemetry::ids::dispatch(&id, 0));
+    telemetry::Context { trace, span, sampled: true }.to_string()
 }
 
 /// Sees to it that the dispatch's subtree runs. If it cannot be now, the next start will.

@@ -1,9 +1,10 @@
 //! Many living agents, and a daemon that comes back to them.
 
 use super::Options;
-use super::measure::{Samples, ms, until};
-use super::place::PATIENCE;
-use std::time::Instant;
+use super::measure::{Samples, ms, timed, until};
+use super::place::{PATIENCE, Place};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use xtask::Failure;
 
 pub fn reattach(options: &Options) -> Result<Samples, Failure> {
@@ -30,4 +31,64 @@ pub fn reattach(options: &Options) -> Result<Samples, Failure> {
     let mut samples = Samples::absolute(taken);
     samples.note = Some(format!("{} agents, process start and recovery included", options.many));
     Ok(samples)
+}
+
+/// Records each agent writes while no daemon lives.
+const RECORDS: usize = 1000;
+
+/// A fresh daemon reads all that was printed while there was none. The floor is `cat` of the very spools.
+pub fn drain(options: &Options) -> Result<Samples, Failure> {
+    let mut samples = Samples::default();
+    for _ in 0..options.rounds.div_ceil(4) {
+        let mut place = options.place()?;
+        place.configure(&format!("pool: {{max_agents: {}}}\n", options.many))?;
+        place.daemon()?;
+        let gate = place.path("gate");
+        succeed(Command::new("mkfifo").arg(&gate))?;
+        // Lines one by one, each a record; the last one is an event, by which we see that all were read.
+        let script = format!(
+            "cat {} >/dev/null; i=1; while [ $i -lt {RECORDS} ]; do echo line $i; i=$((i+1)); done; \
+             echo '{{\"type\":\"text\",\"text\":\"the end\"}}'; exec sleep 100000",
+            gate.display()
+        );
+        place.agents_that(&options.probes, options.many, &["sh", "-c", &script])?;
+        place.kill_daemon()?;
+        // Whoever waits at the gate is let through when its writer goes.
+        drop(std::fs::File::options().write(true).open(&gate)?);
+        settled(&place, options.many)?;
+        let floor = format!("cat {}/agents/*/spool/* >/dev/null", place.state().display());
+        let begun = Instant::now();
+        place.daemon()?;
+        let log = place.state().join("events.jsonl");
+        let said = || {
+            std::fs::read_to_string(&log)
+                .unwrap_or_default()
+                .matches("\"event\":\"agent_said\"")
+                .count()
+        };
+        until("the last line of every agent", PATIENCE * 2, || (said() >= options.many).then_some(()))?;
+        samples.ours.push(ms(begun.elapsed()));
+        samples.floor.push(timed(|| succeed(Command::new("sh").arg("-c").arg(&floor)))?.1);
+    }
+    samples.note = Some(format!("{} agents, process start and recovery included", options.many));
+    Ok(samples)
+}
+
+/// Every spool holds the last line, and none grows.
+fn settled(place: &Place, count: usize) -> Result<(), Failure> {
+    let agents = place.state().join("agents");
+    let word = "the end";
+    until("the agents to have printed", PATIENCE * 2, || {
+        std::thread::sleep(Duration::from_millis(500));
+        let mut grep = Command::new("sh");
+        grep.arg("-c").arg(format!("grep -laF '{word}' {}/*/spool/* | wc -l", agents.display()));
+        let output = grep.output().ok()?;
+        let found: usize = String::from_utf8_lossy(&output.stdout).trim().parse().ok()?;
+        (found >= count).then_some(())
+    })
+}
+
+fn succeed(command: &mut Command) -> Result<(), Failure> {
+    let status = command.stdin(Stdio::null()).status()?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
 }

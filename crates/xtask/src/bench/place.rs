@@ -176,6 +176,14 @@ impl Place {
     /// # Errors
     /// When they do not.
     pub fn live_agents(&self, probes: &Path, count: usize) -> Result<(), Failure> {
+        self.agents_that(probes, count, &["sleep", "100000"])
+    }
+
+    /// Dispatches `count` agents that run `command`, and waits until they do.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn agents_that(&self, probes: &Path, count: usize, command: &[&str]) -> Result<(), Failure> {
         let mut spawner = Command::new(probes.join("spawner"));
         self.environment(&mut spawner);
         spawner
@@ -183,7 +191,7 @@ impl Place {
             .arg(self.socket()?)
             .arg(self.state().join("operator.key"))
             .arg(self.project());
-        spawner.arg(count.to_string()).args(["sleep", "100000"]);
+        spawner.arg(count.to_string()).args(command);
         let output = spawner.stdin(Stdio::null()).output()?;
         if !output.status.success() {
             return Err(format!("spawner: {}", String::from_utf8_lossy(&output.stderr).trim()).into());

@@ -36,7 +36,8 @@ agent_pid() { mule status "$1" --json | python3 -c 'import json,sys; print(json.
 daemon_pid() { mule status --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["daemon"]["pid"])'; }
 steps() { python3 -c 'import json,sys; print(" ".join(s["action"] for s in json.load(sys.stdin)["steps"]))'; }
 moved_on() { local now; now=$(main_pid); [ "$now" != 0 ] && [ "$now" != "$1" ] && is active ctl is-active $UNIT; }
-quiet() { local said; said=$(systemd-analyze "$@" 2>&1); [ -z "$said" ] || { echo "$said"; false; }; }
+# It prints problems and exits 0. Manual pages are the package's business.
+quiet() { local said; said=$(runuser -u "$CTL" -- env "${ENV[@]}" systemd-analyze "$@" --man=no 2>&1); [ -z "$said" ] || { echo "     $said" >&3; false; }; }
 
 # A service manager's part, from installing to removing. $INSTALL is how.
 part() {

@@ -1,0 +1,422 @@
+//! Spans of the events: what a dispatch did, as a tree in time.
+//!
+//! ```text
+//! muleteer spawn            the ctl command, where it is traced itself
+//! └─ dispatch ROLE          from its creation to its end; restarts, stalls and limits are its events
+//!    └─ attempt N           one process of the agent; its own spans hang below this one (TRACEPARENT)
+//!       ├─ start agent      until the shim has released it
+//!       └─ invoke_agent ROLE    a turn
+//!          └─ execute_tool NAME
+//! ```
+
+use super::{Context, ids};
+use crate::event::{Created, Event, Record};
+use crate::id::DispatchId;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Events one span holds; more are counted.
+const EVENT_LIMIT: usize = 128;
+/// Tool calls of one dispatch that may be open at the same time.
+const OPEN_TOOLS: usize = 256;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Span {
+    pub trace: [u8; 16],
+    pub id: [u8; 8],
+    pub parent: Option<[u8; 8]>,
+    pub name: String,
+    pub start: Timestamp,
+    pub end: Timestamp,
+    pub attributes: Vec<(&'static str, Value)>,
+    pub events: Vec<SpanEvent>,
+    pub dropped_events: u32,
+    pub status: Status,
+    /// Another process is asked: the ctl command.
+    pub is_client: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct SpanEvent {
+    pub name: &'static str,
+    pub at: Timestamp,
+    pub attributes: Vec<(&'static str, Value)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Status {
+    Unset,
+    Ok,
+    Error(String),
+}
+
+impl Span {
+    pub fn new(context: Context, id: [u8; 8], name: String, start: Timestamp) -> Self {
+        Self {
+            trace: context.trace,
+            id,
+            parent: Some(context.span).filter(|parent| *parent != id),
+            name,
+            start,
+            end: start,
+            attributes: vec![],
+            events: vec![],
+            dropped_events: 0,
+            status: Status::Unset,
+            is_client: false,
+        }
+    }
+
+    fn with(mut self, attributes: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
+        self.set(attributes);
+        self
+    }
+
+    /// A null says nothing and is left out.
+    fn set(&mut self, attributes: impl IntoIterator<Item = (&'static str, Value)>) {
+        self.attributes.extend(attributes.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+
+    fn note(&mut self, name: &'static str, at: Timestamp, attributes: Vec<(&'static str, Value)>) {
+        if self.events.len() < EVENT_LIMIT {
+            self.events.push(SpanEvent { name, at, attributes });
+        } else {
+            self.dropped_events += 1;
+        }
+    }
+
+    fn ended(mut self, at: Timestamp, status: Status) -> Self {
+        // A clock that was set back makes no span of negative length.
+        self.end = at.max(self.start);
+        self.status = status;
+        self
+    }
+}
+
+/// Folds records into spans. A span is handed out once, when it has ended.
+#[derive(Debug, Default)]
+pub struct Tracer {
+    dispatches: BTreeMap<DispatchId, Open>,
+}
+
+/// What of one dispatch has not ended.
+#[derive(Debug)]
+struct Open {
+    created: Created,
+    context: Context,
+    /// How often it has ended.
+    opened: u32,
+    session: Option<String>,
+    model: Option<String>,
+    dispatch: Option<Span>,
+    attempt: Option<Span>,
+    start: Option<Span>,
+    turn: Option<Span>,
+    tools: Vec<(String, Span)>,
+    usage: Usage,
+    total: Usage,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Usage {
+    input: u64,
+    output: u64,
+    cache_read: u64,
+    cache_write: u64,
+    cost_usd: f64,
+}
+
+impl Usage {
+    fn attributes(self) -> [(&'static str, Value); 5] {
+        [
+            ("gen_ai.usage.input_tokens", json!(self.input)),
+            ("gen_ai.usage.output_tokens", json!(self.output)),
+            ("gen_ai.usage.cache_read.input_tokens", json!(self.cache_read)),
+            ("gen_ai.usage.cache_creation.input_tokens", json!(self.cache_write)),
+            ("muleteer.cost_usd", json!(self.cost_usd)),
+        ]
+    }
+}
+
+impl Tracer {
+    /// The spans that this record ends. Dispatches without a trace context make none.
+    pub fn apply(&mut self, record: &Record) -> Vec<Span> {
+        let Some(id) = &record.entry.dispatch_id else { return vec![] };
+        if let Event::DispatchCreated(created) = &record.entry.event {
+            if let Some(context) = created.trace.as_deref().and_then(Context::parse).filter(|context| context.sampled) {
+                self.dispatches
+                    .entry(id.clone())
+                    .or_insert_with(|| Open::new(id, (**created).clone(), context, record.ts));
+            }
+            return vec![];
+        }
+        let Some(open) = self.dispatches.get_mut(id) else { return vec![] };
+        open.apply(id, record)
+    }
+
+    /// Spans that have begun and not ended.
+    pub fn open(&self) -> usize {
+        self.dispatches.values().map(Open::count).sum()
+    }
+}
+
+impl Open {
+    fn new(id: &DispatchId, created: Created, context: Context, at: Timestamp) -> Self {
+        let mut open = Self {
+            created,
+            context,
+            opened: 0,
+            session: None,
+            model: None,
+            dispatch: None,
+            attempt: None,
+            start: None,
+            turn: None,
+            tools: vec![],
+            usage: Usage::default(),
+            total: Usage::default(),
+        };
+        open.begin(id, at);
+        open
+    }
+
+    fn begin(&mut self, id: &DispatchId, at: Timestamp) {
+        let created = &self.created;
+        let span_id = ids::dispatch(id, self.opened);
+        let span = Span::new(self.context, span_id, format!("dispatch {}", created.role), at).with([
+            ("muleteer.dispatch.id", json!(id.as_str())),
+            ("muleteer.role", json!(created.role)),
+            ("muleteer.category", json!(created.category)),
+            ("muleteer.project", json!(created.project)),
+            ("muleteer.feature", json!(created.feature)),
+            ("muleteer.backend", json!(created.backend)),
+            ("muleteer.by", json!(created.by)),
+            ("muleteer.parent.id", json!(created.parent.as_ref().map(|parent| parent.as_str().to_string()))),
+            ("gen_ai.request.model", json!(created.model)),
+        ]);
+        self.dispatch = Some(span);
+        self.total = Usage::default();
+    }
+
+    fn count(&self) -> usize {
+        let singles = [&self.dispatch, &self.attempt, &self.start, &self.turn];
+        singles.into_iter().flatten().count() + self.tools.len()
+    }
+
+    fn apply(&mut self, id: &DispatchId, record: &Record) -> Vec<Span> {
+        let at = record.ts;
+        let mut done = Vec::new();
+        match &record.entry.event {
+            Event::PromptQueued { .. } if self.dispatch.is_none() => {
+                // A further turn of a dispatch that had ended.
+                self.opened += 1;
+                self.begin(id, at);
+            }
+            Event::AttemptStarted { attempt, epoch, resume } => {
+                self.end_attempt(at, &Status::Unset, &mut done);
+                let parent = self.context.below(ids::dispatch(id, self.opened));
+                let span = Span::new(parent, ids::attempt(id, *epoch), format!("attempt {attempt}"), at).with([
+                    ("muleteer.attempt", json!(attempt)),
+                    ("muleteer.epoch", json!(epoch)),
+                    ("muleteer.resumed_session", json!(resume)),
+                ]);
+                self.start = Some(Span::new(parent.below(span.id), ids::start(id, *epoch), "start agent".into(), at));
+                self.attempt = Some(span);
+            }
+            Event::AgentSpawned { pid, shim_pid, containment } => {
+                if let Some(mut start) = self.start.take() {
+                    start.set([
+                        ("process.pid", json!(pid)),
+                        ("muleteer.shim.pid", json!(shim_pid)),
+                        ("muleteer.containment", json!(containment)),
+                    ]);
+                    done.push(start.ended(at, Status::Unset));
+                }
+                self.on_attempt("process.pid", json!(pid));
+            }
+            Event::AgentAdopted { shim_pid, .. } => {
+                self.note("adopted", at, vec![("muleteer.shim.pid", json!(shim_pid))])
+            }
+            Event::StartFailed { error, .. } => {
+                if let Some(start) = self.start.take() {
+                    done.push(start.ended(at, Status::Error(error.clone())));
+                }
+            }
+            Event::SessionStarted { session_id, model } => {
+                self.session = Some(session_id.clone());
+                self.model = model.clone().or(self.model.take());
+            }
+            Event::TurnStarted { turn, .. } => {
+                self.end_turn(at, Status::Unset, &mut done);
+                self.begin_turn(id, *turn, record.seq, at);
+            }
+            Event::ToolCalled { call_id, tool, .. } if self.tools.len() < OPEN_TOOLS => {
+                let parent = self.turn.as_ref().or(self.attempt.as_ref()).map_or(self.context.span, |span| span.id);
+                let name = format!("execute_tool {tool}");
+                let span = Span::new(self.context.below(parent), ids::tool(id, record.seq), name, at).with([
+                    ("gen_ai.operation.name", json!("execute_tool")),
+                    ("gen_ai.tool.name", json!(tool)),
+                    ("gen_ai.tool.call.id", json!(call_id)),
+                    ("gen_ai.tool.type", json!("function")),
+                ]);
+                self.tools.push((call_id.clone(), span));
+            }
+            Event::ToolFinished { call_id } => self.end_tool(call_id, at, Status::Unset, &mut done),
+            Event::ToolFailed { call_id, .. } => {
+                // What it said may be anything: the journal has it, and only people read that.
+                self.end_tool(call_id, at, Status::Error("the tool failed".into()), &mut done);
+            }
+            Event::UsageRecorded { input, output, cache_read, cache_write, cost_usd, .. } => {
+                for usage in [&mut self.usage, &mut self.total] {
+                    usage.input = usage.input.saturating_add(*input);
+                    usage.output = usage.output.saturating_add(*output);
+                    usage.cache_read = usage.cache_read.saturating_add(*cache_read);
+                    usage.cache_write = usage.cache_write.saturating_add(*cache_write);
+                    usage.cost_usd += cost_usd;
+                }
+            }
+            Event::TurnFinished { ok, error, status, .. } => {
+                let outcome = if *ok {
+                    Status::Ok
+                } else {
+                    let error = serde_json::to_value(error).ok().and_then(|value| value.as_str().map(str::to_string));
+                    let error = error.unwrap_or_else(|| "other".into());
+                    if let Some(turn) = &mut self.turn {
+                        turn.set([("error.type", json!(error)), ("http.response.status_code", json!(status))]);
+                    }
+                    Status::Error(error)
+                };
+                self.end_turn(at, outcome, &mut done);
+            }
+            Event::ApiRetried { attempt, max, status, delay_s } => self.note(
+                "api_retry",
+                at,
+                vec![
+                    ("muleteer.retry", json!(attempt)),
+                    ("muleteer.retries", json!(max)),
+                    ("http.response.status_code", json!(status)),
+                    ("muleteer.delay_s", json!(delay_s)),
+                ],
+            ),
+            Event::Compacted { before, after } => {
+                self.note("compaction", at, vec![("muleteer.before", json!(before)), ("muleteer.after", json!(after))]);
+            }
+            Event::InterruptRequested { by, .. } => self.note("interrupt", at, vec![("muleteer.by", json!(by))]),
+            Event::KillRequested { by, .. } => self.note("kill", at, vec![("muleteer.by", json!(by))]),
+            Event::LimitReached { detail, .. } => self.note("limit", at, vec![("muleteer.reason", json!(detail))]),
+            Event::StallDetected { silent_s, evidence } => self.note(
+                "stall",
+                at,
+                vec![("muleteer.silent_s", json!(silent_s)), ("muleteer.reason", json!(evidence))],
+            ),
+            Event::BlockedByUs { on } => self.note("blocked_by_us", at, vec![("muleteer.on", json!(on))]),
+            Event::AgentExited { code, signal, .. } => {
+                self.end_turn(at, Status::Unset, &mut done);
+                self.on_attempt("process.exit.code", json!(code));
+                self.on_attempt("muleteer.exit.signal", json!(signal));
+            }
+            Event::AttemptFinished { outcome, reason, .. } => {
+                let word = serde_json::to_value(outcome).unwrap_or_default();
+                let status = match word.as_str() {
+                    Some("success") => Status::Ok,
+                    _ => Status::Error(reason.clone()),
+                };
+                self.on_attempt("muleteer.outcome", word);
+                self.end_attempt(at, &status, &mut done);
+            }
+            Event::RestartScheduled { delay_ms, .. } => {
+                self.note("restart", at, vec![("muleteer.delay_ms", json!(delay_ms))]);
+            }
+            Event::DispatchFinished { state, reason, .. } => {
+                self.end_attempt(at, &Status::Unset, &mut done);
+                if let Some(mut span) = self.dispatch.take() {
+                    span.set(self.total.attributes());
+                    span.set([
+                        ("muleteer.state", json!(state.as_str())),
+                        ("gen_ai.conversation.id", json!(self.session)),
+                    ]);
+                    let status = match state.as_str() {
+                        "success" => Status::Ok,
+                        word if reason.is_empty() => Status::Error(word.into()),
+                        _ => Status::Error(reason.clone()),
+                    };
+                    done.push(span.ended(at, status));
+                }
+            }
+            _ => {}
+        }
+        done
+    }
+
+    fn begin_turn(&mut self, id: &DispatchId, turn: u32, seq: u64, at: Timestamp) {
+        let parent = self.attempt.as_ref().map_or(self.context.span, |span| span.id);
+        let created = &self.created;
+        let name = format!("invoke_agent {}", created.role);
+        let span = Span::new(self.context.below(parent), ids::turn(id, seq), name, at).with([
+            ("gen_ai.operation.name", json!("invoke_agent")),
+            ("gen_ai.provider.name", json!(provider(&created.backend))),
+            ("gen_ai.agent.name", json!(created.role)),
+            ("gen_ai.agent.id", json!(id.as_str())),
+            ("gen_ai.request.model", json!(self.model.as_ref().or(created.model.as_ref()))),
+            ("gen_ai.conversation.id", json!(self.session)),
+            ("muleteer.turn", json!(turn)),
+        ]);
+        self.turn = Some(span);
+        self.usage = Usage::default();
+    }
+
+    fn end_tool(&mut self, call: &str, at: Timestamp, status: Status, done: &mut Vec<Span>) {
+        if let Some(place) = self.tools.iter().position(|(open, _)| open == call) {
+            done.push(self.tools.remove(place).1.ended(at, status));
+        }
+    }
+
+    fn end_turn(&mut self, at: Timestamp, status: Status, done: &mut Vec<Span>) {
+        for (_, tool) in self.tools.drain(..) {
+            done.push(tool.ended(at, Status::Unset).with([("muleteer.cut_short", json!(true))]));
+        }
+        let Some(mut turn) = self.turn.take() else { return };
+        turn.set(std::mem::take(&mut self.usage).attributes());
+        if status == Status::Unset {
+            turn.set([("muleteer.cut_short", json!(true))]);
+        }
+        done.push(turn.ended(at, status));
+    }
+
+    fn end_attempt(&mut self, at: Timestamp, status: &Status, done: &mut Vec<Span>) {
+        self.end_turn(at, Status::Unset, done);
+        if let Some(start) = self.start.take() {
+            done.push(start.ended(at, Status::Error("it never ran".into())));
+        }
+        if let Some(attempt) = self.attempt.take() {
+            done.push(attempt.ended(at, status.clone()));
+        }
+    }
+
+    fn on_attempt(&mut self, key: &'static str, value: Value) {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.attributes.retain(|(known, _)| *known != key);
+            attempt.set([(key, value)]);
+        }
+    }
+
+    fn note(&mut self, name: &'static str, at: Timestamp, attributes: Vec<(&'static str, Value)>) {
+        if let Some(dispatch) = &mut self.dispatch {
+            dispatch.note(name, at, attributes.into_iter().filter(|(_, value)| !value.is_null()).collect());
+        }
+    }
+}
+
+/// The conventions' name of who makes the model, as far as the CLI tells.
+fn provider(backend: &str) -> Option<&'static str> {
+    match backend {
+        "claude-code" => Some("anthropic"),
+        "codex" => Some("openai"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+#[path = "trace_tests.rs"]
+mod tests;

@@ -1,0 +1,316 @@
+//! A dispatch's life as spans; killed and folded again anywhere.
+
+use super::super::context::hex;
+use super::super::metrics::{Meter, Sum};
+use super::super::otlp;
+use super::*;
+use crate::agent_event::TurnError;
+use crate::event::{Entry, ExitCause, FinalState, Outcome, PromptKind};
+use std::collections::BTreeSet;
+
+const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+fn id() -> DispatchId {
+    DispatchId::try_from("k3f9aaaa".to_string()).expect("id")
+}
+
+fn created(trace: Option<&str>) -> Event {
+    // As text, so that what a dispatch is made of may grow.
+    let document = json!({
+        "role": "developer", "category": "coding", "project": "/p", "feature": "f", "backend": "claude-code",
+        "model": "sonnet", "journal": "/p/j.md", "by": "operator", "multi_turn": true, "resumable": true,
+        "wants_result": true, "trace": trace, "fingerprint": "x",
+        "limits": {"budget_usd": null, "max_turns": null, "timeout_s": null, "inactivity_timeout_s": 900, "max_restarts": 3},
+    });
+    Event::DispatchCreated(Box::new(serde_json::from_value(document).expect("a dispatch")))
+}
+
+fn records(events: Vec<Event>) -> Vec<Record> {
+    let start: Timestamp = "2026-11-22T10:00:00Z".parse().expect("time");
+    let record = |(at, event): (usize, Event)| {
+        let seconds = i64::try_from(at).expect("few");
+        Record {
+            v: 1,
+            seq: at as u64 + 1,
+            ts: start + jiff::SignedDuration::from_secs(seconds),
+            entry: Entry { id: format!("e{at}"), dispatch_id: Some(id()), at: None, more: false, event },
+        }
+    };
+    events.into_iter().enumerate().map(record).collect()
+}
+
+fn usage(input: u64) -> Event {
+    Event::UsageRecorded {
+        model: "sonnet".into(),
+        input,
+        output: 2,
+        cache_read: 3,
+        cache_write: 4,
+        cost_usd: 0.5,
+        cumulative: false,
+    }
+}
+
+fn exited() -> Event {
+    Event::AgentExited { epoch: 1, code: None, signal: Some(9), cause: ExitCause::Exited, stderr_tail: String::new() }
+}
+
+/// Two attempts, the first killed in the middle of a tool, the second good; then a further turn.
+fn life() -> Vec<Record> {
+    let tool = |call: &str| Event::ToolCalled { call_id: call.into(), tool: "Bash".into(), target: "ls".into() };
+    let key = |key: &str| key.to_string();
+    records(vec![
+        created(Some(TRACE)),
+        Event::PromptQueued { key: key("k1"), kind: PromptKind::Initial, by: "operator".into() },
+        Event::AttemptStarted { attempt: 1, epoch: 1, resume: None },
+        Event::AgentSpawned { pid: 10, shim_pid: 9, containment: "cgroup".into() },
+        Event::SessionStarted { session_id: "s1".into(), model: Some("sonnet-5".into()) },
+        Event::TurnStarted { turn: 1, key: key("k1") },
+        tool("t1"),
+        Event::ToolFailed { call_id: "t1".into(), text: "no".into() },
+        usage(1),
+        tool("t2"),
+        exited(),
+        Event::AttemptFinished { attempt: 1, outcome: Outcome::Failure, reason: "signal 9".into(), counted: true },
+        Event::RestartScheduled { until: Timestamp::UNIX_EPOCH, delay_ms: 250 },
+        Event::AttemptStarted { attempt: 2, epoch: 2, resume: Some("s1".into()) },
+        Event::AgentSpawned { pid: 12, shim_pid: 11, containment: "cgroup".into() },
+        Event::TurnStarted { turn: 2, key: key("k2") },
+        tool("t3"),
+        Event::ToolFinished { call_id: "t3".into() },
+        usage(10),
+        Event::TurnFinished { turn: 2, ok: true, error: None, status: None, text: "done".into() },
+        exited(),
+        Event::AttemptFinished { attempt: 2, outcome: Outcome::Success, reason: String::new(), counted: false },
+        Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None },
+        Event::PromptQueued { key: key("k3"), kind: PromptKind::Send, by: "operator".into() },
+        Event::AttemptStarted { attempt: 3, epoch: 3, resume: Some("s1".into()) },
+        Event::AgentSpawned { pid: 14, shim_pid: 13, containment: "cgroup".into() },
+        Event::TurnStarted { turn: 3, key: key("k3") },
+        Event::TurnFinished {
+            turn: 3,
+            ok: false,
+            error: Some(TurnError::RateLimit),
+            status: Some(429),
+            text: String::new(),
+        },
+        exited(),
+        Event::AttemptFinished { attempt: 3, outcome: Outcome::Failure, reason: "rate limit".into(), counted: true },
+        Event::DispatchFinished { state: FinalState::Failed, reason: "rate limit".into(), result: None },
+    ])
+}
+
+fn spans(records: &[Record]) -> Vec<Span> {
+    let mut tracer = Tracer::default();
+    let spans = records.iter().flat_map(|record| tracer.apply(record)).collect();
+    assert_eq!(tracer.open(), 0, "everything has ended");
+    spans
+}
+
+/// Each span's name, indented below its parent, in order of their beginning.
+fn tree(spans: &[Span]) -> String {
+    fn below(spans: &[Span], parent: [u8; 8], depth: usize, text: &mut String) {
+        let mut children: Vec<_> = spans.iter().filter(|span| span.parent == Some(parent)).collect();
+        children.sort_by_key(|span| span.start);
+        for span in children {
+            let status = match &span.status {
+                Status::Unset => "",
+                Status::Ok => " ok",
+                Status::Error(_) => " error",
+            };
+            let length = span.start.duration_until(span.end).as_secs();
+            text.push_str(&format!("{}{} {length}s{status}\n", "  ".repeat(depth), span.name));
+            below(spans, span.id, depth + 1, text);
+        }
+    }
+    let mut text = String::new();
+    below(spans, Context::parse(TRACE).expect("context").span, 0, &mut text);
+    text
+}
+
+#[test]
+fn a_life_is_a_tree() {
+    let spans = spans(&life());
+    assert_eq!(
+        tree(&spans),
+        "\
+dispatch developer 22s ok
+  attempt 1 9s error
+    start agent 1s
+    invoke_agent developer 5s
+      execute_tool Bash 1s error
+      execute_tool Bash 1s
+  attempt 2 8s ok
+    start agent 1s
+    invoke_agent developer 4s ok
+      execute_tool Bash 1s
+dispatch developer 7s error
+  attempt 3 5s error
+    start agent 1s
+    invoke_agent developer 1s error
+"
+    );
+    let trace: BTreeSet<_> = spans.iter().map(|span| hex(&span.trace)).collect();
+    assert_eq!(trace.into_iter().collect::<Vec<_>>(), ["0af7651916cd43dd8448eb211c80319c"]);
+    let ids: BTreeSet<_> = spans.iter().map(|span| span.id).collect();
+    assert_eq!(ids.len(), spans.len(), "every span has an id of its own");
+}
+
+fn attribute<'a>(span: &'a Span, key: &str) -> &'a Value {
+    span.attributes
+        .iter()
+        .find(|(known, _)| *known == key)
+        .map_or(&Value::Null, |(_, value)| value)
+}
+
+#[test]
+fn spans_carry_the_conventions_attributes() {
+    let spans = spans(&life());
+    let named = |name: &str| spans.iter().filter(|span| span.name == name).collect::<Vec<_>>();
+    let turn = named("invoke_agent developer")[1];
+    for (key, value) in [
+        ("gen_ai.operation.name", json!("invoke_agent")),
+        ("gen_ai.provider.name", json!("anthropic")),
+        ("gen_ai.agent.name", json!("developer")),
+        ("gen_ai.request.model", json!("sonnet-5")),
+        ("gen_ai.conversation.id", json!("s1")),
+        ("gen_ai.usage.input_tokens", json!(10)),
+    ] {
+        assert_eq!(attribute(turn, key), &value, "{key}");
+    }
+    let failed = named("invoke_agent developer")[2];
+    assert_eq!(
+        (attribute(failed, "error.type"), attribute(failed, "http.response.status_code")),
+        (&json!("rate_limit"), &json!(429))
+    );
+    let dispatch = named("dispatch developer")[0];
+    assert_eq!(attribute(dispatch, "gen_ai.usage.input_tokens"), &json!(11), "of both attempts");
+    assert_eq!(dispatch.events.iter().map(|event| event.name).collect::<Vec<_>>(), ["restart"]);
+    let text = otlp::traces(&[], "1", &spans).to_string();
+    assert!(!text.contains("ls\""), "what a tool was called with is nobody's business but the journal's");
+}
+
+/// Whatever is folded again after a kill, the spans are the same ones: each ends at one record, so who
+/// knows up to which record it had sent goes on with what comes after.
+#[test]
+fn killed_anywhere_nothing_is_lost_or_doubled() {
+    let life = life();
+    let whole = spans(&life);
+    for killed_after in 0..life.len() {
+        let mut first = Tracer::default();
+        let mut sent: Vec<_> = life[..killed_after].iter().flat_map(|record| first.apply(record)).collect();
+        let mut second = Tracer::default();
+        for record in &life {
+            let ended = second.apply(record);
+            if record.seq > killed_after as u64 {
+                sent.extend(ended);
+            }
+        }
+        assert_eq!(sent, whole, "killed after {killed_after}");
+    }
+}
+
+#[test]
+fn no_context_no_spans_and_one_that_is_not_sampled_neither() {
+    for trace in [None, Some("nonsense"), Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")] {
+        let mut life = life();
+        life[0].entry.event = created(trace);
+        assert_eq!(spans(&life), vec![], "{trace:?}");
+    }
+}
+
+#[test]
+fn a_dispatch_nobody_else_traces_is_the_root() {
+    let own = Context::parse(TRACE).expect("context").below(ids::dispatch(&id(), 0));
+    let mut life = life();
+    life[0].entry.event = created(Some(&own.to_string()));
+    let spans = spans(&life);
+    let roots: Vec<_> = spans.iter().filter(|span| span.parent.is_none()).collect();
+    assert_eq!(roots.len(), 1);
+    assert_eq!(roots[0].id, own.span);
+}
+
+#[test]
+fn a_flood_of_events_and_tools_is_bounded() {
+    let mut events = vec![created(Some(TRACE)), Event::AttemptStarted { attempt: 1, epoch: 1, resume: None }];
+    events.push(Event::TurnStarted { turn: 1, key: "k".into() });
+    for n in 0..1000 {
+        events.push(Event::KillRequested { reason: String::new(), by: "x".into() });
+        events.push(Event::ToolCalled { call_id: format!("t{n}"), tool: format!("T{n}"), target: String::new() });
+    }
+    let records = records(events);
+    let (mut tracer, mut meter) = (Tracer::default(), Meter::default());
+    for record in &records {
+        assert_eq!(tracer.apply(record), vec![]);
+        meter.apply(record);
+    }
+    assert!(tracer.open() <= OPEN_TOOLS + 4, "{}", tracer.open());
+    let dispatch = tracer.dispatches[&id()].dispatch.as_ref().expect("open");
+    assert_eq!((dispatch.events.len(), dispatch.dropped_events), (EVENT_LIMIT, 1000 - 128));
+    assert!(meter.of(Sum::ToolCalls).count() <= 201);
+    assert!((meter.of(Sum::ToolCalls).map(|(_, value)| value).sum::<f64>() - 1000.0).abs() < 0.5);
+}
+
+#[test]
+fn figures_are_folded_too() {
+    let mut meter = Meter::default();
+    let life = life();
+    meter.apply(&life[0]);
+    assert_eq!((meter.queue(), meter.active()), (1, 0));
+    for record in &life[1..3] {
+        meter.apply(record);
+    }
+    assert_eq!((meter.queue(), meter.active()), (0, 1));
+    for record in &life[3..] {
+        meter.apply(record);
+    }
+    assert_eq!((meter.queue(), meter.active()), (0, 0));
+    let sum = |of: Sum| meter.of(of).map(|(_, value)| value).sum::<f64>();
+    for (of, wanted) in [
+        (Sum::Dispatches, 2.0),
+        (Sum::Restarts, 1.0),
+        (Sum::Turns, 3.0),
+        (Sum::ToolCalls, 3.0),
+        (Sum::Tokens, 11.0 + 4.0 + 6.0 + 8.0),
+        (Sum::Cost, 1.0),
+    ] {
+        assert!((sum(of) - wanted).abs() < 1e-9, "{of:?}: {}", sum(of));
+    }
+    let body = otlp::metrics(&[("service.name".into(), "m".into())], "1", &meter, 7, Timestamp::UNIX_EPOCH);
+    let metrics = body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
+        .as_array()
+        .expect("metrics")
+        .clone();
+    let find = |name: &str| {
+        metrics
+            .iter()
+            .find(|metric| metric["name"] == name)
+            .unwrap_or_else(|| panic!("no {name}"))
+    };
+    assert_eq!(find("muleteer.telemetry.dropped_spans")["sum"]["dataPoints"][0]["asDouble"], 7.0);
+    assert_eq!(find("muleteer.queue")["gauge"]["dataPoints"][0]["asInt"], "0");
+}
+
+/// As the protocol's JSON wants it: hex ids, numbers of 64 bits as text.
+#[test]
+fn otlp_s_json() {
+    let spans = spans(&life());
+    let body = otlp::traces(&[("service.name".into(), "muleteer".into())], "0.1.0", &spans);
+    let resource = &body["resourceSpans"][0];
+    assert_eq!(
+        resource["resource"]["attributes"][0],
+        json!({"key": "service.name", "value": {"stringValue": "muleteer"}})
+    );
+    let all = resource["scopeSpans"][0]["spans"].as_array().expect("spans");
+    assert_eq!(all.len(), spans.len());
+    let start = all.iter().find(|span| span["name"] == "start agent").expect("start");
+    assert_eq!(start["traceId"], "0af7651916cd43dd8448eb211c80319c");
+    assert_eq!(start["spanId"].as_str().map(str::len), Some(16));
+    assert_eq!(start["startTimeUnixNano"], "1795341602000000000");
+    assert!(
+        start["attributes"]
+            .as_array()
+            .expect("list")
+            .contains(&json!({"key": "process.pid", "value": {"intValue": "10"}}))
+    );
+}

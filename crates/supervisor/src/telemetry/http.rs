@@ -1,0 +1,222 @@
+//! A post to a collector: blocking, bounded in time and in what it reads, one connection each.
+//!
+//! An HTTP library would bring a runtime's worth of code for one request to a neighbour; the one that
+//! OpenTelemetry's SDK would use panics outside of a runtime.
+
+use muleteer_model::telemetry::Settings;
+use serde_json::Value;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// What is read of an answer.
+const ANSWER_LIMIT: u64 = 64 << 10;
+/// Of an answer's text, so much is repeated.
+const SAID_LIMIT: usize = 200;
+
+#[derive(Debug, thiserror::Error)]
+pub enum PostError {
+    #[error("the collector at {endpoint} cannot be reached: {source}")]
+    Unreachable { endpoint: String, source: io::Error },
+    /// It says so itself, and means later: 408, 429, 5xx.
+    #[error("the collector answered {status}")]
+    Busy { status: u16 },
+    #[error("the collector answered {status}: {said}")]
+    Refused { status: u16, said: String },
+}
+
+impl PostError {
+    /// The same post again would end the same way.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
+}
+
+/// Posts a document; says how many of its spans or points the collector rejected.
+///
+/// # Errors
+/// See [`PostError`]. Takes no longer than the settings' timeout, but for a resolver that hangs.
+pub fn post(settings: &Settings, path: &str, body: &Value) -> Result<u64, PostError> {
+    let endpoint = &settings.endpoint;
+    let answer = exchange(settings, path, &body.to_string())
+        .map_err(|source| PostError::Unreachable { endpoint: endpoint.to_string(), source })?;
+    match answer.status {
+        200..=299 => Ok(answer.rejected()),
+        408 | 429 | 500..=599 => Err(PostError::Busy { status: answer.status }),
+        status => Err(PostError::Refused { status, said: answer.said() }),
+    }
+}
+
+struct Answer {
+    status: u16,
+    text: String,
+}
+
+impl Answer {
+    fn body(&self) -> &str {
+        self.text.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+    }
+
+    fn said(&self) -> String {
+        self.body().chars().filter(|c| !c.is_control()).take(SAID_LIMIT).collect()
+    }
+
+    /// `{"partialSuccess":{"rejectedSpans":"3"}}`; in chunks or whole, the document stands in braces.
+    fn rejected(&self) -> u64 {
+        let body = self.body();
+        let (Some(from), Some(to)) = (body.find('{'), body.rfind('}')) else { return 0 };
+        let document: Value = body.get(from..=to).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let partial = &document["partialSuccess"];
+        let counts = ["rejectedSpans", "rejectedDataPoints"].map(|key| match &partial[key] {
+            Value::String(text) => text.parse().unwrap_or(0),
+            number => number.as_u64().unwrap_or(0),
+        });
+        counts.into_iter().sum()
+    }
+}
+
+fn exchange(settings: &Settings, path: &str, body: &str) -> io::Result<Answer> {
+    let deadline = Instant::now() + settings.timeout;
+    let left = || Some(deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
+    let endpoint = &settings.endpoint;
+    let mut stream = connect(&endpoint.host, endpoint.port, deadline)?;
+    let host = if endpoint.host.contains(':') { format!("[{}]", endpoint.host) } else { endpoint.host.clone() };
+    let mut head = format!(
+        "POST {}{path} HTTP/1.1\r\nHost: {host}:{}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+         User-Agent: muleteer/{}\r\nConnection: close\r\n",
+        endpoint.prefix,
+        endpoint.port,
+        body.len(),
+        env!("CARGO_PKG_VERSION"),
+    );
+    for (name, value) in &settings.headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str("\r\n");
+    stream.set_write_timeout(left())?;
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())?;
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 8192];
+    // Bounded by bytes and by time: a collector that trickles holds us up no longer than a dead one.
+    while (bytes.len() as u64) < ANSWER_LIMIT {
+        stream.set_read_timeout(left())?;
+        match stream.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(read) => bytes.extend_from_slice(&chunk[..read]),
+            // It need not close: a whole head, and as much body as it announced, will do.
+            Err(error) if is_late(&error) && status(&bytes).is_some() => break,
+            Err(error) => return Err(error),
+        }
+        if is_whole(&bytes) || Instant::now() >= deadline {
+            break;
+        }
+    }
+    let status = status(&bytes).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it does not speak HTTP"))?;
+    Ok(Answer { status, text: String::from_utf8_lossy(&bytes).into_owned() })
+}
+
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in (host, port).to_socket_addrs()? {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// `HTTP/1.1 200 OK`.
+fn status(bytes: &[u8]) -> Option<u16> {
+    let head = bytes.strip_prefix(b"HTTP/1.")?;
+    std::str::from_utf8(head.get(2..5)?).ok()?.parse().ok()
+}
+
+/// The head is there, and as much body as it announces.
+fn is_whole(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+    });
+    length.is_some_and(|length| body.len() >= length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muleteer_model::telemetry::VARIABLE;
+    use std::io::BufRead;
+    use std::net::TcpListener;
+
+    /// A collector that answers one post with this, and tells what it got.
+    fn collector(answer: &'static str) -> (Settings, std::thread::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let endpoint = format!("http://{}", listener.local_addr().expect("address"));
+        let env = move |name: &str| match name {
+            VARIABLE => Some(endpoint.clone()),
+            "OTEL_EXPORTER_OTLP_HEADERS" => Some("api-key=secret".into()),
+            "OTEL_EXPORTER_OTLP_TIMEOUT" => Some("2000".into()),
+            _ => None,
+        };
+        let settings = Settings::from_env(&env).expect("good").expect("on");
+        let thread = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().expect("accept");
+            let mut reader = io::BufReader::new(&stream);
+            let (mut head, mut length) = (String::new(), 0);
+            loop {
+                let mut line = String::new();
+                reader.read_line(&mut line).expect("line");
+                if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+                    length = value.trim().parse().expect("length");
+                }
+                head.push_str(&line);
+                if line == "\r\n" || line.is_empty() {
+                    break;
+                }
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).expect("body");
+            (&stream).write_all(answer.as_bytes()).expect("answer");
+            head + &String::from_utf8(body).expect("text")
+        });
+        (settings, thread)
+    }
+
+    fn posted(answer: &'static str) -> (Result<u64, PostError>, String) {
+        let (settings, thread) = collector(answer);
+        let outcome = post(&settings, "/v1/traces", &serde_json::json!({"a": 1}));
+        (outcome, thread.join().expect("collector"))
+    }
+
+    #[test]
+    fn a_post_arrives_and_its_answer_is_understood() {
+        let (outcome, got) = posted("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
+        assert_eq!(outcome.expect("taken"), 0);
+        assert!(got.starts_with("POST /v1/traces HTTP/1.1\r\n") && got.ends_with("\r\n\r\n{\"a\":1}"), "{got}");
+        assert!(got.contains("api-key: secret\r\n"), "{got}");
+        let partial = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2c\r\n{\"partialSuccess\":{\"rejectedSpans\":\"3\"}}\r\n0\r\n\r\n";
+        assert_eq!(posted(partial).0.expect("taken"), 3);
+        assert!(matches!(posted("HTTP/1.1 503 Busy\r\n\r\n").0, Err(PostError::Busy { status: 503 })));
+        let refused = posted("HTTP/1.1 400 Bad\r\nContent-Length: 4\r\n\r\nwhat").0.expect_err("refused");
+        assert!(refused.is_final() && refused.to_string().ends_with("400: what"), "{refused}");
+        let nonsense = posted("SSH-2.0-OpenSSH\r\n").0.expect_err("no HTTP");
+        assert!(!nonsense.is_final(), "{nonsense}");
+    }
+
+    #[test]
+    fn nobody_there_is_told_and_may_be_tried_again() {
+        let (settings, thread) = collector("HTTP/1.1 200 OK\r\n\r\n");
+        assert_eq!(post(&settings, "/v1/traces", &Value::Null).expect("taken"), 0);
+        thread.join().expect("collector");
+        let error = post(&settings, "/v1/traces", &Value::Null).expect_err("gone");
+        assert!(matches!(error, PostError::Unreachable { .. }) && !error.is_final(), "{error}");
+    }
+}

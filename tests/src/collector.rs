@@ -1,0 +1,151 @@
+//! A collector that keeps what it is sent: OTLP over HTTP with JSON, read back as plain values.
+
+use crate::model_server::http;
+use serde_json::{Value, json};
+use std::io::BufReader;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Dropping it stops it.
+#[derive(Debug)]
+pub struct Collector {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    posts: Mutex<Vec<(String, Value)>>,
+}
+
+/// A span as it arrived.
+#[derive(Debug, Clone)]
+pub struct Span {
+    pub service: String,
+    pub json: Value,
+}
+
+impl Span {
+    pub fn name(&self) -> &str {
+        self.json["name"].as_str().unwrap_or_default()
+    }
+
+    pub fn id(&self) -> &str {
+        self.json["spanId"].as_str().unwrap_or_default()
+    }
+
+    pub fn trace(&self) -> &str {
+        self.json["traceId"].as_str().unwrap_or_default()
+    }
+
+    /// Empty for a root.
+    pub fn parent(&self) -> &str {
+        self.json["parentSpanId"].as_str().unwrap_or_default()
+    }
+
+    /// An attribute as text, whatever its type.
+    pub fn attribute(&self, key: &str) -> Option<String> {
+        let all = self.json["attributes"].as_array()?;
+        let value = &all.iter().find(|one| one["key"] == key)?["value"];
+        let value = value.as_object()?.values().next()?;
+        Some(value.as_str().map_or_else(|| value.to_string(), str::to_string))
+    }
+}
+
+impl Collector {
+    /// Listens on loopback.
+    pub fn start() -> Self {
+        Self::start_at("127.0.0.1:0".parse().expect("an address"))
+    }
+
+    /// Listens where another one did.
+    pub fn start_at(address: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).expect("a port on loopback");
+        let address = listener.local_addr().expect("its address");
+        let shared = Arc::new(Shared::default());
+        let state = shared.clone();
+        let thread = std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if state.stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                let state = state.clone();
+                std::thread::spawn(move || serve(&stream, &state));
+            }
+        });
+        Self { address, shared, thread: Some(thread) }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Every span so far, in order of arrival.
+    pub fn spans(&self) -> Vec<Span> {
+        let mut spans = Vec::new();
+        for (path, body) in self.posts() {
+            if path != "/v1/traces" {
+                continue;
+            }
+            for resource in list(&body["resourceSpans"]) {
+                let attributes = list(&resource["resource"]["attributes"]);
+                let name = attributes.iter().find(|one| one["key"] == "service.name");
+                let service = name.and_then(|one| one["value"]["stringValue"].as_str()).unwrap_or_default().to_string();
+                for scope in list(&resource["scopeSpans"]) {
+                    let all = list(&scope["spans"]).into_iter();
+                    spans.extend(all.map(|json| Span { service: service.clone(), json }));
+                }
+            }
+        }
+        spans
+    }
+
+    /// The newest report of every metric, by name.
+    pub fn metrics(&self) -> Vec<Value> {
+        let posts = self.posts();
+        let newest = posts.iter().rev().find(|(path, _)| path == "/v1/metrics");
+        let Some((_, body)) = newest else { return vec![] };
+        list(&body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"])
+    }
+
+    fn posts(&self) -> Vec<(String, Value)> {
+        self.shared.posts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        // The listener is closed when its thread has seen that.
+        let _ = TcpStream::connect(self.address);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(stream: &TcpStream, shared: &Shared) {
+    let mut reader = BufReader::new(stream);
+    while let Ok(Some(request)) = http::read(&mut reader) {
+        shared
+            .posts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((request.path, request.body));
+        if http::json(stream, 200, &[], &json!({})).is_err() {
+            return;
+        }
+    }
+}
+
+fn list(value: &Value) -> Vec<Value> {
+    value.as_array().cloned().unwrap_or_default()
+}

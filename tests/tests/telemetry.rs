@@ -1,0 +1,178 @@
+//! One trace from the command line to the tool, whoever is killed on the way, and whatever becomes of
+//! the collector.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_tests::collector::{Collector, Span};
+use muleteer_tests::rotel::Rotel;
+use muleteer_tests::{PATIENCE, Repo, World, wait_until};
+use std::collections::BTreeSet;
+
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+/// So that a test need not wait a minute for figures.
+const SOON: (&str, &str) = ("OTEL_METRIC_EXPORT_INTERVAL", "200");
+
+const SCENARIO: &str = "\
+v: 1
+model: actor
+turns:
+  - steps:
+      - tool_call: {name: Read, input: {file_path: a}, ok: true, text: body}
+      - usage: {input: 1200, output: 90, cost_usd: 0.25}
+      - result: {status: success, summary: done}
+";
+
+fn rehearse(world: &World, repo: &Repo, scenario: &str, variables: &[(&str, &str)]) -> String {
+    let file = world.path().join("scenario.yaml");
+    std::fs::write(&file, scenario).unwrap();
+    let args = ["spawn", "developer", repo.to_str(), "do it", "--scenario", file.to_str().unwrap()];
+    let muleteer = variables
+        .iter()
+        .fold(world.muleteer(&args), |muleteer, (name, value)| muleteer.env(name, value));
+    muleteer.ok()
+}
+
+fn named<'a>(spans: &'a [Span], name: &str) -> Vec<&'a Span> {
+    spans.iter().filter(|span| span.name() == name).collect()
+}
+
+/// The dispatch has ended and its span has arrived.
+fn spans_of(collector: &Collector, dispatch: &str) -> Vec<Span> {
+    wait_until("the dispatch's span", PATIENCE, || {
+        let spans = collector.spans();
+        let arrived = |span: &Span| {
+            span.name().starts_with("dispatch") && span.attribute("muleteer.dispatch.id").as_deref() == Some(dispatch)
+        };
+        spans.iter().any(arrived).then_some(spans)
+    })
+}
+
+#[test]
+fn one_trace_from_the_command_to_the_tool() {
+    let world = World::new();
+    let repo = world.repo("project");
+    let collector = Collector::start();
+    let endpoint = collector.url();
+    let daemon = world.daemon_with(&[(ENDPOINT, &endpoint), SOON]);
+    let id = rehearse(&world, &repo, SCENARIO, &[(ENDPOINT, &endpoint)]);
+    world.muleteer(&["wait", &id]).ok();
+    let spans = spans_of(&collector, &id);
+
+    // From the tool up to the command.
+    let chain = ["execute_tool Read", "invoke_agent developer", "attempt 1", "dispatch developer", "muleteer spawn"];
+    for pair in chain.windows(2) {
+        let (child, parent) = (named(&spans, pair[0]), named(&spans, pair[1]));
+        assert_eq!((child.len(), parent.len()), (1, 1), "{pair:?}: {spans:#?}");
+        assert_eq!(child[0].parent(), parent[0].id(), "{pair:?}");
+    }
+    assert_eq!(named(&spans, "muleteer spawn")[0].parent(), "");
+    assert_eq!(named(&spans, "start agent")[0].parent(), named(&spans, "attempt 1")[0].id());
+    let traces: BTreeSet<_> = spans.iter().map(Span::trace).collect();
+    assert_eq!(traces.len(), 1, "{traces:?}");
+    let turn = named(&spans, "invoke_agent developer")[0];
+    assert_eq!(turn.attribute("gen_ai.operation.name").as_deref(), Some("invoke_agent"));
+    assert_eq!(turn.attribute("gen_ai.usage.input_tokens").as_deref(), Some("1200"));
+    assert_eq!(turn.service, "muleteer");
+
+    let metrics = wait_until("figures of the ended dispatch", PATIENCE, || {
+        let metrics = collector.metrics();
+        metrics.iter().any(|metric| metric["name"] == "muleteer.dispatches").then_some(metrics)
+    });
+    let names: BTreeSet<_> = metrics.iter().filter_map(|metric| metric["name"].as_str()).collect();
+    for name in ["muleteer.tokens", "muleteer.cost", "muleteer.queue", "muleteer.agents", "muleteer.turns"] {
+        assert!(names.contains(name), "no {name} in {names:?}");
+    }
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn an_agent_is_told_its_place_in_the_trace() {
+    let world = World::new();
+    let repo = world.repo("project");
+    let collector = Collector::start();
+    let daemon = world.daemon_with(&[(ENDPOINT, &collector.url())]);
+    // The command is not traced itself, but its caller is.
+    let caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let script = "printf %s \"$TRACEPARENT\" > place";
+    let id = world.spawn(&repo, script, &["--wait"]).env("TRACEPARENT", caller).ok();
+    let spans = spans_of(&collector, &id);
+    let attempt = named(&spans, "attempt 1")[0];
+    let told = std::fs::read_to_string(std::path::Path::new(repo.to_str()).join("place")).unwrap();
+    assert_eq!(told, format!("00-0af7651916cd43dd8448eb211c80319c-{}-01", attempt.id()));
+    assert_eq!(named(&spans, "dispatch developer")[0].parent(), "b7ad6b7169203331");
+
+    // Nobody traces this one: its own span is the root.
+    let alone = world.spawn(&repo, "true", &["--wait"]).ok();
+    let spans = spans_of(&collector, &alone);
+    let is_its = |span: &&Span| span.attribute("muleteer.dispatch.id").as_deref() == Some(alone.as_str());
+    assert_eq!(spans.iter().find(is_its).unwrap().parent(), "");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_killed_daemon_s_spans_go_on_and_none_is_lost() {
+    let world = World::new();
+    let repo = world.repo("project");
+    let collector = Collector::start();
+    let endpoint = collector.url();
+    let mut daemon = world.daemon_with(&[(ENDPOINT, &endpoint)]);
+    let id = world.spawn(&repo, "until test -e go; do sleep 0.05; done", &[]).ok();
+    wait_until("the agent to run", PATIENCE, || (world.dispatch(&id)["state"] == "running").then_some(()));
+    wait_until("its first span", PATIENCE, || (!named(&collector.spans(), "start agent").is_empty()).then_some(()));
+    daemon.kill_9();
+    std::fs::write(std::path::Path::new(repo.to_str()).join("go"), "").unwrap();
+    let daemon = world.daemon_with(&[(ENDPOINT, &endpoint)]);
+    world.muleteer(&["wait", &id]).ok();
+    let spans = spans_of(&collector, &id);
+    let dispatch = named(&spans, "dispatch developer")[0];
+    let events: Vec<_> = dispatch.json["events"].as_array().unwrap().iter().map(|event| &event["name"]).collect();
+    assert_eq!(events, ["adopted"], "the successor knows what the first one saw");
+    // Sent twice, perhaps, but one span to whoever receives it.
+    let ids: BTreeSet<_> = spans.iter().map(Span::id).collect();
+    assert_eq!(ids.len(), 3, "dispatch, attempt and start: {spans:#?}");
+    let start = |span: &Span| span.json["startTimeUnixNano"].as_str().unwrap().parse::<u128>().unwrap();
+    assert!(start(dispatch) <= start(named(&spans, "start agent")[0]));
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_collector_that_is_away_holds_up_nothing_and_gets_it_later() {
+    let world = World::new();
+    let repo = world.repo("project");
+    let address = Collector::start().address();
+    let endpoint = format!("http://{address}");
+    let daemon = world.daemon_with(&[(ENDPOINT, &endpoint)]);
+    let script = "echo working";
+    // Traced itself, by a collector that is not there.
+    let id = world.spawn(&repo, script, &["--wait"]).env(ENDPOINT, &endpoint).ok();
+    assert_eq!(world.dispatch(&id)["state"], "success");
+    wait_until("its absence to be noted", PATIENCE, || {
+        let events = std::fs::read_to_string(world.state().join("events.jsonl")).unwrap();
+        events.contains("\"what\":\"telemetry\"").then_some(())
+    });
+    let collector = Collector::start_at(address);
+    let spans = spans_of(&collector, &id);
+    assert_eq!(named(&spans, "attempt 1").len(), 1);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_real_collector_takes_them() {
+    let world = World::new();
+    let Some(rotel) = Rotel::start("a_real_collector_takes_them", world.path()) else { return };
+    wait_until("rotel", PATIENCE, || rotel.answers().then_some(()));
+    let repo = world.repo("project");
+    let endpoint = rotel.url();
+    let daemon = world.daemon_with(&[(ENDPOINT, &endpoint), SOON]);
+    let id = rehearse(&world, &repo, SCENARIO, &[(ENDPOINT, &endpoint)]);
+    world.muleteer(&["wait", &id]).ok();
+    let output = wait_until("rotel to print the dispatch", PATIENCE, || {
+        let output = rotel.output();
+        output.contains("dispatch developer").then_some(output)
+    });
+    for name in ["muleteer spawn", "attempt 1", "invoke_agent developer", "execute_tool Read"] {
+        assert!(output.contains(name), "no {name} in\n{output}");
+    }
+    assert!(output.contains("gen_ai.usage.input_tokens: Int(1200)"), "{output}");
+    world.finish(Some(daemon));
+}
