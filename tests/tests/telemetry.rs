@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used)]
 
 use muleteer_tests::collector::{Collector, Span};
+use muleteer_tests::model_server::{ModelServer, Step};
 use muleteer_tests::rotel::Rotel;
-use muleteer_tests::{PATIENCE, Repo, World, wait_until};
+use muleteer_tests::{PATIENCE, Repo, World, claude, codex, wait_until};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 /// So that a test need not wait a minute for figures.
@@ -174,5 +176,59 @@ fn a_real_collector_takes_them() {
         assert!(output.contains(name), "no {name} in\n{output}");
     }
     assert!(output.contains("gen_ai.usage.input_tokens: Int(1200)"), "{output}");
+    world.finish(Some(daemon));
+}
+
+/// Spans of the dispatch's trace that are not ours.
+fn joined(collector: &Collector, dispatch: &str) -> Vec<Span> {
+    let trace = spans_of(collector, dispatch)[0].trace().to_string();
+    wait_until("the agent's own spans", PATIENCE, || {
+        let spans = collector.spans();
+        let theirs: Vec<_> = spans
+            .into_iter()
+            .filter(|span| span.trace() == trace && span.service != "muleteer")
+            .collect();
+        (!theirs.is_empty()).then_some(theirs)
+    })
+}
+
+#[test]
+fn claude_s_own_spans_join() {
+    let Some(binary) = claude::binary("claude_s_own_spans_join") else { return };
+    let world = World::new();
+    claude::link(&world, &binary);
+    let repo = world.repo("repo");
+    let server = ModelServer::start([Step::bash("echo hello"), Step::success("done")]);
+    let collector = Collector::start();
+    let daemon = world.daemon_with(&[(ENDPOINT, &collector.url())]);
+    let options = claude::env_options(&server);
+    let mut args = vec!["spawn", "developer", repo.to_str(), "Say hello", "--backend", "claude-code", "--wait"];
+    args.extend(options.iter().map(String::as_str));
+    let id = world.muleteer(&args).deadline(Duration::from_secs(120)).ok();
+    let theirs = joined(&collector, &id);
+    let spans = collector.spans();
+    let attempt = named(&spans, "attempt 1")[0].id();
+    assert!(theirs.iter().any(|span| span.parent() == attempt), "{theirs:#?}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn codex_s_own_spans_join() {
+    let Some(binary) = codex::binary("codex_s_own_spans_join") else { return };
+    let world = World::new();
+    let server = ModelServer::start([Step::bash("echo hello"), Step::success("done")]);
+    codex::install(&world, &binary, &server);
+    let repo = world.repo("repo");
+    let collector = Collector::start();
+    let daemon = world.daemon_with(&[(ENDPOINT, &collector.url())]);
+    let options = codex::env_options(&world);
+    let mut args = vec!["spawn", "developer", repo.to_str(), "Say hello", "--backend", "codex", "--model", "gpt-5.5"];
+    args.extend(options.iter().map(String::as_str));
+    args.push("--wait");
+    let id = world.muleteer(&args).deadline(Duration::from_secs(120)).ok();
+    let theirs = joined(&collector, &id);
+    let spans = collector.spans();
+    let attempt = named(&spans, "attempt 1")[0].id();
+    assert!(theirs.iter().any(|span| span.parent() == attempt), "{theirs:#?}");
     world.finish(Some(daemon));
 }

@@ -251,3 +251,22 @@ fn what_is_missing_and_how_to_get_it() {
     std::fs::remove_file(folder.path().join("claude")).unwrap();
     assert_eq!(auto(Some(path.as_ref())).unwrap().name(), "codex");
 }
+
+#[test]
+fn where_spans_go_is_told_and_what_is_configured_wins() {
+    let (_folder, path) = installed();
+    let env = vec![("OTEL_LOGS_EXPORTER".to_string(), "none".to_string())];
+    let telemetry = Some("http://127.0.0.1:4318".to_string());
+    let spec = LaunchSpec { path: Some(path), telemetry, env, ..launch() };
+    let claude = ClaudeCode.command_line(&spec).unwrap();
+    let last = |name: &str| claude.env.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    assert_eq!(last("OTEL_EXPORTER_OTLP_ENDPOINT"), Some("http://127.0.0.1:4318"));
+    assert_eq!(last("CLAUDE_CODE_ENABLE_TELEMETRY"), Some("1"));
+    assert_eq!(last("OTEL_LOGS_EXPORTER"), Some("none"));
+    let codex = Codex.command_line(&spec).unwrap();
+    let wanted = "otel.trace_exporter={otlp-http={endpoint=\"http://127.0.0.1:4318/v1/traces\",protocol=\"json\"}}";
+    assert!(codex.argv.windows(2).any(|pair| pair == ["-c", wanted]), "{:?}", codex.argv);
+    let off = LaunchSpec { telemetry: None, ..spec };
+    assert!(!Codex.command_line(&off).unwrap().argv.join(" ").contains("otel"));
+    assert_eq!(ClaudeCode.command_line(&off).unwrap().env.len(), 1);
+}
