@@ -219,7 +219,6 @@ impl Worker {
             return Ok(Step::More);
         }
         if self.settings.metrics && Instant::now() >= self.metrics_at {
-            self.metrics_at = Instant::now() + self.settings.metrics_every;
             match self.post_metrics() {
                 Err(error) if !error.is_final() => return Ok(Step::Away(error.to_string())),
                 // A collector for traces alone refuses metrics, and that is its right.
@@ -227,7 +226,7 @@ impl Worker {
                     self.settings.metrics = false;
                     return Ok(Step::Refused(format!("metrics are refused, and sent no more: {error}")));
                 }
-                Ok(_) => {}
+                Ok(_) => self.metrics_at = Instant::now() + self.settings.metrics_every,
             }
         }
         if !self.settings.metrics {

@@ -1,12 +1,24 @@
 //! Other supervisors, where they are on PATH: the same work, done their way.
+//!
+//! Each has its services written down before the clock starts; it runs from the start of the supervisor to the
+//! last service's `main`, since none of these takes requests as we do.
 
 use super::measure::Subject;
 use super::place::Place;
-use std::path::Path;
+use super::start::since;
+use rustix::time::{ClockId, clock_gettime};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use xtask::Failure;
 
-/// What was looked for, so that a table can say what was not there.
+/// What is looked for, so that a table can say what was not there. For pm2 and pueue, which are slower by
+/// two orders of magnitude (facts of an earlier run), no recipe is kept.
 pub const KNOWN: [(&str, &str); 5] =
     [("runit", "runsvdir"), ("s6", "s6-svscan"), ("supervisord", "supervisord"), ("pm2", "pm2"), ("pueue", "pueued")];
+
+/// Fewer than so many say nothing about a supervisor that starts with them.
+const ENOUGH: usize = 50;
 
 /// The peers found here.
 pub fn found() -> Vec<&'static str> {
@@ -16,6 +28,97 @@ pub fn found() -> Vec<&'static str> {
 }
 
 /// Peers that can start `count` programs at once.
-pub fn starting<'a>(_: &'a Place, _: &'a Path, _: &'a Path, _: usize) -> Vec<(String, Subject<'a>)> {
-    vec![]
+pub fn starting<'a>(place: &'a Place, stamp: &'a Path, file: &'a Path, count: usize) -> Vec<(String, Subject<'a>)> {
+    if count < ENOUGH {
+        return vec![];
+    }
+    let recipes: [(&str, Recipe); 3] = [("runit", runit), ("s6", s6), ("supervisord", supervisord)];
+    let found = found();
+    let of = |(name, recipe): (&str, Recipe)| {
+        let dir = place.path(name);
+        let subject: Subject<'a> = Box::new(move || start(recipe, &dir, stamp, file, count));
+        (name.to_string(), subject)
+    };
+    recipes.into_iter().filter(|(name, _)| found.contains(name)).map(of).collect()
+}
+
+/// Writes the services down and gives the command that runs them all.
+type Recipe = fn(&Path, &str, usize) -> Result<Command, Failure>;
+
+fn start(recipe: Recipe, dir: &Path, stamp: &Path, file: &Path, count: usize) -> Result<f64, Failure> {
+    let _ = std::fs::remove_dir_all(dir);
+    let _ = std::fs::remove_file(file);
+    std::fs::create_dir_all(dir)?;
+    let script = format!("{} {}; exec sleep 100000", stamp.display(), file.display());
+    let mut command = recipe(dir, &script, count)?;
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let begun = now();
+    let supervisor = Running(command.spawn()?, dir.to_path_buf());
+    let taken = since(file, begun, count);
+    drop(supervisor);
+    taken
+}
+
+fn now() -> i128 {
+    let now = clock_gettime(ClockId::Monotonic);
+    i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
+}
+
+/// Dropping it ends the supervisor, and every process that stands in its directory.
+struct Running(Child, PathBuf);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        // Its children first lose their supervisor, then their services: twice, since one may start the other.
+        for _ in 0..3 {
+            let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+            for entry in entries {
+                let stands = std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&self.1));
+                let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+                if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw).filter(|_| stands) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+            }
+        }
+    }
+}
+
+/// A directory for each service, with an executable `run`: the same for runit and s6.
+fn service_dirs(dir: &Path, script: &str, count: usize) -> Result<(), Failure> {
+    for number in 0..count {
+        let service = dir.join(format!("s{number}"));
+        std::fs::create_dir(&service)?;
+        let run = service.join("run");
+        std::fs::write(&run, format!("#!/bin/sh\n{script}\n"))?;
+        std::fs::set_permissions(run, std::fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(())
+}
+
+fn runit(dir: &Path, script: &str, count: usize) -> Result<Command, Failure> {
+    service_dirs(dir, script, count)?;
+    let mut command = Command::new("runsvdir");
+    command.arg(dir).current_dir(dir);
+    Ok(command)
+}
+
+fn s6(dir: &Path, script: &str, count: usize) -> Result<Command, Failure> {
+    service_dirs(dir, script, count)?;
+    let mut command = Command::new("s6-svscan");
+    command.arg("-c").arg((count * 2).to_string()).arg(dir).current_dir(dir);
+    Ok(command)
+}
+
+fn supervisord(dir: &Path, script: &str, count: usize) -> Result<Command, Failure> {
+    let mut text = format!("[supervisord]\nnodaemon=true\nlogfile={0}/log\npidfile={0}/pid\nminfds=4096\n", dir.display());
+    for number in 0..count {
+        text.push_str(&format!("[program:s{number}]\ncommand=sh -c '{script}'\ndirectory={}\n", dir.display()));
+    }
+    let file = dir.join("supervisord.conf");
+    std::fs::write(&file, text)?;
+    let mut command = Command::new("supervisord");
+    command.arg("-c").arg(file).current_dir(dir);
+    Ok(command)
 }
