@@ -10,6 +10,7 @@
 //! | queued | the agent is stopped and the whole prompt in its stdin |
 //! | recorded | the model has been asked, the prompt stands in the transcript, no answer comes |
 //! | mid tool | the tool has had its effect and goes on |
+//! | unheard | the same, and its shim was stopped before it had read a byte of the agent's output |
 //! | after the result | the daemon is stopped, and the turn's end stands in the spool |
 //!
 //! `MULETEER_KILL_CELL=codex/queued/shim` picks one.
@@ -41,6 +42,7 @@ enum Moment {
     Queued,
     Recorded,
     MidTool,
+    Unheard,
     AfterResult,
 }
 
@@ -184,14 +186,14 @@ fn steps(moment: Moment, victim: Victim) -> Vec<Step> {
         (Moment::Recorded, Victim::Daemon) => vec![effect().held(), done],
         // The first answer reaches nobody.
         (Moment::Recorded, _) => vec![effect().held(), effect(), done],
-        (Moment::MidTool | Moment::AfterResult, _) => vec![waiting, done],
+        (Moment::MidTool | Moment::Unheard | Moment::AfterResult, _) => vec![waiting, done],
         _ => vec![effect(), done],
     }
 }
 
 fn cell(cli: Cli, moment: Moment, victim: Victim, test: &str) {
     let Some(scene) = Scene::new(cli, test, steps(moment, victim)) else { return };
-    let early = matches!(moment, Moment::BeforeSent | Moment::HalfWritten | Moment::Queued);
+    let early = matches!(moment, Moment::BeforeSent | Moment::HalfWritten | Moment::Queued | Moment::Unheard);
     let fault: &[(&str, &str)] = if early { &[("MULETEER_FAULT", "link.before_prompt=stop")] } else { &[] };
     let daemon = scene.world.daemon_with(fault);
     let padding = if moment == Moment::HalfWritten { "word ".repeat(60_000) } else { String::new() };
@@ -214,7 +216,7 @@ fn cell(cli: Cli, moment: Moment, victim: Victim, test: &str) {
         (Victim::Daemon, _) | (_, Moment::AfterResult) => &[],
         (_, Moment::BeforeSent | Moment::HalfWritten | Moment::Queued) => &["not_taken"],
         (_, Moment::Recorded) => &["unanswered"],
-        (_, Moment::MidTool) => &["mid_tool"],
+        (_, Moment::MidTool | Moment::Unheard) => &["mid_tool"],
     };
     assert_eq!(scene.standings(&id), wanted, "the transcript's word");
     scene.world.finish(Some(daemon));
@@ -223,10 +225,15 @@ fn cell(cli: Cli, moment: Moment, victim: Victim, test: &str) {
 fn reach(scene: &Scene, moment: Moment, daemon: &Daemon, cast: &Cast, id: &str) {
     match moment {
         Moment::BeforeSent => {}
-        Moment::HalfWritten | Moment::Queued => {
+        Moment::HalfWritten | Moment::Queued | Moment::Unheard => {
             scene.signal(cast.agent, Signal::STOP);
             scene.signal(daemon.pid(), Signal::CONT);
             wait_until("the prompt to come to its stdin", LONG, || (unread(cast.agent) > 0).then_some(()));
+            if moment == Moment::Unheard {
+                scene.signal(cast.shim, Signal::STOP);
+                scene.signal(cast.agent, Signal::CONT);
+                scene.wait_for_effect();
+            }
         }
         Moment::Recorded => scene.wait_for_record(),
         Moment::MidTool => scene.wait_for_effect(),
@@ -245,11 +252,13 @@ fn strike(scene: &Scene, moment: Moment, victim: Victim, cast: &Cast, mut daemon
         Victim::Daemon => {
             daemon.kill_9();
             scene.signal(cast.agent, Signal::CONT);
+            scene.signal(cast.shim, Signal::CONT);
             return scene.world.daemon();
         }
         Victim::Shim => scene.world.kill_9(cast.shim),
         Victim::Agent => scene.world.kill_9(cast.agent),
     }
+    scene.signal(cast.shim, Signal::CONT);
     if matches!(moment, Moment::BeforeSent | Moment::AfterResult) {
         scene.signal(daemon.pid(), Signal::CONT);
     }
@@ -299,12 +308,14 @@ campaign! {
     claude_with_its_prompt_unread: Claude Queued;
     claude_with_its_prompt_recorded: Claude Recorded;
     claude_in_the_middle_of_a_tool: Claude MidTool;
+    claude_of_whom_nobody_has_heard: Claude Unheard;
     claude_after_the_result: Claude AfterResult;
     codex_before_its_prompt_is_sent: Codex BeforeSent;
     codex_with_half_a_prompt: Codex HalfWritten;
     codex_with_its_prompt_unread: Codex Queued;
     codex_with_its_prompt_recorded: Codex Recorded;
     codex_in_the_middle_of_a_tool: Codex MidTool;
+    codex_of_whom_nobody_has_heard: Codex Unheard;
     codex_after_the_result: Codex AfterResult;
 }
 
