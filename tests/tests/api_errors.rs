@@ -280,6 +280,35 @@ fn codex_meets_errors_and_silence() {
     }
 }
 
+/// It tells tokens and no cost: a price makes a cost of them, and without one nobody promises a budget.
+#[test]
+fn codex_costs_what_its_tokens_cost() {
+    let test = "codex_costs_what_its_tokens_cost";
+    let Some(scene) = Scene::codex(test, [Step::success("well").usage(1_000_000, 100_000)]) else { return };
+    let mut daemon = scene.world.daemon();
+    let run = scene.spawn(&["--budget-usd", "1.5", "--wait"]).run();
+    assert!(run.stderr.contains("the budget cannot be kept"), "{run:?}");
+    assert_eq!(scene.world.dispatch(run.stdout.trim())["cost_usd"], 0.0);
+
+    scene.world.configure("models:\n  prices:\n    gpt-5.5: {input: 1, output: 10}\n");
+    let run = scene.spawn(&["--budget-usd", "1.5", "--wait"]).run();
+    assert!(run.code == Some(0) && !run.stderr.contains("budget"), "{run:?}");
+    let id = run.stdout.trim();
+    assert_eq!(scene.world.dispatch(id)["cost_usd"], 2.0);
+    // It is spent, also for the next daemon: there is no further turn.
+    daemon.kill_9();
+    let daemon = scene.world.daemon();
+    let requests = scene.server.main_requests().len();
+    scene.world.muleteer(&["send", id, "and more"]).ok();
+    let entry = wait_until("it to end at its budget", PATIENCE, || {
+        let entry = scene.world.dispatch(id);
+        (entry["state"] == "partial").then_some(entry)
+    });
+    assert!(reason(&entry).contains("budget limit reached"), "{entry}");
+    assert_eq!(scene.server.main_requests().len(), requests, "nothing more was asked");
+    scene.world.finish(Some(daemon));
+}
+
 /// The API takes the request and says nothing, or no more: ours is the deadline, and the end says why.
 fn is_silent(scene: &Scene) {
     scene.world.configure("categories:\n  coding:\n    inactivity_timeout: 5s\n");

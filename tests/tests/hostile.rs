@@ -159,7 +159,9 @@ fn a_repeated_create_is_answered_and_not_repeated() {
     };
     for round in 0..3 {
         match create(&wanted) {
-            Some(ServerFrame::Reply { body: Reply::Spawned { dispatch_id }, .. }) => assert_eq!(dispatch_id, wanted.id),
+            Some(ServerFrame::Reply { body: Reply::Spawned { dispatch_id, .. }, .. }) => {
+                assert_eq!(dispatch_id, wanted.id)
+            }
             other => panic!("round {round}: {other:?}"),
         }
         if round == 1 {

@@ -14,7 +14,7 @@
 //! `api_patience`, what should not last by `api_timeout`, whoever it is that tries again.
 
 use crate::agent_event::TurnError;
-use crate::config::Span;
+use crate::config::{Price, Span};
 use crate::restart::{self, Backoff};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -53,7 +53,7 @@ pub enum Course {
 }
 
 /// What a dispatch's way to the model API is, decided when it is made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Terms {
     /// What opens the door, by name: a variable or a login, never a value.
@@ -62,11 +62,20 @@ pub struct Terms {
     pub channel: String,
     pub patience_s: u64,
     pub timeout_s: u64,
+    /// Of the dispatch's model, where its CLI reports no cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price: Option<Price>,
 }
 
 impl Default for Terms {
     fn default() -> Self {
-        Self { credential: String::new(), channel: String::new(), patience_s: 6 * 3600, timeout_s: 15 * 60 }
+        Self {
+            credential: String::new(),
+            channel: String::new(),
+            patience_s: 6 * 3600,
+            timeout_s: 15 * 60,
+            price: None,
+        }
     }
 }
 

@@ -91,6 +91,13 @@ pub struct Dispatch {
     /// Of the newest process: the shim's clock when it began, and how long it lived once that is over.
     pub began_ms: u64,
     pub lived_ms: u64,
+    /// How often the model has spoken, as far as the events tell: once for a prompt, and once for the
+    /// results of its tools.
+    pub model_turns: u32,
+    /// What is said next is another model turn.
+    pub model_owes: bool,
+    /// Somebody spoke to it while it was being ended for its silence.
+    pub spoken_to: bool,
     pub fetched: Option<String>,
 }
 
@@ -266,6 +273,9 @@ impl Dispatch {
             used_ms: 0,
             began_ms: 0,
             lived_ms: 0,
+            model_turns: 0,
+            model_owes: false,
+            spoken_to: false,
             fetched: None,
         }
     }
@@ -392,6 +402,9 @@ impl Dispatch {
                 if self.prompt(key).is_some() {
                     return;
                 }
+                // It is being ended for its own sake or the API's, and wanted all the same.
+                let silenced = matches!(self.stop, Some(Stop::Stall { .. } | Stop::Api { .. }));
+                self.spoken_to |= silenced && *kind == PromptKind::Send;
                 match (kind, &mut self.phase) {
                     (PromptKind::Continue, _) => self.supersede_taken(),
                     (PromptKind::Repair, Phase::Working { turn: Turn::Done { leaving, .. }, .. }) => {
@@ -460,6 +473,7 @@ impl Dispatch {
             Event::TurnStarted { turn, key } => {
                 self.turns = *turn;
                 self.said = None;
+                self.model_owes = true;
                 self.set_prompt(key, PromptState::Taken);
                 if self.prompt(key).is_some_and(|prompt| prompt.kind == PromptKind::Send) {
                     // A new question: its answer may be mended as well.
@@ -471,8 +485,17 @@ impl Dispatch {
                 }
             }
             // It was answered, and works with the answer.
-            Event::ToolCalled { .. } => self.outage = None,
-            Event::AgentSaid { text } if !self.created.multi_turn => self.said = Some(text.clone()),
+            Event::ToolCalled { .. } => {
+                self.outage = None;
+                self.spoke();
+            }
+            Event::AgentSaid { text } => {
+                self.spoke();
+                if !self.created.multi_turn {
+                    self.said = Some(text.clone());
+                }
+            }
+            Event::ToolFinished { .. } | Event::ToolFailed { .. } => self.model_owes = true,
             Event::UsageRecorded { cumulative, .. } => {
                 if !cumulative {
                     self.outage = None;
@@ -578,7 +601,8 @@ impl Dispatch {
             Event::DispatchClosing { state, reason } => {
                 // Who spoke just before, as this was being decided, was overlooked.
                 let ended_well = matches!(&self.phase, Phase::Gone { turn, .. } if turn.ended_well());
-                let spoken_to = ended_well && self.stop.is_none() && self.has_unheard();
+                let overlooked = ended_well && self.stop.is_none() && self.has_unheard();
+                let spoken_to = overlooked || std::mem::take(&mut self.spoken_to);
                 self.phase = Phase::Closing { state: *state, reason: reason.clone(), spoken_to };
                 self.reason = Some(reason.clone());
             }
@@ -631,6 +655,12 @@ impl Dispatch {
         }
     }
 
+    fn spoke(&mut self) {
+        if std::mem::take(&mut self.model_owes) {
+            self.model_turns = self.model_turns.saturating_add(1);
+        }
+    }
+
     /// What is known of an outage that goes on stays: how often and how long it was waited for.
     fn trouble(&mut self, trouble: Trouble, status: Option<u16>, until: Timestamp, told: bool) {
         let before = self.outage.take();
@@ -668,6 +698,7 @@ impl Dispatch {
         self.fetched = None;
         self.reason = None;
         self.outage = None;
+        self.spoken_to = false;
     }
 
     fn probed(&mut self, key: &str, standing: Standing, session: Session, id: Option<&String>, detail: &str) {

@@ -273,10 +273,22 @@ fn time_is_up(d: &Dispatch) -> Option<Event> {
 /// The limit a working dispatch has gone beyond, if any. A turn that is over has nothing left to stop.
 pub fn limit_reached(d: &Dispatch) -> Option<(Limit, String)> {
     let Phase::Working { turn, .. } = &d.phase else { return None };
-    let has_work = matches!(turn, Turn::Running { .. }) || d.next_prompt().is_some();
-    let budget = d.created.limits.budget_usd?;
-    (has_work && d.stop.is_none() && d.spend.cost_usd >= budget)
-        .then(|| (Limit::Budget, format!("${:.4} of ${budget:.2} spent", d.spend.cost_usd)))
+    let (runs, waits) = (matches!(turn, Turn::Running { .. }), d.next_prompt().is_some());
+    if d.stop.is_some() || !(runs || waits) {
+        return None;
+    }
+    if let Some(budget) = d.created.limits.budget_usd.filter(|budget| d.spend.cost_usd >= *budget) {
+        return Some((Limit::Budget, format!("${:.4} of ${budget:.2} spent", d.spend.cost_usd)));
+    }
+    let most = d.created.limits.max_turns.filter(|_| counts_turns(d))?;
+    // The last turn that is allowed may finish what it began; nothing new may begin.
+    let over = d.model_turns > most || (!runs && d.model_turns >= most);
+    over.then(|| (Limit::Turns, format!("{} of {most} model turns", d.model_turns)))
+}
+
+/// Whose CLI knows no limit of turns. Claude Code's counts its turns itself, and better.
+fn counts_turns(d: &Dispatch) -> bool {
+    d.created.has_turns() && d.created.backend != "claude-code"
 }
 
 /// What follows from the state by itself. Called after each fold until it returns nothing.

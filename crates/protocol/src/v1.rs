@@ -211,6 +211,9 @@ pub enum Item {
 pub enum Reply {
     Spawned {
         dispatch_id: String,
+        /// What was asked for and cannot be kept, for people.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        warnings: Vec<String>,
     },
     Status(StatusReport),
     Tree(TreeNode),

@@ -171,7 +171,7 @@ fn launch_of(
         muleteer: daemon.muleteer.clone(),
         path: Some(path),
         model: created.model.clone(),
-        max_turns: created.limits.max_turns,
+        max_turns: created.limits.max_turns.map(|most| most.saturating_sub(dispatch.model_turns).max(1)),
         budget_usd: budget_left,
         system_prompt_append: saved.system_prompt.clone(),
         resume: resume.map(String::from),

@@ -162,6 +162,7 @@ pub async fn prepare(
             (true, false) => ResultForm::InText,
         },
     };
+    let price = model.as_ref().and_then(|model| config.models.prices.get(model)).copied();
     let created = Created {
         role: role.name.clone(),
         category: role.category.clone(),
@@ -182,7 +183,7 @@ pub async fn prepare(
         transcripts: backend.transcripts().is_some(),
         folds: capabilities.folds,
         trace,
-        api: terms(backend.name(), spawn, configured.as_ref(), category),
+        api: Terms { price, ..terms(backend.name(), spawn, configured.as_ref(), category) },
         ask_on_crash: category.on_crash == config::OnCrash::Ask,
         permissions: Policy::default(),
         can_ask: capabilities.asks,
@@ -233,6 +234,7 @@ fn terms(backend: &str, spawn: &v1::Spawn, configured: Option<&config::Backend>,
     Terms {
         channel: api_error::channel(backend, &credential, address.map(String::as_str)),
         credential,
+        price: None,
         patience_s: category.api_patience.as_secs(),
         timeout_s: category.api_timeout.as_secs(),
     }

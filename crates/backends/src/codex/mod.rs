@@ -5,7 +5,8 @@
 //! `$CODEX_HOME/sessions` then holds; so sessions stay on disk.
 //!
 //! It has no limit of turns or money, and none on how long the model's API may take to begin an
-//! answer: only the dispatch's own `--timeout` bounds that. It reports tokens and no cost.
+//! answer: `model::life` counts its turns, `model::stall` bounds its silence. It reports tokens and no
+//! cost, and a turn's only at its end; `models.prices` makes money of them.
 
 mod failure;
 mod parser;

@@ -128,13 +128,39 @@ pub enum OnCrash {
     Ask,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Models {
     /// Null leaves the choice to the agent CLI.
     pub default: Option<String>,
     /// By category; a role's own `model` and `--model` win.
     pub overrides: BTreeMap<String, String>,
+    /// By model, for agents that report tokens and no cost (codex): without a price, their cost is 0 and
+    /// no budget stops them.
+    pub prices: BTreeMap<String, Price>,
+}
+
+/// US dollars per million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Price {
+    pub input: f64,
+    pub output: f64,
+    /// Null: as `input`.
+    pub cache_read: Option<f64>,
+    /// Null: as `input`.
+    pub cache_write: Option<f64>,
+}
+
+impl Price {
+    /// What so many tokens cost.
+    pub fn of(&self, input: u64, output: u64, cache_read: u64, cache_write: u64) -> f64 {
+        let cost = |tokens: u64, price: f64| tokens as f64 * price.max(0.0) / 1e6;
+        cost(input, self.input)
+            + cost(output, self.output)
+            + cost(cache_read, self.cache_read.unwrap_or(self.input))
+            + cost(cache_write, self.cache_write.unwrap_or(self.input))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

@@ -63,7 +63,7 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
                 output: *output,
                 cache_read: *cache_read,
                 cache_write: *cache_write,
-                cost_usd: money(*cost_usd),
+                cost_usd: priced(d, *cost_usd, [*input, *output, *cache_read, *cache_write]),
                 cumulative: false,
             });
         }
@@ -193,7 +193,7 @@ fn invalid(d: &Dispatch, turn: u32, repair: bool, faults: Vec<String>) -> Vec<Ev
 /// process has used in all, what it had told before is taken off.
 fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     if !result.per_model_turn.is_empty() {
-        return result.per_model_turn.iter().filter_map(used).collect();
+        return result.per_model_turn.iter().filter_map(|usage| used(d, usage)).collect();
     }
     let model = || {
         let known = d.session_model.clone().or_else(|| d.created.model.clone());
@@ -217,19 +217,19 @@ fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
                 model,
             }
         });
-        return new.filter_map(|usage| used(&usage)).collect();
+        return new.filter_map(|usage| used(d, &usage)).collect();
     }
     let before: f64 = counted.values().map(|usage| usage.cost_usd).sum();
     let new =
         result
             .cost_usd
             .map(|total| ModelUsage { model: model(), cost_usd: total - before, ..ModelUsage::default() });
-    new.iter().filter_map(used).collect()
+    new.iter().filter_map(|usage| used(d, usage)).collect()
 }
 
-fn used(new: &ModelUsage) -> Option<Event> {
+fn used(d: &Dispatch, new: &ModelUsage) -> Option<Event> {
     let ModelUsage { model, input, output, cache_read, cache_write, cost_usd } = new.clone();
-    let cost_usd = money(cost_usd);
+    let cost_usd = priced(d, cost_usd, [input, output, cache_read, cache_write]);
     (cost_usd > 0.0 || input > 0 || output > 0 || cache_read > 0 || cache_write > 0).then_some(Event::UsageRecorded {
         model,
         input,
@@ -239,6 +239,14 @@ fn used(new: &ModelUsage) -> Option<Event> {
         cost_usd,
         cumulative: true,
     })
+}
+
+/// What was told, or else what the configured price makes of the tokens.
+fn priced(d: &Dispatch, told: f64, [input, output, cache_read, cache_write]: [u64; 4]) -> f64 {
+    match &d.created.api.price {
+        Some(price) if told == 0.0 => money(price.of(input, output, cache_read, cache_write)),
+        _ => money(told),
+    }
 }
 
 /// What an agent claims to have cost, kept to what can be added up: a claim beyond all sense must not

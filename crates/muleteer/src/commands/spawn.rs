@@ -85,7 +85,10 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let spawn = request(args, context)?;
     let id = spawn.id.clone();
     let reply = context.ask(Request::Spawn(Box::new(spawn))).await?;
-    let Reply::Spawned { dispatch_id } = reply else { return Err(unexpected(&reply).dispatch(&id)) };
+    let Reply::Spawned { dispatch_id, warnings } = reply else { return Err(unexpected(&reply).dispatch(&id)) };
+    for warning in &warnings {
+        context.out.note(format!("warning: {warning}"));
+    }
     let out = &context.out;
     match (out.json, args.follow, args.wait) {
         (true, false, true) => {}

@@ -212,7 +212,7 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
     ];
     let dispatch_id = String::from("k3f9abcd");
     let replies = [
-        ("reply_spawned", Reply::Spawned { dispatch_id: dispatch_id.clone() }),
+        ("reply_spawned", Reply::Spawned { dispatch_id: dispatch_id.clone(), warnings: vec![] }),
         ("reply_status", Reply::Status(StatusReport { daemon, dispatches: vec![status()] })),
         ("reply_tree", Reply::Tree(tree())),
         ("reply_sent", Reply::Sent { dispatch_id: dispatch_id.clone(), queued: true }),

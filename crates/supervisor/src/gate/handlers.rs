@@ -10,7 +10,7 @@ use crate::ledger::{LedgerError, entry, try_append};
 use crate::request::{Asker, disk_full, fault, internal, is_same, prepare, write_prompt};
 use crate::{heartbeat, view};
 use muleteer_model::dispatch::Dispatch;
-use muleteer_model::event::{Entry, Event, PromptKind};
+use muleteer_model::event::{Created, Entry, Event, PromptKind};
 use muleteer_model::fleet::LookupError;
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::Input;
@@ -152,14 +152,27 @@ async fn create(daemon: &Arc<Daemon>, spawn: &Spawn, asker: &Asker, trace: Optio
         }
         // Whoever made it may have died before it brought it up.
         bring_up(daemon, &known.id).await;
-        return Ok(Reply::Spawned { dispatch_id: spawn.id.clone() });
+        return Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings: warnings(spawn, &known.created) });
     }
     let entries = prepare(daemon, spawn, asker, Some(trace_of(trace, &spawn.id))).await?;
     try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
     fault::point("gate.create_durable");
     let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
     bring_up(daemon, &id).await;
-    Ok(Reply::Spawned { dispatch_id: spawn.id.clone() })
+    let created = daemon.snapshot().get(&id).map(|dispatch| warnings(spawn, &dispatch.created));
+    Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings: created.unwrap_or_default() })
+}
+
+/// What this request asks for and nobody can keep.
+fn warnings(spawn: &Spawn, created: &Created) -> Vec<String> {
+    let costless = created.backend == "codex" && created.api.price.is_none();
+    let unkept = (spawn.budget_usd.is_some() && costless).then(|| {
+        let model = created.model.as_deref().unwrap_or("a model that --model names");
+        format!(
+            "the budget cannot be kept: codex reports tokens and no cost, and models.prices has no price for {model}"
+        )
+    });
+    unkept.into_iter().collect()
 }
 
 fn unappended(error: &LedgerError) -> WireError {

@@ -179,3 +179,77 @@ fn a_process_that_never_ran_used_no_time() {
     ends_after(&mut told, 9_000, ExitCause::NeverRan);
     assert_eq!(told.d.used_ms, 0);
 }
+
+// ---- What stops it
+
+#[test]
+fn a_word_to_an_agent_that_is_being_ended_for_its_silence_is_heard() {
+    let stalled = Input::Stalled { epoch: 1, silent_s: 300, evidence: "no output".into() };
+    for spoken in [false, true] {
+        let mut told = Told::busy();
+        told.send("p2");
+        told.feed(stalled.clone());
+        if spoken {
+            told.send("p3");
+        }
+        told.exit_by(None, ExitCause::Terminated);
+        assert_eq!(told.d.phase == Phase::Queued, spoken, "a word said before the silence waits for the next");
+        if spoken {
+            told.goes_on();
+            assert_eq!(told.d.stop, None);
+        }
+    }
+    let mut told = Told::busy();
+    told.feed(stalled);
+    told.send("p2");
+    told.kill();
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!(told.finished(), FinalState::Killed);
+}
+
+fn tool(told: &mut Told, id: &str) {
+    told.line(vec![AgentEvent::ToolCall { id: id.into(), name: "Bash".into(), input: json!({"command": "true"}) }]);
+}
+
+fn done(told: &mut Told, id: &str) {
+    told.line(vec![AgentEvent::ToolResult { id: id.into(), ok: true, text: String::new(), exit_code: None }]);
+}
+
+#[test]
+fn model_turns_are_counted_where_the_cli_does_not() {
+    let mut told = Told::by_turns();
+    told.d.created.limits.max_turns = Some(2);
+    // Two calls of one answer are one turn.
+    tool(&mut told, "a");
+    tool(&mut told, "b");
+    done(&mut told, "a");
+    done(&mut told, "b");
+    tool(&mut told, "c");
+    assert_eq!((told.d.model_turns, limit_reached(&told.d)), (2, None));
+    done(&mut told, "c");
+    tool(&mut told, "d");
+    assert_eq!(limit_reached(&told.d), Some((Limit::Turns, "3 of 2 model turns".into())));
+
+    let mut told = Told::by_turns();
+    told.d.created.limits.max_turns = Some(1);
+    told.answers("well");
+    assert_eq!(limit_reached(&told.d), None, "it has ended at its limit");
+    let mut told = Told::busy();
+    told.d.created.backend = "claude-code".into();
+    told.d.created.limits.max_turns = Some(0);
+    tool(&mut told, "a");
+    assert_eq!(limit_reached(&told.d), None, "Claude Code counts itself");
+}
+
+#[test]
+fn a_price_makes_a_cost_of_tokens_where_none_is_told() {
+    let price = crate::config::Price { input: 1.0, output: 10.0, cache_read: Some(0.1), cache_write: None };
+    let usage =
+        |cost_usd| ModelUsage { input: 1_000_000, output: 100_000, cache_read: 1_000_000, cost_usd, ..cost("", 0.0) };
+    for (price, told_usd, expected) in [(None, 0.0, 0.0), (Some(price), 0.0, 2.1), (Some(price), 0.5, 0.5)] {
+        let mut told = Told::by_turns();
+        told.d.created.api.price = price;
+        told.result(TurnResult { per_session: vec![usage(told_usd)], ..well() });
+        assert!((told.cost() - expected).abs() < 1e-9, "{} {expected}", told.cost());
+    }
+}
