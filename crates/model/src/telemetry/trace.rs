@@ -224,7 +224,7 @@ impl Open {
                 self.start = Some(Span::new(parent.below(span.id), ids::start(id, *epoch), "start agent".into(), at));
                 self.attempt = Some(span);
             }
-            Event::AgentSpawned { pid, shim_pid, containment } => {
+            Event::AgentSpawned { pid, shim_pid, containment, .. } => {
                 if let Some(mut start) = self.start.take() {
                     start.set([
                         ("process.pid", json!(pid)),

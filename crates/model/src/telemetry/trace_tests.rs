@@ -52,7 +52,14 @@ fn usage(input: u64) -> Event {
 }
 
 fn exited() -> Event {
-    Event::AgentExited { epoch: 1, code: None, signal: Some(9), cause: ExitCause::Exited, stderr_tail: String::new() }
+    Event::AgentExited {
+        epoch: 1,
+        code: None,
+        signal: Some(9),
+        cause: ExitCause::Exited,
+        stderr_tail: String::new(),
+        used_ms: 0,
+    }
 }
 
 /// Two attempts, the first killed in the middle of a tool, the second good; then a further turn.
@@ -63,7 +70,7 @@ fn life() -> Vec<Record> {
         created(Some(TRACE)),
         Event::PromptQueued { key: key("k1"), kind: PromptKind::Initial, by: "operator".into() },
         Event::AttemptStarted { attempt: 1, epoch: 1, resume: None },
-        Event::AgentSpawned { pid: 10, shim_pid: 9, containment: "cgroup".into() },
+        Event::AgentSpawned { pid: 10, shim_pid: 9, containment: "cgroup".into(), awake_ms: 0 },
         Event::SessionStarted { session_id: "s1".into(), model: Some("sonnet-5".into()) },
         Event::TurnStarted { turn: 1, key: key("k1") },
         tool("t1"),
@@ -74,7 +81,7 @@ fn life() -> Vec<Record> {
         Event::AttemptFinished { attempt: 1, outcome: Outcome::Failure, reason: "signal 9".into(), counted: true },
         Event::RestartScheduled { until: Timestamp::UNIX_EPOCH, delay_ms: 250 },
         Event::AttemptStarted { attempt: 2, epoch: 2, resume: Some("s1".into()) },
-        Event::AgentSpawned { pid: 12, shim_pid: 11, containment: "cgroup".into() },
+        Event::AgentSpawned { pid: 12, shim_pid: 11, containment: "cgroup".into(), awake_ms: 0 },
         Event::TurnStarted { turn: 2, key: key("k2") },
         tool("t3"),
         Event::ToolFinished { call_id: "t3".into() },
@@ -85,7 +92,7 @@ fn life() -> Vec<Record> {
         Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None },
         Event::PromptQueued { key: key("k3"), kind: PromptKind::Send, by: "operator".into() },
         Event::AttemptStarted { attempt: 3, epoch: 3, resume: Some("s1".into()) },
-        Event::AgentSpawned { pid: 14, shim_pid: 13, containment: "cgroup".into() },
+        Event::AgentSpawned { pid: 14, shim_pid: 13, containment: "cgroup".into(), awake_ms: 0 },
         Event::TurnStarted { turn: 3, key: key("k3") },
         Event::TurnFinished {
             turn: 3,

@@ -112,7 +112,8 @@ fn s6(dir: &Path, script: &str, count: usize) -> Result<Command, Failure> {
 }
 
 fn supervisord(dir: &Path, script: &str, count: usize) -> Result<Command, Failure> {
-    let mut text = format!("[supervisord]\nnodaemon=true\nlogfile={0}/log\npidfile={0}/pid\nminfds=4096\n", dir.display());
+    let mut text =
+        format!("[supervisord]\nnodaemon=true\nlogfile={0}/log\npidfile={0}/pid\nminfds=4096\n", dir.display());
     for number in 0..count {
         text.push_str(&format!("[program:s{number}]\ncommand=sh -c '{script}'\ndirectory={}\n", dir.display()));
     }
