@@ -107,16 +107,22 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
 /// have been restarted.
 #[derive(Debug, Default)]
 pub struct Door {
-    promised: Vec<DispatchId>,
+    /// With the epoch they were in: one that has begun meanwhile and waits again was given what it was
+    /// promised.
+    promised: Vec<(DispatchId, u32)>,
 }
 
 impl Door {
     /// Whom to tell to start now.
     pub fn look(&mut self, limits: Pool, fleet: &Fleet, now: Timestamp) -> Admission {
-        let waits = |id: &DispatchId| fleet.get(id).is_some_and(|d| !d.is_active() && !d.is_finished());
+        let waits = |(id, epoch): &(DispatchId, u32)| {
+            fleet.get(id).is_some_and(|d| d.epoch == *epoch && !d.is_active() && !d.is_finished())
+        };
         self.promised.retain(waits);
-        let admission = admit_beside(limits, fleet, now, &self.promised);
-        self.promised.clone_from(&admission.start);
+        let promised: Vec<_> = self.promised.iter().map(|(id, _)| id.clone()).collect();
+        let admission = admit_beside(limits, fleet, now, &promised);
+        let with_epoch = |id: &DispatchId| fleet.get(id).map(|d| (id.clone(), d.epoch));
+        self.promised = admission.start.iter().filter_map(with_epoch).collect();
         admission
     }
 }
@@ -311,6 +317,23 @@ mod tests {
         assert_eq!(yard.turn(), [name(0)], "in its old place in the queue, and one at a time");
         yard.pass(15);
         assert_eq!(yard.turn(), [name(3)]);
+    }
+
+    /// It was let in, met a limit and waits again before the pool looked: the old promise is kept already.
+    #[test]
+    fn a_promise_is_not_for_ever() {
+        let mut yard = Yard::new();
+        let mut door = Door::default();
+        yard.create(&name(0), "codex", None);
+        assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start.len(), 1);
+        assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start.len(), 1, "the word is given again");
+        yard.event(&name(0), Event::AttemptStarted { attempt: 1, epoch: 1, resume: None });
+        let (trouble, status) = (Trouble::RateLimit, Some(429));
+        let until = Timestamp::from_second(60).unwrap();
+        yard.event(&name(0), Event::ApiWaiting { trouble, status, until, told: true, waits: 1, spent_ms: 60_000 });
+        assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start, []);
+        yard.pass(60);
+        assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start.len(), 1);
     }
 
     proptest! {
