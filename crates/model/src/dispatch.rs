@@ -601,7 +601,8 @@ impl Dispatch {
             Event::DispatchClosing { state, reason } => {
                 // Who spoke just before, as this was being decided, was overlooked.
                 let ended_well = matches!(&self.phase, Phase::Gone { turn, .. } if turn.ended_well());
-                let overlooked = ended_well && self.stop.is_none() && self.has_unheard();
+                // What is doubtful is asked about first.
+                let overlooked = ended_well && self.stop.is_none() && self.doubt.is_none() && self.has_unheard();
                 let spoken_to = overlooked || std::mem::take(&mut self.spoken_to);
                 self.phase = Phase::Closing { state: *state, reason: reason.clone(), spoken_to };
                 self.reason = Some(reason.clone());

@@ -144,8 +144,8 @@ fn probed(standing: Standing, detail: &str) -> String {
     let what = match standing {
         Standing::NotTaken => "the prompt was not taken",
         Standing::Unanswered => "the prompt was taken and not yet answered",
-        Standing::MidTool => "the prompt was taken and being worked on",
-        Standing::Answered => "the prompt was taken and answered",
+        Standing::MidTool => "the prompt was taken and being worked on (what that used until then may not be counted)",
+        Standing::Answered => "the prompt was taken and answered (what that used may not be counted)",
         Standing::Unknown => return format!("whether the prompt was taken is not known: {}", say(detail)),
     };
     format!("its transcript says: {what}")

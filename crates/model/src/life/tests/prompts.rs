@@ -304,3 +304,17 @@ fn a_turn_that_is_to_stop_takes_nothing_more_in() {
     told.result(failed(TurnError::Interrupted));
     assert_eq!(told.delivers().as_deref(), Some("and this"));
 }
+
+/// What waits in the queue is no answer to the question that is asked.
+#[test]
+fn a_doubt_is_asked_about_before_anything_else_is_said() {
+    let mut told = Told::kept(MULTI);
+    told.session("s1");
+    told.receipt("p1");
+    told.send("on its way");
+    told.send("waiting");
+    told.result(TurnResult { keys: vec!["p1".into()], ..well() });
+    told.shim_lost(true, true);
+    told.reads("on its way", Session::Held, Seen::Unclear("it is damaged".into()));
+    assert_eq!((told.finished(), told.state_of("waiting")), (FinalState::Blocked, PromptState::Queued));
+}
