@@ -71,6 +71,13 @@ pub trait Backend: Send + Sync + Debug {
         None
     }
 
+    /// The bytes that make the running process go on with another model, answered by a `reply` with
+    /// `key`; `None` where only a new process can.
+    fn set_model(&self, key: &str, model: &str) -> Option<Vec<u8>> {
+        let _ = (key, model);
+        None
+    }
+
     /// A parser at a line boundary of this CLI's stdout. Its byte count starts at 0 there.
     fn parser(&self) -> Box<dyn Parser>;
 }

@@ -80,7 +80,7 @@ fn own_event(line: &[u8]) -> Own {
 const RESULT_FIELDS: [&str; 7] = ["ok", "status", "summary", "changes", "issues", "questions", "pr_url"];
 
 /// The `type`s of [`AgentEvent`].
-pub const KINDS: [&str; 23] = [
+pub const KINDS: [&str; 24] = [
     "session",
     "prompt",
     "thinking",
@@ -96,6 +96,7 @@ pub const KINDS: [&str; 23] = [
     "permission_answer",
     "request",
     "reply",
+    "notice",
     "question",
     "answer",
     "process",

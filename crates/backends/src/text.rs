@@ -53,6 +53,7 @@ pub fn bound(event: &mut AgentEvent) {
         }
         AgentEvent::Prompt { text, .. }
         | AgentEvent::ToolResult { text, .. }
+        | AgentEvent::Notice { text }
         | AgentEvent::Question { text, .. }
         | AgentEvent::Answer { text, .. }
         | AgentEvent::Output { text }

@@ -129,6 +129,11 @@ pub enum AgentEvent {
         id: String,
         what: String,
     },
+    /// Something a person should know that stops nobody: an MCP server that does not work, another
+    /// model than the one wanted.
+    Notice {
+        text: String,
+    },
     /// What came of a request of ours (an interrupt, another model).
     Reply {
         id: String,

@@ -141,6 +141,20 @@ impl Ask {
         }
     }
 
+    /// What a person's word means to this ask.
+    fn meaning(&self, said: &str) -> Result<Answer, Unanswerable> {
+        let text = |said: &str| Answer { verdict: Verdict::Text, text: said.into() };
+        if let Some(option) = self.option(said) {
+            return Ok(text(&option.id));
+        }
+        match said.to_ascii_lowercase().as_str() {
+            "allow" if self.kind == AskKind::Question => Err(Unanswerable::NotAllowable),
+            "allow" => Ok(Answer::allow()),
+            "deny" => Ok(Answer::deny("")),
+            _ => Ok(text(said)),
+        }
+    }
+
     /// The option a text names, by id or name, whatever its case.
     pub fn option(&self, text: &str) -> Option<&AskOption> {
         let text = text.trim();
@@ -159,6 +173,64 @@ impl Answer {
     pub fn deny(reason: &str) -> Self {
         Self { verdict: Verdict::Deny, text: reason.into() }
     }
+}
+
+/// Why an answer cannot be given.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswerable {
+    #[error("it waits for no answer")]
+    NothingOpen,
+    #[error("that request has been answered already")]
+    Answered,
+    #[error("it has no open request `{0}`")]
+    Unknown(String),
+    #[error("{} requests wait for an answer: {}", .0.len(), .0.join(", "))]
+    Several(Vec<String>),
+    #[error("the answer is empty")]
+    Empty,
+    #[error("a question cannot be allowed: answer it with a text, or `deny`")]
+    NotAllowable,
+}
+
+/// The request that is meant, and what `said` means to it: `allow`, `deny`, or anything else, which is
+/// the answer to a question, one of the options it offers, or the reason of a denial.
+///
+/// # Errors
+/// When nothing is open, more than one is and none named, or `said` is no answer to it. The same answer
+/// again is no error: whoever asks again after a lost reply is told the same.
+pub fn read_answer<'a>(
+    asks: &'a Asks,
+    request: Option<&str>,
+    said: &str,
+) -> Result<(&'a Pending, Answer), Unanswerable> {
+    let said = said.trim();
+    if said.is_empty() {
+        return Err(Unanswerable::Empty);
+    }
+    let fits = |pending: &&Pending| request.is_none_or(|wanted| !wanted.is_empty() && pending.id.starts_with(wanted));
+    let open: Vec<_> = asks.open().filter(fits).collect();
+    let pending = match open.as_slice() {
+        [one] => one,
+        [] => {
+            let same = |pending: &&Pending| pending.ask.meaning(said).ok() == pending.answer;
+            let mut known = asks.answered().map(|(pending, _)| pending).filter(fits).peekable();
+            return match (known.peek(), request) {
+                (None, Some(wanted)) => Err(Unanswerable::Unknown(wanted.into())),
+                (None, None) => Err(Unanswerable::NothingOpen),
+                (Some(_), _) => match known.filter(same).last() {
+                    Some(pending) => Ok((pending, pending.ask.meaning(said)?)),
+                    None if request.is_some() => Err(Unanswerable::Answered),
+                    None => Err(Unanswerable::NothingOpen),
+                },
+            };
+        }
+        several => {
+            let exact = several.iter().find(|pending| Some(pending.id.as_str()) == request);
+            let ids = || several.iter().map(|pending| pending.id.clone()).collect();
+            exact.ok_or_else(|| Unanswerable::Several(ids()))?
+        }
+    };
+    Ok((pending, pending.ask.meaning(said)?))
 }
 
 /// The input with its long texts cut, and whether any was.
@@ -298,6 +370,36 @@ mod tests {
         assert_eq!(ask.option("RED").map(|o| o.id.as_str()), Some("1"));
         assert_eq!(ask.option("red").map(|o| o.id.as_str()), Some("red"));
         assert_eq!(ask.option("blue"), None);
+    }
+
+    #[test]
+    fn a_word_is_read_as_the_ask_wants_it() {
+        let mut asks = Asks::default();
+        let told = |asks: &Asks, request: Option<&str>, said: &str| {
+            read_answer(asks, request, said).map(|(pending, answer)| (pending.id.clone(), answer.verdict, answer.text))
+        };
+        let is = |id: &str, verdict, text: &str| Ok((id.to_string(), verdict, text.to_string()));
+        assert_eq!(told(&asks, None, "allow"), Err(Unanswerable::NothingOpen));
+        asks.request("aa1", &Ask::default(), Timestamp::UNIX_EPOCH);
+        assert_eq!(told(&asks, None, " Allow\n"), is("aa1", Verdict::Allow, ""));
+        assert_eq!(told(&asks, None, "deny"), is("aa1", Verdict::Deny, ""));
+        assert_eq!(told(&asks, None, "use the other file"), is("aa1", Verdict::Text, "use the other file"));
+        assert_eq!(told(&asks, None, "  "), Err(Unanswerable::Empty));
+        assert_eq!(told(&asks, Some("zz"), "allow"), Err(Unanswerable::Unknown("zz".into())));
+
+        let red = AskOption { id: "Red".into(), name: "Red".into(), kind: None };
+        let question = Ask { kind: AskKind::Question, options: vec![red], ..Ask::default() };
+        asks.request("ab2", &question, Timestamp::UNIX_EPOCH);
+        assert_eq!(told(&asks, None, "red"), Err(Unanswerable::Several(vec!["aa1".into(), "ab2".into()])));
+        assert_eq!(told(&asks, Some("ab"), "red"), is("ab2", Verdict::Text, "Red"));
+        assert_eq!(told(&asks, Some("ab"), "allow"), Err(Unanswerable::NotAllowable));
+
+        asks.answer("ab2", Answer { verdict: Verdict::Text, text: "Red".into() });
+        assert_eq!(told(&asks, Some("ab2"), "red"), is("ab2", Verdict::Text, "Red"), "the same again");
+        assert_eq!(told(&asks, Some("ab2"), "blue"), Err(Unanswerable::Answered));
+        asks.answer("aa1", Answer::allow());
+        assert_eq!(told(&asks, None, "allow"), is("aa1", Verdict::Allow, ""), "the reply was lost");
+        assert_eq!(told(&asks, None, "deny"), Err(Unanswerable::NothingOpen));
     }
 
     #[test]

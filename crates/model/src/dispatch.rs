@@ -73,10 +73,16 @@ pub struct Dispatch {
     pub spend: Spend,
     pub position: Position,
     pub stop: Option<Stop>,
+    /// The model somebody asked for after it was made: the next process gets it.
+    pub model_wanted: Option<String>,
+    /// That its running CLI is to be told, under this key; and what it had before.
+    pub model_change: Option<(String, Option<String>)>,
     /// What its agent waits to be told.
     pub asks: Asks,
     /// Calls of tools that have not come to an end, as far as it is known.
     pub calls: Vec<String>,
+    /// What its agent has told people in this attempt.
+    pub notices: Vec<String>,
     /// The newest interrupt that was asked for and has not ended a turn.
     pub interrupt: Option<String>,
     pub result: Option<AgentResult>,
@@ -261,8 +267,11 @@ impl Dispatch {
             spend: Spend::default(),
             position: Position::default(),
             stop: None,
+            model_wanted: None,
+            model_change: None,
             asks: Asks::default(),
             calls: vec![],
+            notices: vec![],
             interrupt: None,
             result: None,
             result_faults: vec![],
@@ -323,6 +332,11 @@ impl Dispatch {
     /// Somebody has to say something before its agent goes on.
     pub fn waits_for_an_answer(&self) -> bool {
         matches!(self.phase, Phase::Working { .. }) && self.stop.is_none() && self.asks.open().next().is_some()
+    }
+
+    /// The model its next process is started with; `None` leaves it to the CLI.
+    pub fn model(&self) -> Option<&String> {
+        self.model_wanted.as_ref().or(self.created.model.as_ref())
     }
 
     pub fn next_prompt(&self) -> Option<&Prompt> {
@@ -433,6 +447,9 @@ impl Dispatch {
                 }
                 self.interrupt = None;
                 self.session_lost = None;
+                self.notices.clear();
+                // This process is started with it.
+                self.model_change = None;
                 self.blocked_by_us = false;
                 // There is more to do: what was the result is none.
                 self.result = None;
@@ -522,6 +539,7 @@ impl Dispatch {
             Event::ApiGivenUp { reason, .. } if self.stop.is_none() && !self.is_finished() => {
                 self.stop = Some(Stop::Api { reason: reason.clone() });
             }
+            Event::AgentNotice { text } => self.notices.push(text.clone()),
             Event::TurnFinished { ok, error, status, text, .. } => {
                 self.interrupt = None;
                 if *ok {
@@ -556,6 +574,19 @@ impl Dispatch {
                 self.repair_used |= repair;
             }
             Event::BlockedByUs { on } => self.blocked_by_us = *on,
+            Event::ModelRequested { key, model, .. } => {
+                let before = self.model_wanted.replace(model.clone());
+                self.model_change = Some((key.clone(), before));
+            }
+            Event::ModelChanged { key, model } => {
+                self.session_model = Some(model.clone());
+                self.model_change.take_if(|(pending, _)| pending == key);
+            }
+            Event::ModelRefused { key, .. } => {
+                if let Some((_, before)) = self.model_change.take_if(|(pending, _)| pending == key) {
+                    self.model_wanted = before;
+                }
+            }
             Event::InterruptRequested { key, .. } => self.interrupt = Some(key.clone()),
             Event::KillRequested { reason, .. } if !self.is_finished() => {
                 self.stop = Some(Stop::Kill { reason: reason.clone() });

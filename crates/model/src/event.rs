@@ -200,6 +200,10 @@ pub enum Event {
     AgentSaid {
         text: String,
     },
+    /// It has to do without something; told once in each attempt.
+    AgentNotice {
+        text: String,
+    },
     UsageRecorded {
         model: String,
         input: u64,
@@ -263,6 +267,22 @@ pub enum Event {
     /// We stopped reading (spool cap or full disk): silence is ours, not the agent's.
     BlockedByUs {
         on: bool,
+    },
+    /// Somebody wants it to go on with another model.
+    ModelRequested {
+        key: String,
+        model: String,
+        by: String,
+    },
+    /// Its CLI goes on with that model.
+    ModelChanged {
+        key: String,
+        model: String,
+    },
+    /// Its CLI does not.
+    ModelRefused {
+        key: String,
+        reason: String,
     },
     InterruptRequested {
         key: String,

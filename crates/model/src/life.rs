@@ -183,6 +183,11 @@ pub enum Effect {
     Answer {
         id: String,
     },
+    /// Tell its CLI to go on with another model.
+    SetModel {
+        key: String,
+        model: String,
+    },
     Interrupt {
         key: String,
     },
@@ -349,6 +354,9 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
                 effects.push(Effect::Prompt { key: prompt.key.clone(), close: !d.created.multi_turn });
             }
             effects.extend(asks::effects(d));
+            if let (Some((key, _)), Some(model)) = (&d.model_change, &d.model_wanted) {
+                effects.push(Effect::SetModel { key: key.clone(), model: model.clone() });
+            }
             if let Some(key) = &d.interrupt {
                 effects.push(Effect::Interrupt { key: key.clone() });
             }

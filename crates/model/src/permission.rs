@@ -17,6 +17,7 @@
 //! happen at all is a sandbox's business, not a rule's.
 
 use crate::ask::{Ask, AskKind, SUBJECTS, Verdict, looks_cut};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -36,8 +37,30 @@ pub struct Policy {
     pub deny: Vec<Rule>,
 }
 
+/// One layer's word: the configuration's, a category's, a role's.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Permissions {
+    /// What happens where no rule speaks; null leaves it to the next layer (role, category,
+    /// configuration, then `allow`; a rehearsal asks).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Needs no asking: rules as Claude Code writes them, `Read`, `Bash(git *)`.
+    #[schemars(with = "Vec<String>")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<Rule>,
+    /// Is asked about, whatever `allow` says.
+    #[schemars(with = "Vec<String>")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ask: Vec<Rule>,
+    /// Is refused, whatever the others say.
+    #[schemars(with = "Vec<String>")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deny: Vec<Rule>,
+}
+
 /// What happens where no rule speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// It may. What bounds an agent then is around it: its worktree, its sandbox, its limits.
@@ -75,17 +98,20 @@ impl Policy {
         self.mode == Mode::Allow && self.ask.is_empty() && self.deny.is_empty()
     }
 
-    /// Adds what another layer says: its rules all count, its mode where this one has none of its own.
-    pub fn extend(&mut self, other: &Self) {
-        for (mine, more) in
-            [(&mut self.allow, &other.allow), (&mut self.ask, &other.ask), (&mut self.deny, &other.deny)]
-        {
-            for rule in more {
-                if !mine.contains(rule) {
-                    mine.push(rule.clone());
+    /// What `layers` say, the strongest first: the rules of all count, and the mode of the first that
+    /// names one.
+    pub fn of(layers: &[&Permissions], otherwise: Mode) -> Self {
+        let mode = layers.iter().find_map(|layer| layer.mode).unwrap_or(otherwise);
+        let all = |list: fn(&Permissions) -> &Vec<Rule>| {
+            let mut rules: Vec<Rule> = Vec::new();
+            for rule in layers.iter().flat_map(|layer| list(layer)) {
+                if !rules.contains(rule) {
+                    rules.push(rule.clone());
                 }
             }
-        }
+            rules
+        };
+        Self { mode, allow: all(|layer| &layer.allow), ask: all(|layer| &layer.ask), deny: all(|layer| &layer.deny) }
     }
 
     /// Puts the agent's home directory for `~`.

@@ -11,6 +11,7 @@
 //! description: Reads a change and says what is wrong with it.
 //! backend: auto
 //! tools: [Read, Grep]
+//! permissions: {mode: ask, allow: [Read, "Bash(git *)"], deny: [WebFetch]}
 //! ---
 //! You review …
 //! ```
@@ -21,6 +22,7 @@
 #![allow(clippy::result_large_err, reason = "a faulty file is reported once, and then nothing runs")]
 
 use crate::config::{BackendChoice, ConfigError, NotFound, Place, decode, yaml};
+use crate::permission::Permissions;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -89,6 +91,8 @@ pub struct Role {
     pub backend: Option<BackendChoice>,
     /// Tools the agent may use; empty: its CLI's own choice.
     pub tools: Vec<String>,
+    /// What it may do without asking.
+    pub permissions: Permissions,
     /// Appended to the system prompt.
     pub body: String,
     pub layer: RoleLayer,
@@ -207,6 +211,7 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
         description: front.description,
         backend: front.backend,
         tools: front.tools.map(|tools| tools.0).unwrap_or_default(),
+        permissions: front.permissions.unwrap_or_default(),
         body: body.trim().to_string(),
         layer: source.layer,
         file: source.file.clone(),
@@ -224,6 +229,7 @@ struct Front {
     description: Option<String>,
     backend: Option<BackendChoice>,
     tools: Option<Tools>,
+    permissions: Option<Permissions>,
 }
 
 /// `[Read, Grep]` or `Read, Grep`.

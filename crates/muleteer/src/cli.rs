@@ -74,6 +74,8 @@ pub enum Verb {
     Logs(logs::Args),
     Journal(journal::Args),
     Send(send::Args),
+    Answer(answer::Args),
+    Model(model::Args),
     Interrupt(interrupt::Args),
     Kill(kill::Args),
     Wait(wait::Args),

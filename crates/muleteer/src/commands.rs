@@ -1,6 +1,7 @@
 //! The verbs, one module each: its arguments, and what it does.
 
 pub mod act;
+pub mod answer;
 pub mod completions;
 pub mod config;
 pub mod cost;
@@ -15,6 +16,7 @@ pub mod journal;
 pub mod kill;
 pub mod logs;
 pub mod man;
+pub mod model;
 pub mod parse;
 pub mod roles;
 pub mod send;
@@ -46,6 +48,8 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Logs(args) => block_on(logs::run(&args, context)),
         Verb::Journal(args) => block_on(journal::run(&args, context)),
         Verb::Send(args) => block_on(send::run(&args, context)),
+        Verb::Answer(args) => block_on(answer::run(&args, context)),
+        Verb::Model(args) => block_on(model::run(&args, context)),
         Verb::Interrupt(args) => block_on(interrupt::run(&args, context)),
         Verb::Kill(args) => block_on(kill::run(&args, context)),
         Verb::Wait(args) => block_on(wait::run(&args, context)),

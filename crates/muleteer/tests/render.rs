@@ -31,6 +31,7 @@ fn dispatch(id: &str, state: &str, since: &str) -> DispatchStatus {
         pid: None,
         reason: None,
         containment: None,
+        waiting_for: vec![],
         result: None,
     }
 }

@@ -138,6 +138,22 @@ pub enum Request {
         #[serde(default)]
         reason: Option<String>,
     },
+    /// Answers what an agent asked.
+    Answer {
+        id: String,
+        /// Which of several; a unique beginning of its id.
+        #[serde(default)]
+        request: Option<String>,
+        /// `allow`, `deny`, or a text.
+        answer: String,
+    },
+    /// Goes on with another model.
+    SetModel {
+        id: String,
+        /// Chosen by the client; a repeated key is answered, not repeated.
+        key: String,
+        model: String,
+    },
     /// Answered when every one of `ids` has ended.
     Wait {
         ids: Vec<String>,
@@ -228,6 +244,12 @@ pub enum Reply {
         #[serde(default)]
         note: Option<String>,
     },
+    /// Answer: it is durable. `answer` is `allow`, `deny` or `text`.
+    Answered {
+        dispatch_id: String,
+        request_id: String,
+        answer: String,
+    },
     Waited {
         dispatches: Vec<DispatchStatus>,
     },
@@ -287,7 +309,28 @@ pub struct DispatchStatus {
     /// What holds the agent to its shim here (`cgroup`, `pdeathsig+sweep`, …).
     #[serde(default)]
     pub containment: Option<String>,
+    /// What its agent asked and nobody has answered, oldest first.
+    #[serde(default)]
+    pub waiting_for: Vec<AskStatus>,
     pub result: Option<ResultDoc>,
+}
+
+/// What an agent waits to be told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct AskStatus {
+    pub request_id: String,
+    /// `permission` or `question`.
+    pub kind: String,
+    pub tool: String,
+    /// What the tool is to work on.
+    pub target: String,
+    /// The question, or the agent's reason.
+    pub text: String,
+    /// Answers it offers.
+    #[serde(default)]
+    pub options: Vec<String>,
+    /// RFC 3339.
+    pub since: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]

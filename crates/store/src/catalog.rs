@@ -100,6 +100,8 @@ catalog! {
         = Event::PermissionClosed { request_id: "r1".into() };
     AgentSaid: "Text of the agent, cut."
         = Event::AgentSaid { text: "The test passes now.".into() };
+    AgentNotice: "It has to do without something: an MCP server, the model that was wanted. Told once in each attempt."
+        = Event::AgentNotice { text: "MCP server `docs` does not work".into() };
     UsageRecorded: "Tokens and cost since the last such event."
         = Event::UsageRecorded {
             model: "sonnet".into(),
@@ -149,6 +151,12 @@ catalog! {
         = Event::OutputRead {};
     BlockedByUs: "We stopped (or went on) reading the agent's output: its silence is ours."
         = Event::BlockedByUs { on: true };
+    ModelRequested: "It is to go on with another model; a CLI that cannot change it gets it with its next process."
+        = Event::ModelRequested { key: "m1".into(), model: "haiku".into(), by: "operator".into() };
+    ModelChanged: "Its CLI goes on with that model."
+        = Event::ModelChanged { key: "m1".into(), model: "haiku".into() };
+    ModelRefused: "Its CLI would not, and goes on with the one it had."
+        = Event::ModelRefused { key: "m1".into(), reason: "no such model".into() };
     InterruptRequested: "Someone asked to stop the turn."
         = Event::InterruptRequested { key: "i1".into(), by: "operator".into() };
     KillRequested: "Someone asked to end the agent; it is never started again."

@@ -170,7 +170,7 @@ fn launch_of(
         agent_dir: dir.clone(),
         muleteer: daemon.muleteer.clone(),
         path: Some(path),
-        model: created.model.clone(),
+        model: dispatch.model().cloned(),
         max_turns: created.limits.max_turns.map(|most| most.saturating_sub(dispatch.model_turns).max(1)),
         budget_usd: budget_left,
         system_prompt_append: saved.system_prompt.clone(),

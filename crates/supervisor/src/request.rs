@@ -9,7 +9,7 @@ use muleteer_model::api_error::{self, Terms};
 use muleteer_model::config::{self, BackendChoice, Config, ConfigError};
 use muleteer_model::event::{Created, Entry, Event, PromptKind};
 use muleteer_model::id::DispatchId;
-use muleteer_model::permission::Policy;
+use muleteer_model::permission::{Mode, Policy};
 use muleteer_model::prompt::{Briefing, ResultForm};
 use muleteer_model::role::{Catalog, Role, RoleError};
 use muleteer_model::{admission, prompt, role};
@@ -135,6 +135,7 @@ pub async fn prepare(
     {
         check_scenario(scenario)?;
     }
+    let permissions = permissions(backend, &role, &config, category, spawn)?;
     let feature = spawn.feature.clone().unwrap_or_else(|| id.to_string());
     check_feature(&feature)?;
     let top = worktree::top(&project).await.unwrap_or_else(|| project.clone());
@@ -185,7 +186,7 @@ pub async fn prepare(
         trace,
         api: Terms { price, ..terms(backend.name(), spawn, configured.as_ref(), category) },
         ask_on_crash: category.on_crash == config::OnCrash::Ask,
-        permissions: Policy::default(),
+        permissions,
         can_ask: capabilities.asks,
         fingerprint: fingerprint(spawn),
     };
@@ -238,6 +239,32 @@ fn terms(backend: &str, spawn: &v1::Spawn, configured: Option<&config::Backend>,
         patience_s: category.api_patience.as_secs(),
         timeout_s: category.api_timeout.as_secs(),
     }
+}
+
+/// What the agent may do without asking, and whether its backend can be held to it.
+fn permissions(
+    backend: &dyn Backend,
+    role: &Role,
+    config: &Config,
+    category: &config::Category,
+    spawn: &v1::Spawn,
+) -> Result<Policy, WireError> {
+    // What a rehearsal asks was written to be asked.
+    let otherwise = if backend.name() == "rehearsal" { Mode::Ask } else { Mode::Allow };
+    let mut policy = Policy::of(&[&role.permissions, &category.permissions, &config.permissions], otherwise);
+    let env = spawn.env.iter().chain(&spawn.extra_env).rev();
+    if let Some((_, home)) = env.into_iter().find(|(name, home)| name == "HOME" && home.starts_with('/')) {
+        policy.at_home(home);
+    }
+    if policy.is_open() || backend.capabilities().asks {
+        return Ok(policy);
+    }
+    Err(fault(
+        "E_UNSUPPORTED",
+        &format!("the {} backend can neither ask for permission nor be refused it", backend.name()),
+        "give the role, its category or the configuration `permissions: {mode: allow}` without `ask` and `deny`, and \
+         bound the agent by its CLI's own means (backends.<name>.args)",
+    ))
 }
 
 /// Ids made from the dispatch's: the same create again is recognised by the ledger.

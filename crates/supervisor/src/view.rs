@@ -1,10 +1,11 @@
 //! The folded fleet as `status` shows it: the same for a live daemon and for one read from disk.
 
 use jiff::Timestamp;
+use muleteer_model::ask::{AskKind, Pending};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::fleet::Fleet;
 use muleteer_model::{admission, pressure};
-use muleteer_protocol::v1::{DispatchStatus, ProcessStatus, ResultDoc, Tokens};
+use muleteer_protocol::v1::{AskStatus, DispatchStatus, ProcessStatus, ResultDoc, Tokens};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
@@ -41,6 +42,7 @@ pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
         pid: d.pid(),
         reason: reason(d).or_else(|| held_back(fleet, d)),
         containment: d.containment.clone(),
+        waiting_for: d.asks.open().filter(|_| d.waits_for_an_answer()).map(waiting).collect(),
         result: d.result.as_ref().filter(|_| d.is_finished()).map(|result| ResultDoc {
             status: serde_json::to_value(result.status)
                 .ok()
@@ -55,6 +57,31 @@ pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
     }
 }
 
+fn waiting(pending: &Pending) -> AskStatus {
+    let Pending { id, ask, since, .. } = pending;
+    let kind = if ask.kind == AskKind::Question { "question" } else { "permission" };
+    AskStatus {
+        request_id: id.clone(),
+        kind: kind.into(),
+        tool: ask.tool.clone(),
+        target: ask.target.clone(),
+        text: ask.text.clone(),
+        options: ask.options.iter().map(|option| option.name.clone()).collect(),
+        since: time(*since),
+    }
+}
+
+/// What it waits for, and how to say it.
+pub fn how_to_answer(d: &Dispatch) -> Option<String> {
+    let mut open = d.asks.open().filter(|_| d.waits_for_an_answer());
+    let first = open.next()?;
+    let more = open.count();
+    let words = if first.ask.kind == AskKind::Question { "TEXT|deny" } else { "allow|deny|TEXT" };
+    let which = if more > 0 { format!(" --request {}", first.id) } else { String::new() };
+    let rest = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+    Some(format!("{}{rest} `muleteer answer {} {words}{which}`", first.ask.describe(), d.id))
+}
+
 fn reason(d: &Dispatch) -> Option<String> {
     if let Some(outage) = d.outage.as_ref().filter(|_| d.waits_for_api()) {
         return Some(outage.waiting(Timestamp::now()));
@@ -67,6 +94,7 @@ fn reason(d: &Dispatch) -> Option<String> {
         Phase::Working { .. } if d.blocked_by_us => {
             Some("its output is held back: the spool or the disk is full".into())
         }
+        _ if d.waits_for_an_answer() => how_to_answer(d),
         _ => d.reason.clone().filter(|reason| !reason.is_empty()),
     }
 }

@@ -30,10 +30,15 @@ fn response(shared: &Shared, request: &Value, step: &Step) -> Value {
     }
     for (name, input) in &step.tools {
         let (name, arguments) = in_codexs_words(name, input);
-        output.push(json!({
+        let mut call = json!({
             "type": "function_call", "id": shared.next_id("fc"), "call_id": shared.next_id("call"),
             "name": name, "arguments": arguments.to_string(), "status": "completed"
-        }));
+        });
+        // A tool of an MCP server is named apart from its server.
+        if let Some((server, tool)) = name.strip_prefix("mcp__").and_then(|rest| rest.split_once("__")) {
+            (call["name"], call["namespace"]) = (json!(tool), json!(format!("mcp__{server}")));
+        }
+        output.push(call);
     }
     let mut usage = json!({
         "input_tokens": 100, "input_tokens_details": {"cached_tokens": 0},

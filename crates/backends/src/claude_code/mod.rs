@@ -143,6 +143,14 @@ impl Backend for ClaudeCode {
         Some(&transcript::ClaudeTranscripts)
     }
 
+    fn set_model(&self, key: &str, model: &str) -> Option<Vec<u8>> {
+        Some(line(&json!({
+            "type": "control_request",
+            "request_id": key,
+            "request": {"subtype": "set_model", "model": model},
+        })))
+    }
+
     fn parser(&self) -> Box<dyn Parser> {
         Box::new(LineParser::new(parser::StreamJson))
     }

@@ -38,7 +38,7 @@ fn events(mut value: Value) -> Option<(Vec<AgentEvent>, Option<f64>)> {
         "assistant" => assistant(&mut value)?,
         "user" => user(&value)?,
         "result" => vec![AgentEvent::Result(result::read(&value))],
-        "rate_limit_event" => rate_limit(value.get("rate_limit_info")?),
+        "rate_limit_event" => rate_limit(value.get("rate_limit_info")?)?,
         "control_request" => control::request(&mut value)?,
         "control_response" => control::response(value.get("response")?)?,
         // The turn was interrupted, say: the answer is no longer waited for.
@@ -51,60 +51,156 @@ fn events(mut value: Value) -> Option<(Vec<AgentEvent>, Option<f64>)> {
 }
 
 fn system(value: &Value) -> Option<Vec<AgentEvent>> {
-    Some(match value.get("subtype")?.as_str()? {
-        "init" => vec![AgentEvent::Session {
-            model: string(value, "model"),
-            cwd: string(value, "cwd"),
-            session_id: string(value, "session_id"),
-        }],
+    let subtype = value.get("subtype")?.as_str()?;
+    Some(match subtype {
+        "init" => {
+            let mut events = vec![AgentEvent::Session {
+                model: string(value, "model"),
+                cwd: string(value, "cwd"),
+                session_id: string(value, "session_id"),
+            }];
+            events.extend(broken_servers(value));
+            events
+        }
         "api_retry" => vec![AgentEvent::ApiRetry {
-            attempt: number(value, "attempt") as u32,
-            max: number(value, "max_retries") as u32,
-            delay_s: value.get("retry_delay_ms").and_then(Value::as_f64).unwrap_or_default() / 1000.0,
-            status: value
-                .get("error_status")
-                .and_then(Value::as_u64)
-                .and_then(|status| u16::try_from(status).ok()),
+            attempt: small(number(value, "attempt")),
+            max: small(number(value, "max_retries")),
+            delay_s: value.get("retry_delay_ms").and_then(Value::as_f64).unwrap_or_default().max(0.0) / 1000.0,
+            status: status(value.get("error_status")),
         }],
         "compact_boundary" => {
-            let metadata = value.get("compact_metadata")?;
+            let nothing = Value::Null;
+            let metadata = value.get("compact_metadata").unwrap_or(&nothing);
             vec![AgentEvent::Compaction {
                 before: number(metadata, "pre_tokens"),
                 after: number(metadata, "post_tokens"),
             }]
         }
-        // `permission_denied` says why; the tool's failed result follows.
-        "status" | "hook_started" | "hook_progress" | "hook_response" | "permission_denied" => vec![],
+        "model_fallback" | "model_consent_fallback" | "model_refusal_fallback" | "model_refusal_no_fallback" => {
+            vec![notice(fallback(value))]
+        }
+        "hook_response" if string(value, "outcome").as_deref() == Some("error") => {
+            let hook = string(value, "hook_name").unwrap_or_else(|| "a hook".into());
+            let why = string(value, "stderr").filter(|text| !text.trim().is_empty());
+            let why = why.map(|text| format!(": {}", text.trim())).unwrap_or_default();
+            vec![notice(format!("hook {hook} failed{why}"))]
+        }
+        // News for people at a screen; what is wrong is told here, too.
+        "informational" | "notification" | "mirror_error" | "session_writes_lost" | "instruction_size_warning" => {
+            let level = string(value, "level").unwrap_or_default();
+            let said = ["content", "message", "text", "error"].iter().find_map(|key| string(value, key));
+            match said.filter(|_| matches!(level.as_str(), "warning" | "error") || subtype.contains("_")) {
+                Some(text) => vec![notice(text)],
+                None => vec![],
+            }
+        }
+        // `permission_denied` says why; the tool's failed result follows. The others are signs of life, of
+        // the agent's own housekeeping, or of subagents and background tasks, whose calls come as such.
+        "status"
+        | "hook_started"
+        | "hook_progress"
+        | "hook_response"
+        | "permission_denied"
+        | "task_started"
+        | "task_progress"
+        | "task_updated"
+        | "task_notification"
+        | "task_summary"
+        | "background_tasks"
+        | "background_tasks_changed"
+        | "agents_killed"
+        | "session_state_changed"
+        | "session_title_changed"
+        | "thinking_tokens"
+        | "turn_duration"
+        | "post_turn_summary"
+        | "stop_hook_summary"
+        | "files_persisted"
+        | "commands_changed"
+        | "elicitation_complete"
+        | "memory_recall"
+        | "memory_saved"
+        | "local_command"
+        | "local_command_output" => vec![],
         _ => return None,
     })
 }
 
+fn notice(text: String) -> AgentEvent {
+    AgentEvent::Notice { text: cut(text.trim(), TEXT_LIMIT) }
+}
+
+/// MCP servers that the agent has to do without.
+fn broken_servers(init: &Value) -> impl Iterator<Item = AgentEvent> {
+    let servers = init.get("mcp_servers").and_then(Value::as_array).into_iter().flatten();
+    servers.filter_map(|server| {
+        let status = server.get("status")?.as_str()?;
+        let name = cut(server.get("name")?.as_str()?, 200);
+        let told = string(server, "error").map(|text| format!(" ({text})")).unwrap_or_default();
+        match status {
+            "failed" => Some(notice(format!("MCP server `{name}` does not work{told}"))),
+            "needs-auth" => Some(notice(format!("MCP server `{name}` wants a login{told}"))),
+            _ => None,
+        }
+    })
+}
+
+fn fallback(value: &Value) -> String {
+    let model = |snake: &str, camel: &str| string(value, snake).or_else(|| string(value, camel));
+    string(value, "content").unwrap_or_else(|| {
+        let from = model("original_model", "originalModel").unwrap_or_else(|| "its model".into());
+        let to = model("fallback_model", "fallbackModel").unwrap_or_else(|| "another".into());
+        format!("it went on from {from} to {to}")
+    })
+}
+
 fn assistant(value: &mut Value) -> Option<Vec<AgentEvent>> {
-    let message = value.get_mut("message")?;
+    let message = value.get_mut("message").filter(|message| message.is_object())?;
     let usage = usage(message);
-    let mut events = Vec::new();
-    for part in message.get_mut("content")?.as_array_mut()? {
-        events.push(match part.get("type").and_then(Value::as_str) {
-            Some("text") => {
-                let text = part.get("text")?.as_str()?;
-                AgentEvent::Text { chars: text.chars().count() as u64, text: cut(text, TEXT_LIMIT) }
-            }
-            Some("thinking") => {
-                let text = part.get("thinking")?.as_str()?;
-                AgentEvent::Thinking { chars: text.chars().count() as u64, text: cut(text, TEXT_LIMIT) }
-            }
-            Some("redacted_thinking") => AgentEvent::Thinking { chars: 0, text: String::new() },
-            Some("tool_use" | "server_tool_use") => {
-                let mut input = part.get_mut("input").map(Value::take).unwrap_or_default();
-                text::slim(&mut input);
-                AgentEvent::ToolCall { id: string(part, "id")?, name: string(part, "name")?, input }
-            }
-            _ => AgentEvent::Unknown { raw: cut(&part.to_string(), TEXT_LIMIT) },
-        });
-    }
+    let mut events: Vec<_> = match message.get_mut("content") {
+        Some(Value::String(text)) if !text.is_empty() => vec![said(text)],
+        // A part that is not understood costs no other its meaning.
+        Some(Value::Array(parts)) => parts
+            .iter_mut()
+            .map(|part| {
+                assistant_part(part).unwrap_or_else(|| AgentEvent::Unknown { raw: cut(&part.to_string(), TEXT_LIMIT) })
+            })
+            .collect(),
+        _ => vec![],
+    };
     // Last, so that it never stands between a line's other events and their numbers.
     events.extend(usage);
     Some(events)
+}
+
+fn said(text: &str) -> AgentEvent {
+    AgentEvent::Text { chars: text.chars().count() as u64, text: cut(text, TEXT_LIMIT) }
+}
+
+fn assistant_part(part: &mut Value) -> Option<AgentEvent> {
+    Some(match part.get("type")?.as_str()? {
+        "text" => said(part.get("text")?.as_str()?),
+        "thinking" => {
+            let text = part.get("thinking")?.as_str()?;
+            AgentEvent::Thinking { chars: text.chars().count() as u64, text: cut(text, TEXT_LIMIT) }
+        }
+        "redacted_thinking" => AgentEvent::Thinking { chars: 0, text: String::new() },
+        "tool_use" | "server_tool_use" | "mcp_tool_use" => {
+            let (id, name) = (string(part, "id")?, string(part, "name")?);
+            let mut input = part.get_mut("input").map(Value::take).unwrap_or_default();
+            text::slim(&mut input);
+            AgentEvent::ToolCall { id, name, input }
+        }
+        // What the API's own tools answered, in the same message.
+        kind if kind.ends_with("_tool_result") => {
+            let content = part.get("content");
+            let failed = content.and_then(|content| content.get("error_code")).is_some();
+            let ok = !failed && !part.get("is_error").and_then(Value::as_bool).unwrap_or_default();
+            let text = cut(&content.map(plain).unwrap_or_default(), TEXT_LIMIT);
+            AgentEvent::ToolResult { id: string(part, "tool_use_id")?, ok, text, exit_code: None }
+        }
+        _ => return None,
+    })
 }
 
 /// A message comes in several lines, one for each part, each with the numbers of the whole call as
@@ -143,7 +239,8 @@ fn user(value: &Value) -> Option<Vec<AgentEvent>> {
     let mut events = Vec::new();
     for part in content.as_array().map(Vec::as_slice).unwrap_or_default() {
         if part.get("type").and_then(Value::as_str) == Some("tool_result") {
-            events.push(tool_result(part, value)?);
+            let raw = || AgentEvent::Unknown { raw: cut(&part.to_string(), TEXT_LIMIT) };
+            events.push(tool_result(part, value).unwrap_or_else(raw));
         }
     }
     // What else is in a user message nobody typed: the CLI's own reminders, the task of a subagent,
@@ -168,23 +265,24 @@ fn exit_code(text: &str) -> Option<i64> {
     text.strip_prefix("Exit code ")?.lines().next()?.trim().parse().ok()
 }
 
-fn rate_limit(info: &Value) -> Vec<AgentEvent> {
-    let status = info.get("status").and_then(Value::as_str).unwrap_or_default();
+fn rate_limit(info: &Value) -> Option<Vec<AgentEvent>> {
+    let status = info.get("status")?.as_str()?;
     // `allowed` is news about a window, not about a limit.
     if status == "allowed" {
-        return vec![];
+        return Some(vec![]);
     }
-    vec![AgentEvent::RateLimit {
+    Some(vec![AgentEvent::RateLimit {
         resets_in_s: 0.0,
         resets_at: info.get("resetsAt").and_then(Value::as_f64),
         warning: status == "allowed_warning",
-    }]
+    }])
 }
 
 /// Text content as the API has it: a text, or parts of which some are text.
 fn plain(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
+        Value::Null => String::new(),
         Value::Array(parts) => {
             let texts = parts.iter().map(|part| match part.get("text").and_then(Value::as_str) {
                 Some(text) => text.to_string(),
@@ -201,5 +299,21 @@ pub(super) fn string(value: &Value, key: &str) -> Option<String> {
 }
 
 fn number(value: &Value, key: &str) -> u64 {
-    value.get(key).and_then(Value::as_u64).unwrap_or_default()
+    let number = value.get(key);
+    // A fraction is cut off, and what is below zero or no number is none.
+    number
+        .and_then(Value::as_u64)
+        .or_else(|| number?.as_f64().map(|n| n as u64))
+        .unwrap_or_default()
+}
+
+fn small(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// An HTTP status, as a number or in digits.
+pub(super) fn status(value: Option<&Value>) -> Option<u16> {
+    let value = value?;
+    let number = value.as_u64().or_else(|| value.as_str()?.trim().parse().ok())?;
+    u16::try_from(number).ok().filter(|status| (100..600).contains(status))
 }

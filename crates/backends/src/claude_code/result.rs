@@ -3,14 +3,20 @@
 //! `is_error: false` is success and nothing else is: an API error comes as `subtype: "success",
 //! is_error: true`, and the exit code of a process that was interrupted is 0.
 
+use super::parser;
 use crate::text;
 use muleteer_model::agent_event::{ModelUsage, TurnError, TurnResult};
 use serde_json::Value;
 
 pub(super) fn read(value: &Value) -> TurnResult {
-    let ok = value.get("is_error").and_then(Value::as_bool) == Some(false);
-    let status = value.get("api_error_status").and_then(Value::as_u64).and_then(|s| u16::try_from(s).ok());
     let mut said = said(value);
+    let status = parser::status(value.get("api_error_status")).or_else(|| told_status(said.as_deref()?));
+    // Where it does not say, only a plain success is one.
+    let ok = match value.get("is_error").and_then(Value::as_bool) {
+        Some(is_error) => !is_error,
+        None => value.get("subtype").and_then(Value::as_str) == Some("success") && status.is_none(),
+    };
+    let status = status.filter(|_| !ok);
     let error = (!ok).then(|| error(value, status, said.as_deref().unwrap_or_default()));
     if error == Some(TurnError::Interrupted) {
         // What the CLI says then is about its own insides.
@@ -42,7 +48,11 @@ fn said(value: &Value) -> Option<String> {
         return Some(text.to_string());
     }
     let errors = value.get("errors")?.as_array()?;
-    let texts: Vec<_> = errors.iter().filter_map(Value::as_str).collect();
+    let text = |error: &Value| match error {
+        Value::String(text) => Some(text.clone()),
+        error => error.get("message").and_then(Value::as_str).map(str::to_string),
+    };
+    let texts: Vec<_> = errors.iter().filter_map(text).collect();
     (!texts.is_empty()).then(|| texts.join("\n"))
 }
 
@@ -59,18 +69,25 @@ fn error(value: &Value, status: Option<u16>, said: &str) -> TurnError {
         "budget_exhausted" => return TurnError::Budget,
         "structured_output_retry_exhausted" => return TurnError::StructuredOutput,
         "aborted_tools" | "aborted_streaming" => return TurnError::Interrupted,
-        "prompt_too_long" => return TurnError::Context,
+        "prompt_too_long" | "blocking_limit" | "rapid_refill_breaker" => return TurnError::Context,
         _ => {}
     }
     match status {
         Some(401 | 403) => TurnError::Auth,
         Some(429) => TurnError::RateLimit,
+        _ if said.contains("usage limit reached") => TurnError::RateLimit,
         None if is_about_login(said) => TurnError::Auth,
         _ if said.contains("Prompt is too long") => TurnError::Context,
         Some(_) => TurnError::ApiError,
-        None if field("terminal_reason") == "api_error" => TurnError::ApiError,
+        None if matches!(field("terminal_reason"), "api_error" | "model_error") => TurnError::ApiError,
         None => TurnError::Other,
     }
+}
+
+/// `API Error: 529 …`, from versions that have no field for it.
+fn told_status(said: &str) -> Option<u16> {
+    let digits = said.strip_prefix("API Error: ")?.get(..3)?;
+    digits.parse().ok().filter(|status| (400..600).contains(status))
 }
 
 /// With no key at all no request is made, so there is no status to go by.

@@ -4,6 +4,7 @@
 
 use super::span::Span;
 use crate::event::Limits;
+use crate::permission::Permissions;
 use schemars::JsonSchema;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -22,6 +23,8 @@ pub struct Settings {
     pub categories: BTreeMap<String, Category>,
     pub models: Models,
     pub pool: Pool,
+    /// What agents may do without asking; roles and categories add to it.
+    pub permissions: Permissions,
     pub backends: Backends,
     pub env: EnvRules,
     /// Names for directories.
@@ -103,6 +106,8 @@ pub struct Category {
     pub on_crash: OnCrash,
     /// A validated result is asked of the agent.
     pub result: bool,
+    /// What its agents may do without asking.
+    pub permissions: Permissions,
 }
 
 impl Category {

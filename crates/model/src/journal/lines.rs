@@ -73,6 +73,7 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
             format!("{verdict} by {}{text}", say(by))
         }
         Event::PermissionClosed { .. } => "the request was taken back".into(),
+        Event::AgentNotice { text } => format!("notice: {}", say(text)),
         Event::TurnFinished { turn, ok: true, .. } => format!("turn {turn} finished"),
         Event::TurnFinished { turn, error, status, .. } => {
             let error = error.and_then(|error| serde_json::to_value(error).ok());
@@ -102,6 +103,9 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
         Event::Compacted { before, after } => format!("context compacted: {before} to {after} tokens"),
         Event::BlockedByUs { on: true } => "output held back by Muleteer (spool or disk full)".into(),
         Event::BlockedByUs { on: false } => "output flows again".into(),
+        Event::ModelRequested { model, by, .. } => format!("model {} wanted by {}", say(model), say(by)),
+        Event::ModelChanged { model, .. } => format!("goes on with model {}", say(model)),
+        Event::ModelRefused { reason, .. } => format!("the other model was refused: {}", say(reason)),
         Event::InterruptRequested { by, .. } => format!("interrupt requested by {}", say(by)),
         Event::KillRequested { reason, by } if reason.is_empty() => format!("kill requested by {}", say(by)),
         Event::KillRequested { reason, by } => format!("kill requested by {}: {}", say(by), say(reason)),

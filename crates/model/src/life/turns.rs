@@ -10,6 +10,8 @@ use crate::result::{self, AgentResult, ResultStatus};
 
 /// Of what an agent says or a tool fails with, so much becomes an event.
 const SAID_LIMIT: usize = 280;
+/// Different ones in one attempt.
+const MOST_NOTICES: usize = 50;
 
 /// What one event of an agent's output decides.
 pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
@@ -48,6 +50,13 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
             let ask = Ask { kind: AskKind::Question, text: text.clone(), ..Ask::default() }.bound();
             events.extend(asks::asked(d, id, &ask));
         }
+        AgentEvent::Notice { text } => {
+            let text = cut(text, SAID_LIMIT);
+            if d.notices.len() < MOST_NOTICES && !d.notices.contains(&text) {
+                events.push(Event::AgentNotice { text });
+            }
+        }
+        AgentEvent::Reply { id, ok, text } => events.extend(model_reply(d, id, *ok, text)),
         AgentEvent::Request { id, what } => {
             let ask = Ask { kind: AskKind::Other, tool: cut(what, 200), ..Ask::default() };
             events.extend(asks::asked(d, id, &ask));
@@ -93,6 +102,16 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
 
 fn is_in_a_turn(d: &Dispatch) -> bool {
     matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
+}
+
+/// What became of a change of models; what else we request shows its effect elsewhere.
+fn model_reply(d: &Dispatch, id: &str, ok: bool, text: &str) -> Option<Event> {
+    let (key, _) = d.model_change.as_ref().filter(|(key, _)| key == id)?;
+    let (key, model) = (key.clone(), d.model_wanted.clone()?);
+    Some(match ok {
+        true => Event::ModelChanged { key, model },
+        false => Event::ModelRefused { key, reason: cut(text, SAID_LIMIT) },
+    })
 }
 
 /// The prompt on its way to this process.

@@ -165,6 +165,17 @@ fn rules_are_read_and_written_alike() {
 }
 
 #[test]
+fn the_rules_of_all_layers_count_and_the_strongest_mode() {
+    let layer = |mode, deny: &[&str]| Permissions { mode, deny: rules(deny), ..Permissions::default() };
+    let role = layer(None, &["Bash(rm *)"]);
+    let category = layer(Some(Mode::Ask), &["Bash(rm *)", "WebFetch"]);
+    let config = layer(Some(Mode::Deny), &[]);
+    let policy = Policy::of(&[&role, &category, &config], Mode::Allow);
+    assert_eq!(policy, Policy { mode: Mode::Ask, deny: rules(&["Bash(rm *)", "WebFetch"]), ..Policy::default() });
+    assert_eq!(Policy::of(&[&Permissions::default()], Mode::Ask).mode, Mode::Ask);
+}
+
+#[test]
 fn a_pattern_costs_no_more_than_its_length() {
     let pattern = "*a".repeat(500);
     assert!(!wild(&pattern, &"b".repeat(10_000)));

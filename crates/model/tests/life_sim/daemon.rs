@@ -263,7 +263,7 @@ impl Daemon {
                     self.tell(Command::Write { idem: name, prompt: None, close: true });
                 }
                 // Its agents ask nothing yet.
-                Effect::Answer { .. } => {}
+                Effect::Answer { .. } | Effect::SetModel { .. } => {}
                 Effect::Interrupt { key } => self.tell(Command::Interrupt { idem: key }),
                 Effect::Terminate => {
                     let idem = format!("terminate/{}", self.d().epoch);

@@ -4,10 +4,15 @@ use crate::connect::unexpected;
 use crate::context::Context;
 use crate::exit::{self, Exit};
 use crate::failure::Failure;
+use crate::history::{self, Seen};
 use crate::offline;
+use crate::render::safe;
 use crate::render::status::ending;
+use muleteer_model::ask::AskKind;
+use muleteer_model::event::Event;
 use muleteer_protocol::v1::{DispatchStatus, Reply, Request};
 use serde_json::{Value, json};
+use std::ops::ControlFlow;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,10 +77,54 @@ pub async fn ended(context: &Context, ids: Vec<String>) -> Result<Vec<DispatchSt
         offline::say_so(context);
         return Ok(all);
     }
-    match context.ask(Request::Wait { ids }).await? {
-        Reply::Waited { dispatches } => Ok(dispatches),
-        other => Err(unexpected(&other)),
+    // Told on the way, and never the reason why waiting fails.
+    let telling = async {
+        let _ = tell(context, &ids).await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        reply = context.ask(Request::Wait { ids: ids.clone() }) => match reply? {
+            Reply::Waited { dispatches } => Ok(dispatches),
+            other => Err(unexpected(&other)),
+        },
+        () = telling => Ok(vec![]),
     }
+}
+
+/// Says on stderr when one of them waits for an answer: it may be whoever waits here who is asked.
+async fn tell(context: &Context, ids: &[String]) -> Result<(), Failure> {
+    if context.out.quiet {
+        return Ok(());
+    }
+    let mut told: Vec<String> = Vec::new();
+    let from = history::last_seqs(context, 0);
+    for id in ids {
+        let Reply::Status(report) = context.ask(Request::Status { id: Some(id.clone()) }).await? else { continue };
+        for dispatch in report.dispatches.iter().filter(|dispatch| !dispatch.waiting_for.is_empty()) {
+            told.extend(dispatch.waiting_for.iter().map(|ask| ask.request_id.clone()));
+            let what = dispatch.reason.as_deref().unwrap_or("it waits for an answer");
+            context.out.note(format!("{}: {}", dispatch.id, safe(what)));
+        }
+    }
+    let mut each = |seen: Seen<'_>| {
+        if let Some(record) = seen.record
+            && let Some(id) = record
+                .entry
+                .dispatch_id
+                .as_ref()
+                .filter(|id| ids.iter().any(|wanted| id.as_str().starts_with(wanted.as_str())))
+            && let Event::PermissionRequested { request_id, answered: false, ask } = &record.entry.event
+            && !told.contains(request_id)
+        {
+            let words = if ask.kind == AskKind::Question { "TEXT|deny" } else { "allow|deny|TEXT" };
+            context
+                .out
+                .note(format!("{id}: {} `muleteer answer {id} {words}`", safe(&ask.describe())));
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    let client = context.connect_if_running().await?;
+    history::events(context, client, from, true, &mut each).await
 }
 
 pub fn worst(dispatches: &[DispatchStatus]) -> Exit {

@@ -63,6 +63,7 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
             warn(format!("context compacted from {} to {} tokens", count(*before), count(*after)))
         }
         AgentEvent::Permission { ask, .. } => warn(safe(&ask.describe())),
+        AgentEvent::Notice { text } => warn(safe(text)),
         AgentEvent::Question { text, .. } => warn(format!("asks: {}", safe(text))),
         AgentEvent::Answer { text, .. } => format!("answer: {}", safe(text)),
         AgentEvent::Result(result) => {

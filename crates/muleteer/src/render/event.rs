@@ -74,6 +74,7 @@ pub fn describe(event: &Event) -> Option<String> {
             warn(format!("{verdict} by {by}: {}", text(why)))
         }
         Event::PermissionClosed { .. } => "the request was taken back".into(),
+        Event::AgentNotice { text: what } => warn(text(what)),
         Event::AgentSaid { text: said } => format!("“{}”", text(said)),
         Event::UsageRecorded { model, input, output, cost_usd, .. } => {
             format!("{model}: {} in, {} out, {}", count(*input), count(*output), usd(*cost_usd))
@@ -107,6 +108,9 @@ pub fn describe(event: &Event) -> Option<String> {
         }
         Event::BlockedByUs { on: true } => warn("output held back: the spool or the disk is full".into()),
         Event::BlockedByUs { on: false } => "output flows again".into(),
+        Event::ModelRequested { model, by, .. } => format!("model {model} asked by {by}"),
+        Event::ModelChanged { model, .. } => format!("goes on with {model}"),
+        Event::ModelRefused { reason, .. } => warn(format!("the other model was refused: {}", text(reason))),
         Event::InterruptRequested { by, .. } => format!("interrupt asked by {by}"),
         Event::KillRequested { reason, by } => format!("kill asked by {by}: {}", text(reason)),
         Event::LimitReached { limit, detail } => warn(format!("limit reached: {} ({})", word(limit), text(detail))),

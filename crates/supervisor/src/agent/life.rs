@@ -295,6 +295,12 @@ impl State {
                 myself.send_after(LEAVE_GRACE, move || LifeMsg::Overdue(epoch));
             }
             Effect::Answer { id } => self.answer(&id),
+            Effect::SetModel { key, model } => {
+                // Where only a new process can, the next one will.
+                if let Some(bytes) = self.backend.set_model(&key, &model) {
+                    self.slots.link.cast(LinkMsg::Do(Command::write(&format!("model/{key}"), bytes, false)));
+                }
+            }
             Effect::Interrupt { key } => {
                 let command = match self.backend.interrupt(&key) {
                     Some(bytes) => Command::write(&format!("interrupt/{key}"), bytes, false),

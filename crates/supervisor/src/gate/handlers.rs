@@ -1,5 +1,6 @@
 //! What each request does. A reply is sent after the effect, never on enqueueing it.
 
+use super::answer;
 use super::connection::{Answer, Connection, Heard};
 use super::peer::Identity;
 use crate::agent::journal::JournalMsg;
@@ -40,16 +41,21 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Status { id } => Ok(status(&daemon, id.as_deref()).map(Some)),
         Request::Tree => Ok(tree(&daemon).await.map(Some)),
         Request::Spawn(spawn) => {
-            let asker = match &connection.identity {
-                Identity::Agent(id) => Asker::Agent(id.clone()),
-                _ => Asker::Operator,
-            };
+            let asker = asker(&connection.identity);
             Ok(create(&daemon, &spawn, &asker, trace).await.map(Some))
         }
         Request::Send { id, key, text } => {
             Ok(send(&daemon, &id, &key, &text, connection.identity.as_str()).await.map(Some))
         }
         Request::Interrupt { id } => Ok(interrupt(&daemon, &id, connection.identity.as_str()).await.map(Some)),
+        Request::Answer { id, request, answer: said } => {
+            let by = asker(&connection.identity).name();
+            Ok(answer::answer(&daemon, &id, request.as_deref(), &said, by).await.map(Some))
+        }
+        Request::SetModel { id, key, model } => {
+            let by = asker(&connection.identity).name();
+            Ok(answer::set_model(&daemon, &id, &key, &model, by).await.map(Some))
+        }
         Request::Kill { id, reason } => Ok(kill(&daemon, &id, reason, connection.identity.as_str()).await.map(Some)),
         Request::Wait { ids } => wait(connection, &ids).await,
         Request::Events { from_seq, follow } => events(connection, from_seq, follow).await,
@@ -59,6 +65,13 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             "this daemon does not know that request",
             "it may be older than the client: restart it",
         ))),
+    }
+}
+
+fn asker(identity: &Identity) -> Asker {
+    match identity {
+        Identity::Agent(id) => Asker::Agent(id.clone()),
+        _ => Asker::Operator,
     }
 }
 
@@ -82,9 +95,14 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
         (Identity::Operator, _) => true,
         _ if reads => true,
         (Identity::Agent(_), Request::Spawn(_)) => true,
-        (Identity::Agent(agent), Request::Send { id, .. } | Request::Interrupt { id } | Request::Kill { id, .. }) => {
-            own(agent, id)
-        }
+        (
+            Identity::Agent(agent),
+            Request::Send { id, .. }
+            | Request::Answer { id, .. }
+            | Request::SetModel { id, .. }
+            | Request::Interrupt { id }
+            | Request::Kill { id, .. },
+        ) => own(agent, id),
         _ => false,
     };
     if allowed {
@@ -104,7 +122,7 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
     })
 }
 
-fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireError> {
+pub(super) fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireError> {
     let fleet = daemon.snapshot();
     fleet.find(prefix).cloned().map_err(|error| {
         let (code, hint) = match error {
@@ -175,7 +193,7 @@ fn warnings(spawn: &Spawn, created: &Created) -> Vec<String> {
     unkept.into_iter().collect()
 }
 
-fn unappended(error: &LedgerError) -> WireError {
+pub(super) fn unappended(error: &LedgerError) -> WireError {
     match error {
         LedgerError::Full => disk_full(),
         other => internal(&other.to_string()),
@@ -226,7 +244,7 @@ async fn send(daemon: &Arc<Daemon>, id: &str, key: &str, text: &str, by: &str) -
     write_prompt(&daemon.paths.agent(name.as_str()), key, text)?;
     let event = Event::PromptQueued { key: key.into(), kind: PromptKind::Send, by: by.into() };
     let entry = Entry { id: format!("{name}/prompt/{key}"), ..entry(&name, None, event) };
-    let queued = dispatch.state() == "running" || dispatch.owes_an_answer().is_some();
+    let queued = dispatch.state() == "running" || dispatch.owes_an_answer().is_some() || dispatch.waits_for_an_answer();
     let records = try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
     daemon.agent(&name).journal.cast(JournalMsg::Records(records));
     bring_up(daemon, &name).await;
@@ -234,7 +252,7 @@ async fn send(daemon: &Arc<Daemon>, id: &str, key: &str, text: &str, by: &str) -
 }
 
 /// Hands a command to the dispatch's life and waits until it is durable.
-async fn command(daemon: &Daemon, id: &DispatchId, input: Input) -> Result<bool, WireError> {
+pub(super) async fn command(daemon: &Daemon, id: &DispatchId, input: Input) -> Result<bool, WireError> {
     let deadline = tokio::time::Instant::now() + LIFE_PATIENCE;
     loop {
         if let Some(life) = daemon.agent(id).life.get()

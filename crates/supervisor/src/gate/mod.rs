@@ -1,6 +1,7 @@
 //! The gate: the sockets people and agents talk to. It owns the listeners and every connection's
 //! task; dropping it closes them all and harms no dispatch.
 
+mod answer;
 mod connection;
 mod handlers;
 mod peer;

@@ -1,0 +1,52 @@
+//! `answer`: say what an agent waits to be told.
+
+use crate::commands::act;
+use crate::connect::unexpected;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use muleteer_protocol::v1::{Reply, Request};
+use serde_json::json;
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer answer k3f9 allow
+  muleteer answer k3f9 deny
+  muleteer answer k3f9 \"Use git clean instead\"    denied, and the agent is told why
+  muleteer answer k3f9 \"Blue\"                     to a question; several at once: a line for each
+
+`muleteer status` shows what waits for an answer. Exits 3 if nothing does.";
+
+/// Answer an agent that asks for permission, or asks a question
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The dispatch, by id or its beginning
+    id: String,
+    /// `allow`, `deny`, or a text: the answer to a question, the reason of a denial
+    answer: String,
+    /// Which request, where several are open; a beginning of its id
+    #[arg(long, value_name = "ID")]
+    request: Option<String>,
+}
+
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let id = act::target(context, &args.id).await?;
+    let request = Request::Answer { id, request: args.request.clone(), answer: args.answer.clone() };
+    match context.ask(request).await? {
+        Reply::Answered { dispatch_id, request_id, answer } if context.out.json => {
+            let document = json!({ "dispatch_id": dispatch_id, "request_id": request_id, "answer": answer });
+            context.out.document(&document)?;
+        }
+        Reply::Answered { dispatch_id, answer, .. } => {
+            let what = match answer.as_str() {
+                "allow" => "allowed",
+                "deny" => "denied",
+                _ => "answered",
+            };
+            context.out.note(format!("{dispatch_id}: {what}"));
+        }
+        other => return Err(unexpected(&other)),
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,100 @@
+//! Telling a working agent something that is no prompt: the answer to what it asked, another model.
+
+use super::handlers::{command, find, unappended};
+use crate::agent::journal::JournalMsg;
+use crate::agent::life::LifeMsg;
+use crate::context::Daemon;
+use crate::ledger::{entry, try_append};
+use crate::request::fault;
+use crate::view;
+use muleteer_model::ask::{self, Unanswerable, Verdict};
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::event::{Entry, Event};
+use muleteer_model::life::Input;
+use muleteer_protocol::v1::{Reply, WireError};
+use std::sync::Arc;
+
+/// Longest answer. It becomes an event, which is kept for ever.
+const ANSWER_LIMIT: usize = 16 * 1024;
+const MODEL_LIMIT: usize = 200;
+
+/// Answers what an agent asked; replied to when the answer is durable.
+pub async fn answer(
+    daemon: &Arc<Daemon>,
+    id: &str,
+    request: Option<&str>,
+    said: &str,
+    by: String,
+) -> Result<Reply, WireError> {
+    if said.len() > ANSWER_LIMIT {
+        let message = format!("the answer has {} bytes: at most {ANSWER_LIMIT} are taken", said.len());
+        return Err(fault("E_BAD_INPUT", &message, "put it into a file, and name that"));
+    }
+    let dispatch = find(daemon, id)?;
+    let (request_id, answer, known) = {
+        let (pending, answer) = ask::read_answer(&dispatch.asks, request, said).map_err(|e| refused(&dispatch, &e))?;
+        (pending.id.clone(), answer, pending.answer.is_some())
+    };
+    let word = match answer.verdict {
+        Verdict::Allow => "allow",
+        Verdict::Deny => "deny",
+        Verdict::Text => "text",
+    };
+    let reply =
+        Reply::Answered { dispatch_id: dispatch.id.to_string(), request_id: request_id.clone(), answer: word.into() };
+    if known || command(daemon, &dispatch.id, Input::Answer { id: request_id.clone(), answer, by }).await? {
+        return Ok(reply);
+    }
+    // Between the look and the word somebody else has answered, or the agent has gone on.
+    Err(refused(&dispatch, &Unanswerable::NothingOpen))
+}
+
+fn refused(dispatch: &Dispatch, error: &Unanswerable) -> WireError {
+    let (code, hint) = match error {
+        Unanswerable::NothingOpen | Unanswerable::Answered => {
+            let state = dispatch.state();
+            ("E_NOTHING_ASKED", format!("it is {state}; `muleteer status` shows what waits for an answer"))
+        }
+        Unanswerable::Unknown(_) => {
+            let open: Vec<_> = dispatch.asks.open().map(|pending| pending.id.as_str()).collect();
+            ("E_NOT_FOUND", format!("open are: {}", if open.is_empty() { "none".into() } else { open.join(", ") }))
+        }
+        Unanswerable::Several(_) => ("E_AMBIGUOUS", "name one with --request".to_string()),
+        Unanswerable::Empty | Unanswerable::NotAllowable => {
+            ("E_BAD_INPUT", view::how_to_answer(dispatch).unwrap_or_default())
+        }
+    };
+    let message = format!("dispatch {}: {error}", dispatch.id);
+    WireError { dispatch_id: Some(dispatch.id.to_string()), ..fault(code, &message, &hint) }
+}
+
+/// Makes a dispatch go on with another model: at once where its CLI can, else with its next process.
+pub async fn set_model(daemon: &Arc<Daemon>, id: &str, key: &str, model: &str, by: String) -> Result<Reply, WireError> {
+    let dispatch = find(daemon, id)?;
+    let name = dispatch.id.clone();
+    let fail = |code: &str, message: &str, hint: &str| {
+        Err(WireError { dispatch_id: Some(name.to_string()), ..fault(code, message, hint) })
+    };
+    let model = model.trim();
+    if model.is_empty() || model.len() > MODEL_LIMIT || model.chars().any(char::is_control) {
+        return fail("E_BAD_INPUT", "that is no name of a model", "");
+    }
+    let keyed = (1..=64).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    if !keyed {
+        return fail("E_BAD_INPUT", "a key is 1 to 64 letters, digits and dashes", "");
+    }
+    let backend = muleteer_backends::by_name(&dispatch.created.backend)
+        .map_err(|error| fault(error.code(), &error.to_string(), &error.hint()))?;
+    let live = !dispatch.is_finished() && backend.set_model(key, model).is_some();
+    if !live && !dispatch.created.resumable {
+        let message = format!("the {} backend cannot change the model of a dispatch", dispatch.created.backend);
+        return fail("E_UNSUPPORTED", &message, "spawn a new dispatch with --model");
+    }
+    let event = Event::ModelRequested { key: key.into(), model: model.into(), by };
+    let entry = Entry { id: format!("{name}/model/{key}"), ..entry(&name, None, event) };
+    let records = try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
+    daemon.agent(&name).journal.cast(JournalMsg::Records(records));
+    daemon.agent(&name).life.cast(LifeMsg::Wake);
+    let note = (!live || dispatch.pid().is_none()).then(|| "its next process gets it".to_string());
+    Ok(Reply::Done { dispatch_id: name.to_string(), note })
+}

@@ -1,0 +1,357 @@
+//! What an agent may do, what it asks, and who answers: the real `claude` against the scripted model.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_tests::model_server::{ModelServer, Step};
+use muleteer_tests::{PATIENCE, Repo, World, claude, codex, wait_until};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+struct Scene {
+    world: World,
+    repo: Repo,
+    server: ModelServer,
+}
+
+impl Scene {
+    /// `None`, said loudly, when there is no claude to be had.
+    fn new(test: &str, configuration: &str, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
+        let binary = claude::binary(test)?;
+        let world = World::new();
+        claude::link(&world, &binary);
+        world.configure(configuration);
+        let repo = world.repo("repo");
+        Some(Self { world, repo, server: ModelServer::start(steps) })
+    }
+
+    fn spawn(&self, more: &[&str]) -> muleteer_tests::Muleteer {
+        let options = claude::env_options(&self.server);
+        let mut args = vec!["spawn", "developer", self.repo.to_str(), "Do it", "--backend", "claude-code"];
+        args.extend(options.iter().map(String::as_str));
+        args.extend(more);
+        self.world.muleteer(&args).deadline(Duration::from_secs(120))
+    }
+
+    /// What the dispatch waits for, once it does.
+    fn asked(&self, id: &str) -> Value {
+        let entry = self.world.wait_for_state(id, &["waiting"]);
+        let waiting = entry["waiting_for"].as_array().unwrap().clone();
+        assert_eq!(waiting.len(), 1, "{entry}");
+        waiting[0].clone()
+    }
+
+    fn answer(&self, id: &str, answer: &str) -> Value {
+        self.world.muleteer(&["answer", id, answer, "--json"]).json()
+    }
+
+    fn has(&self, file: &str) -> bool {
+        self.repo.path.join(file).exists()
+    }
+
+    /// What the model was told last.
+    fn last_messages(&self) -> String {
+        self.server.main_requests().pop().unwrap().body["messages"].to_string()
+    }
+
+    fn answers(&self, id: &str) -> Vec<(Value, Value)> {
+        let answered = self.world.events_of(id, "permission_answered");
+        answered.into_iter().map(|event| (event["answer"].clone(), event["by"].clone())).collect()
+    }
+}
+
+const ASK: &str = "permissions:\n  mode: ask\n";
+
+#[test]
+fn one_is_allowed_one_is_denied_and_the_agent_is_told_why() {
+    let test = "one_is_allowed_one_is_denied_and_the_agent_is_told_why";
+    let steps = [Step::bash("touch one"), Step::bash("touch two"), Step::success("as told")];
+    let Some(scene) = Scene::new(test, ASK, steps) else { return };
+    let daemon = scene.world.daemon();
+    let waiting = scene.spawn(&["--wait"]).start();
+    let id =
+        wait_until("a dispatch", PATIENCE, || scene.world.status()["dispatches"][0]["id"].as_str().map(str::to_string));
+
+    let ask = scene.asked(&id);
+    assert_eq!(
+        (&ask["kind"], &ask["tool"], &ask["target"]),
+        (&json!("permission"), &json!("Bash"), &json!("touch one"))
+    );
+    let entry = scene.world.dispatch(&id);
+    let how = format!("`muleteer answer {id} allow|deny|TEXT`");
+    assert!(entry["reason"].as_str().unwrap().contains(&how), "{entry}");
+    let table = scene.world.muleteer(&["status"]).ok();
+    assert!(table.contains("waiting") && table.contains("touch one"), "{table}");
+    let journal = scene.world.muleteer(&["journal", &id]).ok();
+    assert!(journal.contains("waits for an answer: may it use Bash: touch one?"), "{journal}");
+    assert!(!scene.has("one"), "it waits");
+
+    let wrong = scene.world.muleteer(&["answer", &id, "allow", "--request", "nosuch", "--json"]).run();
+    assert_eq!((wrong.code, wrong.error_code().as_str()), (Some(2), "E_NOT_FOUND"), "{wrong:?}");
+    let unknown = scene.world.muleteer(&["answer", "zzzzzzzz", "allow", "--json"]).run();
+    assert_eq!((unknown.code, unknown.error_code().as_str()), (Some(2), "E_NOT_FOUND"), "{unknown:?}");
+    let request = ask["request_id"].as_str().unwrap();
+    let answered = scene
+        .world
+        .muleteer(&["answer", &id, "allow", "--request", &request[..8], "--json"])
+        .json();
+    assert_eq!(answered, json!({"dispatch_id": id, "request_id": request, "answer": "allow"}));
+
+    wait_until("the second question", PATIENCE, || {
+        (scene.has("one") && scene.asked(&id)["target"] == "touch two").then_some(())
+    });
+    assert_eq!(scene.answer(&id, "leave two alone")["answer"], "text");
+    let run = waiting.finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(run.stderr.contains("may it use Bash: touch one?") && run.stderr.contains(&how), "{run:?}");
+    assert!(run.stderr.contains("may it use Bash: touch two?"), "{run:?}");
+    assert!(!scene.has("two"));
+    assert!(scene.last_messages().contains("leave two alone"), "the agent is told why");
+    let by = || json!("operator");
+    assert_eq!(scene.answers(&id), [(json!("allow"), by()), (json!("text"), by())]);
+    let late = scene.world.muleteer(&["answer", &id, "allow", "--json"]).run();
+    assert_eq!((late.code, late.error_code().as_str()), (Some(3), "E_NOTHING_ASKED"), "{late:?}");
+    assert_eq!(scene.world.dispatch(&id)["waiting_for"], json!([]));
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_policy_allows_and_denies_without_asking() {
+    let test = "a_policy_allows_and_denies_without_asking";
+    let policy = "categories:\n  coding:\n    permissions:\n      mode: deny\n      allow: [\"Bash(touch *)\"]\n      deny: [\"Bash(touch three)\"]\n";
+    let steps = [
+        Step::bash("touch one"),
+        Step::bash("touch two && mkdir two-too"),
+        Step::bash("touch three"),
+        Step::success("as far as it may"),
+    ];
+    let Some(scene) = Scene::new(test, policy, steps) else { return };
+    let daemon = scene.world.daemon();
+    let run = scene.spawn(&["--wait"]).run();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let id = run.stdout.trim();
+    assert_eq!([scene.has("one"), scene.has("two"), scene.has("three")], [true, false, false]);
+    let by = || json!("policy");
+    assert_eq!(scene.answers(id), [(json!("allow"), by()), (json!("deny"), by())], "the third Claude refuses itself");
+    let rules: Vec<_> = scene
+        .world
+        .events_of(id, "permission_answered")
+        .iter()
+        .map(|event| event["rule"].clone())
+        .collect();
+    assert_eq!(rules, ["Bash(touch *)", "mode deny"]);
+    assert_eq!(scene.world.events_of(id, "tool_failed").len(), 2);
+    assert!(!run.stderr.contains("muleteer answer"), "nobody was asked: {}", run.stderr);
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_question_outlives_the_daemon_and_is_answered_to_its_successor() {
+    let test = "a_question_outlives_the_daemon_and_is_answered_to_its_successor";
+    let question = json!({"questions": [{"question": "Which colour?", "header": "Colour", "multiSelect": false,
+        "options": [{"label": "Red", "description": "warm"}, {"label": "Blue", "description": "cold"}]}]});
+    let steps = [Step::tool("AskUserQuestion", question), Step::bash("touch one"), Step::success("blue it is")];
+    // Waiting is no stall, in the new daemon either.
+    let impatient = format!("{ASK}categories:\n  coding:\n    inactivity_timeout: 2s\n");
+    let Some(scene) = Scene::new(test, &impatient, steps) else { return };
+    let mut daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    let ask = scene.asked(&id);
+    assert_eq!((&ask["kind"], &ask["options"]), (&json!("question"), &json!(["Red", "Blue"])));
+    assert!(ask["text"].as_str().unwrap().contains("Which colour?"), "{ask}");
+    let allowed = scene.world.muleteer(&["answer", &id, "allow", "--json"]).run();
+    assert_eq!((allowed.code, allowed.error_code().as_str()), (Some(2), "E_BAD_INPUT"), "{allowed:?}");
+
+    daemon.kill_9();
+    let mut daemon = scene.world.daemon();
+    assert_eq!(scene.asked(&id), ask, "it still waits for the same");
+    muleteer_tests::wait::holds_for("nobody calls it stalled", Duration::from_secs(4), || {
+        scene.world.dispatch(&id)["state"] == "waiting"
+    });
+    assert_eq!(scene.answer(&id, "blue")["answer"], "text");
+    wait_until("the next question", PATIENCE, || (scene.asked(&id)["target"] == "touch one").then_some(()));
+    assert!(scene.last_messages().contains("\\\"Which colour?\\\"=\\\"Blue\\\""), "{}", scene.last_messages());
+
+    daemon.kill_9();
+    // Answering starts a daemon where none runs.
+    assert_eq!(scene.answer(&id, "allow")["answer"], "allow");
+    let entry = scene.world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["attempts"]), (&json!("success"), &json!(1)), "{entry}");
+    assert!(scene.has("one"));
+    scene.world.muleteer(&["daemon", "stop"]).ok();
+    scene.world.finish(None);
+}
+
+#[test]
+fn a_waiting_agent_is_killed_like_any_other_and_interrupted_too() {
+    let test = "a_waiting_agent_is_killed_like_any_other_and_interrupted_too";
+    let steps = [Step::bash("touch one").times(2), Step::success("never").times(3)];
+    let Some(scene) = Scene::new(test, ASK, steps) else { return };
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    scene.asked(&id);
+    scene.world.muleteer(&["interrupt", &id]).ok();
+    wait_until("the request to be taken back", PATIENCE, || {
+        (scene.world.dispatch(&id)["waiting_for"] == json!([])).then_some(())
+    });
+    let late = scene.world.muleteer(&["answer", &id, "allow"]).run();
+    assert_eq!(late.code, Some(3), "{late:?}");
+    scene.world.muleteer(&["kill", &id]).ok();
+
+    let id = scene.spawn(&[]).ok();
+    scene.asked(&id);
+    scene.world.muleteer(&["kill", &id]).ok();
+    let entry = scene.world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["waiting_for"]), (&json!("killed"), &json!([])), "{entry}");
+    assert!(!scene.has("one"));
+    scene.world.wait_for_nothing_left(&[daemon.pid()]);
+    scene.world.finish(Some(daemon));
+}
+
+/// Its question dies with it; the resumed session asks anew, under an id of its own.
+#[test]
+fn an_agent_that_dies_while_it_waits_asks_again() {
+    let test = "an_agent_that_dies_while_it_waits_asks_again";
+    let steps = [Step::bash("touch one").times(2), Step::success("in the end").times(2)];
+    let Some(scene) = Scene::new(test, ASK, steps) else { return };
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    let first = scene.asked(&id)["request_id"].clone();
+    scene.world.kill_9(scene.world.dispatch(&id)["pid"].as_u64().unwrap() as u32);
+    wait_until("a request of its own", PATIENCE, || {
+        let waiting = &scene.world.dispatch(&id)["waiting_for"];
+        (waiting[0]["request_id"].is_string() && waiting[0]["request_id"] != first).then_some(())
+    });
+    scene.answer(&id, "allow");
+    assert_eq!(scene.world.wait_for_end(&id)["state"], "success");
+    assert!(scene.has("one"));
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn another_model_is_seen_at_the_model_s_server() {
+    let test = "another_model_is_seen_at_the_model_s_server";
+    let steps =
+        [Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done"), Step::success("changed").times(2)];
+    let Some(scene) = Scene::new(test, "", steps) else { return };
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&["--model", "claude-opus-4-5"]).ok();
+    wait_until("the tool to run", PATIENCE, || (!scene.repo.effects("effects").is_empty()).then_some(()));
+    scene.world.muleteer(&["model", &id, "claude-haiku-4-5"]).ok();
+    wait_until("its CLI to say yes", PATIENCE, || scene.world.events_of(&id, "model_changed").pop());
+    std::fs::write(scene.repo.path.join("go"), "").unwrap();
+    let entry = scene.world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["model"]), (&json!("success"), &json!("claude-haiku-4-5")), "{entry}");
+    let asked: Vec<_> = scene.server.main_requests().iter().map(|request| request.body["model"].clone()).collect();
+    assert_eq!((&asked[0], asked.last()), (&json!("claude-opus-4-5"), Some(&json!("claude-haiku-4-5"))), "{asked:?}");
+
+    // One that has ended goes on with it as well.
+    scene.world.muleteer(&["model", &id, "claude-opus-4-5"]).ok();
+    scene.world.muleteer(&["send", &id, "once more"]).ok();
+    wait_until("the second turn", PATIENCE, || {
+        let entry = scene.world.dispatch(&id);
+        (entry["turns"] == 2 && entry["state"] == "success").then_some(())
+    });
+    let last = scene.server.main_requests().pop().unwrap();
+    assert_eq!(last.body["model"], "claude-opus-4-5");
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn who_cannot_ask_is_not_dispatched_under_a_policy() {
+    let world = World::new();
+    world.configure(ASK);
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let refused = world.spawn(&repo, "true", &["--json"]).run();
+    assert_eq!((refused.code, refused.error_code().as_str()), (Some(2), "E_UNSUPPORTED"), "{refused:?}");
+    let bad = World::new();
+    bad.configure("permissions:\n  allow: [\"Bash(\"]\n");
+    let found = bad.muleteer(&["config", "check", "--json"]).run();
+    assert_eq!((found.code, found.error_code().as_str()), (Some(2), "E_CONFIG_INVALID"), "{found:?}");
+    assert!(found.stdout.contains("is no rule"), "{found:?}");
+    let model = world.muleteer(&["model", "zzzz", "x", "--json"]).run();
+    assert_eq!(model.error_code(), "E_NOT_FOUND");
+    world.finish(Some(daemon));
+}
+
+/// A server of one tool, in a shell: `ping` leaves a line in the file named first.
+const MCP_SERVER: &str = r#"
+while read -r line; do
+  id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9][0-9]*\).*/\1/p')
+  case "$line" in
+    *'"method":"initialize"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"sup","version":"1"}}}' ;;
+    *'"method":"tools/list"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"tools":[{"name":"ping","description":"p","inputSchema":{"type":"object","properties":{}}}]}}' ;;
+    *'"method":"tools/call"'*) echo pinged >> "$1"; echo '{"jsonrpc":"2.0","id":'$id',"result":{"content":[{"type":"text","text":"pong"}]}}' ;;
+    *'"id"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{}}' ;;
+  esac
+done
+"#;
+
+fn mcp_server(world: &World, repo: &Repo) -> (String, Vec<String>) {
+    let script = world.path().join("mcp.sh");
+    std::fs::write(&script, MCP_SERVER).unwrap();
+    let effects = repo.path.join("effects").display().to_string();
+    ("/bin/sh".into(), vec![script.display().to_string(), effects])
+}
+
+#[test]
+fn an_mcp_server_works_and_a_broken_one_is_seen() {
+    let test = "an_mcp_server_works_and_a_broken_one_is_seen";
+    let steps = [Step::tool("mcp__sup__ping", json!({})), Step::success("ponged")];
+    let Some(scene) = Scene::new(test, "", steps) else { return };
+    let (command, args) = mcp_server(&scene.world, &scene.repo);
+    let file = scene.world.path().join("mcp.json");
+    let broken = json!({"command": "/no/such/program", "args": []});
+    let crashes = json!({"command": "/bin/sh", "args": ["-c", "exit 3"]});
+    let servers = json!({"mcpServers": {"sup": {"command": command, "args": args}, "gone": broken, "dies": crashes}});
+    std::fs::write(&file, servers.to_string()).unwrap();
+    let file = file.display();
+    scene
+        .world
+        .configure(&format!("backends:\n  claude_code:\n    args: [--strict-mcp-config, --mcp-config, {file}]\n"));
+    let daemon = scene.world.daemon();
+    let run = scene.spawn(&["--wait"]).run();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let id = run.stdout.trim();
+    assert_eq!(scene.repo.effects("effects"), ["pinged"]);
+    let notices: Vec<_> = scene.world.events_of(id, "agent_notice").iter().map(|e| e["text"].to_string()).collect();
+    for server in ["gone", "dies"] {
+        assert!(notices.iter().any(|text| text.contains(server)), "{server}: {notices:?}");
+    }
+    assert!(!notices.iter().any(|text| text.contains("`sup`")), "{notices:?}");
+    let journal = scene.world.muleteer(&["journal", id]).ok();
+    assert!(journal.contains("MCP server `gone`") || journal.contains("MCP server gone"), "{journal}");
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn codex_calls_an_mcp_server_and_goes_on_without_a_broken_one() {
+    let test = "codex_calls_an_mcp_server_and_goes_on_without_a_broken_one";
+    let Some(binary) = codex::binary(test) else { return };
+    let world = World::new();
+    let server = ModelServer::start([Step::tool("mcp__sup__ping", json!({})), Step::success("done").times(2)]);
+    codex::install(&world, &binary, &server);
+    let repo = world.repo("repo");
+    let (command, args) = mcp_server(&world, &repo);
+    let file = codex::home(&world).join("config.toml");
+    let mut configuration = std::fs::read_to_string(&file).unwrap();
+    configuration += &format!("\n[mcp_servers.sup]\ncommand = {command:?}\nargs = {args:?}\n");
+    configuration += "\n[mcp_servers.gone]\ncommand = \"/no/such/program\"\n";
+    std::fs::write(&file, configuration).unwrap();
+    let daemon = world.daemon();
+    let options = codex::env_options(&world);
+    let mut words = vec!["spawn", "developer", repo.to_str(), "Do it", "--backend", "codex", "--model", "gpt-5.5"];
+    words.extend(options.iter().map(String::as_str));
+    words.push("--wait");
+    let run = world.muleteer(&words).deadline(Duration::from_secs(120)).run();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let id = run.stdout.trim();
+    assert_eq!(repo.effects("effects"), ["pinged"]);
+    assert!(
+        world
+            .events_of(id, "tool_called")
+            .iter()
+            .any(|event| event["tool"].to_string().contains("ping"))
+    );
+    world.finish(Some(daemon));
+}
