@@ -7,6 +7,10 @@ use std::path::PathBuf;
 pub enum BackendError {
     #[error("backend {name:?} is not known")]
     UnknownName { name: String, nearest: Option<&'static str> },
+    #[error("the ACP agent {name:?} is not known")]
+    UnknownAgent { name: String, nearest: Option<&'static str> },
+    #[error("no ACP agent is on PATH")]
+    NoAgent,
     #[error("no agent CLI is on PATH")]
     NothingInstalled,
     #[error("{program:?}, which backend {backend} runs, is not on PATH")]
@@ -23,8 +27,13 @@ impl BackendError {
     /// The name scripts test for (contract.md, "Exit codes").
     pub fn code(&self) -> &'static str {
         match self {
-            Self::UnknownName { .. } | Self::Incomplete { .. } | Self::Unsupported { .. } => "E_CONFIG_INVALID",
-            Self::NothingInstalled | Self::ProgramMissing { .. } | Self::Relative { .. } => "E_BACKEND_UNAVAILABLE",
+            Self::UnknownName { .. }
+            | Self::UnknownAgent { .. }
+            | Self::Incomplete { .. }
+            | Self::Unsupported { .. } => "E_CONFIG_INVALID",
+            Self::NothingInstalled | Self::NoAgent | Self::ProgramMissing { .. } | Self::Relative { .. } => {
+                "E_BACKEND_UNAVAILABLE"
+            }
         }
     }
 
@@ -35,6 +44,15 @@ impl BackendError {
                 format!("did you mean {nearest:?}? Known: auto, {}", crate::NAMES.join(", "))
             }
             Self::UnknownName { nearest: None, .. } => format!("known: auto, {}", crate::NAMES.join(", ")),
+            Self::UnknownAgent { nearest, .. } => {
+                let names = crate::acp::KNOWN.map(|known| known.name).join(", ");
+                let nearest = nearest.map(|name| format!("did you mean {name:?}? ")).unwrap_or_default();
+                format!("{nearest}Known: {names}; any other by its command: --backend acp --command 'CMD'")
+            }
+            Self::NoAgent => {
+                let all = crate::acp::KNOWN.map(|known| format!("{} ({})", known.name, known.get));
+                format!("install one: {}; or give its command: --backend acp --command 'CMD'", all.join(", "))
+            }
             Self::NothingInstalled => format!(
                 "install Claude Code ({}) or Codex ({}), or name another agent: --backend subprocess \
                  --command 'CMD', or --backend rehearsal for a scripted one",
@@ -50,12 +68,20 @@ impl BackendError {
 
     pub(crate) fn unknown_name(name: &str) -> Self {
         let asked = name.replace('_', "-").to_lowercase();
-        let nearest = crate::NAMES
-            .into_iter()
-            .map(|known| (strsim::damerau_levenshtein(&asked, known), known))
-            .filter(|(distance, known)| *distance <= 3 || known.starts_with(&asked) && asked.len() > 2)
-            .min()
-            .map(|(_, known)| known);
-        Self::UnknownName { name: name.to_string(), nearest }
+        Self::UnknownName { name: name.to_string(), nearest: nearest(&asked, &crate::NAMES) }
     }
+
+    pub(crate) fn unknown_agent(name: &str) -> Self {
+        let names = crate::acp::KNOWN.map(|known| known.name);
+        Self::UnknownAgent { name: name.to_string(), nearest: nearest(&name.to_lowercase(), &names) }
+    }
+}
+
+fn nearest(asked: &str, names: &[&'static str]) -> Option<&'static str> {
+    names
+        .iter()
+        .map(|known| (strsim::damerau_levenshtein(asked, known), *known))
+        .filter(|(distance, known)| *distance <= 3 || known.starts_with(asked) && asked.len() > 2)
+        .min()
+        .map(|(_, known)| known)
 }

@@ -55,6 +55,8 @@ pub struct LaunchSpec {
     pub resume: Option<String>,
     /// The id a new session shall have (a UUID), where the CLI lets us choose.
     pub session_id: Option<String>,
+    /// The agent of `acp` that was asked for by name.
+    pub agent: Option<String>,
     /// `--command` or `backends.<name>.command`: replaces the CLI's program, or is the agent.
     pub command: Option<Command>,
     /// `backends.<name>.args`, after our own.

@@ -14,9 +14,13 @@
 //! | `rehearsal` | [`rehearsal`] | JSON lines, several turns | resumable |
 //! | `claude-code` | [`claude_code`] | stream-json, several turns | resumable |
 //! | `codex` | [`codex`] | the prompt, then closed | resumable, a process for each turn |
+//! | `acp` | [`acp`] | JSON-RPC, several turns | resumable where the agent can |
 
+pub mod acp;
+mod assembly;
 pub mod claude_code;
 pub mod codex;
+mod dialog;
 mod error;
 mod launch;
 mod lines;
@@ -27,6 +31,7 @@ pub mod subprocess;
 mod text;
 mod transcript;
 
+pub use assembly::Assembly;
 pub use error::BackendError;
 pub use launch::{Capabilities, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec, StdinMode, find_program};
 pub use lines::{LINE_LIMIT, Line, Parser};
@@ -35,12 +40,13 @@ pub use replay::{ParseError, parse_all, settle};
 pub use transcript::{Place, Transcripts};
 
 use muleteer_model::ask::{Answer, Ask};
+use muleteer_model::opening::Call;
 use std::ffi::OsStr;
 use std::fmt::Debug;
 
 /// One agent CLI.
 pub trait Backend: Send + Sync + Debug {
-    /// `subprocess`, `rehearsal`, `claude-code` or `codex`.
+    /// `subprocess`, `rehearsal`, `claude-code`, `codex` or `acp`.
     fn name(&self) -> &'static str;
 
     fn capabilities(&self) -> Capabilities;
@@ -51,13 +57,24 @@ pub trait Backend: Send + Sync + Debug {
     /// What is missing and how to get it: the CLI itself, a command, an absolute path.
     fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError>;
 
+    /// It is spoken to by calls: a session is opened before the first prompt ([`Backend::call`]), and
+    /// what it says comes in pieces, which an [`Assembly`] puts together.
+    fn by_calls(&self) -> bool {
+        false
+    }
+
+    /// The bytes of a call that opens a session (`session`: the open one); `None` where there are none.
+    fn call(&self, _call: &Call, _session: Option<&str>) -> Option<Vec<u8>> {
+        None
+    }
+
     /// The bytes that bring one prompt to the agent's stdin. `key` comes back in the `prompt` event
     /// that is its receipt, where the CLI gives one ([`Capabilities::receipts`]).
-    fn prompt(&self, key: &str, text: &str) -> Vec<u8>;
+    fn prompt(&self, session: Option<&str>, key: &str, text: &str) -> Vec<u8>;
 
     /// The bytes that end the running turn and keep the session; `None` where only a signal does
     /// (SIGINT to the group).
-    fn interrupt(&self, key: &str) -> Option<Vec<u8>>;
+    fn interrupt(&self, session: Option<&str>, key: &str) -> Option<Vec<u8>>;
 
     /// The bytes that tell the agent an answer to what it asked; `None` where it cannot be told
     /// ([`Capabilities::asks`]). Told twice under one id, the second is nothing new to it.
@@ -83,7 +100,7 @@ pub trait Backend: Send + Sync + Debug {
 }
 
 /// Every name that is printed, documented and accepted.
-pub const NAMES: [&str; 4] = ["claude-code", "codex", "rehearsal", "subprocess"];
+pub const NAMES: [&str; 5] = ["acp", "claude-code", "codex", "rehearsal", "subprocess"];
 
 /// The backend of that name; configuration keys are spelled with `_`, and both spellings work.
 ///
@@ -95,6 +112,7 @@ pub fn by_name(name: &str) -> Result<&'static dyn Backend, BackendError> {
         "rehearsal" => Ok(&rehearsal::Rehearsal),
         "claude-code" | "claude" => Ok(&claude_code::ClaudeCode),
         "codex" => Ok(&codex::Codex),
+        "acp" => Ok(&acp::Acp),
         _ => Err(BackendError::unknown_name(name)),
     }
 }

@@ -1,6 +1,7 @@
 //! `muleteer parse BACKEND < FILE`: a backend's parser over what a CLI printed.
 
-use crate::{Backend, Line};
+use crate::dialog::Dialog;
+use crate::{Assembly, Backend, Line};
 use muleteer_model::agent_event::{AgentEvent, Timed};
 use std::io::{self, Read, Write};
 
@@ -15,13 +16,15 @@ pub enum ParseError {
 }
 
 /// Prints the events of `reader` as JSON lines (contract.md, "Streams for the monitors"). `t` counts
-/// from the first moment any line tells, never goes back, and is 0 where a line tells none. Memory
-/// stays flat.
+/// from the first moment any line tells, never goes back, and is 0 where a line tells none. Of a record
+/// of both sides (`>> ` and `<< ` before their lines) the CLI's side is read. Memory stays flat.
 ///
 /// # Errors
 /// Only of reading and writing: no input is wrong.
 pub fn parse_all(backend: &dyn Backend, mut reader: impl Read, mut writer: impl Write) -> Result<(), ParseError> {
     let mut parser = backend.parser();
+    let mut pieces = backend.by_calls().then(Assembly::default);
+    let mut dialog = Dialog::default();
     let mut clock = Clock::default();
     let mut chunk = vec![0; CHUNK];
     loop {
@@ -30,17 +33,40 @@ pub fn parse_all(backend: &dyn Backend, mut reader: impl Read, mut writer: impl 
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(ParseError::Read(error)),
         };
-        let lines = if n == 0 { parser.finish() } else { parser.push(&chunk[..n]) };
-        for line in lines {
-            for event in clock.put(line) {
-                serde_json::to_writer(&mut writer, &event).map_err(|e| ParseError::Write(e.into()))?;
-                writer.write_all(b"\n").map_err(ParseError::Write)?;
+        let lines = match n {
+            0 => {
+                let mut lines = parser.push(&dialog.finish());
+                lines.extend(parser.finish());
+                lines
             }
+            n => parser.push(&dialog.theirs(&chunk[..n])),
+        };
+        for line in lines {
+            let events = clock.put(line);
+            let Some(pieces) = &mut pieces else {
+                events.iter().try_for_each(|event| write(&mut writer, event))?;
+                continue;
+            };
+            // None of these CLIs tells a time.
+            let events = pieces.push(events.into_iter().map(|timed| timed.event));
+            events.into_iter().try_for_each(|event| write(&mut writer, &Timed { t: 0.0, event }))?;
         }
         if n == 0 {
+            if let Some(event) = pieces.as_mut().and_then(Assembly::finish) {
+                write(&mut writer, &Timed { t: 0.0, event })?;
+            }
             return writer.flush().map_err(ParseError::Write);
         }
     }
+}
+
+fn write(writer: &mut impl Write, event: &Timed) -> Result<(), ParseError> {
+    // What is said between the harness and the agent is nothing to whoever watches.
+    if matches!(event.event, AgentEvent::Reply(_)) {
+        return Ok(());
+    }
+    serde_json::to_writer(&mut *writer, event).map_err(|e| ParseError::Write(e.into()))?;
+    writer.write_all(b"\n").map_err(ParseError::Write)
 }
 
 /// Puts the moment an event was read (Unix seconds) to what the line could only tell absolutely.

@@ -73,11 +73,11 @@ impl Backend for Subprocess {
         })
     }
 
-    fn prompt(&self, _key: &str, text: &str) -> Vec<u8> {
+    fn prompt(&self, _session: Option<&str>, _key: &str, text: &str) -> Vec<u8> {
         text.as_bytes().to_vec()
     }
 
-    fn interrupt(&self, _key: &str) -> Option<Vec<u8>> {
+    fn interrupt(&self, _session: Option<&str>, _key: &str) -> Option<Vec<u8>> {
         None
     }
 

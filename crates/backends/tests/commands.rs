@@ -149,10 +149,10 @@ fn codex_keeps_its_own_sandbox_where_it_is_configured() {
 
 #[test]
 fn a_prompt_for_codex_ends_in_its_key() {
-    let bytes = Codex.prompt("k-1", "fix it\n");
+    let bytes = Codex.prompt(None, "k-1", "fix it\n");
     assert_eq!(muleteer_model::prompt::marked(std::str::from_utf8(&bytes).unwrap()), Some("k-1"));
     assert!(bytes.starts_with(b"fix it\n"));
-    assert_eq!(Codex.interrupt("k"), None);
+    assert_eq!(Codex.interrupt(None, "k"), None);
 }
 
 #[test]
@@ -182,16 +182,16 @@ fn claude_may_be_another_command() {
 #[test]
 fn prompts_and_interrupts_are_one_line_each() {
     for backend in [&ClaudeCode as &dyn Backend, &Rehearsal] {
-        let prompt = backend.prompt("k-1", "two\nlines \u{2028} \"quoted\"");
+        let prompt = backend.prompt(None, "k-1", "two\nlines \u{2028} \"quoted\"");
         assert_eq!(prompt.iter().filter(|byte| **byte == b'\n').count(), 1);
         assert!(prompt.ends_with(b"\n"));
-        let interrupt = backend.interrupt("k-2").unwrap();
+        let interrupt = backend.interrupt(None, "k-2").unwrap();
         assert!(serde_json::from_slice::<serde_json::Value>(&interrupt).unwrap().is_object());
     }
-    let value: serde_json::Value = serde_json::from_slice(&ClaudeCode.prompt("k-1", "x")).unwrap();
+    let value: serde_json::Value = serde_json::from_slice(&ClaudeCode.prompt(None, "k-1", "x")).unwrap();
     assert_eq!((&value["uuid"], &value["message"]["content"]), (&"k-1".into(), &"x".into()));
-    assert_eq!(Subprocess.prompt("k-1", "as it is"), b"as it is");
-    assert_eq!(Subprocess.interrupt("k"), None);
+    assert_eq!(Subprocess.prompt(None, "k-1", "as it is"), b"as it is");
+    assert_eq!(Subprocess.interrupt(None, "k"), None);
 }
 
 #[test]

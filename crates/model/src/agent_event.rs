@@ -2,6 +2,7 @@
 //! monitors"). Backends turn bytes into these; monitors, journal and life read nothing else.
 
 use crate::ask::Ask;
+use crate::opening::Reply;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -86,6 +87,9 @@ pub enum AgentEvent {
         /// numbers a CLI may tell on several lines: the same `call` is the same call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         call: Option<String>,
+        /// What the session has cost in all, where the CLI tells that instead.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total_usd: Option<f64>,
     },
     Compaction {
         #[serde(default)]
@@ -171,6 +175,8 @@ pub enum AgentEvent {
     Output {
         text: String,
     },
+    /// An answer to a call of ours, for `life` alone: `parse` does not print it.
+    Reply(Reply),
     /// What the parser does not know, kept whole up to [`TEXT_LIMIT`].
     Unknown {
         raw: String,

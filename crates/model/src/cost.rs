@@ -136,6 +136,7 @@ mod tests {
             multi_turn: true,
             resumable: true,
             wants_result: false,
+            calls: None,
             ask_on_crash: false,
             permissions: crate::permission::Policy::default(),
             can_ask: true,
@@ -157,6 +158,7 @@ mod tests {
             cache_write: 1,
             cost_usd,
             cumulative: false,
+            total_usd: None,
         };
         record(ts, id, usage)
     }

@@ -32,6 +32,7 @@ use crate::api_error::{self, Outage, Trouble};
 use crate::ask::{Answer, Asks};
 use crate::event::{Created, Entry, Event, ExitCause, FinalState, Limit, Position, PromptKind, Record};
 use crate::id::DispatchId;
+use crate::opening::{CallFailure, Opening};
 use crate::result::AgentResult;
 use crate::transcript::{Session, Standing};
 use jiff::Timestamp;
@@ -66,7 +67,11 @@ pub struct Dispatch {
     pub session_lost: Option<String>,
     /// Why it is not known what became of a prompt.
     pub doubt: Option<String>,
-    /// What the agent said last in its turn, where nothing but that is its answer (`!multi_turn`).
+    /// How far the opening of its session has come, of an agent spoken to by calls.
+    pub opening: Opening,
+    /// Why the present process is being ended.
+    pub call_failed: Option<CallFailure>,
+    /// What the agent said last in its turn, where nothing but that is its answer.
     pub said: Option<String>,
     pub containment: Option<String>,
     pub prompts: Vec<Prompt>,
@@ -225,6 +230,8 @@ pub struct Spend {
     pub per_model: BTreeMap<String, crate::agent_event::ModelUsage>,
     /// What the current OS process has reported and is already counted, by model.
     pub process: BTreeMap<String, crate::agent_event::ModelUsage>,
+    /// What the current process told last as the cost of the whole session.
+    pub told_usd: Option<f64>,
     /// The same of all processes its session has had.
     pub session: BTreeMap<String, crate::agent_event::ModelUsage>,
 }
@@ -261,6 +268,8 @@ impl Dispatch {
             sessions_spoiled: 0,
             session_lost: None,
             doubt: None,
+            opening: Opening::Ready,
+            call_failed: None,
             said: None,
             containment: None,
             prompts: vec![],
@@ -442,6 +451,7 @@ impl Dispatch {
                 self.epoch = *epoch;
                 self.first_started.get_or_insert(ts);
                 self.spend.process.clear();
+                self.spend.told_usd = None;
                 if resume.is_none() {
                     self.spend.session.clear();
                 }
@@ -450,6 +460,8 @@ impl Dispatch {
                 self.notices.clear();
                 // This process is started with it.
                 self.model_change = None;
+                self.opening = Opening::Ready;
+                self.call_failed = None;
                 self.blocked_by_us = false;
                 // There is more to do: what was the result is none.
                 self.result = None;
@@ -474,12 +486,30 @@ impl Dispatch {
                 if let Phase::Starting { attempt, epoch } = self.phase {
                     self.containment = Some(containment.clone());
                     self.start_failures = 0;
+                    if self.created.calls.is_some() {
+                        self.opening = Opening::Greeting;
+                    }
                     self.phase = Phase::Working { attempt, epoch, pid: *pid, shim_pid: *shim_pid, turn: Turn::None };
                 }
             }
             Event::SessionStarted { session_id, model } => {
                 self.session_id = Some(session_id.clone());
                 self.session_model = model.clone().or(self.session_model.take());
+            }
+            Event::AgentGreeted { load, .. } => self.opening = Opening::Session { load: load.clone() },
+            Event::SessionOpened { set_model_by, .. } => {
+                self.opening = match set_model_by {
+                    Some(by) => Opening::Model { by: by.clone() },
+                    None => Opening::Ready,
+                };
+            }
+            Event::SessionModelSet { model } => {
+                self.opening = Opening::Ready;
+                self.session_model = Some(model.clone());
+            }
+            Event::CallFailed { call, reason, for_good } => {
+                let failure = CallFailure { call: call.clone(), reason: reason.clone(), for_good: *for_good };
+                self.call_failed = Some(failure);
             }
             Event::PromptSent { key } => self.set_prompt(key, PromptState::Sent),
             Event::PromptFolded { key, .. } => self.set_prompt(key, PromptState::Taken),
@@ -508,7 +538,7 @@ impl Dispatch {
             }
             Event::AgentSaid { text } => {
                 self.spoke();
-                if !self.created.multi_turn {
+                if self.created.said_is_answer() {
                     self.said = Some(text.clone());
                 }
             }
@@ -790,9 +820,12 @@ impl Dispatch {
     }
 
     fn count(&mut self, event: &Event) {
-        let Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, cumulative } = event else {
+        let Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, cumulative, total_usd } =
+            event
+        else {
             return;
         };
+        self.spend.told_usd = total_usd.or(self.spend.told_usd);
         let mut books = vec![self.spend.per_model.entry(model.clone()).or_default()];
         if *cumulative {
             books.push(self.spend.process.entry(model.clone()).or_default());

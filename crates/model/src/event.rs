@@ -8,6 +8,7 @@ use crate::agent_event::TurnError;
 use crate::api_error::{Terms, Trouble};
 use crate::ask::{Ask, Verdict};
 use crate::id::DispatchId;
+use crate::opening::Calls;
 use crate::permission::Policy;
 use crate::result::AgentResult;
 use crate::transcript::{Session, Standing};
@@ -132,6 +133,26 @@ pub enum Event {
         session_id: String,
         model: Option<String>,
     },
+    /// It told who it is; its session is made next, or `load`ed.
+    AgentGreeted {
+        agent: String,
+        load: Option<String>,
+    },
+    /// Prompts may be sent, once the model is set where one is asked for.
+    SessionOpened {
+        session_id: String,
+        set_model_by: Option<String>,
+    },
+    SessionModelSet {
+        model: String,
+    },
+    /// A call of ours was refused, or not answered in time: its process is ended.
+    CallFailed {
+        call: String,
+        reason: String,
+        /// Another process would fare no better.
+        for_good: bool,
+    },
     /// Written before the shim receives the prompt.
     PromptSent {
         key: String,
@@ -213,6 +234,9 @@ pub enum Event {
         cost_usd: f64,
         /// Counted against what this OS process had reported before.
         cumulative: bool,
+        /// What the CLI then told as the cost of the whole session.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total_usd: Option<f64>,
     },
     TurnFinished {
         turn: u32,
@@ -375,6 +399,10 @@ pub struct Created {
     pub multi_turn: bool,
     /// Its CLI can go on with a session after its process died.
     pub resumable: bool,
+    /// Its CLI is spoken to by calls: a session is opened before the first prompt, and what it says
+    /// comes in pieces.
+    #[serde(default)]
+    pub calls: Option<Calls>,
     /// A validated result is asked of the agent.
     pub wants_result: bool,
     /// After a crash a person is asked instead of the session being resumed.
@@ -406,6 +434,11 @@ impl Created {
     /// with the session. Of any other agent, the process is the turn.
     pub fn has_turns(&self) -> bool {
         self.multi_turn || self.resumable
+    }
+
+    /// No result line repeats the answer of a turn: it is the last thing said.
+    pub fn said_is_answer(&self) -> bool {
+        self.calls.is_some() || (!self.multi_turn && self.resumable)
     }
 }
 

@@ -16,6 +16,7 @@
 //! - [`admission`]: who starts next; [`restart`]: who starts again, and when; [`cost`]: what it came to;
 //!   [`api_error`]: what trouble with the model API means, and
 //!   [`pressure`]: what it means for the others.
+//! - [`opening`]: how a session is opened with an agent that is spoken to by calls.
 
 pub mod admission;
 pub mod agent_event;
@@ -30,6 +31,7 @@ pub mod fleet;
 pub mod id;
 pub mod journal;
 pub mod life;
+pub mod opening;
 pub mod permission;
 pub mod pressure;
 pub mod prompt;

@@ -33,6 +33,7 @@
 
 mod asks;
 mod conclude;
+mod opening;
 mod probe;
 #[cfg(test)]
 mod tests;
@@ -45,8 +46,11 @@ use crate::config::Span;
 use crate::dispatch::{Dispatch, Exit, Phase, PromptState, Stop, Turn};
 use crate::event::{Entry, Event, ExitCause, FinalState, Limit, Outcome, Position, PromptKind, Record, VERSION};
 use crate::id::DispatchId;
+use crate::opening::{Call, Opening};
 use crate::transcript::Reading;
 use jiff::Timestamp;
+
+pub use opening::awaited;
 
 /// How often in a row a shim may die before it released its agent.
 pub const MAX_START_FAILURES: u32 = 5;
@@ -135,6 +139,16 @@ pub enum Input {
         trouble: Trouble,
         for_s: u64,
     },
+    /// A call of ours, that is no prompt, has gone unanswered for so long.
+    CallOverdue {
+        epoch: u32,
+        call: String,
+        waited_s: u64,
+    },
+    /// The agent of `epoch` speaks; what it says is told when it is whole.
+    Speaks {
+        epoch: u32,
+    },
     /// So much output was read without an event worth recording.
     Read {
         at: Position,
@@ -169,6 +183,8 @@ pub enum Effect {
         epoch: u32,
         resume: Option<String>,
     },
+    /// Make the call that the opening of a session is at.
+    Call(Call),
     /// Hand the prompt to the agent; `close` ends its stdin after it.
     Prompt {
         key: String,
@@ -262,6 +278,8 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             let reason = api_error::given_up(trouble, whose(d), &what);
             plain(vec![Event::ApiGivenUp { trouble, status, reason }])
         }
+        Input::CallOverdue { epoch, call, waited_s } => plain(opening::overdue(d, epoch, &call, waited_s)),
+        Input::Speaks { epoch } if is_working(d, epoch) && d.opening == Opening::Ready => plain(turns::taken_unseen(d)),
         Input::Read { at } if is_working(d, at.epoch) && at > d.position => stamp(at, vec![Event::OutputRead {}]),
         _ => vec![],
     }
@@ -340,8 +358,12 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
         }
         Phase::Working { epoch, turn, .. } => {
             let mut effects = vec![Effect::EnsureShim { epoch: *epoch, resume: None }];
-            if d.stop.is_some() {
+            if d.stop.is_some() || d.call_failed.is_some() {
                 effects.push(Effect::Terminate);
+                return effects;
+            }
+            if let Some(call) = opening::effect(d) {
+                effects.push(call);
                 return effects;
             }
             // A one-shot agent's turn begins as its prompt is sent, so `Taken` is still on its way.
@@ -486,6 +508,9 @@ fn start_attempt(d: &Dispatch, attempt: u32) -> Vec<Event> {
 fn advance_working(d: &Dispatch, turn: &Turn) -> Vec<Event> {
     // No further prompt beyond a limit, even before the monitor has said so.
     if d.stop.is_some() || limit_reached(d).is_some() {
+        return vec![];
+    }
+    if d.opening != Opening::Ready || d.call_failed.is_some() {
         return vec![];
     }
     let in_flight = d.prompts.iter().any(|p| p.state == PromptState::Sent);

@@ -20,6 +20,7 @@ fn used(at: &str, id: &str, model: &str, cost_usd: f64) -> Record {
         cache_write: 48_000,
         cost_usd,
         cumulative: false,
+        total_usd: None,
     };
     let entry = Entry {
         id: String::new(),

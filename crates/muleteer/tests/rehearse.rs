@@ -58,7 +58,7 @@ impl Agent {
     }
 
     fn prompt(&mut self, key: &str) {
-        self.send(&Rehearsal.prompt(key, "go"));
+        self.send(&Rehearsal.prompt(None, key, "go"));
     }
 
     /// Events up to and including the first that `is` holds for.
@@ -158,7 +158,7 @@ fn a_killed_agent_goes_on_behind_its_last_step_and_its_session_is_never_played_t
     assert!(refused.text.unwrap().contains("already in use"));
 
     // An interrupt reaches it while it hangs, and it leaves in good order.
-    second.send(&Rehearsal.interrupt("i").unwrap());
+    second.send(&Rehearsal.interrupt(None, "i").unwrap());
     assert_eq!(second.result().error, Some(TurnError::Interrupted));
     assert!(second.leave().success());
 }
@@ -177,7 +177,7 @@ fn an_interrupt_ends_a_command_and_everything_it_started() {
         let below: Vec<_> = descendants(agent.child.id()).into_iter().map(ProcessId::from).collect();
         (below.len() == 3).then_some(below)
     });
-    agent.send(&Rehearsal.interrupt("i").unwrap());
+    agent.send(&Rehearsal.interrupt(None, "i").unwrap());
     assert_eq!(agent.result().error, Some(TurnError::Interrupted));
     for id in started {
         assert!(Pinned::open_exact(id).map_or(true, |pinned| pinned.wait(PATIENCE)), "{id:?} lives");
@@ -201,7 +201,7 @@ fn an_agent_can_be_deaf_to_term_and_leak_a_grandchild_that_outlives_it() {
         _ => None,
     });
     agent.signal(TERM);
-    agent.send(&Rehearsal.interrupt("i").unwrap());
+    agent.send(&Rehearsal.interrupt(None, "i").unwrap());
     let pinned = Pinned::open_exact(me).unwrap();
     assert!(!pinned.wait(Duration::from_millis(300)), "TERM ended it");
     agent.signal(KILL);

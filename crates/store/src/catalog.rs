@@ -64,6 +64,18 @@ catalog! {
         = Event::StartFailed { epoch: 1, error: "no such file".into(), permanent: true };
     SessionStarted: "The CLI named its session."
         = Event::SessionStarted { session_id: "session-1".into(), model: Some("sonnet".into()) };
+    AgentGreeted: "An agent that is spoken to by calls told who it is. `load` is the session it goes on with; null where one is made."
+        = Event::AgentGreeted { agent: "codex-acp 2.6.0".into(), load: Some("session-1".into()) };
+    SessionOpened: "Its session stands. `set_model_by`: the model that was asked for is set next, in that way."
+        = Event::SessionOpened { session_id: "session-1".into(), set_model_by: Some("option model".into()) };
+    SessionModelSet: "The agent has taken the model that was asked for."
+        = Event::SessionModelSet { model: "gpt-5.5".into() };
+    CallFailed: "A call of ours was refused or not answered in time, so the process is ended. `for_good`: no other is tried."
+        = Event::CallFailed {
+            call: "session/load".into(),
+            reason: "not answered in 2m".into(),
+            for_good: false,
+        };
     PromptSent: "Written before the shim receives the prompt."
         = Event::PromptSent { key: "k1".into() };
     TurnStarted: "The CLI has taken the prompt `key`."
@@ -111,6 +123,7 @@ catalog! {
             cache_write: 500,
             cost_usd: 0.0125,
             cumulative: true,
+            total_usd: None,
         };
     TurnFinished: "The agent is done with a prompt; `status` is an HTTP status, if one is to blame."
         = Event::TurnFinished {
@@ -248,6 +261,7 @@ fn created() -> Created {
         multi_turn: true,
         resumable: true,
         wants_result: true,
+        calls: None,
         trace: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
         ask_on_crash: false,
         permissions: muleteer_model::permission::Policy::default(),

@@ -39,6 +39,7 @@ fn entries() -> Vec<Entry> {
             cache_write: 0,
             cost_usd: 0.5,
             cumulative: false,
+            total_usd: None,
         },
     };
     let mut entries: Vec<_> = samples.into_iter().map(|record| record.entry).collect();

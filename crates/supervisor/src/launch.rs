@@ -176,6 +176,7 @@ fn launch_of(
         system_prompt_append: saved.system_prompt.clone(),
         resume: resume.map(String::from),
         session_id: Some(muleteer_model::life::new_session_id(dispatch)),
+        agent: saved.agent.clone(),
         command: saved.command.clone(),
         args: saved.args.clone(),
         env: saved.backend_env.clone(),

@@ -10,8 +10,9 @@
 
 #![allow(missing_debug_implementations)]
 
+pub mod acp;
 pub mod agent;
-pub mod branch;
+mod branch;
 pub mod context;
 pub mod daemon;
 pub mod gate;

@@ -2,7 +2,7 @@
 //! changes of configuration or roles do not reach a dispatch that was made.
 
 use crate::context::Daemon;
-use crate::{settings, worktree};
+use crate::{acp, settings, worktree};
 use muleteer_backends::rehearsal::scenario::Scenario;
 use muleteer_backends::{Backend, Command, claude_code, codex};
 use muleteer_model::api_error::{self, Terms};
@@ -10,6 +10,7 @@ use muleteer_model::config::{self, BackendChoice, Config, ConfigError};
 use muleteer_model::event::{Created, Entry, Event, PromptKind};
 use muleteer_model::id::DispatchId;
 use muleteer_model::permission::{Mode, Policy};
+use muleteer_model::opening::Calls;
 use muleteer_model::prompt::{Briefing, ResultForm};
 use muleteer_model::role::{Catalog, Role, RoleError};
 use muleteer_model::{admission, prompt, role};
@@ -26,6 +27,9 @@ pub struct Saved {
     pub env: Vec<(String, String)>,
     pub extra_env: Vec<(String, String)>,
     pub backend_env: Vec<(String, String)>,
+    /// The agent of `acp` that is known by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
     pub command: Option<Command>,
     pub args: Vec<String>,
     pub scenario: Option<String>,
@@ -118,6 +122,7 @@ pub async fn prepare(
         .find(|(name, _)| name == "PATH")
         .map(|(_, value)| value.as_str());
     let (backend, configured) = choose_backend(spawn, &role, &config, path)?;
+    let agent = if backend.by_calls() { acp::agent(spawn, &config, path)? } else { None };
     let command = spawn
         .command
         .clone()
@@ -180,6 +185,7 @@ pub async fn prepare(
         by: asker.name(),
         multi_turn: capabilities.multi_turn,
         resumable: capabilities.resumable,
+        calls: backend.by_calls().then(|| Calls { timeout_s: acp::call_timeout_s(&config) }),
         wants_result,
         transcripts: backend.transcripts().is_some(),
         folds: capabilities.folds,
@@ -195,12 +201,9 @@ pub async fn prepare(
         env: spawn.env.clone(),
         extra_env: spawn.extra_env.clone(),
         backend_env: configured.map(|backend| backend.env.into_iter().collect()).unwrap_or_default(),
+        agent: agent.map(|agent| agent.name.to_string()),
         command,
-        args: config
-            .backends
-            .get(choice_of(backend))
-            .map(|backend| backend.args.clone())
-            .unwrap_or_default(),
+        args: config.backends.get(choice_of(backend)).map(|backend| backend.args).unwrap_or_default(),
         scenario: spawn.scenario.clone(),
         system_prompt: Some(prompt::system_append(&briefing)),
     };
@@ -331,7 +334,9 @@ fn choose_backend(
 ) -> Result<Chosen, WireError> {
     let asked = match &spawn.backend {
         Some(name) => {
-            BackendChoice::parse(name).map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?
+            acp::check_name(name)?;
+            BackendChoice::parse(acp::split(name).0)
+                .map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?
         }
         None => role.backend.unwrap_or(config.backend),
     };
@@ -340,7 +345,7 @@ fn choose_backend(
         BackendChoice::Auto => muleteer_backends::auto(path.map(OsStr::new)).map_err(wire)?,
         named => muleteer_backends::by_name(named.as_str()).map_err(wire)?,
     };
-    let configured = config.backends.get(choice_of(backend)).cloned();
+    let configured = config.backends.get(choice_of(backend));
     if backend.name() == "subprocess"
         && spawn.command.is_none()
         && configured.as_ref().is_none_or(|backend| backend.command.is_none())

@@ -117,7 +117,7 @@ impl Backend for ClaudeCode {
         Ok(CommandLine { argv, env, env_remove, stdin: StdinMode::Open, files })
     }
 
-    fn prompt(&self, key: &str, text: &str) -> Vec<u8> {
+    fn prompt(&self, _session: Option<&str>, key: &str, text: &str) -> Vec<u8> {
         line(&json!({
             "type": "user",
             "message": {"role": "user", "content": text},
@@ -127,7 +127,7 @@ impl Backend for ClaudeCode {
         }))
     }
 
-    fn interrupt(&self, key: &str) -> Option<Vec<u8>> {
+    fn interrupt(&self, _session: Option<&str>, key: &str) -> Option<Vec<u8>> {
         Some(line(&json!({
             "type": "control_request",
             "request_id": key,

@@ -108,11 +108,11 @@ impl Backend for Codex {
         Ok(CommandLine { argv, env: launch.env.clone(), env_remove, stdin: StdinMode::CloseAfterPrompt, files })
     }
 
-    fn prompt(&self, key: &str, text: &str) -> Vec<u8> {
+    fn prompt(&self, _session: Option<&str>, key: &str, text: &str) -> Vec<u8> {
         prompt::mark(text, key).into_bytes()
     }
 
-    fn interrupt(&self, _key: &str) -> Option<Vec<u8>> {
+    fn interrupt(&self, _session: Option<&str>, _key: &str) -> Option<Vec<u8>> {
         None
     }
 

@@ -78,11 +78,11 @@ impl Backend for Rehearsal {
         Ok(CommandLine { argv, env, env_remove: vec![], stdin: StdinMode::Open, files: vec![] })
     }
 
-    fn prompt(&self, key: &str, text: &str) -> Vec<u8> {
+    fn prompt(&self, _session: Option<&str>, key: &str, text: &str) -> Vec<u8> {
         wire::line(&wire::Input::Prompt { key: Some(key.to_string()), text: text.to_string() })
     }
 
-    fn interrupt(&self, _key: &str) -> Option<Vec<u8>> {
+    fn interrupt(&self, _session: Option<&str>, _key: &str) -> Option<Vec<u8>> {
         Some(wire::line(&wire::Input::Interrupt))
     }
 

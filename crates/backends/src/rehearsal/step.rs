@@ -142,6 +142,7 @@ pub fn plan(step: &Step, id: &str, model: &str, vars: &Vars) -> Result<Plan, Unk
         }
         Step::ToolCall(call) => tool_call(call, id, vars)?,
         Step::Usage(usage) => nothing(vec![AgentEvent::Usage {
+            total_usd: None,
             input: usage.input,
             output: usage.output,
             cost_usd: usage.cost_usd,

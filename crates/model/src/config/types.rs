@@ -182,21 +182,21 @@ pub struct Pool {
 pub struct Backends {
     pub claude_code: Backend,
     pub codex: Backend,
-    pub acp: Backend,
+    pub acp: Acp,
     pub subprocess: Backend,
     pub rehearsal: Backend,
 }
 
 impl Backends {
     /// `None` for [`BackendChoice::Auto`], which is no backend yet.
-    pub fn get(&self, choice: BackendChoice) -> Option<&Backend> {
+    pub fn get(&self, choice: BackendChoice) -> Option<Backend> {
         Some(match choice {
             BackendChoice::Auto => return None,
-            BackendChoice::ClaudeCode => &self.claude_code,
-            BackendChoice::Codex => &self.codex,
-            BackendChoice::Acp => &self.acp,
-            BackendChoice::Subprocess => &self.subprocess,
-            BackendChoice::Rehearsal => &self.rehearsal,
+            BackendChoice::ClaudeCode => self.claude_code.clone(),
+            BackendChoice::Codex => self.codex.clone(),
+            BackendChoice::Acp => self.acp.backend(),
+            BackendChoice::Subprocess => self.subprocess.clone(),
+            BackendChoice::Rehearsal => self.rehearsal.clone(),
         })
     }
 }
@@ -211,6 +211,29 @@ pub struct Backend {
     pub args: Vec<String>,
     /// Set for this backend's agents.
     pub env: BTreeMap<String, String>,
+}
+
+/// Agents that speak the Agent Client Protocol.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Acp {
+    /// Which of the agents known by name; null: the first on PATH, or `command` alone.
+    pub agent: Option<String>,
+    /// The program, if not the one on PATH.
+    pub command: Option<Command>,
+    /// Added after the arguments Muleteer gives.
+    pub args: Vec<String>,
+    /// Set for these agents.
+    pub env: BTreeMap<String, String>,
+    /// What an agent has for the answer to a call that is no prompt.
+    pub call_timeout: Option<Span>,
+}
+
+impl Acp {
+    /// What it has in common with the other backends.
+    pub fn backend(&self) -> Backend {
+        Backend { command: self.command.clone(), args: self.args.clone(), env: self.env.clone() }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]

@@ -52,6 +52,12 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
             let model = model.as_ref().map(|model| format!(", model {}", say(model))).unwrap_or_default();
             format!("session {}{model}", code(session_id))
         }
+        Event::AgentGreeted { agent, load: None } => format!("it is {}", say(agent)),
+        Event::AgentGreeted { agent, load: Some(session) } => {
+            format!("it is {}, loading {}", say(agent), code(session))
+        }
+        Event::SessionModelSet { model } => format!("model {} set", say(model)),
+        Event::CallFailed { call, reason, .. } => format!("{} failed: {}", say(call), say(reason)),
         Event::TurnStarted { turn, .. } => format!("turn {turn} started"),
         Event::PromptFolded { turn, .. } => format!("further prompt taken into turn {turn}"),
         Event::PromptProbed { standing, detail, .. } => probed(*standing, detail),

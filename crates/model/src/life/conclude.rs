@@ -6,6 +6,7 @@ use crate::api_error::{self, Ended, Next, Trouble};
 use crate::config::Span;
 use crate::dispatch::{Dispatch, Exit, Stop, Turn};
 use crate::event::{Event, ExitCause, FinalState, Limit, Outcome};
+use crate::opening::{self, CallFailure};
 use crate::result::{AgentResult, ResultStatus};
 use jiff::{SignedDuration, Timestamp};
 
@@ -30,6 +31,9 @@ pub(super) fn conclude(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now
         && let Some(events) = conclude_turn(d, attempt, turn)
     {
         return events;
+    }
+    if let Some(failure) = &d.call_failed {
+        return conclude_call(d, attempt, failure, now);
     }
     match exit.cause {
         ExitCause::NeverRan if d.start_failures < MAX_START_FAILURES => {
@@ -102,6 +106,17 @@ fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn) -> Option<Vec<Event>> 
         return Some(close(attempt, Outcome::Failure, FinalState::Partial, reason));
     }
     Some(conclude_by_result(d, attempt))
+}
+
+/// The end of a process that was ended because a call of ours came to nothing.
+fn conclude_call(d: &Dispatch, attempt: u32, failure: &CallFailure, now: Timestamp) -> Vec<Event> {
+    let reason = format!("{}: {}", failure.call, failure.reason);
+    if !failure.for_good {
+        return restart(d, attempt, &reason, true, now);
+    }
+    // What became of a session that is lost, only a person can find out.
+    let state = if failure.call == opening::LOAD { FinalState::Blocked } else { FinalState::Failed };
+    close(attempt, Outcome::Failure, state, &reason)
 }
 
 fn conclude_failure(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now: Timestamp) -> Vec<Event> {

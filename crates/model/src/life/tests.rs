@@ -52,6 +52,7 @@ impl Told {
             multi_turn,
             resumable,
             wants_result: multi_turn || resumable,
+            calls: None,
             trace: None,
             ask_on_crash: false,
             permissions: crate::permission::Policy::default(),
@@ -1037,6 +1038,7 @@ fn a_total_alone_is_counted_by_what_it_grew() {
 fn use_that_the_result_tells_again_is_not_counted_twice() {
     let mut told = Told::busy();
     let usage = |call: Option<&str>| AgentEvent::Usage {
+        total_usd: None,
         input: 1,
         output: 1,
         cost_usd: 1.0,

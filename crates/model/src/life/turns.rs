@@ -1,11 +1,12 @@
 //! What the lines of a working agent mean: receipts, speech, use, results.
 
-use super::{asks, key_of, prompt_key, whose};
+use super::{asks, key_of, opening, prompt_key, whose};
 use crate::agent_event::{AgentEvent, ModelUsage, TurnResult, cut, target};
 use crate::api_error::{self, Trouble};
 use crate::ask::{Ask, AskKind};
 use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn};
 use crate::event::{Event, PromptKind};
+use crate::opening::Opening;
 use crate::result::{self, AgentResult, ResultStatus};
 
 /// Of what an agent says or a tool fails with, so much becomes an event.
@@ -15,12 +16,11 @@ const MOST_NOTICES: usize = 50;
 
 /// What one event of an agent's output decides.
 pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
-    let mut events = Vec::new();
-    let speaks = matches!(event, AgentEvent::Text { .. } | AgentEvent::ToolCall { .. } | AgentEvent::Thinking { .. });
-    if let (true, Some(key)) = (speaks && !is_in_a_turn(d), unreceipted(d)) {
-        // It works, so it has the prompt, whatever became of the receipt.
-        events.push(Event::TurnStarted { turn: d.turns + 1, key });
+    if d.opening != Opening::Ready {
+        return opening::agent_event(d, event);
     }
+    let speaks = matches!(event, AgentEvent::Text { .. } | AgentEvent::ToolCall { .. } | AgentEvent::Thinking { .. });
+    let mut events = if speaks && !is_in_a_turn(d) { taken_unseen(d) } else { vec![] };
     match event {
         AgentEvent::Session { session_id: Some(session_id), model, .. }
             if d.session_id.as_ref() != Some(session_id) || (model.is_some() && d.session_model != *model) =>
@@ -34,8 +34,7 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         }
         AgentEvent::Text { text, .. } if !text.trim().is_empty() => {
             // Where no result line says it again, the last of these is the answer.
-            let is_answer = !d.created.multi_turn && d.created.resumable;
-            let text = if is_answer { text.clone() } else { cut(text, SAID_LIMIT) };
+            let text = if d.created.said_is_answer() { text.clone() } else { cut(text, SAID_LIMIT) };
             events.push(Event::AgentSaid { text });
         }
         AgentEvent::ToolCall { id, name, input } => {
@@ -65,7 +64,7 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         AgentEvent::ToolResult { id, ok: false, text, .. } => {
             events.push(Event::ToolFailed { call_id: cut(id, 200), text: cut(text, SAID_LIMIT) });
         }
-        AgentEvent::Usage { input, output, cost_usd, cache_read, cache_write, model, call: None } => {
+        AgentEvent::Usage { input, output, cost_usd, cache_read, cache_write, model, call: None, .. } => {
             events.push(Event::UsageRecorded {
                 model: model.clone().or_else(|| d.created.model.clone()).unwrap_or_else(|| "unknown".into()),
                 input: *input,
@@ -74,7 +73,11 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
                 cache_write: *cache_write,
                 cost_usd: priced(d, *cost_usd, [*input, *output, *cache_read, *cache_write]),
                 cumulative: false,
+                total_usd: None,
             });
+        }
+        AgentEvent::Usage { total_usd: Some(total), model, .. } => {
+            events.extend(cost_so_far(d, *total, model.as_deref()))
         }
         AgentEvent::ApiRetry { attempt, max, status, delay_s } => {
             events.push(Event::ApiRetried { attempt: *attempt, max: *max, status: *status, delay_s: *delay_s });
@@ -114,6 +117,14 @@ fn model_reply(d: &Dispatch, id: &str, ok: bool, text: &str) -> Option<Event> {
     })
 }
 
+/// It works, so it has the prompt, whatever became of the receipt.
+pub(super) fn taken_unseen(d: &Dispatch) -> Vec<Event> {
+    unreceipted(d)
+        .map(|key| Event::TurnStarted { turn: d.turns + 1, key })
+        .into_iter()
+        .collect()
+}
+
 /// The prompt on its way to this process.
 fn unreceipted(d: &Dispatch) -> Option<String> {
     d.prompts.iter().find(|p| p.state == PromptState::Sent).map(|p| p.key.clone())
@@ -121,7 +132,7 @@ fn unreceipted(d: &Dispatch) -> Option<String> {
 
 /// The CLI has a prompt. One that its session had before (sent again after a crash that hid the
 /// receipt) is not worked on again; as after any turn cut short, "go on" stands for it.
-fn receipt(d: &Dispatch, key: &str, repeated: bool) -> Vec<Event> {
+pub(super) fn receipt(d: &Dispatch, key: &str, repeated: bool) -> Vec<Event> {
     let on_its_way = |p: &Prompt| matches!(p.state, PromptState::Sent | PromptState::Queued);
     if !d.prompt(key).is_some_and(on_its_way) {
         return vec![];
@@ -218,6 +229,10 @@ fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         let known = d.session_model.clone().or_else(|| d.created.model.clone());
         known.unwrap_or_else(|| "unknown".into())
     };
+    if d.created.calls.is_some() {
+        // What it cost was told as it came.
+        return vec![];
+    }
     let (told, counted) = match result.per_session.is_empty() {
         true => (&result.per_model, &d.spend.process),
         false => (&result.per_session, &d.spend.session),
@@ -246,8 +261,39 @@ fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     new.iter().filter_map(|usage| used(d, usage)).collect()
 }
 
+/// What is new in a session's cost so far. Some processes go on counting from where the last one was,
+/// some begin anew: less than was counted is a new beginning.
+fn cost_so_far(d: &Dispatch, total: f64, model: Option<&str>) -> Option<Event> {
+    let total = money(total);
+    let counted: f64 = match d.spend.told_usd {
+        Some(told) => told,
+        None => d.spend.session.values().map(|usage| usage.cost_usd).sum(),
+    };
+    let cost_usd = if total < counted { total } else { total - counted };
+    let model = model
+        .map(str::to_string)
+        .or_else(|| d.session_model.clone())
+        .or_else(|| d.created.model.clone());
+    let model = model.unwrap_or_else(|| "unknown".into());
+    // Sums of many small amounts are not exact.
+    (cost_usd > 1e-9).then_some(Event::UsageRecorded {
+        model,
+        input: 0,
+        output: 0,
+        cache_read: 0,
+        cache_write: 0,
+        cost_usd,
+        cumulative: true,
+        total_usd: Some(total),
+    })
+}
+
 fn used(d: &Dispatch, new: &ModelUsage) -> Option<Event> {
-    let ModelUsage { model, input, output, cache_read, cache_write, cost_usd } = new.clone();
+    let ModelUsage { mut model, input, output, cache_read, cache_write, cost_usd } = new.clone();
+    if model.is_empty() {
+        let known = d.session_model.clone().or_else(|| d.created.model.clone());
+        model = known.unwrap_or_else(|| "unknown".into());
+    }
     let cost_usd = priced(d, cost_usd, [input, output, cache_read, cache_write]);
     (cost_usd > 0.0 || input > 0 || output > 0 || cache_read > 0 || cache_write > 0).then_some(Event::UsageRecorded {
         model,
@@ -257,13 +303,17 @@ fn used(d: &Dispatch, new: &ModelUsage) -> Option<Event> {
         cache_write,
         cost_usd,
         cumulative: true,
+        total_usd: None,
     })
 }
 
 /// What was told, or else what the configured price makes of the tokens.
 fn priced(d: &Dispatch, told: f64, [input, output, cache_read, cache_write]: [u64; 4]) -> f64 {
     match &d.created.api.price {
-        Some(price) if told == 0.0 => money(price.of(input, output, cache_read, cache_write)),
+        // What the session cost is told apart from its tokens by some.
+        Some(price) if told == 0.0 && d.spend.told_usd.is_none() => {
+            money(price.of(input, output, cache_read, cache_write))
+        }
         _ => money(told),
     }
 }

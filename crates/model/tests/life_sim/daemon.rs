@@ -68,6 +68,7 @@ impl Daemon {
             multi_turn: multi,
             resumable,
             wants_result: resumable,
+            calls: None,
             trace: None,
             ask_on_crash: false,
             permissions: muleteer_model::permission::Policy::default(),
@@ -277,6 +278,7 @@ impl Daemon {
                 }
                 // Its agents keep no transcript.
                 Effect::Probe { .. } => {}
+                Effect::Call(_) => unreachable!("no agent of the simulation is spoken to by calls"),
                 Effect::WakeAt(_) => {}
             }
         }

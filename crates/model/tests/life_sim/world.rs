@@ -426,6 +426,7 @@ impl World {
             }
         }
         let extra = AgentEvent::Usage {
+            total_usd: None,
             input: 1,
             output: 1,
             cost_usd: 0.5,

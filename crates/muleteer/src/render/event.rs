@@ -55,6 +55,12 @@ pub fn describe(event: &Event) -> Option<String> {
                 model.as_ref().map(|model| format!(", {model}")).unwrap_or_default()
             )
         }
+        Event::AgentGreeted { agent, load } => {
+            format!("agent {}{}", text(agent), if load.is_some() { ", loading its session" } else { "" })
+        }
+        Event::SessionOpened { .. } => "session open".into(),
+        Event::SessionModelSet { model } => format!("model {model} set"),
+        Event::CallFailed { call, reason, .. } => warn(format!("{call}: {}", text(reason))),
         Event::PromptSent { .. } => "prompt sent".into(),
         Event::TurnStarted { turn, .. } => format!("turn {turn}"),
         Event::PromptFolded { turn, .. } => format!("prompt taken into turn {turn}"),

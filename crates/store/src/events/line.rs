@@ -155,6 +155,7 @@ mod tests {
             cache_write: 0,
             cost_usd: f64::NAN,
             cumulative: false,
+            total_usd: None,
         };
         for event in [usage, Event::Unknown, Event::Fault { what: "x".repeat(MAX_LINE), message: String::new() }] {
             let entry = Entry { id: "e".into(), dispatch_id: None, at: None, more: false, event };

@@ -5,6 +5,7 @@ use super::drain::{Step, StepInput};
 use super::journal::JournalMsg;
 use super::link::{Command, LinkMsg};
 use super::monitor::MonitorMsg;
+use super::pieces::Pieces;
 use super::probe;
 use crate::branch::BranchMsg;
 use crate::context::{AgentSlots, Daemon};
@@ -61,6 +62,8 @@ pub struct State {
     slots: Arc<AgentSlots>,
     dispatch: Arc<Dispatch>,
     backend: &'static dyn Backend,
+    /// What the agent has said in part.
+    pieces: Pieces,
     /// Effects this incarnation has already carried out; cleared when a link begins anew.
     carried: HashSet<String>,
     tasks: JoinSet<()>,
@@ -88,6 +91,7 @@ impl Actor for Life {
             slots,
             dispatch,
             backend,
+            pieces: Pieces::new(backend),
             carried: HashSet::new(),
             tasks: JoinSet::new(),
             leaving: false,
@@ -111,6 +115,8 @@ impl Actor for Life {
             }
             LifeMsg::LinkUp => {
                 state.carried.clear();
+                // What was held back comes again: it was not accounted for.
+                state.pieces = Pieces::new(state.backend);
                 state.settle().await?;
             }
             LifeMsg::Admitted => state.feed(Input::Admitted).await?,
@@ -172,24 +178,24 @@ impl State {
         for step in steps {
             let at = step.at;
             last = Some(at);
-            let input = match step.input {
-                StepInput::Agent(events) if events.is_empty() => continue,
-                StepInput::Agent(events) => Input::Line { at, events },
-                StepInput::Shim(input) => *input,
-            };
-            let decided = life::decide(&scratch, input);
-            self.stage(decided, &mut scratch, &mut entries);
-            let follow_up = life::advance(&scratch, Timestamp::now()).into_iter().map(|event| (None, event));
-            // A process that is gone concludes only when its whole output has been read.
-            if !matches!(scratch.phase, Phase::Gone { .. }) {
-                self.stage(follow_up.collect(), &mut scratch, &mut entries);
+            for input in self.pieces.put(step, scratch.epoch) {
+                let decided = life::decide(&scratch, input);
+                self.stage(decided, &mut scratch, &mut entries);
+                let follow_up = life::advance(&scratch, Timestamp::now()).into_iter().map(|event| (None, event));
+                // A process that is gone concludes only when its whole output has been read.
+                if !matches!(scratch.phase, Phase::Gone { .. }) {
+                    self.stage(follow_up.collect(), &mut scratch, &mut entries);
+                }
             }
         }
         if let (true, Some(at)) = (entries.is_empty(), last)
             && far(self.dispatch.position, at)
         {
-            let decided = life::decide(&scratch, Input::Read { at });
-            self.stage(decided, &mut scratch, &mut entries);
+            let checkpoint = self.pieces.finish(at).into_iter().chain([Input::Read { at }]);
+            for input in checkpoint {
+                let decided = life::decide(&scratch, input);
+                self.stage(decided, &mut scratch, &mut entries);
+            }
         }
         self.append(entries).await?;
         self.settle().await
@@ -232,6 +238,10 @@ impl State {
         self.slots.journal.cast(JournalMsg::Records(records));
         self.slots.monitor.cast(MonitorMsg::Folded);
         Ok(())
+    }
+
+    fn session(&self) -> Option<&str> {
+        self.dispatch.session_id.as_deref()
     }
 
     fn refresh(&mut self) -> Result<(), ActorProcessingErr> {
@@ -281,10 +291,15 @@ impl State {
             Effect::Prompt { key, close } => {
                 let text = launch::prompt_text(&self.daemon, &self.dispatch, &key).await?;
                 fault::point("link.before_prompt");
-                let bytes = self.backend.prompt(&key, &text);
+                let bytes = self.backend.prompt(self.session(), &key, &text);
                 self.leaving = false;
                 self.slots.link.cast(LinkMsg::Do(Command::write(&key, bytes, close)));
                 fault::point("link.after_prompt");
+            }
+            Effect::Call(call) => {
+                if let Some(bytes) = self.backend.call(&call, self.session()) {
+                    self.slots.link.cast(LinkMsg::Do(Command::write(&format!("call/{key}"), bytes, false)));
+                }
             }
             Effect::CloseStdin => {
                 self.leaving = true;
@@ -302,7 +317,7 @@ impl State {
                 }
             }
             Effect::Interrupt { key } => {
-                let command = match self.backend.interrupt(&key) {
+                let command = match self.backend.interrupt(self.session(), &key) {
                     Some(bytes) => Command::write(&format!("interrupt/{key}"), bytes, false),
                     None => Command::interrupt(&key),
                 };

@@ -5,4 +5,5 @@ pub mod journal;
 pub mod life;
 pub mod link;
 pub mod monitor;
+pub mod pieces;
 mod probe;

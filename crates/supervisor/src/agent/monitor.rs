@@ -6,7 +6,7 @@ use super::life::LifeMsg;
 use crate::context::Daemon;
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::id::DispatchId;
-use muleteer_model::life::{Input, limit_reached};
+use muleteer_model::life::{Input, awaited, limit_reached};
 use muleteer_model::stall::{Look, Mark, Verdict, Watch};
 use muleteer_process::{clock, group};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -21,6 +21,8 @@ pub enum MonitorMsg {
     Heard(Vec<Mark>),
     /// It is time to look for signs of life again.
     Look,
+    /// The call of this number should have been answered by now.
+    CallDue(u64),
 }
 
 pub struct Monitor;
@@ -29,10 +31,23 @@ pub struct State {
     daemon: Arc<Daemon>,
     id: DispatchId,
     watched: Option<Watched>,
+    call: Option<Waiting>,
+    /// Calls seen so far.
+    calls: u64,
     /// A `Look` is on its way. There is none while no turn runs: an idle daemon sleeps.
     armed: bool,
     /// This actor has seen the dispatch with nothing to do, so it misses nothing of what comes.
     from_the_start: bool,
+}
+
+/// A call of ours that its agent has not answered. Its time counts from when this actor first saw it:
+/// time that nobody observed is not held against an agent.
+struct Waiting {
+    number: u64,
+    epoch: u32,
+    call: &'static str,
+    since: Duration,
+    limit: Duration,
 }
 
 /// The process that owes an answer.
@@ -53,7 +68,7 @@ impl Actor for Monitor {
     ) -> Result<State, ActorProcessingErr> {
         daemon.agent(&id).monitor.set(myself.clone());
         myself.cast(MonitorMsg::Folded)?;
-        Ok(State { daemon, id, watched: None, armed: false, from_the_start: false })
+        Ok(State { daemon, id, watched: None, call: None, calls: 0, armed: false, from_the_start: false })
     }
 
     async fn handle(
@@ -70,7 +85,9 @@ impl Actor for Monitor {
                     state.tell(Input::Limit { limit, detail });
                 }
                 state.follow(dispatch);
+                state.follow_call(dispatch, &myself);
             }
+            MonitorMsg::CallDue(number) => state.look_at_call(number, &myself),
             MonitorMsg::Heard(marks) => {
                 if let Some(watched) = &mut state.watched {
                     watched.watch.hear(&marks, clock::awake());
@@ -110,6 +127,35 @@ impl State {
             self.watched = Some(Watched { epoch, watch });
             self.from_the_start = true;
         }
+    }
+
+    /// Times the call that is waited for.
+    fn follow_call(&mut self, dispatch: &Dispatch, myself: &ActorRef<MonitorMsg>) {
+        let Some((epoch, call, limit_s)) = awaited(dispatch) else {
+            self.call = None;
+            return;
+        };
+        if self.call.as_ref().is_some_and(|waiting| (waiting.epoch, waiting.call) == (epoch, call)) {
+            return;
+        }
+        self.calls += 1;
+        let (number, limit) = (self.calls, Duration::from_secs(limit_s));
+        self.call = Some(Waiting { number, epoch, call, since: clock::awake(), limit });
+        myself.send_after(limit, move || MonitorMsg::CallDue(number));
+    }
+
+    fn look_at_call(&mut self, number: u64, myself: &ActorRef<MonitorMsg>) {
+        let Some(Waiting { epoch, call, since, limit, .. }) = self.call.as_ref().filter(|call| call.number == number)
+        else {
+            return;
+        };
+        // The timer may count time in which the machine slept.
+        let waited = clock::awake().saturating_sub(*since);
+        if waited < *limit {
+            myself.send_after(*limit - waited, move || MonitorMsg::CallDue(number));
+            return;
+        }
+        self.tell(Input::CallOverdue { epoch: *epoch, call: (*call).into(), waited_s: waited.as_secs() });
     }
 
     fn look(&mut self, dispatch: &Dispatch) {

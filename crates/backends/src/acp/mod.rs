@@ -1,0 +1,197 @@
+//! Any agent that speaks the Agent Client Protocol (JSON-RPC, one message a line): its command line and
+//! what we say to it.
+//!
+//! One process holds one session of many turns: `initialize`, then `session/new` or `session/load`, then
+//! a `session/prompt` for each turn. What a call means is written into its id, which comes back with the
+//! answer, so that the parser need not know what was asked.
+//!
+//! The protocol has no receipt for a prompt. Prompts carry their key in a last line, and an agent that
+//! loads a session tells its past first: what is in it was taken.
+//!
+//! Architecture invariant: nothing outside of this folder knows the protocol's words. Its official types
+//! check ours in the tests and are not part of the program: they refuse lines of a version that is newer
+//! than they are, and a supervisor must not.
+
+mod parser;
+mod result;
+mod update;
+
+pub(crate) use result::broken_off;
+
+use crate::find_program;
+use crate::launch::Cli;
+use crate::lines::LineParser;
+use crate::{Backend, BackendError, Capabilities, Command, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode};
+use muleteer_model::opening::Call;
+use muleteer_model::prompt;
+use serde_json::{Value, json};
+use std::ffi::OsStr;
+
+/// The protocol's version that is spoken here.
+const VERSION: u64 = 1;
+
+/// An agent that is known by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    pub name: &'static str,
+    pub program: &'static str,
+    pub args: &'static [&'static str],
+    /// How to get it.
+    pub get: &'static str,
+}
+
+/// In the order in which `--backend acp` looks for one.
+pub const KNOWN: [Known; 4] = [
+    Known {
+        name: "claude-agent-acp",
+        program: "claude-agent-acp",
+        args: &[],
+        get: "npm install -g @agentclientprotocol/claude-agent-acp",
+    },
+    Known { name: "codex-acp", program: "codex-acp", args: &[], get: "npm install -g @agentclientprotocol/codex-acp" },
+    Known { name: "opencode", program: "opencode", args: &["acp"], get: "npm install -g opencode-ai" },
+    Known { name: "gemini", program: "gemini", args: &["--acp"], get: "npm install -g @google/gemini-cli" },
+];
+
+/// The agent of that name.
+///
+/// # Errors
+/// [`BackendError::UnknownAgent`], with the nearest name.
+pub fn known(name: &str) -> Result<Known, BackendError> {
+    KNOWN
+        .into_iter()
+        .find(|known| known.name == name)
+        .ok_or_else(|| BackendError::unknown_agent(name))
+}
+
+/// The first of the known agents on `path`.
+pub fn installed(path: Option<&OsStr>) -> Option<Known> {
+    KNOWN.into_iter().find(|known| find_program(known.program, path).is_some())
+}
+
+/// The backend `acp`.
+#[derive(Debug, Clone, Copy)]
+pub struct Acp;
+
+const NAME: &str = "acp";
+const EMPTY: &str = "backends.acp.command is an empty list: leave it out, or name the program first";
+
+impl Backend for Acp {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            multi_turn: true,
+            // Where the agent can; one that cannot says so when it is greeted.
+            resumable: true,
+            structured: false,
+            receipts: false,
+            briefed_by_prompt: true,
+            interrupt: Interrupt::ByStdin,
+        }
+    }
+
+    fn by_calls(&self) -> bool {
+        true
+    }
+
+    fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError> {
+        let path = launch.path.as_deref().map(OsStr::new);
+        let known = match (&launch.agent, &launch.command) {
+            (Some(name), _) => Some(known(name)?),
+            (None, Some(_)) => None,
+            (None, None) => Some(installed(path).ok_or(BackendError::NoAgent)?),
+        };
+        let mut argv = match (&launch.command, known) {
+            // Arguments of ours would change what it means; `sh -c` needs none.
+            (Some(Command::Shell(text)), None) if !text.trim().is_empty() => {
+                ["/bin/sh", "-c", text].map(str::to_string).to_vec()
+            }
+            (_, known) => {
+                let (program, get) = known.map_or(("acp", EMPTY), |known| (known.program, known.get));
+                Cli { backend: NAME, program, get, empty: EMPTY }.words(launch)?
+            }
+        };
+        argv.extend(known.iter().flat_map(|known| known.args).map(|arg| (*arg).to_string()));
+        let in_a_shell = matches!((&launch.command, known), (Some(Command::Shell(_)), None));
+        if in_a_shell && !launch.args.is_empty() {
+            // `$0` of the command, so that the configured arguments are its "$@".
+            argv.push("sh".into());
+        }
+        argv.extend(launch.args.iter().cloned());
+        let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
+        let nesting = crate::claude_code::NESTING.iter().chain(&crate::codex::NESTING);
+        let env_remove = nesting.filter(|name| !given(name)).map(|name| (*name).to_string()).collect();
+        Ok(CommandLine { argv, env: launch.env.clone(), env_remove, stdin: StdinMode::Open, files: vec![] })
+    }
+
+    fn call(&self, call: &Call, session: Option<&str>) -> Option<Vec<u8>> {
+        Some(match call {
+            Call::Greet => request(
+                id::GREET,
+                "initialize",
+                json!({
+                    "protocolVersion": VERSION,
+                    // It works in its directory with its own hands: ours are outside of what holds it.
+                    "clientCapabilities": {"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false},
+                    "clientInfo": {"name": "muleteer", "title": "Muleteer", "version": env!("CARGO_PKG_VERSION")},
+                }),
+            ),
+            Call::Open { load: None, cwd } => request(id::NEW, "session/new", json!({"cwd": cwd, "mcpServers": []})),
+            Call::Open { load: Some(session), cwd } => {
+                let params = json!({"sessionId": session, "cwd": cwd, "mcpServers": []});
+                request(id::LOAD, "session/load", params)
+            }
+            Call::SetModel { by, model } => match by.strip_prefix(BY_OPTION) {
+                Some(option) => {
+                    let params = json!({"sessionId": session, "configId": option, "value": model});
+                    request(id::MODEL, "session/set_config_option", params)
+                }
+                None => request(id::MODEL, "session/set_model", json!({"sessionId": session, "modelId": model})),
+            },
+        })
+    }
+
+    fn prompt(&self, session: Option<&str>, key: &str, text: &str) -> Vec<u8> {
+        let text = prompt::mark(text, key);
+        let params = json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]});
+        request(&format!("{}{key}", id::PROMPT), "session/prompt", params)
+    }
+
+    fn interrupt(&self, session: Option<&str>, _key: &str) -> Option<Vec<u8>> {
+        // A notification: the turn that ends is the answer.
+        Some(line(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})))
+    }
+
+    fn parser(&self) -> Box<dyn Parser> {
+        Box::new(LineParser::new(parser::Messages))
+    }
+}
+
+/// The ids of our calls. No other client of the protocol gives such, so an answer to a call of somebody
+/// else's (`muleteer parse`) is known by its shape.
+mod id {
+    pub const GREET: &str = "initialize";
+    pub const NEW: &str = "session/new";
+    pub const LOAD: &str = "session/load";
+    pub const MODEL: &str = "model";
+    pub const PROMPT: &str = "prompt/";
+}
+
+/// How a model is set: by a configuration option of the session, which is named after it, or by a call
+/// of its own.
+const BY_OPTION: &str = "option ";
+const BY_CALL: &str = "call";
+
+fn request(id: &str, method: &str, params: Value) -> Vec<u8> {
+    line(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+}
+
+/// JSON escapes every newline, so a message is a line.
+fn line(value: &Value) -> Vec<u8> {
+    let mut bytes = value.to_string().into_bytes();
+    bytes.push(b'\n');
+    bytes
+}

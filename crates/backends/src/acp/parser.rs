@@ -1,0 +1,113 @@
+//! What one message of an agent means: an answer to a call of ours, a notification, or a call of its own.
+//!
+//! Read field by field, as other CLIs' lines are: agents add fields and updates with every version.
+
+use super::{BY_CALL, BY_OPTION, id, result, update};
+use crate::lines::{Meaning, Understood};
+use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, cut};
+use muleteer_model::opening::{self, Reply};
+use serde_json::Value;
+
+#[derive(Debug)]
+pub(super) struct Messages;
+
+impl Meaning for Messages {
+    fn read(&self, line: &[u8]) -> Understood {
+        if line.trim_ascii().is_empty() {
+            return Understood::default();
+        }
+        let events = serde_json::from_slice::<Value>(line).ok().and_then(|value| events(&value));
+        events.map_or_else(|| Understood::unknown(line), Understood::from)
+    }
+}
+
+/// `None` for a message of a kind this version does not know.
+fn events(message: &Value) -> Option<Vec<AgentEvent>> {
+    let id = message.get("id").filter(|id| !id.is_null());
+    match (message.get("method").and_then(Value::as_str), id) {
+        (Some(method), Some(id)) => Some(vec![asked(id, method, message.get("params").unwrap_or(&Value::Null))]),
+        (Some(method), None) => notified(method, message.get("params")?),
+        (None, Some(id)) => answered(id.as_str().unwrap_or_default(), message),
+        // An error about a message that could not be read at all.
+        (None, None) => None,
+    }
+}
+
+fn notified(method: &str, params: &Value) -> Option<Vec<AgentEvent>> {
+    match method {
+        "session/update" => update::read(params.get("update")?),
+        // Who is logged in: what follows from it is told as an error, if anything does.
+        "_auth/status_update" => Some(vec![]),
+        _ => None,
+    }
+}
+
+/// The agent wants something of us and waits for it.
+fn asked(id: &Value, method: &str, params: &Value) -> AgentEvent {
+    let _ = (method, params);
+    AgentEvent::Permission { id: cut(&id.to_string(), TEXT_LIMIT) }
+}
+
+fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
+    let key = id.strip_prefix(id::PROMPT);
+    if let Some(error) = message.get("error") {
+        let call = match id {
+            id::GREET => opening::GREET,
+            id::NEW => opening::NEW,
+            id::LOAD => opening::LOAD,
+            id::MODEL => opening::MODEL,
+            // Whichever call of whoever's it was, a turn is what does not come to be.
+            _ => return Some(vec![AgentEvent::Result(result::refused(key, error))]),
+        };
+        let (message, auth) = result::message(error);
+        return Some(vec![AgentEvent::Reply(Reply::Refused { call: call.into(), message, auth })]);
+    }
+    let result = message.get("result")?;
+    if result.get("stopReason").is_some() {
+        return Some(vec![AgentEvent::Result(result::read(key, result))]);
+    }
+    Some(match id {
+        id::MODEL => vec![AgentEvent::Reply(Reply::ModelSet {})],
+        id::LOAD => vec![AgentEvent::Reply(opened(result))],
+        _ if result.get("protocolVersion").is_some() => vec![AgentEvent::Reply(greeted(result))],
+        _ if result.get("sessionId").is_some() => {
+            let reply = opened(result);
+            let Reply::Opened { session_id, model, .. } = &reply else { return None };
+            let session = AgentEvent::Session { model: model.clone(), cwd: None, session_id: session_id.clone() };
+            vec![session, AgentEvent::Reply(reply)]
+        }
+        // The answer to a call that is not ours and whose effect shows elsewhere.
+        _ => vec![],
+    })
+}
+
+fn greeted(result: &Value) -> Reply {
+    let info = |field: &str| result.get("agentInfo")?.get(field)?.as_str();
+    let name = info("name").unwrap_or("agent");
+    let agent = match info("version") {
+        Some(version) => format!("{name} {version}"),
+        None => name.to_string(),
+    };
+    let loads = result
+        .get("agentCapabilities")
+        .and_then(|can| can.get("loadSession"))
+        .and_then(Value::as_bool);
+    Reply::Greeted { agent, loads: loads.unwrap_or_default() }
+}
+
+fn opened(result: &Value) -> Reply {
+    let session_id = result.get("sessionId").and_then(Value::as_str).map(str::to_string);
+    let options = result.get("configOptions").and_then(Value::as_array).into_iter().flatten();
+    let option = options.into_iter().find_map(|option| {
+        let id = option.get("id")?.as_str()?;
+        let category = option.get("category").and_then(Value::as_str).unwrap_or(id);
+        let current = option.get("currentValue").and_then(Value::as_str);
+        (category == "model").then(|| (format!("{BY_OPTION}{id}"), current))
+    });
+    let models = || {
+        let models = result.get("models")?;
+        Some((BY_CALL.to_string(), models.get("currentModelId").and_then(Value::as_str)))
+    };
+    let (model_by, model) = option.or_else(models).unzip();
+    Reply::Opened { session_id, model: model.flatten().map(str::to_string), model_by }
+}

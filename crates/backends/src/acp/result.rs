@@ -1,0 +1,137 @@
+//! How a turn ended: the answer to `session/prompt`.
+
+use crate::text;
+use muleteer_model::agent_event::{ModelUsage, TurnError, TurnResult};
+use serde_json::Value;
+
+/// The protocol's code for "log in first".
+const AUTH_REQUIRED: i64 = -32000;
+
+pub(super) fn read(key: Option<&str>, result: &Value) -> TurnResult {
+    let error = match result.get("stopReason").and_then(Value::as_str).unwrap_or_default() {
+        "end_turn" => None,
+        "cancelled" => Some(TurnError::Interrupted),
+        "max_turn_requests" => Some(TurnError::MaxTurns),
+        // Its answer was cut: more of the same would be too.
+        "max_tokens" => Some(TurnError::Context),
+        _ => Some(TurnError::Other),
+    };
+    let text = match result.get("stopReason").and_then(Value::as_str) {
+        Some("refusal") => Some("the model refuses to go on".into()),
+        Some("max_tokens") => Some("the model's answer was cut at its limit of tokens".into()),
+        Some(other) if error == Some(TurnError::Other) => Some(format!("the turn ended with `{other}`")),
+        _ => None,
+    };
+    TurnResult {
+        ok: error.is_none(),
+        error,
+        text,
+        per_model_turn: used(result),
+        keys: key.map(str::to_string).into_iter().collect(),
+        ..TurnResult::default()
+    }
+}
+
+/// Of this turn: by model where the agent tells it so, else in one sum.
+fn used(result: &Value) -> Vec<ModelUsage> {
+    let by_model = result.pointer("/_meta/quota/model_usage").and_then(Value::as_array);
+    let models = by_model.into_iter().flatten().filter_map(|usage| {
+        let model = usage.get("model")?.as_str()?.to_string();
+        Some(ModelUsage { model, ..tokens(usage.get("token_count")?) })
+    });
+    let models: Vec<_> = models.collect();
+    if !models.is_empty() {
+        return models;
+    }
+    let sum = result.get("usage").or_else(|| result.pointer("/_meta/quota/token_count"));
+    sum.map(tokens).into_iter().collect()
+}
+
+/// What came from the cache is counted apart by all who tell it.
+fn tokens(usage: &Value) -> ModelUsage {
+    let number = |keys: &[&str]| keys.iter().find_map(|key| usage.get(*key)?.as_u64()).unwrap_or_default();
+    ModelUsage {
+        model: String::new(),
+        input: number(&["inputTokens", "input_tokens"]),
+        output: number(&["outputTokens", "output_tokens"]),
+        cache_read: number(&["cachedReadTokens", "cachedInputTokens", "cached_input_tokens"]),
+        cache_write: number(&["cachedWriteTokens", "cacheWriteInputTokens"]),
+        cost_usd: 0.0,
+    }
+}
+
+/// A turn that was answered with an error.
+pub(super) fn refused(key: Option<&str>, error: &Value) -> TurnResult {
+    let (said, auth) = message(error);
+    let status = status(error, &said);
+    TurnResult {
+        ok: false,
+        error: Some(if auth { TurnError::Auth } else { reason(&said, status) }),
+        status,
+        text: Some(text::tail(&said, text::RESULT_TEXT_LIMIT)),
+        keys: key.map(str::to_string).into_iter().collect(),
+        ..TurnResult::default()
+    }
+}
+
+/// What a JSON-RPC error says, and whether it is about a login. `Internal error` says nothing; agents
+/// put the reason beside it.
+pub(super) fn message(error: &Value) -> (String, bool) {
+    let said = error.get("message").and_then(Value::as_str).unwrap_or("an error without a message");
+    let data = error.get("data").and_then(|data| match data {
+        Value::String(text) => Some(text.clone()),
+        Value::Object(fields) => ["details", "message", "error", "reason"]
+            .iter()
+            .find_map(|key| fields.get(*key)?.as_str())
+            .map(str::to_string),
+        _ => None,
+    });
+    let auth = error.get("code").and_then(Value::as_i64) == Some(AUTH_REQUIRED);
+    match data {
+        Some(data) if !said.contains(&data) => (format!("{said}: {data}"), auth),
+        _ => (said.to_string(), auth),
+    }
+}
+
+/// A turn that claims to have ended well, and was broken off: of why, there are words only.
+pub(crate) fn broken_off(result: &mut TurnResult, said: Option<&str>) {
+    let said = said.unwrap_or_default().trim();
+    result.ok = false;
+    result.status = status_in(said);
+    result.error = Some(match reason(said, result.status) {
+        TurnError::Other => TurnError::ApiError,
+        known => known,
+    });
+    result.text = (!said.is_empty()).then(|| text::tail(said, text::RESULT_TEXT_LIMIT));
+}
+
+fn status(error: &Value, said: &str) -> Option<u16> {
+    let told = ["/data/httpStatusCode", "/data/status", "/data/codexErrorInfo/httpStatusCode"]
+        .iter()
+        .find_map(|place| error.pointer(place)?.as_u64());
+    told.and_then(|status| u16::try_from(status).ok()).or_else(|| status_in(said))
+}
+
+fn status_in(said: &str) -> Option<u16> {
+    ["API Error: ", "status: ", "unexpected status "].iter().find_map(|before| {
+        let (_, rest) = said.split_once(before)?;
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().ok().filter(|status| (100..600).contains(status))
+    })
+}
+
+fn reason(said: &str, status: Option<u16>) -> TurnError {
+    let says = |signs: &[&str]| signs.iter().any(|sign| said.contains(sign));
+    match status {
+        Some(401 | 403) => TurnError::Auth,
+        Some(429) => TurnError::RateLimit,
+        _ if says(&["context window", "context_length_exceeded", "Prompt is too long"]) => TurnError::Context,
+        _ if says(&["usage limit", "rate limit", "rate_limit", "Quota exceeded"]) => TurnError::RateLimit,
+        _ if says(&["authenticat", "Invalid API key", "Not logged in", "/login"]) => TurnError::Auth,
+        Some(_) => TurnError::ApiError,
+        None if says(&["API Error", "stream disconnected", "retry limit", "error sending request", "high demand"]) => {
+            TurnError::ApiError
+        }
+        None => TurnError::Other,
+    }
+}

@@ -1,0 +1,182 @@
+//! What a `session/update` means.
+//!
+//! Tools get the names they have with Claude, so that monitors and people read one language. A call is
+//! told in several updates, each knowing more of it: [`crate::Assembly`] makes one of them.
+
+use crate::text;
+use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, cut};
+use muleteer_model::opening::Reply;
+use muleteer_model::prompt;
+use serde_json::{Map, Value, json};
+
+/// `None` for an update this version does not know.
+pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
+    Some(match update.get("sessionUpdate")?.as_str()? {
+        "agent_message_chunk" => {
+            let said = plain(update.get("content")?);
+            vec![AgentEvent::Text { chars: said.chars().count() as u64, text: cut(&said, text::RESULT_TEXT_LIMIT) }]
+        }
+        "agent_thought_chunk" => {
+            let thought = plain(update.get("content")?);
+            vec![AgentEvent::Thinking { chars: thought.chars().count() as u64, text: cut(&thought, TEXT_LIMIT) }]
+        }
+        // A prompt's echo, or the past of a session that is loaded.
+        "user_message_chunk" => {
+            let said = plain(update.get("content")?);
+            let key = prompt::marked(&said).map(str::to_string);
+            vec![AgentEvent::Prompt { text: cut(&said, TEXT_LIMIT), key, repeated: false }]
+        }
+        "tool_call" | "tool_call_update" => tool(update)?,
+        "plan" => plan(update)?,
+        "usage_update" => usage(update).into_iter().collect(),
+        // What a person at a screen would see change.
+        "available_commands_update" | "current_mode_update" | "config_option_update" => vec![],
+        // codex-acp says only so that the model's API failed: the turn then ends as any other.
+        "session_info_update" => match update.pointer("/_meta/codex/threadStatus/type").and_then(Value::as_str) {
+            Some("systemError") => vec![AgentEvent::Reply(Reply::BrokeOff {})],
+            _ => vec![],
+        },
+        _ => return None,
+    })
+}
+
+fn tool(update: &Value) -> Option<Vec<AgentEvent>> {
+    let id = update.get("toolCallId")?.as_str()?.to_string();
+    let status = update.get("status").and_then(Value::as_str);
+    let ended = match status {
+        Some("completed") => Some(true),
+        Some("failed") => Some(false),
+        _ => None,
+    };
+    let mut events = Vec::new();
+    let begins = update.get("sessionUpdate").and_then(Value::as_str) == Some("tool_call");
+    let input = input(update);
+    if begins || (ended.is_none() && !input.is_empty()) {
+        events.push(AgentEvent::ToolCall { id: id.clone(), name: name(update), input: Value::Object(input) });
+    }
+    if let Some(ok) = ended {
+        events.push(AgentEvent::ToolResult {
+            id,
+            ok,
+            text: cut(&output(update), TEXT_LIMIT),
+            exit_code: exit_code(update),
+        });
+    }
+    Some(events)
+}
+
+/// The agent's own name for it where that is one of Claude's, else by what kind of thing it does.
+pub(super) fn name(update: &Value) -> String {
+    let string = |key: &str| update.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let told = string("name").or_else(|| update.pointer("/_meta/claudeCode/toolName").and_then(Value::as_str));
+    if let Some(told) = told
+        && (told.starts_with(|c: char| c.is_ascii_uppercase()) || told.starts_with("mcp__"))
+    {
+        return cut(told, 200);
+    }
+    match string("kind") {
+        Some("execute") => "Bash".into(),
+        Some("edit" | "delete" | "move") => "Edit".into(),
+        Some("read") => "Read".into(),
+        Some("search") => "Grep".into(),
+        Some("fetch") => "WebFetch".into(),
+        _ => cut(told.or_else(|| string("title")).unwrap_or_default(), 200),
+    }
+}
+
+/// What it was called with, and what it works on where only that is told.
+pub(super) fn input(update: &Value) -> Map<String, Value> {
+    let mut input = match update.get("rawInput") {
+        Some(Value::Object(input)) => input.clone(),
+        None | Some(Value::Null) => Map::new(),
+        Some(other) => Map::from_iter([("input".to_string(), other.clone())]),
+    };
+    let is_command = update.get("kind").and_then(Value::as_str) == Some("execute");
+    if let Some(Value::Array(words)) = input.get("command") {
+        let words: Vec<_> = words.iter().filter_map(Value::as_str).collect();
+        let line = words.join(" ");
+        input.insert("command".into(), line.into());
+    }
+    let first = update.pointer("/locations/0/path").or_else(|| update.pointer("/content/0/path"));
+    if let Some(path) = first.filter(|_| !is_command && !input.contains_key("file_path")) {
+        input.insert("file_path".into(), path.clone());
+    }
+    if let Some(title) = update.get("title").filter(|_| is_command && input.is_empty()) {
+        input.insert("description".into(), title.clone());
+    }
+    let mut input = Value::Object(input);
+    text::slim(&mut input);
+    match input {
+        Value::Object(input) => input,
+        _ => Map::new(),
+    }
+}
+
+/// What a tool gave back: as the tool said it where that is told, else as it would be shown.
+fn output(update: &Value) -> String {
+    let raw = update.get("rawOutput").and_then(|raw| match raw {
+        Value::String(text) => Some(text.clone()),
+        Value::Object(fields) => ["output", "formatted_output", "aggregated_output", "error", "message"]
+            .iter()
+            .find_map(|key| fields.get(*key)?.as_str())
+            .map(str::to_string),
+        _ => None,
+    });
+    raw.unwrap_or_else(|| {
+        let parts = update.get("content").and_then(Value::as_array).into_iter().flatten();
+        let texts = parts.filter_map(|part| match part.get("type").and_then(Value::as_str) {
+            Some("content") => part.get("content").map(plain),
+            // The change itself was told with the call.
+            _ => None,
+        });
+        texts.collect::<Vec<_>>().join("\n")
+    })
+}
+
+fn exit_code(update: &Value) -> Option<i64> {
+    ["/_meta/terminal_exit/exit_code", "/rawOutput/exit_code", "/rawOutput/exitCode", "/rawOutput/metadata/exit"]
+        .iter()
+        .find_map(|place| update.pointer(place)?.as_i64())
+}
+
+/// A list is written and that is all: nothing comes back.
+fn plan(update: &Value) -> Option<Vec<AgentEvent>> {
+    let todos = update.get("entries")?.as_array()?.iter().map(|entry| {
+        let status = entry.get("status").and_then(Value::as_str).unwrap_or("pending");
+        json!({"content": entry.get("content"), "status": status})
+    });
+    let mut input = json!({"todos": todos.collect::<Vec<_>>()});
+    text::slim(&mut input);
+    let id = "plan".to_string();
+    let done = AgentEvent::ToolResult { id: id.clone(), ok: true, text: String::new(), exit_code: None };
+    Some(vec![AgentEvent::ToolCall { id, name: "TodoWrite".into(), input }, done])
+}
+
+/// `used` is what fills the context now; tokens and models come with the turn's end.
+fn usage(update: &Value) -> Option<AgentEvent> {
+    let used = update.get("used").and_then(Value::as_u64).unwrap_or_default();
+    let in_dollars = |cost: &Value| cost.get("currency").and_then(Value::as_str).is_none_or(|c| c == "USD");
+    let cost = update.get("cost").filter(|cost| in_dollars(cost));
+    Some(AgentEvent::Usage {
+        input: used,
+        output: 0,
+        cost_usd: 0.0,
+        cache_read: 0,
+        cache_write: 0,
+        model: update.pointer("/_meta/_claude~1model").and_then(Value::as_str).map(str::to_string),
+        call: Some("context".into()),
+        total_usd: cost.and_then(|cost| cost.get("amount")?.as_f64()),
+    })
+}
+
+/// The text of a content block, or what kind of thing it is.
+fn plain(content: &Value) -> String {
+    if let Some(text) = content.get("text").and_then(Value::as_str) {
+        return text.to_string();
+    }
+    let kind = content.get("type").and_then(Value::as_str).unwrap_or("unknown content");
+    match content.pointer("/resource/uri").or_else(|| content.get("uri")).and_then(Value::as_str) {
+        Some(uri) => format!("[{kind} {uri}]"),
+        None => format!("[{kind}]"),
+    }
+}

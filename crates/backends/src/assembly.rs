@@ -1,0 +1,215 @@
+//! What an agent says and calls piece by piece, put together: a message is one text, a call is told once
+//! and with its input.
+//!
+//! This is the one thing here that knows something across lines, so it is no parser. What it holds back
+//! is not accounted for until it is given out: whoever forgets an assembly reads the same lines again.
+
+use crate::acp::broken_off;
+use crate::text::RESULT_TEXT_LIMIT;
+use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, cut};
+use muleteer_model::opening::Reply;
+use muleteer_model::result;
+use serde_json::Value;
+use std::collections::VecDeque;
+
+/// Calls remembered as told. Pieces of an older one would be told again.
+const MOST_CALLS: usize = 256;
+/// A call whose input grows word by word is told after so many pieces.
+const MOST_PIECES: u32 = 4096;
+
+#[derive(Debug, Default)]
+pub struct Assembly {
+    held: Option<Held>,
+    pieces: u32,
+    told: VecDeque<String>,
+    /// The turn that runs was broken off; what is said then is why.
+    broken_off: bool,
+    said: Option<String>,
+    /// Cost of the session, as told last.
+    total_usd: Option<f64>,
+}
+
+#[derive(Debug)]
+enum Held {
+    Text { chars: u64, text: String },
+    Thinking { chars: u64, text: String },
+    Call { id: String, name: String, input: Value },
+}
+
+impl Assembly {
+    /// The events of one line; what is whole now.
+    pub fn push(&mut self, events: impl IntoIterator<Item = AgentEvent>) -> Vec<AgentEvent> {
+        let mut out = Vec::new();
+        for event in events {
+            self.take(event, &mut out);
+        }
+        out
+    }
+
+    /// What is held back, as whole as it will be.
+    pub fn finish(&mut self) -> Option<AgentEvent> {
+        self.pieces = 0;
+        Some(match self.held.take()? {
+            Held::Text { chars, text } => {
+                // An answer's document stays whole; it stands at the end.
+                let is_result = result::find_in_text(&text).is_some();
+                if self.broken_off {
+                    self.said = Some(cut(&text, TEXT_LIMIT));
+                }
+                AgentEvent::Text { chars, text: if is_result { text } else { cut(&text, TEXT_LIMIT) } }
+            }
+            Held::Thinking { chars, text } => AgentEvent::Thinking { chars, text: cut(&text, TEXT_LIMIT) },
+            Held::Call { id, name, input } => {
+                if self.told.len() >= MOST_CALLS {
+                    self.told.pop_front();
+                }
+                self.told.push_back(id.clone());
+                AgentEvent::ToolCall { id, name, input }
+            }
+        })
+    }
+
+    /// It has said or called something that is held back.
+    pub fn holds(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// So much was said without an end that it should be given out as it is.
+    pub fn is_full(&self) -> bool {
+        match &self.held {
+            Some(Held::Text { text, .. } | Held::Thinking { text, .. }) => text.len() >= RESULT_TEXT_LIMIT,
+            Some(Held::Call { .. }) => self.pieces >= MOST_PIECES,
+            None => false,
+        }
+    }
+
+    fn take(&mut self, event: AgentEvent, out: &mut Vec<AgentEvent>) {
+        match (&mut self.held, event) {
+            (Some(Held::Text { chars, text }), AgentEvent::Text { chars: more, text: piece })
+            | (Some(Held::Thinking { chars, text }), AgentEvent::Thinking { chars: more, text: piece }) => {
+                *chars += more;
+                text.push_str(&piece);
+            }
+            (Some(Held::Call { id, name, input }), AgentEvent::ToolCall { id: same, name: newer, input: more })
+                if *id == same =>
+            {
+                self.pieces += 1;
+                if !is_empty(&more) {
+                    *input = more;
+                }
+                if name.is_empty() {
+                    *name = newer;
+                }
+            }
+            // What the context holds is told all the time, in the middle of everything.
+            (_, AgentEvent::Usage { total_usd, cost_usd, input, output, cache_read, cache_write, model, call }) => {
+                let since = total_usd.map(|total| (total - self.total_usd.unwrap_or_default()).max(0.0));
+                let cost_usd = since.unwrap_or(cost_usd);
+                self.total_usd = total_usd.or(self.total_usd);
+                if total_usd.is_some() {
+                    // It becomes a durable event, before which nothing may be held back.
+                    out.extend(self.finish());
+                }
+                let usage =
+                    AgentEvent::Usage { total_usd, cost_usd, input, output, cache_read, cache_write, model, call };
+                out.push(usage);
+            }
+            (_, event) => {
+                out.extend(self.finish());
+                self.begin(event, out);
+            }
+        }
+        if self.is_full() {
+            out.extend(self.finish());
+        }
+    }
+
+    fn begin(&mut self, event: AgentEvent, out: &mut Vec<AgentEvent>) {
+        match event {
+            AgentEvent::Text { chars, text } => self.held = Some(Held::Text { chars, text }),
+            AgentEvent::Thinking { chars, text } => self.held = Some(Held::Thinking { chars, text }),
+            AgentEvent::ToolCall { id, .. } if self.told.contains(&id) && id != PLAN => {}
+            AgentEvent::ToolCall { id, name, input } => self.held = Some(Held::Call { id, name, input }),
+            AgentEvent::Result(mut result) => {
+                result.cost_usd = result.cost_usd.or(self.total_usd);
+                if std::mem::take(&mut self.broken_off) && result.ok {
+                    broken_off(&mut result, self.said.take().as_deref());
+                }
+                out.push(AgentEvent::Result(result));
+            }
+            AgentEvent::Reply(Reply::BrokeOff {}) => self.broken_off = true,
+            other => out.push(other),
+        }
+    }
+}
+
+/// Written again and again, and each time it is another call.
+pub(crate) const PLAN: &str = "plan";
+
+fn is_empty(input: &Value) -> bool {
+    match input {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn text(text: &str) -> AgentEvent {
+        AgentEvent::Text { chars: text.chars().count() as u64, text: text.into() }
+    }
+
+    fn call(id: &str, input: Value) -> AgentEvent {
+        AgentEvent::ToolCall { id: id.into(), name: "Bash".into(), input }
+    }
+
+    fn done(id: &str) -> AgentEvent {
+        AgentEvent::ToolResult { id: id.into(), ok: true, text: String::new(), exit_code: None }
+    }
+
+    #[test]
+    fn pieces_of_a_message_are_one_text() {
+        let mut assembly = Assembly::default();
+        assert!(assembly.push([text("I wr"), text("ite")]).is_empty() && assembly.holds());
+        assert_eq!(assembly.push([call("c", json!({"command": "ls"}))]), [text("I write")]);
+        assert_eq!(assembly.push([done("c")]), [call("c", json!({"command": "ls"})), done("c")]);
+        assert_eq!(assembly.finish(), None);
+    }
+
+    #[test]
+    fn a_call_is_told_once_and_with_its_input() {
+        let mut assembly = Assembly::default();
+        let mut told = assembly.push([call("c", json!({}))]);
+        told.extend(assembly.push([call("c", json!({"command": "l"})), call("c", json!({"command": "ls"}))]));
+        assert!(told.is_empty());
+        told.extend(assembly.push([AgentEvent::Output { text: "x".into() }]));
+        // It goes on telling how the call stands.
+        told.extend(assembly.push([call("c", json!({"command": "ls"})), done("c")]));
+        let expected = [call("c", json!({"command": "ls"})), AgentEvent::Output { text: "x".into() }, done("c")];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn what_never_ends_is_given_out_all_the_same() {
+        let mut assembly = Assembly::default();
+        let piece = "x".repeat(1000);
+        let given: Vec<_> = (0..1000).flat_map(|_| assembly.push([text(&piece)])).collect();
+        assert_eq!(given.len(), 3);
+    }
+
+    #[test]
+    fn a_document_stays_whole_and_prose_is_cut() {
+        let mut assembly = Assembly::default();
+        let document = json!({"status": "success", "summary": "y".repeat(6000)}).to_string();
+        assembly.push([text("Done.\n\n"), text(&document)]);
+        let Some(AgentEvent::Text { text: whole, .. }) = assembly.finish() else { panic!("a text") };
+        assert!(whole.ends_with(&document));
+        assembly.push([text(&"z".repeat(6000))]);
+        let Some(AgentEvent::Text { text: cut, chars }) = assembly.finish() else { panic!("a text") };
+        assert!(cut.len() <= TEXT_LIMIT && chars == 6000);
+    }
+}

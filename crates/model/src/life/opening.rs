@@ -1,0 +1,115 @@
+//! Opening a session by calls ([`crate::opening`]): what the agent's answers decide.
+
+use super::{Effect, turns};
+use crate::agent_event::{AgentEvent, cut};
+use crate::dispatch::{Dispatch, Phase};
+use crate::event::Event;
+use crate::opening::{CALL_TIMEOUT_S, Call, INTERRUPT, INTERRUPT_TIMEOUT_S, LOAD, MODEL, NEW, Opening, Reply};
+
+/// Of what an agent gives as its reason, so much is kept.
+const REASON_LIMIT: usize = 1000;
+const ID_LIMIT: usize = 512;
+
+/// What the output of an agent means whose session is not open yet: the answers to our calls. What else
+/// it says is the past of a session that it loads. Of that, one thing counts: a prompt in it that we do
+/// not know to have been taken was.
+pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
+    match event {
+        AgentEvent::Reply(reply) => answered(d, reply),
+        AgentEvent::Prompt { key: Some(key), .. } => turns::receipt(d, key, true),
+        _ => vec![],
+    }
+}
+
+fn answered(d: &Dispatch, reply: &Reply) -> Vec<Event> {
+    match (&d.opening, reply) {
+        (Opening::Greeting, Reply::Greeted { agent, loads }) => greeted(d, agent, *loads),
+        (Opening::Session { load }, Reply::Opened { session_id, model, model_by }) => {
+            let Some(session_id) = session_id.clone().or_else(|| load.clone()) else {
+                return vec![failed(NEW, "it named no session", false)];
+            };
+            if session_id.len() > ID_LIMIT {
+                return vec![failed(NEW, "the session's id is too long", false)];
+            }
+            let mut events = Vec::new();
+            let model_is_news = model.is_some() && d.session_model != *model;
+            if d.session_id.as_ref() != Some(&session_id) || model_is_news {
+                let model = model.as_deref().map(|model| cut(model, ID_LIMIT));
+                events.push(Event::SessionStarted { session_id: session_id.clone(), model });
+            }
+            let differs = d.created.model.is_some() && d.created.model != *model;
+            if differs && model_by.is_none() {
+                let wanted = d.created.model.as_deref().unwrap_or_default();
+                let reason = format!("the agent offers no choice of models, and {wanted} was asked for");
+                events.push(failed(MODEL, &reason, true));
+            } else {
+                let set_model_by = model_by.as_deref().filter(|_| differs).map(|by| cut(by, ID_LIMIT));
+                events.push(Event::SessionOpened { session_id, set_model_by });
+            }
+            events
+        }
+        (Opening::Model { .. }, Reply::ModelSet {}) => {
+            vec![Event::SessionModelSet { model: d.created.model.clone().unwrap_or_default() }]
+        }
+        (opening, Reply::Refused { call, message, auth }) if opening.awaits().is_some() => {
+            // The model that was asked for is not had by asking again.
+            let for_good = *auth || matches!(opening, Opening::Model { .. });
+            let reason = format!("it answered with an error: {}", cut(message, REASON_LIMIT));
+            vec![failed(call, &reason, for_good)]
+        }
+        _ => vec![],
+    }
+}
+
+/// Whoever began a session has been told something in it. An agent that cannot go on with it leaves
+/// unknown what became of that, and to begin again would be to do things twice.
+fn greeted(d: &Dispatch, agent: &str, loads: bool) -> Vec<Event> {
+    let load = d.session_id.clone();
+    let mut events = vec![Event::AgentGreeted { agent: cut(agent, 200), load: load.clone().filter(|_| loads) }];
+    if load.is_some() && !loads {
+        let reason = "the agent cannot go on with a session of an earlier process; what became of the last prompt \
+                      is unknown";
+        events.push(failed(LOAD, reason, true));
+    }
+    events
+}
+
+fn failed(call: &str, reason: &str, for_good: bool) -> Event {
+    Event::CallFailed { call: cut(call, 100), reason: reason.into(), for_good }
+}
+
+/// A call that has waited too long for its answer.
+pub(super) fn overdue(d: &Dispatch, epoch: u32, call: &str, waited_s: u64) -> Vec<Event> {
+    let due = awaited(d).is_some_and(|(current, awaited, _)| current == epoch && awaited == call);
+    let waited = crate::config::Span::from_secs(waited_s);
+    if due { vec![failed(call, &format!("not answered in {waited}"), false)] } else { vec![] }
+}
+
+/// The call of ours that an agent has not answered: the process, its name, and how long it may take in
+/// seconds of awake time. A prompt is none.
+pub fn awaited(d: &Dispatch) -> Option<(u32, &'static str, u64)> {
+    let Phase::Working { epoch, .. } = d.phase else { return None };
+    if d.stop.is_some() || d.call_failed.is_some() {
+        return None;
+    }
+    if let Some(call) = d.opening.awaits() {
+        return Some((epoch, call, d.created.calls.map_or(CALL_TIMEOUT_S, |calls| calls.timeout_s)));
+    }
+    // To end a process whose session cannot be gone on with would lose it.
+    let interrupted = d.interrupt.is_some() && d.created.resumable;
+    interrupted.then_some((epoch, INTERRUPT, INTERRUPT_TIMEOUT_S))
+}
+
+/// The call that is due.
+pub(super) fn effect(d: &Dispatch) -> Option<Effect> {
+    let call = match &d.opening {
+        Opening::Ready => return None,
+        Opening::Greeting => Call::Greet,
+        Opening::Session { load } => {
+            let cwd = d.created.worktree.as_ref().unwrap_or(&d.created.project);
+            Call::Open { load: load.clone(), cwd: cwd.clone() }
+        }
+        Opening::Model { by } => Call::SetModel { by: by.clone(), model: d.created.model.clone().unwrap_or_default() },
+    };
+    Some(Effect::Call(call))
+}

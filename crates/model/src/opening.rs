@@ -1,0 +1,109 @@
+//! How a session is opened with an agent that is spoken to by calls (the Agent Client Protocol), and
+//! what it answers.
+//!
+//! ```text
+//!   spawned ─▶ Greeting ── greeted ─▶ Session ── opened ─▶ Model ── set ─▶ Ready: prompts may be sent
+//!                 │                      │    (no model is asked for)  ▲      ▲
+//!                 │                      └─────────────────────────────┼──────┘
+//!                 └──────────┬───────────┴──────────┬──────────────────┘
+//!                            ▼                      ▼
+//!                  refused, or not answered in time: its process is ended
+//! ```
+//!
+//! Each step follows from a durable event, so a daemon that begins anew in the middle asks again for the
+//! step that is due; the shim knows the call's key and carries it out once.
+
+use serde::{Deserialize, Serialize};
+
+/// How long an agent may take to answer a call of ours, where the configuration says nothing. A prompt
+/// is no such call: its agent is watched for signs of life.
+pub const CALL_TIMEOUT_S: u64 = 120;
+/// How long a turn may go on after its agent was asked to stop it.
+pub const INTERRUPT_TIMEOUT_S: u64 = 30;
+
+/// The terms of an agent that is spoken to by calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Calls {
+    /// Awake seconds that it has for the answer to a call of ours that is no prompt.
+    pub timeout_s: u64,
+}
+
+/// How far it has come in the present process.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Opening {
+    /// Prompts may be sent.
+    #[default]
+    Ready,
+    /// It has been greeted, and has not told what it can.
+    Greeting,
+    /// Its session is being made, or `load`ed.
+    Session { load: Option<String> },
+    /// The model asked for is being set, in the way the agent told.
+    Model { by: String },
+}
+
+/// A call of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Call {
+    Greet,
+    Open { load: Option<String>, cwd: String },
+    SetModel { by: String, model: String },
+}
+
+/// What the agent answers. For the harness alone: nobody who watches agents learns from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum Reply {
+    Greeted {
+        /// Its name and version.
+        agent: String,
+        /// It can go on with a session of an earlier process.
+        loads: bool,
+    },
+    Opened {
+        /// Of a new session; one that was loaded has its id already.
+        session_id: Option<String>,
+        model: Option<String>,
+        /// How the model can be changed, where it can.
+        model_by: Option<String>,
+    },
+    ModelSet {},
+    /// The turn that runs was broken off from outside, whatever its end will say.
+    BrokeOff {},
+    Refused {
+        /// The call's name.
+        call: String,
+        message: String,
+        /// Nobody is logged in, or the key is wrong: asking again would not help.
+        auth: bool,
+    },
+}
+
+/// A call that came to nothing, for which its process is ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallFailure {
+    pub call: String,
+    pub reason: String,
+    /// Another process would fare no better.
+    pub for_good: bool,
+}
+
+impl Opening {
+    /// The call that is waited for, by name.
+    pub fn awaits(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Ready => return None,
+            Self::Greeting => GREET,
+            Self::Session { load: None } => NEW,
+            Self::Session { load: Some(_) } => LOAD,
+            Self::Model { .. } => MODEL,
+        })
+    }
+}
+
+/// The calls' names, in events and reasons.
+pub const GREET: &str = "initialize";
+pub const NEW: &str = "session/new";
+pub const LOAD: &str = "session/load";
+pub const MODEL: &str = "set model";
+pub const INTERRUPT: &str = "interrupt";
