@@ -15,6 +15,7 @@
 // A harness fails by panicking: that is what a test's failure is.
 #![allow(clippy::unwrap_used)]
 
+pub mod acp;
 pub mod claude;
 pub mod codex;
 pub mod collector;

@@ -7,7 +7,7 @@
 use crate::acp::broken_off;
 use crate::text::RESULT_TEXT_LIMIT;
 use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, cut};
-use muleteer_model::opening::Reply;
+use muleteer_model::opening::CallAnswer;
 use muleteer_model::result;
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -106,8 +106,9 @@ impl Assembly {
                 let since = total_usd.map(|total| (total - self.total_usd.unwrap_or_default()).max(0.0));
                 let cost_usd = since.unwrap_or(cost_usd);
                 self.total_usd = total_usd.or(self.total_usd);
-                if total_usd.is_some() {
-                    // It becomes a durable event, before which nothing may be held back.
+                // It follows the whole of a message of the model, so a call is complete. What it cost becomes
+                // a durable event, before which nothing may be held back.
+                if total_usd.is_some() || matches!(self.held, Some(Held::Call { .. })) {
                     out.extend(self.finish());
                 }
                 let usage =
@@ -137,7 +138,8 @@ impl Assembly {
                 }
                 out.push(AgentEvent::Result(result));
             }
-            AgentEvent::Reply(Reply::BrokeOff {}) => self.broken_off = true,
+            AgentEvent::CallAnswer(CallAnswer::ToolRuns {}) => {}
+            AgentEvent::CallAnswer(CallAnswer::BrokeOff {}) => self.broken_off = true,
             other => out.push(other),
         }
     }

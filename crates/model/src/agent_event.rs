@@ -2,7 +2,7 @@
 //! monitors"). Backends turn bytes into these; monitors, journal and life read nothing else.
 
 use crate::ask::Ask;
-use crate::opening::Reply;
+use crate::opening::CallAnswer;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -176,7 +176,7 @@ pub enum AgentEvent {
         text: String,
     },
     /// An answer to a call of ours, for `life` alone: `parse` does not print it.
-    Reply(Reply),
+    CallAnswer(CallAnswer),
     /// What the parser does not know, kept whole up to [`TEXT_LIMIT`].
     Unknown {
         raw: String,

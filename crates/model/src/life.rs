@@ -261,7 +261,10 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             if matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
                 && d.interrupt.as_ref() != Some(&key) =>
         {
-            plain(vec![Event::InterruptRequested { key, by }])
+            // Who is interrupted while it waits for an answer is told that there will be none.
+            let mut events = if d.created.calls.is_some() { asks::cancelled(d) } else { vec![] };
+            events.push(Event::InterruptRequested { key, by });
+            plain(events)
         }
         Input::Kill { reason, by } if !d.is_finished() && !matches!(d.stop, Some(Stop::Kill { .. })) => {
             plain(vec![Event::KillRequested { reason, by }])

@@ -53,7 +53,7 @@ pub enum Call {
 /// What the agent answers. For the harness alone: nobody who watches agents learns from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
-pub enum Reply {
+pub enum CallAnswer {
     Greeted {
         /// Its name and version.
         agent: String,
@@ -68,6 +68,8 @@ pub enum Reply {
         model_by: Option<String>,
     },
     ModelSet {},
+    /// The tool call told last has begun: all of it has been said.
+    ToolRuns {},
     /// The turn that runs was broken off from outside, whatever its end will say.
     BrokeOff {},
     Refused {
@@ -106,4 +108,6 @@ pub const GREET: &str = "initialize";
 pub const NEW: &str = "session/new";
 pub const LOAD: &str = "session/load";
 pub const MODEL: &str = "set model";
+/// Why a request for permission was denied that stood in the way of an interrupt.
+pub const INTERRUPTED: &str = "interrupted";
 pub const INTERRUPT: &str = "interrupt";

@@ -92,11 +92,11 @@ async fn backends(config: Option<&Config>) -> Vec<BackendFacts> {
     ];
     let questions = known.into_iter().filter_map(|(name, program, get, choice)| {
         let settings = config.and_then(|config| config.backends.get(choice));
-        let configured = settings.and_then(|settings| settings.command.as_ref()).is_some();
+        let configured = settings.as_ref().and_then(|settings| settings.command.as_ref()).is_some();
         let chosen = config.is_some_and(|config| config.backend == choice);
         // Without a program of its own, a backend is only what the configuration makes of it.
         (!program.is_empty() || configured || chosen).then_some(async move {
-            let question = question(program, settings);
+            let question = question(program, settings.as_ref());
             BackendFacts {
                 name: name.into(),
                 program: question.program.clone(),

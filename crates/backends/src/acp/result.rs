@@ -44,7 +44,7 @@ fn used(result: &Value) -> Vec<ModelUsage> {
         return models;
     }
     let sum = result.get("usage").or_else(|| result.pointer("/_meta/quota/token_count"));
-    sum.map(tokens).into_iter().collect()
+    sum.filter(|sum| sum.is_object()).map(tokens).into_iter().collect()
 }
 
 /// What came from the cache is counted apart by all who tell it.

@@ -5,7 +5,7 @@
 
 use crate::text;
 use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, cut};
-use muleteer_model::opening::Reply;
+use muleteer_model::opening::CallAnswer;
 use muleteer_model::prompt;
 use serde_json::{Map, Value, json};
 
@@ -33,7 +33,7 @@ pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
         "available_commands_update" | "current_mode_update" | "config_option_update" => vec![],
         // codex-acp says only so that the model's API failed: the turn then ends as any other.
         "session_info_update" => match update.pointer("/_meta/codex/threadStatus/type").and_then(Value::as_str) {
-            Some("systemError") => vec![AgentEvent::Reply(Reply::BrokeOff {})],
+            Some("systemError") => vec![AgentEvent::CallAnswer(CallAnswer::BrokeOff {})],
             _ => vec![],
         },
         _ => return None,
@@ -52,7 +52,11 @@ fn tool(update: &Value) -> Option<Vec<AgentEvent>> {
     let begins = update.get("sessionUpdate").and_then(Value::as_str) == Some("tool_call");
     let input = input(update);
     if begins || (ended.is_none() && !input.is_empty()) {
+        let runs = status == Some("in_progress") && !input.is_empty();
         events.push(AgentEvent::ToolCall { id: id.clone(), name: name(update), input: Value::Object(input) });
+        if runs {
+            events.push(AgentEvent::CallAnswer(CallAnswer::ToolRuns {}));
+        }
     }
     if let Some(ok) = ended {
         events.push(AgentEvent::ToolResult {

@@ -4,6 +4,7 @@ use super::Effect;
 use crate::ask::{Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, Verdict};
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::Event;
+use crate::opening::INTERRUPTED;
 use crate::permission::POLICY;
 
 const OURSELVES: &str = "muleteer";
@@ -53,6 +54,18 @@ pub(super) fn answered(d: &Dispatch, id: String, answer: Answer, by: String) -> 
     }
     let Answer { verdict, text } = answer;
     vec![Event::PermissionAnswered { request_id: id, answer: verdict, text, by, rule: None }]
+}
+
+/// Nobody answers any more what stands in the way of an interrupt.
+pub(super) fn cancelled(d: &Dispatch) -> Vec<Event> {
+    let denied = d.asks.open().map(|pending| Event::PermissionAnswered {
+        request_id: pending.id.clone(),
+        answer: Verdict::Deny,
+        text: INTERRUPTED.into(),
+        by: OURSELVES.into(),
+        rule: None,
+    });
+    denied.collect()
 }
 
 /// Every answer the agent may not have heard is (again) carried to it.

@@ -4,7 +4,7 @@ use super::{Effect, turns};
 use crate::agent_event::{AgentEvent, cut};
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::Event;
-use crate::opening::{CALL_TIMEOUT_S, Call, INTERRUPT, INTERRUPT_TIMEOUT_S, LOAD, MODEL, NEW, Opening, Reply};
+use crate::opening::{CALL_TIMEOUT_S, Call, CallAnswer, INTERRUPT, INTERRUPT_TIMEOUT_S, LOAD, MODEL, NEW, Opening};
 
 /// Of what an agent gives as its reason, so much is kept.
 const REASON_LIMIT: usize = 1000;
@@ -15,16 +15,16 @@ const ID_LIMIT: usize = 512;
 /// not know to have been taken was.
 pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     match event {
-        AgentEvent::Reply(reply) => answered(d, reply),
+        AgentEvent::CallAnswer(reply) => answered(d, reply),
         AgentEvent::Prompt { key: Some(key), .. } => turns::receipt(d, key, true),
         _ => vec![],
     }
 }
 
-fn answered(d: &Dispatch, reply: &Reply) -> Vec<Event> {
+fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
     match (&d.opening, reply) {
-        (Opening::Greeting, Reply::Greeted { agent, loads }) => greeted(d, agent, *loads),
-        (Opening::Session { load }, Reply::Opened { session_id, model, model_by }) => {
+        (Opening::Greeting, CallAnswer::Greeted { agent, loads }) => greeted(d, agent, *loads),
+        (Opening::Session { load }, CallAnswer::Opened { session_id, model, model_by }) => {
             let Some(session_id) = session_id.clone().or_else(|| load.clone()) else {
                 return vec![failed(NEW, "it named no session", false)];
             };
@@ -48,10 +48,10 @@ fn answered(d: &Dispatch, reply: &Reply) -> Vec<Event> {
             }
             events
         }
-        (Opening::Model { .. }, Reply::ModelSet {}) => {
+        (Opening::Model { .. }, CallAnswer::ModelSet {}) => {
             vec![Event::SessionModelSet { model: d.created.model.clone().unwrap_or_default() }]
         }
-        (opening, Reply::Refused { call, message, auth }) if opening.awaits().is_some() => {
+        (opening, CallAnswer::Refused { call, message, auth }) if opening.awaits().is_some() => {
             // The model that was asked for is not had by asking again.
             let for_good = *auth || matches!(opening, Opening::Model { .. });
             let reason = format!("it answered with an error: {}", cut(message, REASON_LIMIT));

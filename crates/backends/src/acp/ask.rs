@@ -1,0 +1,119 @@
+//! What an agent asks of us, and our answers.
+//!
+//! The id of an ask is the call's own, as JSON, so that it goes back as it came: agents count from 0, or
+//! name their calls.
+
+use super::update;
+use muleteer_model::agent_event::{AgentEvent, cut};
+use muleteer_model::ask::{Answer, Ask, AskKind, AskOption, Verdict};
+use muleteer_model::opening::INTERRUPTED;
+use serde_json::{Value, json};
+
+/// The protocol's code for a method that is not there.
+const NO_SUCH_METHOD: i64 = -32601;
+
+pub(super) fn read(id: &Value, method: &str, params: &Value) -> AgentEvent {
+    let id = id.to_string();
+    match method {
+        "session/request_permission" => AgentEvent::Permission { id, ask: Box::new(permission(params).bound()) },
+        // Files and terminals among them. The daemon is outside of whatever holds the agent, and does
+        // nothing there in its name; it is told so, and can do it itself.
+        _ => AgentEvent::Request { id, what: cut(method, 200) },
+    }
+}
+
+fn permission(params: &Value) -> Ask {
+    let call = params.get("toolCall").unwrap_or(&Value::Null);
+    let string = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_string);
+    let options = params.get("options").and_then(Value::as_array).into_iter().flatten();
+    let options = options.filter_map(|option| {
+        Some(AskOption {
+            id: string(option, "optionId")?,
+            name: string(option, "name").unwrap_or_default(),
+            kind: string(option, "kind"),
+        })
+    });
+    Ask {
+        call_id: string(call, "toolCallId"),
+        text: string(call, "title").unwrap_or_default(),
+        options: options.collect(),
+        ..Ask::tool(&update::name(call), Value::Object(update::input(call)))
+    }
+}
+
+/// What goes back.
+pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
+    // It was JSON when it came.
+    let id: Value = serde_json::from_str(id).unwrap_or_else(|_| id.into());
+    if ask.kind != AskKind::Permission {
+        let message = format!("{} is not done by this client", ask.tool);
+        return json!({"jsonrpc": "2.0", "id": id, "error": {"code": NO_SUCH_METHOD, "message": message}});
+    }
+    let outcome = match chosen(ask, answer) {
+        Some(option) => json!({"outcome": "selected", "optionId": option}),
+        None => json!({"outcome": "cancelled"}),
+    };
+    json!({"jsonrpc": "2.0", "id": id, "result": {"outcome": outcome}})
+}
+
+/// The option that says it. What is allowed is allowed this once where that can be said: what is asked
+/// next is for the policy to answer. Where a denial cannot be said, the turn is cancelled.
+fn chosen<'a>(ask: &'a Ask, answer: &Answer) -> Option<&'a str> {
+    let of_kind = |kind: &str| ask.options.iter().find(|option| option.kind.as_deref() == Some(kind));
+    let option = match answer.verdict {
+        _ if answer.text == INTERRUPTED => None,
+        Verdict::Allow => of_kind("allow_once").or_else(|| of_kind("allow_always")),
+        Verdict::Deny => of_kind("reject_once").or_else(|| of_kind("reject_always")),
+        Verdict::Text => ask.option(&answer.text).or_else(|| of_kind("reject_once")),
+    };
+    option.map(|option| option.id.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(message: &Value) -> (String, Ask) {
+        let AgentEvent::Permission { id, ask } =
+            read(&message["id"], message["method"].as_str().unwrap_or_default(), &message["params"])
+        else {
+            panic!("an ask");
+        };
+        (id, *ask)
+    }
+
+    fn permission() -> Value {
+        json!({"id": 0, "method": "session/request_permission", "params": {
+            "sessionId": "s",
+            "toolCall": {"toolCallId": "t", "name": "Bash", "kind": "execute", "title": "ls", "rawInput": {"command": "ls"}},
+            "options": [
+                {"optionId": "always", "name": "Always", "kind": "allow_always"},
+                {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
+                {"optionId": "no", "name": "No", "kind": "reject_once"},
+            ],
+        }})
+    }
+
+    #[test]
+    fn a_permission_is_given_once_denied_or_named() {
+        let (id, ask) = asked(&permission());
+        assert_eq!((id.as_str(), ask.tool.as_str(), ask.target.as_str()), ("0", "Bash", "ls"));
+        assert_eq!(ask.call_id.as_deref(), Some("t"));
+        let outcome = |given: Answer| answer(&id, &ask, &given)["result"]["outcome"].clone();
+        let selected = |option: &str| json!({"outcome": "selected", "optionId": option});
+        assert_eq!(outcome(Answer::allow()), selected("yes"));
+        assert_eq!(outcome(Answer::deny("no")), selected("no"));
+        assert_eq!(outcome(Answer { verdict: Verdict::Text, text: "always".into() }), selected("always"));
+        assert_eq!(outcome(Answer::deny(INTERRUPTED)), json!({"outcome": "cancelled"}));
+    }
+
+    #[test]
+    fn what_is_not_done_here_is_refused_under_the_callers_own_id() {
+        for (id, method) in [(json!("a b"), "terminal/create"), (json!(7), "fs/write_text_file"), (json!(1), "_x/y")] {
+            let AgentEvent::Request { id: key, what } = read(&id, method, &json!({})) else { panic!("a request") };
+            let ask = Ask { kind: AskKind::Other, tool: what, ..Ask::default() };
+            let back = answer(&key, &ask, &Answer::deny(""));
+            assert_eq!((&back["id"], &back["error"]["code"]), (&id, &json!(NO_SUCH_METHOD)), "{back}");
+        }
+    }
+}
