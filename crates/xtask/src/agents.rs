@@ -112,7 +112,9 @@ fn publish(temporary: &Path, place: &Path) -> Result<(), Failure> {
 }
 
 fn is_whole(dir: &Path) -> bool {
-    [CLAUDE, CODEX, NODE, CLAUDE_ACP, CODEX_ACP].iter().all(|binary| dir.join(binary).exists())
+    [CLAUDE, CODEX, NODE, CLAUDE_ACP, CODEX_ACP]
+        .iter()
+        .all(|binary| dir.join(binary).exists())
 }
 
 fn pins() -> PathBuf {

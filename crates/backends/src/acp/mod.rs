@@ -93,6 +93,7 @@ impl Backend for Acp {
             briefed_by_prompt: true,
             interrupt: Interrupt::ByStdin,
             asks: true,
+            folds: false,
         }
     }
 

@@ -18,7 +18,7 @@ Prints one event on each line, as the monitors read them. What the parser does n
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// claude-code, subprocess or rehearsal
+    /// claude-code, codex, acp, subprocess or rehearsal
     backend: String,
 }
 

@@ -1,0 +1,294 @@
+//! The real ACP agents, driven by muleteer against the scripted model; and agents that keep to no rule.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_tests::acp::Agent;
+use muleteer_tests::model_server::{ModelServer, Step};
+use muleteer_tests::{PATIENCE, Repo, World, processes, wait_until};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+struct Scene {
+    agent: Agent,
+    world: World,
+    repo: Repo,
+    server: ModelServer,
+}
+
+impl Scene {
+    /// `None`, said loudly, when the agent is not to be had.
+    fn new(test: &str, agent: Agent, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
+        let world = World::new();
+        let server = ModelServer::start(steps);
+        let repo = world.repo("repo");
+        agent.install(&world, &server, test).then_some(Self { agent, world, repo, server })
+    }
+
+    fn spawn(&self, more: &[&str]) -> muleteer_tests::Muleteer {
+        let options = self.agent.options(&self.world, &self.server);
+        let mut args = vec!["spawn", "developer", self.repo.to_str(), "Write hello.txt"];
+        args.extend(["--backend", self.agent.backend()]);
+        args.extend(options.iter().map(String::as_str));
+        args.extend(more);
+        self.world.muleteer(&args).deadline(Duration::from_secs(120))
+    }
+
+    /// What the model was shown last.
+    fn last_request(&self) -> String {
+        self.server.main_requests().pop().unwrap().body.to_string()
+    }
+
+    fn wait_for_the_tool(&self) {
+        wait_until("the tool to run", PATIENCE, || (!self.repo.effects("effects").is_empty()).then_some(()));
+    }
+}
+
+fn edits_commits_and_returns_a_result(test: &str, agent: Agent) {
+    let steps = [
+        Step::bash("echo hello > hello.txt").and_text("I write the file."),
+        Step::bash("git add hello.txt && git commit --quiet -m 'Add hello' && echo committed"),
+        Step::success("hello.txt is there").usage(1000, 200),
+    ];
+    let Some(scene) = Scene::new(test, agent, steps) else { return };
+    let daemon = scene.world.daemon();
+    let run = scene.spawn(&["--wait"]).run();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let id = run.stdout.trim().to_string();
+
+    assert_eq!(scene.repo.git(&["show", "HEAD:hello.txt"]), "hello");
+    assert_eq!(scene.repo.git(&["rev-list", "--count", "HEAD"]), "2");
+    let entry = scene.world.dispatch(&id);
+    assert_eq!((&entry["state"], &entry["turns"], &entry["backend"]), (&json!("success"), &json!(1), &json!("acp")));
+    assert_eq!(entry["result"]["summary"], "hello.txt is there", "{entry}");
+    assert!(entry["tokens"]["input"].as_u64().unwrap() >= 1200, "{entry}");
+    assert_eq!(entry["cost_usd"].as_f64().unwrap() > 0.0, agent == Agent::Claude, "told by one, and not invented");
+    let requests = scene.server.main_requests();
+    assert_eq!(requests.len(), 3, "one request a step, and not one more");
+    let first = requests[0].body.to_string();
+    assert!(first.contains("`developer` agent") && first.contains("[muleteer:prompt:"), "the role, the task, its key");
+    let called: Vec<Value> = scene.world.events_of(&id, "tool_called");
+    assert!(called.len() == 2 && called.iter().all(|call| call["tool"] == "Bash"), "each call once: {called:?}");
+    let said = scene.world.events_of(&id, "agent_said");
+    assert!(said.iter().any(|said| said["text"].as_str().unwrap().contains("I write the file.")), "whole: {said:?}");
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn claude_edits_a_file_commits_and_returns_a_result_with_its_cost() {
+    edits_commits_and_returns_a_result("claude_edits_a_file_commits_and_returns_a_result_with_its_cost", Agent::Claude);
+}
+
+#[test]
+fn codex_edits_a_file_commits_and_returns_a_result_with_its_tokens() {
+    edits_commits_and_returns_a_result("codex_edits_a_file_commits_and_returns_a_result_with_its_tokens", Agent::Codex);
+}
+
+/// The second process loads the session of the first.
+fn a_further_turn(test: &str, agent: Agent) {
+    let steps = [
+        Step::bash("echo one >> effects"),
+        Step::success("one"),
+        Step::bash("echo two >> effects"),
+        Step::success("two"),
+    ];
+    let Some(scene) = Scene::new(test, agent, steps) else { return };
+    let daemon = scene.world.daemon();
+    let run = scene.spawn(&["--wait"]).run();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let id = run.stdout.trim().to_string();
+    let session = scene.world.dispatch(&id)["session_id"].clone();
+    scene.world.muleteer(&["send", &id, "And now two"]).ok();
+    wait_until("the second turn to end", PATIENCE, || {
+        let entry = scene.world.dispatch(&id);
+        (entry["turns"] == 2 && entry["state"] == "success").then_some(())
+    });
+    assert_eq!(scene.repo.effects("effects"), ["one", "two"]);
+    let entry = scene.world.dispatch(&id);
+    assert_eq!((&entry["session_id"], &entry["result"]["summary"]), (&session, &json!("two")));
+    assert_eq!(scene.world.events_of(&id, "tool_called").len(), 2, "the past that was told again is no news");
+    assert!(scene.last_request().contains("Write hello.txt"), "the second turn knows the first");
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn claude_takes_a_further_turn_in_its_session() {
+    a_further_turn("claude_takes_a_further_turn_in_its_session", Agent::Claude);
+}
+
+#[test]
+fn codex_takes_a_further_turn_in_its_session() {
+    a_further_turn("codex_takes_a_further_turn_in_its_session", Agent::Codex);
+}
+
+fn killed_in_the_middle(test: &str, agent: Agent) {
+    let steps = [
+        Step::bash("echo \"$$\" >> effects; while [ ! -e go ]; do sleep 0.05; done"),
+        Step::success("went on").times(3),
+    ];
+    let Some(scene) = Scene::new(test, agent, steps) else { return };
+    let mut daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    scene.wait_for_the_tool();
+    daemon.kill_9();
+    let daemon = scene.world.daemon();
+    assert_eq!(scene.world.wait_for_state(&id, &["running"])["attempts"], 1, "adopted");
+
+    let all = scene.world.processes();
+    scene.world.kill_9(processes::shims(&all).first().expect("a shim").pid);
+    let entry = scene.world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&json!("success"), &json!("went on")), "{entry}");
+    assert_eq!(scene.repo.effects("effects").len(), 1, "the prompt that was taken was not sent again");
+    let last = scene.last_request();
+    assert!(last.contains("Write hello.txt"), "the loaded session holds the first prompt");
+    let greeted = scene.world.events_of(&id, "agent_greeted");
+    assert_eq!((greeted.len(), &greeted[1]["load"]), (2, &entry["session_id"]), "{greeted:?}");
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn claude_killed_in_the_middle_goes_on_in_its_loaded_session() {
+    killed_in_the_middle("claude_killed_in_the_middle_goes_on_in_its_loaded_session", Agent::Claude);
+}
+
+#[test]
+fn codex_killed_in_the_middle_goes_on_in_its_loaded_session() {
+    killed_in_the_middle("codex_killed_in_the_middle_goes_on_in_its_loaded_session", Agent::Codex);
+}
+
+fn interrupted(test: &str, agent: Agent) {
+    let steps = [
+        Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done"),
+        Step::success("after the interrupt").times(2),
+    ];
+    let Some(scene) = Scene::new(test, agent, steps) else { return };
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    scene.wait_for_the_tool();
+    wait_until("the turn to be known", PATIENCE, || (scene.world.dispatch(&id)["turns"] == 1).then_some(()));
+    scene.world.muleteer(&["interrupt", &id]).ok();
+    let session = scene.world.wait_for_state(&id, &["waiting"])["session_id"].clone();
+    scene.world.muleteer(&["send", &id, "Leave it then"]).ok();
+    let entry = scene.world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["session_id"]), (&json!("success"), &session), "{entry}");
+    assert_eq!(entry["attempts"], 1, "in the same process");
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn claude_interrupted_takes_a_further_turn() {
+    interrupted("claude_interrupted_takes_a_further_turn", Agent::Claude);
+}
+
+#[test]
+fn codex_interrupted_takes_a_further_turn() {
+    interrupted("codex_interrupted_takes_a_further_turn", Agent::Codex);
+}
+
+/// An agent of a few lines, which says what `script` says: it gets each of our messages as `$line`.
+fn scripted(world: &World, script: &str) -> String {
+    let path = world.path().join("agent.sh");
+    std::fs::write(&path, format!("while IFS= read -r line; do\ncase \"$line\" in\n{script}\nesac\ndone\n")).unwrap();
+    format!("sh {}", path.display())
+}
+
+fn spawn_scripted(world: &World, repo: &Repo, script: &str) -> String {
+    world.configure("backends:\n  acp: {call_timeout: 1s}\ncategories:\n  coding: {max_restarts: 0, result: false}\n");
+    let command = scripted(world, script);
+    let args = ["spawn", "developer", repo.to_str(), "go", "--backend", "acp", "--command", &command];
+    world.muleteer(&args).ok()
+}
+
+const GREETED: &str = r#"*'"initialize"'*) echo '{"jsonrpc":"2.0","id":"initialize","result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}}';;"#;
+const OPENED: &str = r#"*'"session/new"'*) echo '{"jsonrpc":"2.0","id":"session/new","result":{"sessionId":"s1"}}';;"#;
+
+#[test]
+fn a_call_that_is_never_answered_ends_its_process_by_rule() {
+    for (script, call) in [("'') ;;".to_string(), "initialize"), (GREETED.to_string(), "session/new")] {
+        let world = World::new();
+        let repo = world.repo("repo");
+        let daemon = world.daemon();
+        let id = spawn_scripted(&world, &repo, &script);
+        let entry = world.wait_for_end(&id);
+        let reason = entry["reason"].as_str().unwrap();
+        assert!(entry["state"] == "failed" && reason.contains(&format!("{call}: not answered in 1s")), "{entry}");
+        assert_eq!(world.events_of(&id, "call_failed")[0]["call"], call);
+        world.finish(Some(daemon));
+    }
+}
+
+#[test]
+fn a_refused_call_says_why() {
+    let refused = r#"*'"session/new"'*) echo '{"jsonrpc":"2.0","id":"session/new","error":{"code":-32000,"message":"Authentication required"}}';;"#;
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = spawn_scripted(&world, &repo, &format!("{GREETED}\n{refused}"));
+    let entry = world.wait_for_end(&id);
+    assert!(
+        entry["state"] == "failed" && entry["reason"].as_str().unwrap().contains("Authentication required"),
+        "{entry}"
+    );
+    assert_eq!(world.events_of(&id, "attempt_started").len(), 1, "another process would fare no better");
+    world.finish(Some(daemon));
+}
+
+/// What it asks of us that we do not do is refused at once, and what it may do is allowed at once: it
+/// never waits for ever.
+#[test]
+fn what_an_agent_asks_of_us_is_answered() {
+    let asks = r#"*'"session/prompt"'*)
+  echo '{"jsonrpc":"2.0","id":7,"method":"terminal/create","params":{"sessionId":"s1","command":"ls"}}';;
+*'"id":7,"error"'*-32601*|*'"error"'*'"id":7'*)
+  echo '{"jsonrpc":"2.0","id":"a","method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"t1","kind":"edit","title":"x"},"options":[{"optionId":"no","name":"No","kind":"reject_once"},{"optionId":"yes","name":"Yes","kind":"allow_once"}]}}';;
+*'"optionId":"yes"'*)
+  echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"both an"}}}}'
+  echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"something_new","x":1}}}'
+  echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"swered"}}}}'
+  echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"end_turn"}}';;"#;
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = spawn_scripted(&world, &repo, &format!("{GREETED}\n{OPENED}\n{asks}"));
+    let answered = || {
+        let answers = world.events_of(&id, "permission_answered");
+        (answers.len() == 2).then_some(answers)
+    };
+    let answers = wait_until("both to be answered", PATIENCE, answers);
+    assert_eq!((&answers[0]["answer"], &answers[1]["answer"]), (&json!("deny"), &json!("allow")), "{answers:?}");
+    wait_until("it to say so", PATIENCE, || {
+        let said = world.events_of(&id, "agent_said");
+        said.iter().any(|said| said["text"] == "swered").then_some(())
+    });
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn an_agent_that_cannot_load_leaves_its_end_unknown_and_is_not_begun_anew() {
+    let greeted = GREETED.replace("true", "false");
+    let dies = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"I begin"}}}}'; echo began >> effects; exit 1;;"#;
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    world.configure("backends:\n  acp: {call_timeout: 10s}\n");
+    let command = scripted(&world, &format!("{greeted}\n{OPENED}\n{dies}"));
+    let args = ["spawn", "developer", repo.to_str(), "go", "--backend", "acp", "--command", &command];
+    let id = world.muleteer(&args).ok();
+    let entry = world.wait_for_end(&id);
+    assert!(entry["state"] == "blocked" && entry["reason"].as_str().unwrap().contains("unknown"), "{entry}");
+    assert_eq!(repo.effects("effects"), ["began"], "once");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn an_unknown_agent_is_refused_with_the_names_there_are() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let run = world
+        .muleteer(&["spawn", "developer", repo.to_str(), "go", "--backend", "acp:codx-acp"])
+        .run();
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(run.stderr.contains("codex-acp"), "{run:?}");
+    world.finish(Some(daemon));
+}
