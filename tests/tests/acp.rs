@@ -253,7 +253,7 @@ fn what_an_agent_asks_of_us_is_answered() {
         let answers = world.events_of(&id, "permission_answered");
         (answers.len() == 2).then_some(answers)
     };
-    let answers = wait_until("both to be answered", PATIENCE, answers);
+    let answers = wait_until("both to be answered", PATIENCE, answered);
     assert_eq!((&answers[0]["answer"], &answers[1]["answer"]), (&json!("deny"), &json!("allow")), "{answers:?}");
     wait_until("it to say so", PATIENCE, || {
         let said = world.events_of(&id, "agent_said");

@@ -874,6 +874,7 @@ pub(crate) mod tests {
             multi_turn: true,
             resumable: true,
             wants_result: true,
+            calls: None,
             trace: None,
             ask_on_crash: false,
             permissions: crate::permission::Policy::default(),

@@ -1,6 +1,7 @@
 //! One rule, one test. Crashes and interleavings are the simulator's (`tests/life_sim.rs`).
 
 #![allow(clippy::unwrap_used)]
+mod opening;
 mod prompts;
 
 mod api;

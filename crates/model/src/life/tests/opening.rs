@@ -1,0 +1,186 @@
+//! A session that is opened by calls.
+
+use super::*;
+use crate::opening::{Call, CallAnswer, Calls, LOAD, NEW};
+
+impl Told {
+    /// An agent that is spoken to by calls, just started.
+    fn called() -> Self {
+        let mut told = Self::new(MULTI);
+        told.d.created.calls = Some(Calls { timeout_s: 60 });
+        told.feed(Input::Admitted);
+        told.spawn();
+        told
+    }
+
+    fn calls(&self) -> Option<Call> {
+        effects(&self.d).into_iter().find_map(|effect| match effect {
+            Effect::Call(call) => Some(call),
+            _ => None,
+        })
+    }
+
+    fn greets(&mut self, loads: bool) {
+        self.line(vec![AgentEvent::CallAnswer(CallAnswer::Greeted { agent: "a 1".into(), loads })]);
+    }
+
+    fn opens(&mut self, session: Option<&str>, model_by: Option<&str>) {
+        self.line(vec![AgentEvent::CallAnswer(CallAnswer::Opened {
+            session_id: session.map(str::to_string),
+            model: Some("small".into()),
+            model_by: model_by.map(str::to_string),
+        })]);
+    }
+
+    fn on_its_way(&self) -> Option<String> {
+        effects(&self.d).into_iter().find_map(|effect| match effect {
+            Effect::Prompt { key, .. } => Some(key),
+            _ => None,
+        })
+    }
+
+    /// Open, and its process dies before anything came of the first prompt.
+    fn dies_with_a_prompt_on_its_way() -> Self {
+        let mut told = Self::called();
+        told.greets(true);
+        told.opens(Some("s1"), None);
+        assert_eq!(told.on_its_way().as_deref(), Some("p1"));
+        told.exit_by(None, ExitCause::ShimLost);
+        told.comes_back();
+        told
+    }
+
+    fn comes_back(&mut self) {
+        if let Phase::Backoff { until, .. } = self.d.phase {
+            self.now = until;
+            self.settle();
+        }
+        self.spawn();
+    }
+}
+
+#[test]
+fn each_call_waits_for_the_answer_before_it_and_the_prompt_for_all() {
+    let mut told = Told::called();
+    told.d.created.model = Some("large".into());
+    assert_eq!((told.calls(), told.on_its_way()), (Some(Call::Greet), None));
+    told.opens(Some("early"), None);
+    assert_eq!(told.calls(), Some(Call::Greet), "an answer out of turn is none");
+    told.greets(true);
+    assert_eq!(told.calls(), Some(Call::Open { load: None, cwd: "/p".into() }));
+    told.opens(Some("s1"), Some("option model"));
+    assert_eq!(told.calls(), Some(Call::SetModel { by: "option model".into(), model: "large".into() }));
+    assert_eq!(told.on_its_way(), None);
+    told.line(vec![AgentEvent::CallAnswer(CallAnswer::ModelSet {})]);
+    assert_eq!((told.calls(), told.on_its_way().as_deref()), (None, Some("p1")));
+    assert_eq!(told.d.session_model.as_deref(), Some("large"));
+}
+
+#[test]
+fn a_call_that_is_overdue_ends_the_process_and_is_tried_again_so_many_times() {
+    let mut told = Told::called();
+    let (epoch, call, limit_s) = awaited(&told.d).unwrap();
+    assert_eq!((call, limit_s), ("initialize", 60));
+    let overdue = |call: &str, epoch| Input::CallOverdue { epoch, call: call.into(), waited_s: 60 };
+    assert!(!told.feed(overdue(NEW, epoch)) && !told.feed(overdue(call, epoch + 1)), "not what is waited for");
+    assert!(told.feed(overdue(call, epoch)) && awaited(&told.d).is_none());
+    assert!(effects(&told.d).contains(&Effect::Terminate));
+    told.exit_by(None, ExitCause::Terminated);
+    assert!(matches!(told.d.phase, Phase::Backoff { .. }) && told.d.restarts == 1);
+    for _ in 0..2 {
+        told.comes_back();
+        told.feed(overdue(call, told.d.epoch));
+        told.exit_by(None, ExitCause::Terminated);
+    }
+    assert_eq!(told.d.state(), "failed");
+    assert!(told.d.reason.as_deref().unwrap().starts_with("initialize: not answered in 1m"), "{:?}", told.d.reason);
+}
+
+#[test]
+fn the_past_of_a_session_is_no_news_but_a_prompt_in_it_was_taken() {
+    let mut told = Told::dies_with_a_prompt_on_its_way();
+    told.greets(true);
+    assert_eq!(told.calls(), Some(Call::Open { load: Some("s1".into()), cwd: "/p".into() }));
+    let before = told.log.len();
+    told.says("what it said long ago");
+    told.line(vec![AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input: json!({}) }]);
+    told.result(TurnResult { ok: true, ..TurnResult::default() });
+    assert_eq!(told.log.len(), before, "{:?}", &told.log[before..]);
+    told.line(vec![AgentEvent::Prompt { text: "x".into(), key: Some("p1".into()), repeated: false }]);
+    told.opens(None, None);
+    let going_on = told.on_its_way().unwrap();
+    assert_eq!(told.d.prompt(&going_on).unwrap().kind, PromptKind::Continue);
+    assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Superseded);
+}
+
+#[test]
+fn a_prompt_that_the_past_does_not_hold_was_not_taken() {
+    let mut told = Told::dies_with_a_prompt_on_its_way();
+    told.greets(true);
+    told.opens(None, None);
+    assert_eq!(told.on_its_way().as_deref(), Some("p1"));
+}
+
+#[test]
+fn an_agent_that_cannot_load_is_not_told_the_same_again() {
+    let mut told = Told::dies_with_a_prompt_on_its_way();
+    told.greets(false);
+    assert!(matches!(told.d.call_failed.as_ref(), Some(failure) if failure.call == LOAD && failure.for_good));
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!((told.d.state(), told.on_its_way()), ("blocked", None));
+}
+
+#[test]
+fn an_interrupt_that_is_not_heeded_ends_the_process() {
+    let mut told = Told::called();
+    told.greets(true);
+    told.opens(Some("s1"), None);
+    let epoch = told.d.epoch;
+    assert!(told.feed(Input::Speaks { epoch }) && !told.feed(Input::Speaks { epoch }), "one turn begins");
+    assert_eq!(awaited(&told.d), None);
+    told.feed(Input::Interrupt { key: "i".into(), by: "operator".into() });
+    let (_, call, limit_s) = awaited(&told.d).unwrap();
+    assert_eq!((call, limit_s), ("interrupt", 30));
+    told.feed(Input::CallOverdue { epoch, call: call.into(), waited_s: 30 });
+    assert!(effects(&told.d).contains(&Effect::Terminate));
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!(told.d.state(), "partial");
+    told.feed(Input::Send { key: "p2".into(), by: "operator".into() });
+    assert_eq!(told.d.session_id.as_deref(), Some("s1"), "a further turn loads it");
+}
+
+/// Some processes go on counting what a session cost, some begin anew.
+#[test]
+fn what_a_session_cost_is_counted_once_however_it_is_told() {
+    let mut told = Told::called();
+    told.greets(true);
+    told.opens(Some("s1"), None);
+    let total = |usd: f64| AgentEvent::Usage {
+        input: 1,
+        output: 0,
+        cost_usd: 0.0,
+        cache_read: 0,
+        cache_write: 0,
+        model: None,
+        call: Some("context".into()),
+        total_usd: Some(usd),
+    };
+    told.feed(Input::Speaks { epoch: told.d.epoch });
+    for usd in [0.10, 0.10, 0.25] {
+        told.line(vec![total(usd)]);
+    }
+    assert!((told.d.spend.cost_usd - 0.25).abs() < 1e-9);
+    told.exit_by(None, ExitCause::ShimLost);
+    told.comes_back();
+    told.greets(true);
+    told.opens(None, None);
+    told.line(vec![total(0.05)]);
+    told.line(vec![total(0.30)]);
+    assert!((told.d.spend.cost_usd - 0.55).abs() < 1e-9, "begun anew: {:?}", told.d.spend);
+    told.exit_by(None, ExitCause::ShimLost);
+    told.comes_back();
+    told.greets(true);
+    told.opens(None, None);
+    told.line(vec![total(0.60)]);
+    assert!((told.d.spend.cost_usd - 0.60).abs() < 1e-9, "gone on: {:?}", told.d.spend);
+}
