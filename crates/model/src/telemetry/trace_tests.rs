@@ -48,6 +48,7 @@ fn usage(input: u64) -> Event {
         cache_write: 4,
         cost_usd: 0.5,
         cumulative: false,
+        total_usd: None,
     }
 }
 
