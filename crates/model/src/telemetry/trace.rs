@@ -312,7 +312,14 @@ impl Open {
             ),
             Event::BlockedByUs { on } => self.note("blocked_by_us", at, vec![("muleteer.on", json!(on))]),
             Event::AgentExited { code, signal, .. } => {
-                self.end_turn(at, Status::Unset, &mut done);
+                // Of a plain command the process is the turn.
+                let status = match code {
+                    _ if self.created.has_turns() => Status::Unset,
+                    Some(0) => Status::Ok,
+                    Some(code) => Status::Error(format!("exit {code}")),
+                    None => Status::Error("ended by a signal".into()),
+                };
+                self.end_turn(at, status, &mut done);
                 self.on_attempt("process.exit.code", json!(code));
                 self.on_attempt("muleteer.exit.signal", json!(signal));
             }
