@@ -10,6 +10,7 @@ use crate::ask::{Ask, Verdict};
 use crate::id::DispatchId;
 use crate::opening::Calls;
 use crate::permission::Policy;
+use crate::pipeline::event as pipeline;
 use crate::result::AgentResult;
 use crate::transcript::{Session, Standing};
 use jiff::Timestamp;
@@ -363,6 +364,150 @@ pub enum Event {
         state: FinalState,
         reason: String,
         result: Option<AgentResult>,
+    },
+
+    // A spec run: these stand in the run's own events.jsonl.
+    RunStarted(Box<pipeline::RunStarted>),
+    RunResumed {
+        run_id: String,
+        settings: Box<pipeline::RunSettings>,
+        by: String,
+    },
+    PhaseChanged {
+        phase: pipeline::Phase,
+    },
+    SpecFrozen {
+        sha256: String,
+        base_branch: String,
+        base_commit: String,
+        target_branch: String,
+    },
+    /// An empty path: there are no criteria.
+    AcceptanceSealed {
+        path: String,
+        sha256: String,
+    },
+    /// The decomposition agent is done.
+    Decomposed {},
+    BeadsCreated {
+        count: u32,
+        dependency_edges: u32,
+        beads: Vec<pipeline::Planned>,
+    },
+    /// They are no longer staged.
+    BeadsAccepted {},
+    RunApproved {
+        by: String,
+    },
+    BeadAssigned {
+        bead_id: String,
+        agent: u32,
+        /// `run:iteration:attempt`.
+        claim: String,
+    },
+    AgentStarted(Box<pipeline::AgentStarted>),
+    AgentFinished(Box<pipeline::AgentFinished>),
+    /// An agent the run cannot do without is started again.
+    AgentRetried {
+        purpose: pipeline::Purpose,
+        reason: String,
+        counted: bool,
+    },
+    BeadCompleted {
+        bead_id: String,
+        /// Who closed it: `agent` or `harness`.
+        by: String,
+        no_change: bool,
+        commits: u32,
+    },
+    BeadRetried {
+        bead_id: String,
+        /// Tries so far.
+        attempt: u32,
+        reason: String,
+        /// The next one goes on in the same worktree.
+        reuse: bool,
+        counted: bool,
+        /// What the next one is told.
+        note: String,
+    },
+    BeadBlocked {
+        bead_id: String,
+        reason: String,
+        dependants: Vec<String>,
+    },
+    /// Something outside the run that a bead waited for was closed.
+    OutsideClosed {
+        bead_id: String,
+        on: String,
+    },
+    /// The model's provider had no room: nobody is started before that time.
+    PoolSlowed {
+        until: Timestamp,
+        reason: String,
+    },
+    ObservationCreated {
+        bead_id: String,
+        created_by: String,
+    },
+    MaintenanceStarted {
+        maintenance: String,
+        bead_id: String,
+        trigger_completed_count: u32,
+    },
+    /// It was due while another was under way, which takes care of it.
+    MaintenanceCoalesced {
+        completed_count: u32,
+    },
+    MaintenanceFinished {
+        maintenance: String,
+        status: String,
+    },
+    JudgeStarted {
+        iteration: u32,
+        round: u32,
+        observations: Vec<String>,
+    },
+    /// The first pass is done: its reasoning is kept for the second.
+    JudgeReasoned {
+        round: u32,
+    },
+    JudgeFinished(Box<pipeline::JudgeFinished>),
+    VerdictApplied {
+        iteration: u32,
+        triage: Box<pipeline::Triage>,
+    },
+    IterationStarted {
+        iteration: u32,
+        beads: Vec<pipeline::Planned>,
+    },
+    BranchPublished {
+        branch: String,
+        commit: String,
+        /// How a person merges it.
+        merge: String,
+    },
+    PrCreated {
+        url: String,
+    },
+    /// No new agent is started, and those that live are ended. Without a code it is to rest.
+    RunStopping {
+        code: String,
+        message: String,
+    },
+    /// Nothing goes on until it is resumed.
+    RunRested {
+        status: pipeline::RunStatus,
+        reason: String,
+    },
+    RunCompleted {
+        status: pipeline::RunStatus,
+        total_beads: u32,
+    },
+    RunFailed {
+        code: String,
+        message: String,
+        status: pipeline::RunStatus,
     },
 
     /// Written by a newer version.

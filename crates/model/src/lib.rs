@@ -13,6 +13,8 @@
 //! - [`tasklist`]: the rules of the task-list harness.
 //! - [`ask`]: what an agent waits to be told; [`permission`]: what it need not ask.
 //! - [`doctor`]: what to make of the facts about a machine; [`telemetry`]: spans and metrics of the events.
+//! - [`bead`]: the nodes of a run's graph, [`graph`]: what holds what back, [`schedule`]: who is next;
+//! - [`pipeline`]: the spec run;
 //! - [`admission`]: who starts next; [`restart`]: who starts again, and when; [`cost`]: what it came to;
 //!   [`api_error`]: what trouble with the model API means, and
 //!   [`pressure`]: what it means for the others.
@@ -22,22 +24,26 @@ pub mod admission;
 pub mod agent_event;
 pub mod api_error;
 pub mod ask;
+pub mod bead;
 pub mod config;
 pub mod cost;
 pub mod dispatch;
 pub mod doctor;
 pub mod event;
 pub mod fleet;
+pub mod graph;
 pub mod id;
 pub mod journal;
 pub mod life;
 pub mod opening;
 pub mod permission;
+pub mod pipeline;
 pub mod pressure;
 pub mod prompt;
 pub mod restart;
 pub mod result;
 pub mod role;
+pub mod schedule;
 pub mod stall;
 pub mod tasklist;
 pub mod telemetry;

@@ -2,6 +2,7 @@
 
 pub mod act;
 pub mod answer;
+pub mod bead;
 pub mod completions;
 pub mod config;
 pub mod cost;
@@ -19,6 +20,8 @@ pub mod man;
 pub mod model;
 pub mod parse;
 pub mod roles;
+pub mod run;
+pub mod runs;
 pub mod send;
 pub mod service;
 pub mod spawn;
@@ -57,6 +60,9 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Roles(args) => roles::run(&args, context),
         Verb::Config(args) => config::run(&args, context),
         Verb::Service(args) => block_on(service::run(&args, context)),
+        Verb::Run(args) => block_on(run::run(&args, context)),
+        Verb::Runs(_) => runs::run(context),
+        Verb::Bead(args) => block_on(bead::run(&args, context)),
         Verb::Demo(args) => block_on(demo::run(&args, context.out)),
         Verb::Doctor(args) => block_on(doctor::run(&args, context)),
         Verb::Parse(args) => parse::run(&args, context),

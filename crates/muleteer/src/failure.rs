@@ -54,6 +54,14 @@ impl Failure {
     }
 
     #[must_use]
+    pub fn run(mut self, id: &str) -> Self {
+        if let Self::Told(told) = &mut self {
+            told.error.run_id = Some(id.into());
+        }
+        self
+    }
+
+    #[must_use]
     pub fn file(mut self, file: impl AsRef<std::path::Path>) -> Self {
         if let Self::Told(told) = &mut self {
             told.error.file = Some(file.as_ref().display().to_string());
@@ -115,6 +123,7 @@ impl Failure {
             ("message", json!(error.message)),
             ("hint", json!(error.hint)),
             ("dispatch_id", json!(error.dispatch_id)),
+            ("run_id", json!(error.run_id)),
             ("file", json!(error.file)),
             ("line", json!(error.line)),
             ("column", json!(error.column)),

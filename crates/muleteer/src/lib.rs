@@ -27,6 +27,7 @@ pub mod on_demand;
 pub mod output;
 pub mod rehearse;
 pub mod render;
+pub mod run_files;
 pub mod service;
 pub mod settings;
 pub mod spool_lines;

@@ -5,6 +5,7 @@
 pub mod agent;
 pub mod cost;
 pub mod event;
+pub mod run;
 pub mod status;
 pub mod table;
 pub mod tree;

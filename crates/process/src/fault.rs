@@ -35,6 +35,30 @@ pub const POINTS: &[&str] = &[
     "tasks.list_written",
 ];
 
+/// Those of a spec run, in the order of its life.
+pub const RUN_POINTS: &[&str] = &[
+    "run.before_commit",
+    "run.committed",
+    "run.checkpointed",
+    "run.before_freeze",
+    "run.after_freeze",
+    "run.before_accept",
+    "run.after_accept",
+    "run.before_worktree",
+    "run.after_worktree",
+    "run.before_dispatch",
+    "run.after_dispatch",
+    "run.agent_ended",
+    "run.before_bead",
+    "run.after_bead",
+    "run.before_verdict",
+    "run.after_verdict",
+    "run.before_publish",
+    "run.after_publish",
+    "run.before_pr",
+    "run.after_pr",
+];
+
 /// Passes the named point. Does nothing unless compiled with `fault-points` and asked to.
 #[inline(always)]
 pub fn point(name: &'static str) {
@@ -77,7 +101,10 @@ mod armed {
     }
 
     pub(super) fn pass(name: &str) {
-        debug_assert!(super::POINTS.contains(&name), "fault point {name} is not listed");
+        debug_assert!(
+            super::POINTS.contains(&name) || super::RUN_POINTS.contains(&name),
+            "fault point {name} is not listed"
+        );
         let Some(fault) = fault().filter(|fault| fault.name == name) else { return };
         let passing = fault.passed.fetch_add(1, Ordering::SeqCst) + 1;
         if !(fault.nth..fault.nth + fault.times).contains(&passing) {

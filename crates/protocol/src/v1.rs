@@ -95,6 +95,8 @@ pub struct WireError {
     pub hint: Option<String>,
     #[serde(default)]
     pub dispatch_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
     #[serde(default)]
     pub file: Option<String>,
     #[serde(default)]
@@ -163,6 +165,25 @@ pub enum Request {
         agents: String,
     },
     Ping,
+    /// An operation on the beads of the asking agent's run, as JSON; `key` makes a repeated create one.
+    Bead {
+        key: String,
+        op: String,
+    },
+    /// Begins a run, or goes on with one. Answered when it is under way.
+    Run(Box<Run>),
+    /// Streams the lines of a run's own events; with `follow` until the run rests or has ended.
+    RunEvents {
+        run_id: String,
+        #[serde(default)]
+        from_seq: u64,
+        #[serde(default)]
+        follow: bool,
+    },
+    /// Ends the run's agents and lets it rest. Answered when it does.
+    RunStop {
+        run_id: String,
+    },
     #[serde(other)]
     Unknown,
 }
@@ -202,6 +223,53 @@ pub struct Spawn {
     #[serde(default)]
     pub extra_env: Vec<(String, String)>,
     /// `--config`, absolute.
+    #[serde(default)]
+    pub config: Option<String>,
+}
+
+/// A run to be begun or gone on with. `run_id` is the client's choice, as in [`Spawn`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
+pub struct Run {
+    pub run_id: String,
+    /// Absolute path of the repository's top.
+    pub repo: String,
+    /// The run exists; what was decided when it was frozen stays.
+    #[serde(default)]
+    pub resume: bool,
+    /// Absolute path; absent when resumed.
+    #[serde(default)]
+    pub spec: Option<String>,
+    #[serde(default)]
+    pub target: Option<String>,
+    #[serde(default)]
+    pub bead_label: Option<String>,
+    #[serde(default)]
+    pub concurrency: Option<u32>,
+    #[serde(default)]
+    pub backend: Option<String>,
+    #[serde(default)]
+    pub command: Option<Command>,
+    #[serde(default)]
+    pub scenario: Option<String>,
+    #[serde(default)]
+    pub model: Option<String>,
+    #[serde(default)]
+    pub budget_usd: Option<f64>,
+    #[serde(default)]
+    pub max_runtime_s: Option<u64>,
+    /// Freeze and decompose, then rest.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// What waits for approval is approved.
+    #[serde(default)]
+    pub yes: bool,
+    /// `implement` or `judge`: go back to this phase of a run that has ended.
+    #[serde(default)]
+    pub from_phase: Option<String>,
+    #[serde(default)]
+    pub env: Vec<(String, String)>,
+    #[serde(default)]
+    pub extra_env: Vec<(String, String)>,
     #[serde(default)]
     pub config: Option<String>,
 }
@@ -261,6 +329,13 @@ pub enum Reply {
         next_seq: u64,
     },
     Pong,
+    /// The answer to a bead operation, as JSON.
+    Beads {
+        answer: String,
+    },
+    RunUp {
+        run_id: String,
+    },
     #[serde(other)]
     Unknown,
 }

@@ -11,6 +11,8 @@ use muleteer_model::event::{
     Created, Entry, Event, ExitCause, FinalState, Limit, Limits, Outcome, Position, PromptKind, Record, VERSION,
 };
 use muleteer_model::id::DispatchId;
+use muleteer_model::pipeline::event as run;
+use muleteer_model::pipeline::judge::{JudgeResult, NewBead};
 use muleteer_model::result::{AgentResult, ResultStatus};
 use muleteer_model::transcript::{Session, Standing};
 use serde_json::Value;
@@ -199,6 +201,117 @@ catalog! {
         = Event::WorkFetched { branch: "muleteer/abcdefgh".into(), commit: Some("1a2b3c4d".into()) };
     DispatchFinished: "Nothing more happens to this dispatch."
         = Event::DispatchFinished { state: FinalState::Success, reason: "result".into(), result: Some(result()) };
+    RunStarted: "A run began. Who it is was decided once; `settings` may change when it is resumed."
+        = Event::RunStarted(Box::new(run_started()));
+    RunResumed: "It goes on, with the configuration read again."
+        = Event::RunResumed { run_id: RUN.into(), settings: Box::new(run_settings()), by: "operator".into() };
+    PhaseChanged: "`freeze`, `decompose`, `implement` (with maintenance beside it), `judge` or `finish`."
+        = Event::PhaseChanged { phase: run::Phase::Implement };
+    SpecFrozen: "The spec was copied and hashed, and the integration branch made at `base_commit`."
+        = Event::SpecFrozen {
+            sha256: "a1b2c3d4".into(),
+            base_branch: "main".into(),
+            base_commit: "9fceb02d".into(),
+            target_branch: format!("muleteer/{RUN}"),
+        };
+    AcceptanceSealed: "The acceptance criteria are there, and this is their hash; an empty path means that there are none."
+        = Event::AcceptanceSealed { path: "/home/u/.cache/muleteer/run/acceptance".into(), sha256: "d4c3b2a1".into() };
+    Decomposed: "The decomposition agent is done; its beads are staged until they are accepted as a whole."
+        = Event::Decomposed {};
+    BeadsCreated: "The beads of the run, as it plans with them."
+        = Event::BeadsCreated { count: 1, dependency_edges: 0, beads: vec![planned()] };
+    BeadsAccepted: "They are no longer staged: everybody sees them."
+        = Event::BeadsAccepted {};
+    RunApproved: "A person has approved the beads."
+        = Event::RunApproved { by: "operator".into() };
+    BeadAssigned: "A bead was given to an agent; `claim` is `run:iteration:attempt`."
+        = Event::BeadAssigned { bead_id: "k3f9abcd".into(), agent: 1, claim: format!("{RUN}:1:0") };
+    AgentStarted: "Written before the agent is: its number, its part, its worktree and its dispatch."
+        = Event::AgentStarted(Box::new(run::AgentStarted {
+            agent: 1,
+            purpose: run::Purpose::Implement,
+            bead_id: Some("k3f9abcd".into()),
+            workdir: format!(".muleteer/worktrees/{RUN}/bead-k3f9abcd-1"),
+            dispatch: "a1b2c3x3".into(),
+            attempt: 0,
+            reuse: true,
+        }));
+    AgentFinished: "It ended: `success`, `failure` or `timeout`."
+        = Event::AgentFinished(Box::new(run::AgentFinished {
+            agent: 1,
+            purpose: run::Purpose::Implement,
+            bead_id: Some("k3f9abcd".into()),
+            status: Outcome::Failure,
+            duration_ms: 779_980,
+            reason: "exit code 1".into(),
+            cost_usd: 0.12,
+        }));
+    AgentRetried: "An agent the run cannot do without is started again."
+        = Event::AgentRetried { purpose: run::Purpose::Judge, reason: "exit code 1".into(), counted: true };
+    BeadCompleted: "It is closed, by the agent or by the harness after it found its commits, and they are on the target."
+        = Event::BeadCompleted { bead_id: "k3f9abcd".into(), by: "agent".into(), no_change: false, commits: 2 };
+    BeadRetried: "Its agent did not finish it; `reuse` says that the next one goes on in the same worktree, `note` what it is told."
+        = Event::BeadRetried {
+            bead_id: "k3f9abcd".into(),
+            attempt: 1,
+            reason: "incomplete: it ended without closing the bead".into(),
+            reuse: true,
+            counted: true,
+            note: "incomplete".into(),
+        };
+    BeadBlocked: "Out of retries: it waits for a person, and so do its dependants."
+        = Event::BeadBlocked { bead_id: "k3f9abcd".into(), reason: "exit code 1".into(), dependants: vec!["x2ab9999".into()] };
+    OutsideClosed: "Something outside the run that a bead waited for was closed."
+        = Event::OutsideClosed { bead_id: "k3f9abcd".into(), on: "bd-7".into() };
+    PoolSlowed: "The model's provider had no room: the run starts nobody before `until`, and no attempt is counted."
+        = Event::PoolSlowed { until: Timestamp::UNIX_EPOCH, reason: "rate limited".into() };
+    ObservationCreated: "An agent noted something for the judge."
+        = Event::ObservationCreated { bead_id: "m4n5abcd".into(), created_by: "agent-1".into() };
+    MaintenanceStarted: "A maintenance run begins; the count of beads done in this iteration is what triggered it."
+        = Event::MaintenanceStarted { maintenance: "maint-1".into(), bead_id: "a1b2c3m1".into(), trigger_completed_count: 5 };
+    MaintenanceCoalesced: "It was due while another was under way, which takes care of it."
+        = Event::MaintenanceCoalesced { completed_count: 10 };
+    MaintenanceFinished: "It ended: `success`, `failure` or `timeout`."
+        = Event::MaintenanceFinished { maintenance: "maint-1".into(), status: "success".into() };
+    JudgeStarted: "The judge begins; `round` 2 is after it wrote where it was to read."
+        = Event::JudgeStarted { iteration: 1, round: 1, observations: vec!["m4n5abcd".into()] };
+    JudgeReasoned: "Its first pass is done: the reasoning is kept, and is to be given structure."
+        = Event::JudgeReasoned { round: 1 };
+    JudgeFinished: "`pass`, `fail`, `discarded` (it wrote where it was to read) or `unreadable`."
+        = Event::JudgeFinished(Box::new(run::JudgeFinished {
+            iteration: 1,
+            verdict: run::Verdict::Fail,
+            new_beads: 1,
+            reason: "see its result".into(),
+            result: Some(verdict()),
+        }));
+    VerdictApplied: "The verdict has become beads, and observations are promoted or dismissed."
+        = Event::VerdictApplied {
+            iteration: 1,
+            triage: Box::new(run::Triage {
+                beads: vec![planned()],
+                promoted: vec!["m4n5abcd".into()],
+                dismissed: vec!["m4n5abce".into()],
+            }),
+        };
+    IterationStarted: "What the judge found is worked on."
+        = Event::IterationStarted { iteration: 2, beads: vec![planned()] };
+    BranchPublished: "The integration branch is in the repository; `merge` is how to merge it."
+        = Event::BranchPublished { branch: format!("muleteer/{RUN}"), commit: "9fceb02d".into(), merge: "git merge".into() };
+    PrCreated: "There is a pull request."
+        = Event::PrCreated { url: "https://example.org/pull/1".into() };
+    RunStopping: "No agent is started any more, and those that live are ended. Without a code it is to rest."
+        = Event::RunStopping { code: "E_DEADLOCK".into(), message: "every bead left waits for one that is blocked".into() };
+    RunRested: "Nothing goes on until it is resumed."
+        = Event::RunRested { status: run::RunStatus::AwaitingApproval, reason: "its beads wait for approval".into() };
+    RunCompleted: "`completed`, or `partial` where a bead is blocked."
+        = Event::RunCompleted { status: run::RunStatus::Completed, total_beads: 15 };
+    RunFailed: "It ended before the judge passed it; the code is one of the contract's."
+        = Event::RunFailed {
+            code: "E_MAX_ITERATIONS".into(),
+            message: "the judge found something in each of 3 iterations".into(),
+            status: run::RunStatus::Partial,
+        };
 }
 
 /// One record of every event, in the order of [`Event`]; optional fields are filled in.
@@ -285,6 +398,63 @@ fn ask() -> Ask {
         input_cut: true,
         options: vec![option],
         ..Ask::tool("Bash", serde_json::json!({"command": "rm -rf build"}))
+    }
+}
+
+const RUN: &str = "run-2026-02-12-a1b2c3";
+
+fn run_started() -> run::RunStarted {
+    run::RunStarted {
+        run_id: RUN.into(),
+        spec: "plan.md".into(),
+        title: "Feature X".into(),
+        repo: "/repo".into(),
+        target: "auto".into(),
+        bead_label: Some("v2".into()),
+        settings: run_settings(),
+    }
+}
+
+fn run_settings() -> run::RunSettings {
+    run::RunSettings {
+        backend: "claude-code".into(),
+        model: Some("opus".into()),
+        max_concurrency: 4,
+        max_retries: 2,
+        timeout_s: 900,
+        maintain_every: 5,
+        maintain_after_all: false,
+        judge: true,
+        spec_drift: true,
+        acceptance: true,
+        acceptance_path: Some("/criteria".into()),
+        max_iterations: 3,
+        human_review: false,
+        dry_run: false,
+        pull_request: true,
+        cleanup: true,
+        budget_usd: Some(20.0),
+        max_runtime_s: Some(3600),
+    }
+}
+
+fn planned() -> run::Planned {
+    run::Planned {
+        id: "k3f9abcd".into(),
+        title: "Parse the header".into(),
+        priority: 1,
+        created_at: "2026-02-12T10:00:00.000Z".into(),
+        depends_on: vec!["x2ab9999".into()],
+        outside: vec!["bd-7".into()],
+        closed: true,
+    }
+}
+
+fn verdict() -> JudgeResult {
+    JudgeResult {
+        status: "success".into(),
+        new_beads: vec![NewBead { title: "Add the callback".into(), description: String::new(), kind: "task".into() }],
+        ..JudgeResult::default()
     }
 }
 

@@ -7,9 +7,11 @@
 //! - [`db`]: `muleteer.db`, a projection that can always be thrown away and rebuilt.
 //! - [`atomic`]: files that are replaced whole or not at all.
 //! - [`tasklist`]: the files of the task-list harness.
+//! - [`beads`]: the embedded bead store.
 //! - [`catalog`]: every event once, as a sample and for `docs/events.md`.
 
 pub mod atomic;
+pub mod beads;
 pub mod catalog;
 pub mod db;
 pub mod error;

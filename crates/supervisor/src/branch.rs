@@ -81,10 +81,16 @@ impl Actor for Branch {
                 .filter(|dispatch| !dispatch.is_finished())
                 .map(|dispatch| Child::new(template, Some(dispatch.id.clone())))
                 .collect(),
+            Start::PerRun(template) => {
+                daemon.runs.all().iter().map(|run| Child::new(template, Some(run.key.clone()))).collect()
+            }
             Start::Leaf(_) => vec![],
         };
         if let Start::PerDispatch(_) = node.start {
             daemon.agents.set(myself.clone());
+        }
+        if let Start::PerRun(_) = node.start {
+            daemon.runs_branch.set(myself.clone());
         }
         myself.cast(BranchMsg::Boot)?;
         let window = Window::new(node.intensity, node.backoff, seed(node.name));
@@ -119,7 +125,7 @@ impl Actor for Branch {
                 }
             }
             BranchMsg::Add(id, reply) => {
-                if let Start::PerDispatch(template) = state.node.start
+                if let Start::PerDispatch(template) | Start::PerRun(template) = state.node.start
                     && !state.children.iter().any(|child| child.id.as_ref() == Some(&id))
                 {
                     state.children.push(Child::new(template, Some(id)));

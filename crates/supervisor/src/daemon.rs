@@ -130,6 +130,10 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         telemetry,
     };
     let daemon = Arc::new(Daemon::new(paths, boot, fleet));
+    for (run, error) in crate::runs::boot(&daemon) {
+        let message = format!("{}; `muleteer run --resume {run}` tries again", error.message);
+        daemon.note(Event::Fault { what: format!("run {run}"), message });
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

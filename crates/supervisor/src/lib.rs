@@ -3,6 +3,7 @@
 //! - [`tree`]: the supervision tree as data, and [`branch`], the one actor that carries it out;
 //! - [`ledger`]: the only writer of events; [`daemon`]: start-up, which *is* recovery;
 //! - [`pool`], [`agent`]: admission, and one small subtree per dispatch;
+//! - [`runs`]: spec runs;
 //! - [`gate`]: the socket people and agents talk to.
 //!
 //! Actors only carry out what `model` decides; a rule that can't be tested without a process is in
@@ -25,6 +26,7 @@ pub mod paths;
 pub mod pool;
 pub mod projection;
 pub mod request;
+pub mod runs;
 pub mod settings;
 pub mod telemetry;
 pub mod tree;

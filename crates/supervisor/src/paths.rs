@@ -112,6 +112,15 @@ impl Paths {
         self.agents().join(id)
     }
 
+    /// What runs keep here: their hubs, and the environment of their agents.
+    pub fn runs(&self) -> PathBuf {
+        self.state_dir.join("runs")
+    }
+
+    pub fn run(&self, id: &str) -> PathBuf {
+        self.runs().join(id)
+    }
+
     /// The spool of one agent, which a reader may follow while its shim writes.
     pub fn spool(&self, id: &str) -> PathBuf {
         self.agent(id).join("spool")

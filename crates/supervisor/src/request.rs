@@ -61,6 +61,16 @@ impl Saved {
 pub enum Asker {
     Operator,
     Agent(DispatchId),
+    /// A spec run asks for one of its agents.
+    Run(Box<Part>),
+}
+
+/// What is different about an agent of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    pub run: String,
+    /// The repository the run is about: its clones are elsewhere in it.
+    pub repo: PathBuf,
 }
 
 impl Asker {
@@ -68,6 +78,7 @@ impl Asker {
         match self {
             Self::Operator => "operator".into(),
             Self::Agent(id) => format!("agent/{id}"),
+            Self::Run(part) => format!("run/{}", part.run),
         }
     }
 }
@@ -106,7 +117,7 @@ pub async fn prepare(
         .map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?;
     let parent = match asker {
         Asker::Agent(parent) => Some(parent.clone()),
-        Asker::Operator => None,
+        Asker::Operator | Asker::Run(_) => None,
     };
     let fleet = daemon.snapshot();
     let parent_of = |id: &DispatchId| fleet.get(id)?.created.parent.clone();
@@ -141,10 +152,22 @@ pub async fn prepare(
         check_scenario(scenario)?;
     }
     let permissions = permissions(backend, &role, &config, category, spawn)?;
+    let part = match asker {
+        Asker::Run(part) => Some(part),
+        _ => None,
+    };
+    if part.is_some() {
+        // The run starts its agents again by rules of its own.
+        limits.max_restarts = 0;
+    }
     let feature = spawn.feature.clone().unwrap_or_else(|| id.to_string());
     check_feature(&feature)?;
     let top = worktree::top(&project).await.unwrap_or_else(|| project.clone());
-    let journal = top.join(".agents/journals").join(&feature).join(format!("{id}.md"));
+    let journal = part
+        .map_or(&top, |part| &part.repo)
+        .join(".agents/journals")
+        .join(&feature)
+        .join(format!("{id}.md"));
     let clone = top.join(".muleteer/worktrees").join(id.as_str());
     if let Some(git_dir) = worktree::git_dir(&top).await {
         worktree::exclude(&git_dir)
@@ -154,7 +177,7 @@ pub async fn prepare(
         return Err(fault("E_NOT_A_REPOSITORY", &message, "run `git init` there, or leave --worktree out"));
     }
     let branch = if spawn.worktree { Some(format!("muleteer/{id}")) } else { worktree::branch(&top).await };
-    let wants_result = category.result && (capabilities.multi_turn || capabilities.resumable);
+    let wants_result = part.is_none() && category.result && (capabilities.multi_turn || capabilities.resumable);
     let clone = spawn.worktree.then(|| clone.display().to_string());
     let briefing = Briefing {
         role: &role.name,
@@ -191,7 +214,7 @@ pub async fn prepare(
         folds: capabilities.folds,
         trace,
         api: Terms { price, ..terms(backend.name(), spawn, configured.as_ref(), category) },
-        ask_on_crash: category.on_crash == config::OnCrash::Ask,
+        ask_on_crash: part.is_none() && category.on_crash == config::OnCrash::Ask,
         permissions,
         can_ask: capabilities.asks,
         fingerprint: fingerprint(spawn),
@@ -294,12 +317,22 @@ pub fn write_prompt(agent_dir: &Path, key: &str, text: &str) -> Result<(), WireE
 }
 
 fn load_config(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Config, WireError> {
-    let given = spawn.config.as_deref().map(Path::new);
+    let env = spawn.env.iter().chain(&spawn.extra_env).cloned().collect();
+    load(daemon, spawn.config.as_deref(), project, env)
+}
+
+/// The configuration in force for a project, as the asking client's environment has it.
+pub(crate) fn load(
+    daemon: &Daemon,
+    given: Option<&str>,
+    project: &Path,
+    env: Vec<(String, String)>,
+) -> Result<Config, WireError> {
+    let given = given.map(Path::new);
     let sources = settings::sources(&daemon.paths, Some(project), given).map_err(|error| WireError {
         file: Some(error.path.display().to_string()),
         ..fault(config::CODE, &error.to_string(), "")
     })?;
-    let env: Vec<_> = spawn.env.iter().chain(&spawn.extra_env).cloned().collect();
     settings::config(&sources, &env).map_err(|errors| {
         let count = errors.len();
         let mut wire = errors

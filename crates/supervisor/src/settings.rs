@@ -94,6 +94,15 @@ pub fn repository(project: &Path) -> PathBuf {
         .to_path_buf()
 }
 
+/// As [`repository`], of the checkout a worktree of ours belongs to.
+pub fn outermost(dir: &Path) -> PathBuf {
+    let text = dir.to_string_lossy();
+    match text.split_once("/.muleteer/worktrees/") {
+        Some((top, _)) => PathBuf::from(top),
+        None => repository(dir),
+    }
+}
+
 /// The text of a file that people write; none where there is no such file.
 ///
 /// # Errors

@@ -12,6 +12,8 @@
 //! │  ├─ pool
 //! │  └─ agents              dynamic
 //! │     └─ agent/<id>       rest-for-one: journal, monitor, life, link
+//! ├─ runs                   dynamic
+//! │  └─ run/<id>            drives the pipeline of one spec run
 //! └─ gate                   the socket
 //! ```
 
@@ -22,6 +24,7 @@ use crate::heartbeat::Heartbeat;
 use crate::ledger::Ledger;
 use crate::pool::Pool;
 use crate::projection::Projection;
+use crate::runs::actor::RunActor;
 use crate::telemetry::Telemetry;
 use crate::watch::Watch;
 use muleteer_model::dispatch::Phase;
@@ -71,12 +74,14 @@ pub enum Start {
     Branch(&'static [Node]),
     /// One child per unfinished dispatch, after this template.
     PerDispatch(&'static Node),
+    /// One child per run that is under way.
+    PerRun(&'static Node),
 }
 
 impl Node {
     pub fn name_for(&self, id: Option<&DispatchId>) -> String {
         match (self.name, id) {
-            ("agent", Some(id)) => format!("agent/{id}"),
+            ("agent" | "run", Some(id)) => format!("{}/{id}", self.name),
             (name, _) => name.into(),
         }
     }
@@ -133,9 +138,13 @@ pub static ROOT: Node = branch(
                 ),
             ]),
         ),
+        branch("runs", Strategy::OneForOne, intensity(20, 60), backoff(10, 5_000), Start::PerRun(&RUN)),
         leaf("gate", |daemon, _, supervisor| linked(Gate, daemon, supervisor)),
     ]),
 );
+
+/// One run; its agents are dispatches, and live under `agents`.
+pub static RUN: Node = leaf("run", |daemon, id, supervisor| of_dispatch(RunActor, daemon, id, supervisor));
 
 /// The subtree of one dispatch. Rest-for-one, in this order: what comes later depends on what
 /// comes before, and `link`, which talks to the outside, may fail alone.

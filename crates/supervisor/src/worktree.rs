@@ -11,7 +11,7 @@ use std::path::Path;
 use tokio::process::Command;
 
 /// git, deaf to configuration that could run somebody's code or ask somebody something.
-fn git(dir: &Path) -> Command {
+pub(crate) fn git(dir: &Path) -> Command {
     let mut command = Command::new("git");
     command
         .arg("-C")
@@ -28,7 +28,7 @@ fn git(dir: &Path) -> Command {
     command
 }
 
-async fn run(command: &mut Command, what: &str) -> Result<String, String> {
+pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, String> {
     let output = command.output().await.map_err(|error| format!("cannot run git: {error}"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
@@ -98,7 +98,7 @@ pub fn exclude(git_dir: &Path) -> std::io::Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(error),
     };
-    let missing: Vec<_> = ["/.muleteer/worktrees/", "/.muleteer/runs/", "/.agents/journals/"]
+    let missing: Vec<_> = ["/.muleteer/worktrees/", "/.muleteer/runs/", "/.muleteer/beads/", "/.agents/journals/"]
         .into_iter()
         .filter(|line| !text.lines().any(|known| known == *line))
         .collect();
@@ -122,6 +122,22 @@ pub async fn git_dir(dir: &Path) -> Option<std::path::PathBuf> {
 /// The top of the repository `dir` is in, if it is in one.
 pub async fn top(dir: &Path) -> Option<std::path::PathBuf> {
     run(git(dir).args(["rev-parse", "--show-toplevel"]), "").await.ok().map(Into::into)
+}
+
+/// The commit that is checked out, if there is one.
+pub async fn head(dir: &Path) -> Option<String> {
+    run(git(dir).args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]), "").await.ok()
+}
+
+pub async fn is_branch_name(dir: &Path, name: &str) -> bool {
+    run(git(dir).args(["check-ref-format", "--branch", name]), "").await.is_ok()
+}
+
+/// A value of the person's own configuration: it only names them.
+pub(crate) async fn own_config(dir: &Path, key: &str) -> Option<String> {
+    let output = Command::new("git").arg("-C").arg(dir).args(["config", key]).output().await.ok()?;
+    let value = String::from_utf8_lossy(&output.stdout).trim().to_string();
+    (output.status.success() && !value.is_empty()).then_some(value)
 }
 
 /// The branch that is checked out, for the journal's header.

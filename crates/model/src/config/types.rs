@@ -402,13 +402,15 @@ pub enum MaintainTrigger {
     Never,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Judge {
     pub enabled: bool,
     pub spec_drift: bool,
     pub acceptance: bool,
     pub max_iterations: u32,
+    /// Null: the model of the run's other agents.
+    pub model: Option<String>,
     pub on_complete: OnComplete,
 }
 

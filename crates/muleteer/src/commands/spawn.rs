@@ -206,7 +206,7 @@ pub fn check_prompt(text: String) -> Result<String, Failure> {
     Ok(text)
 }
 
-fn passed_env(config: &Config) -> Vec<(String, String)> {
+pub fn passed_env(config: &Config) -> Vec<(String, String)> {
     let vars =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     env_pass::filter(vars, &config.env.pass)
@@ -226,7 +226,7 @@ pub fn random() -> Result<[u8; ID_BYTES], Failure> {
 }
 
 /// `["a", "b"]` is a list of words, anything else a line for the shell.
-fn command(text: &str) -> Command {
+pub fn command(text: &str) -> Command {
     match serde_json::from_str::<Vec<String>>(text) {
         Ok(words) if !words.is_empty() => Command::Argv(words),
         _ => Command::Shell(text.to_string()),
@@ -244,21 +244,21 @@ fn shorten(word: &str) -> String {
     muleteer_model::agent_event::cut(line, 60)
 }
 
-fn budget(text: &str) -> Result<f64, String> {
+pub fn budget(text: &str) -> Result<f64, String> {
     match text.trim_start_matches('$').parse::<f64>() {
         Ok(usd) if usd.is_finite() && usd > 0.0 => Ok(usd),
         _ => Err("an amount above 0 is wanted, like 2.50".into()),
     }
 }
 
-fn seconds(text: &str) -> Result<u64, String> {
+pub fn seconds(text: &str) -> Result<u64, String> {
     let span: Span = text.parse().map_err(|error: BadSpan| error.to_string())?;
     Some(span.as_secs())
         .filter(|seconds| *seconds > 0)
         .ok_or_else(|| "at least a second is wanted".into())
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
+pub fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.contains('\0') => Ok((name.into(), value.into())),
         _ => Err("NAME=VALUE is wanted".into()),

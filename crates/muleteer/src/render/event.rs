@@ -147,8 +147,7 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::WorkFetched { branch, .. } => format!("work is on branch {branch}"),
         Event::DispatchFinished { state: ended, reason, .. } => format!("{} {}", state(ended.as_str()), text(reason)),
         Event::Unknown => return None,
-        #[allow(unreachable_patterns)]
-        other => other.name().replace('_', " "),
+        run => return super::run::describe(run),
     })
 }
 
@@ -157,7 +156,7 @@ fn local(at: &Timestamp) -> String {
 }
 
 /// A unit variant as it is spelled in files.
-fn word(value: &impl serde::Serialize) -> String {
+pub(super) fn word(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
         _ => String::new(),

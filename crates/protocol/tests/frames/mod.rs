@@ -30,6 +30,10 @@ names!(client_name, CLIENT_NAMES, ClientFrame, {
     ClientFrame::Request { body: Request::Wait { .. }, .. } => "request_wait",
     ClientFrame::Request { body: Request::Stop { .. }, .. } => "request_stop",
     ClientFrame::Request { body: Request::Ping, .. } => "request_ping",
+    ClientFrame::Request { body: Request::Bead { .. }, .. } => "request_bead",
+    ClientFrame::Request { body: Request::Run(_), .. } => "request_run",
+    ClientFrame::Request { body: Request::RunEvents { .. }, .. } => "request_run_events",
+    ClientFrame::Request { body: Request::RunStop { .. }, .. } => "request_run_stop",
     ClientFrame::Request { body: Request::Unknown, .. } => "request_unknown",
     ClientFrame::Credit { .. } => "credit",
     ClientFrame::Cancel { .. } => "cancel",
@@ -51,6 +55,8 @@ names!(server_name, SERVER_NAMES, ServerFrame, {
     ServerFrame::Reply { body: Reply::Stopping { .. }, .. } => "reply_stopping",
     ServerFrame::Reply { body: Reply::EndOfEvents { .. }, .. } => "reply_end_of_events",
     ServerFrame::Reply { body: Reply::Pong, .. } => "reply_pong",
+    ServerFrame::Reply { body: Reply::Beads { .. }, .. } => "reply_beads",
+    ServerFrame::Reply { body: Reply::RunUp { .. }, .. } => "reply_run_up",
     ServerFrame::Reply { body: Reply::Unknown, .. } => "reply_unknown",
     ServerFrame::Error { .. } => "error",
     ServerFrame::Unknown => "server_unknown",
@@ -79,6 +85,30 @@ pub fn spawn() -> Spawn {
         max_turns: Some(40),
         timeout_s: Some(900),
         worktree: true,
+        env: vec![("PATH".into(), "/bin".into())],
+        extra_env: vec![("A".into(), "b=c".into())],
+        config: text("/home/u/c.yaml"),
+    }
+}
+
+fn run() -> Run {
+    Run {
+        run_id: "run-2026-02-12-a1b2c3".into(),
+        repo: "/home/u/web".into(),
+        resume: true,
+        spec: text("/home/u/web/plan.md"),
+        target: text("main"),
+        bead_label: text("v2"),
+        concurrency: Some(4),
+        backend: text("subprocess"),
+        command: Some(Command::Argv(texts(&["sh", "agent.sh"]))),
+        scenario: text("/home/u/scenario.yaml"),
+        model: text("claude-opus-4-6"),
+        budget_usd: Some(20.0),
+        max_runtime_s: Some(3600),
+        dry_run: true,
+        yes: true,
+        from_phase: text("judge"),
         env: vec![("PATH".into(), "/bin".into())],
         extra_env: vec![("A".into(), "b=c".into())],
         config: text("/home/u/c.yaml"),
@@ -117,6 +147,13 @@ pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
         ("request_wait", Request::Wait { ids: vec![id, "mmmm".into()] }),
         ("request_stop", Request::Stop { agents: "keep".into() }),
         ("request_ping", Request::Ping),
+        ("request_bead", Request::Bead { key: "m2mzcvqd".into(), op: r#"{"op":"ready"}"#.into() }),
+        ("request_run", Request::Run(Box::new(run()))),
+        (
+            "request_run_events",
+            Request::RunEvents { run_id: "run-2026-02-12-a1b2c3".into(), from_seq: 3, follow: true },
+        ),
+        ("request_run_stop", Request::RunStop { run_id: "run-2026-02-12-a1b2c3".into() }),
         ("request_unknown", Request::Unknown),
     ];
     let trace = text("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
@@ -130,6 +167,7 @@ fn error() -> WireError {
         message: "no key `modle`".into(),
         hint: text("did you mean `model`?"),
         dispatch_id: text("k3f9abcd"),
+        run_id: None,
         file: text("/home/u/c.yaml"),
         line: Some(3),
         column: Some(5),
@@ -231,6 +269,8 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
         ("reply_stopping", Reply::Stopping { agents_alive: 2, lease_s: 28_800 }),
         ("reply_end_of_events", Reply::EndOfEvents { next_seq: 10 }),
         ("reply_pong", Reply::Pong),
+        ("reply_beads", Reply::Beads { answer: r#"{"beads":[]}"#.into() }),
+        ("reply_run_up", Reply::RunUp { run_id: "run-2026-02-12-a1b2c3".into() }),
         ("reply_unknown", Reply::Unknown),
     ];
     samples.extend(replies.map(|(name, body)| (name, ServerFrame::Reply { id: 7, body })));

@@ -60,6 +60,12 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Wait { ids } => wait(connection, &ids).await,
         Request::Events { from_seq, follow } => events(connection, from_seq, follow).await,
         Request::Stop { agents } => Ok(stop(&daemon, &agents).await.map(Some)),
+        Request::Bead { key, op } => Ok(super::runs::bead(connection, &key, &op).await.map(Some)),
+        Request::Run(run) => Ok(crate::runs::begin(&daemon, &run).await.map(|run_id| Some(Reply::RunUp { run_id }))),
+        Request::RunEvents { run_id, from_seq, follow } => {
+            super::runs::events(connection, &run_id, from_seq, follow).await
+        }
+        Request::RunStop { run_id } => Ok(super::runs::stop(&daemon, &run_id).await.map(Some)),
         Request::Unknown => Ok(Err(fault(
             "E_UNKNOWN_VERB",
             "this daemon does not know that request",
@@ -85,6 +91,7 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
             | Request::Tree
             | Request::Wait { .. }
             | Request::Events { .. }
+            | Request::RunEvents { .. }
             | Request::Unknown
     );
     let own = |agent: &DispatchId, id: &str| {
@@ -94,7 +101,7 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
     let allowed = match (identity, body) {
         (Identity::Operator, _) => true,
         _ if reads => true,
-        (Identity::Agent(_), Request::Spawn(_)) => true,
+        (Identity::Agent(_), Request::Spawn(_) | Request::Bead { .. }) => true,
         (
             Identity::Agent(agent),
             Request::Send { id, .. }
@@ -214,7 +221,7 @@ fn trace_of(given: Option<String>, id: &str) -> String {
 }
 
 /// Sees to it that the dispatch's subtree runs. If it cannot be now, the next start will.
-async fn bring_up(daemon: &Daemon, id: &DispatchId) {
+pub(crate) async fn bring_up(daemon: &Daemon, id: &DispatchId) {
     if daemon.snapshot().get(id).is_none_or(|dispatch| dispatch.is_finished()) {
         return;
     }
@@ -380,6 +387,9 @@ async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
     let (alive, lease_s) = match agents {
         "keep" => (heartbeat::renew(daemon, LONG_LEASE.as_millis() as u64).await, LONG_LEASE.as_secs()),
         "stop" => {
+            for run in daemon.runs.all() {
+                super::runs::stop(daemon, &run.run_id).await?;
+            }
             for id in &active {
                 let input =
                     Input::Kill { reason: "the daemon was stopped with its agents".into(), by: "operator".into() };

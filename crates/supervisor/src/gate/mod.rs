@@ -3,8 +3,9 @@
 
 mod answer;
 mod connection;
-mod handlers;
+pub(crate) mod handlers;
 mod peer;
+mod runs;
 
 use crate::context::Daemon;
 use crate::owned::{own, survive};
@@ -24,6 +25,8 @@ use tokio_util::task::AbortOnDropHandle;
 const CONNECTIONS: usize = 256;
 /// Of these, one agent may hold so many: its flood must not keep people out.
 const PER_AGENT: usize = 16;
+
+pub(crate) use handlers::bring_up;
 
 #[derive(Debug)]
 pub enum GateMsg {

@@ -1,0 +1,235 @@
+//! The judge's verdict: the reference's `JudgeResult`, in its camelCase, read with patience for how a model
+//! wraps a document and with none for what is in it.
+
+use serde::{Deserialize, Serialize};
+
+/// The longest verdict read.
+const LIMIT: usize = 1024 * 1024;
+/// More findings than this are no findings.
+const FINDINGS: usize = 200;
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JudgeResult {
+    pub status: String,
+    #[serde(default)]
+    pub spec_drift: SpecDrift,
+    #[serde(default)]
+    pub acceptance: Acceptance,
+    #[serde(default)]
+    pub observations: Vec<Observation>,
+    #[serde(default)]
+    pub new_beads: Vec<NewBead>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SpecDrift {
+    pub detected: bool,
+    #[serde(default)]
+    pub issues: Vec<Issue>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Issue {
+    #[serde(default)]
+    pub section: String,
+    #[serde(default)]
+    pub description: String,
+    #[serde(default)]
+    pub severity: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acceptance {
+    pub passed: bool,
+    #[serde(default)]
+    pub results: Vec<Criterion>,
+}
+
+impl Default for Acceptance {
+    /// Nothing was said about it: nothing failed.
+    fn default() -> Self {
+        Self { passed: true, results: vec![] }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Criterion {
+    #[serde(default)]
+    pub criterion: String,
+    pub passed: bool,
+    #[serde(default)]
+    pub evidence: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Observation {
+    pub bead_id: String,
+    /// `promote`, `dismiss` or `merge`.
+    pub action: String,
+    #[serde(default)]
+    pub reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merge_with: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct NewBead {
+    pub title: String,
+    #[serde(default)]
+    pub description: String,
+    #[serde(default, rename = "type")]
+    pub kind: String,
+}
+
+impl JudgeResult {
+    /// PASS: it ran well, nothing drifted, everything was accepted, and nothing is to be done of what the
+    /// agents noted.
+    pub fn passed(&self) -> bool {
+        let promoted = self.observations.iter().any(|observation| observation.action == "promote");
+        self.status == "success" && !self.spec_drift.detected && self.acceptance.passed && !promoted
+    }
+
+    /// What is to be done about it, as beads: the judge's own list, else one for each issue and each failed
+    /// criterion. A failure that names nothing is still one.
+    pub fn remedies(&self) -> Vec<NewBead> {
+        if self.passed() {
+            return vec![];
+        }
+        let task = |title: String, description: String| NewBead { title, description, kind: "task".into() };
+        let mut beads = self.new_beads.clone();
+        if beads.is_empty() && self.spec_drift.detected {
+            beads.extend(self.spec_drift.issues.iter().map(|issue| {
+                let place = if issue.section.is_empty() { "Spec drift" } else { issue.section.as_str() };
+                let text = format!("{} (severity: {})", issue.description, issue.severity);
+                task(format!("{place}: {}", first_line(&issue.description)), text)
+            }));
+        }
+        if self.new_beads.is_empty() && !self.acceptance.passed {
+            let failed = self.acceptance.results.iter().filter(|criterion| !criterion.passed);
+            beads.extend(
+                failed.map(|one| task(format!("Make it so: {}", first_line(&one.criterion)), one.evidence.clone())),
+            );
+        }
+        let promoted = self.observations.iter().any(|observation| observation.action == "promote");
+        if beads.is_empty() && !promoted {
+            beads.push(task(
+                "Bring the implementation in line with the spec".into(),
+                format!("The judge said `{}` and named nothing.", self.status),
+            ));
+        }
+        beads
+    }
+}
+
+fn first_line(text: &str) -> String {
+    crate::agent_event::cut(text.lines().next().unwrap_or_default(), 200)
+}
+
+/// Reads the one document in what an agent printed: all of it, a fenced block, or from a brace to its end.
+///
+/// # Errors
+/// What is wrong with it, to be told to whoever is asked again.
+pub fn parse(text: &str) -> Result<JudgeResult, String> {
+    if text.len() > LIMIT {
+        return Err(format!("it is {} bytes long, and {LIMIT} is the limit", text.len()));
+    }
+    let mut last = "there is no JSON object in it".to_string();
+    // From the last object on: what comes before may quote the shape that was asked for.
+    for (at, _) in text.match_indices('{').collect::<Vec<_>>().into_iter().rev().take(4000) {
+        let mut stream = serde_json::Deserializer::from_str(&text[at..]).into_iter::<serde_json::Value>();
+        let Some(Ok(value)) = stream.next() else { continue };
+        if !(value.get("specDrift").is_some() || value.get("acceptance").is_some() || value.get("newBeads").is_some()) {
+            continue;
+        }
+        if value.get("status").is_none() {
+            last = "`status` is missing: success, failure or timeout".into();
+            continue;
+        }
+        match serde_json::from_value::<JudgeResult>(value)
+            .map_err(|error| error.to_string())
+            .and_then(check)
+        {
+            Ok(result) => return Ok(result),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn check(result: JudgeResult) -> Result<JudgeResult, String> {
+    if !["success", "failure", "timeout"].contains(&result.status.as_str()) {
+        return Err(format!("`status` is `{}`: success, failure or timeout is wanted", result.status));
+    }
+    if let Some(odd) = result
+        .observations
+        .iter()
+        .find(|one| !["promote", "dismiss", "merge"].contains(&one.action.as_str()))
+    {
+        return Err(format!("an observation's `action` is `{}`: promote, dismiss or merge is wanted", odd.action));
+    }
+    if result.new_beads.iter().any(|bead| bead.title.trim().is_empty()) {
+        return Err("a new bead has no title".into());
+    }
+    let findings = result.new_beads.len() + result.spec_drift.issues.len() + result.acceptance.results.len();
+    if findings > FINDINGS * 10 || result.new_beads.len() > FINDINGS {
+        return Err(format!("{findings} findings are too many"));
+    }
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASS: &str = r#"{"status":"success","specDrift":{"detected":false,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[]}"#;
+
+    #[test]
+    fn a_document_is_found_wherever_it_stands() {
+        for text in [
+            PASS.to_string(),
+            format!("Here it is:\n```json\n{PASS}\n```\n"),
+            format!("the shape was {{\"status\": …}}\n{PASS}"),
+        ] {
+            assert!(parse(&text).expect("a verdict").passed(), "{text}");
+        }
+        assert!(parse("all is well").is_err() && parse("{}").is_err());
+        assert!(parse(&PASS.replace("success", "fine")).expect_err("no such status").contains("fine"));
+    }
+
+    #[test]
+    fn what_is_to_be_done_comes_from_its_list_else_from_its_findings() {
+        let mut result = parse(PASS).expect("a verdict");
+        assert!(result.remedies().is_empty());
+        result.spec_drift = SpecDrift {
+            detected: true,
+            issues: vec![Issue {
+                section: "Auth".into(),
+                description: "no callback".into(),
+                severity: "critical".into(),
+            }],
+        };
+        result.acceptance = Acceptance {
+            passed: false,
+            results: vec![Criterion {
+                criterion: "it says hello".into(),
+                passed: false,
+                evidence: "it says bye".into(),
+            }],
+        };
+        assert_eq!(
+            result.remedies().iter().map(|bead| bead.title.as_str()).collect::<Vec<_>>(),
+            ["Auth: no callback", "Make it so: it says hello"]
+        );
+        result.new_beads = vec![NewBead { title: "Fix it".into(), ..NewBead::default() }];
+        assert_eq!(result.remedies().len(), 1);
+        let promoted = JudgeResult {
+            observations: vec![Observation { bead_id: "a".into(), action: "promote".into(), ..Observation::default() }],
+            ..parse(PASS).expect("a verdict")
+        };
+        assert!(!promoted.passed() && promoted.remedies().is_empty());
+        let failed = JudgeResult { status: "failure".into(), ..parse(PASS).expect("a verdict") };
+        assert_eq!(failed.remedies().len(), 1);
+    }
+}

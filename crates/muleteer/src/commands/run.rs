@@ -1,0 +1,297 @@
+//! `run`: from a written spec to judged, merged code. The daemon hosts the run; this follows it.
+
+use crate::commands::spawn;
+use crate::connect::unexpected;
+use crate::context::{Context, absolute};
+use crate::exit::{self, Exit};
+use crate::failure::Failure;
+use crate::render::{event, run as show};
+use crate::run_files::{Runs, new_id, utf8};
+use crate::settings;
+use muleteer_model::event::Record;
+use muleteer_model::pipeline::Run;
+use muleteer_model::pipeline::checkpoint::document;
+use muleteer_model::pipeline::event::RunStatus;
+use muleteer_protocol::client::{ClientError, Next};
+use muleteer_protocol::v1::{self, Item, Reply, Request};
+use serde_json::json;
+use std::path::PathBuf;
+use tokio::signal::unix::{SignalKind, signal};
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer run --spec plan.md                     freeze, decompose, implement, judge, and a branch
+  muleteer run --spec plan.md --dry-run           only freeze and decompose: shows the beads and their order
+  muleteer run --status                           how the newest run stands, from any terminal
+  muleteer run --resume                           go on with it, after a stop, a crash or an approval
+  muleteer run --spec plan.md --backend subprocess --command ./agent.sh
+
+Ctrl-C stops the run: its agents are ended, and --resume goes on. With --detach it goes on without you.
+Exit codes: 0 the judge passed it, 2 bad input, 3 locked or something is missing, 4 failed, 5 the judge
+found something in every iteration there may be.";
+
+/// Drive a spec to judged, merged code
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Option<Sub>,
+    /// The spec: a markdown file [default: run.spec of the configuration]
+    #[arg(long, value_name = "FILE")]
+    spec: Option<PathBuf>,
+    /// Go on with a run [default: the newest]
+    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "", conflicts_with = "spec")]
+    resume: Option<String>,
+    /// Show how a run stands [default: the newest]
+    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["spec", "resume"])]
+    status: Option<String>,
+    /// Only freeze and decompose; `--resume` goes on
+    #[arg(long)]
+    dry_run: bool,
+    /// Coding agents at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    concurrency: Option<u32>,
+    /// The agents' program: auto, claude-code, codex, subprocess, rehearsal
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// What the `subprocess` backend runs, under `sh -c`; a JSON list of words runs as it is
+    #[arg(long, value_name = "CMD")]
+    command: Option<String>,
+    /// The scenario of the `rehearsal` backend [default: MULETEER_SCENARIO]
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// The agents' model
+    #[arg(long)]
+    model: Option<String>,
+    /// The branch the agents push to; `auto` makes one of the run's own
+    #[arg(long, value_name = "BRANCH", conflicts_with = "resume")]
+    target: Option<String>,
+    /// The beads are there already: those with this label
+    #[arg(long, value_name = "LABEL", conflicts_with = "resume")]
+    bead_label: Option<String>,
+    /// Print the run's id and leave it to the daemon
+    #[arg(long)]
+    detach: bool,
+    /// Ask the judge once more about a run that has ended
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["spec", "resume", "status"])]
+    judge_only: Option<String>,
+    /// With --resume: go back to `implement` or `judge`
+    #[arg(long, value_name = "PHASE", requires = "resume")]
+    from_phase: Option<String>,
+    /// Stop when the run has cost this much
+    #[arg(long, value_name = "USD", value_parser = spawn::budget)]
+    budget_usd: Option<f64>,
+    /// Stop when it has been under way for so long: 2h, 90m, bare seconds
+    #[arg(long, value_name = "TIME", value_parser = spawn::seconds)]
+    max_runtime: Option<u64>,
+    /// Approve what waits for approval
+    #[arg(long)]
+    yes: bool,
+    /// Give the agents a variable, whatever the pass list says
+    #[arg(long, value_name = "K=V", value_parser = spawn::variable)]
+    env: Vec<(String, String)>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Sub {
+    /// Show what a run did, and what came of it
+    #[command(after_help = "Example:\n  muleteer run report run-2026-02-12-a1b2c3")]
+    Report {
+        /// The run [default: the newest]
+        run: Option<String>,
+    },
+}
+
+/// # Errors
+/// Bad input before anything was made; then how the run ended.
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let runs = Runs::here()?;
+    if let Some(Sub::Report { run }) = &args.verb {
+        let run = runs.read(&runs.resolve(run.as_deref().unwrap_or_default())?)?;
+        match context.out.json {
+            true => context.out.document(&document(&run))?,
+            false => context.out.text(show::report(&run))?,
+        }
+        return Ok(Exit::Done);
+    }
+    if let Some(id) = &args.status {
+        let run = runs.read(&runs.resolve(id)?)?;
+        match context.out.json {
+            true => context.out.document(&document(&run))?,
+            false => context.out.text(show::status(&run))?,
+        }
+        return Ok(Exit::Done);
+    }
+    let request = request(args, context, &runs)?;
+    let run_id = request.run_id.clone();
+    let mut from = 0;
+    if request.resume {
+        from = runs.read(&run_id)?.seq + 1;
+    }
+    up(context, &request).await?;
+    if args.detach {
+        match context.out.json {
+            true => context.out.document(&json!({ "run_id": run_id }))?,
+            false => context.out.line(&run_id)?,
+        }
+        return Ok(Exit::Done);
+    }
+    context.out.note(format!("run {run_id} ({})", runs.folder().join(&run_id).display()));
+    follow(context, &runs, &request, from).await?;
+    let run = runs.read(&run_id)?;
+    conclude(context, &run)
+}
+
+async fn up(context: &Context, request: &v1::Run) -> Result<(), Failure> {
+    match context.ask(Request::Run(Box::new(request.clone()))).await? {
+        Reply::RunUp { .. } => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failure> {
+    let config = settings::config(context, Some(&runs.repo))?;
+    let resumed = match (&args.resume, &args.judge_only) {
+        (Some(id), _) | (None, Some(id)) => Some(runs.resolve(id)?),
+        (None, None) => None,
+    };
+    let spec = match (&args.spec, &config.run.spec) {
+        _ if resumed.is_some() => None,
+        (Some(path), _) => Some(absolute(path)),
+        (None, Some(path)) => Some(runs.repo.join(path)),
+        (None, None) => {
+            return Err(Failure::new("E_SPEC_NOT_FOUND", "there is no spec")
+                .hint("`muleteer run --spec plan.md`, or set run.spec in .muleteer/config.yaml"));
+        }
+    };
+    if let Some(path) = spec.as_ref().filter(|path| !path.is_file()) {
+        return Err(Failure::new("E_SPEC_NOT_FOUND", format!("the spec {} is not there", path.display())).file(path));
+    }
+    let backend = args.backend.clone().or_else(|| {
+        let implied = [(args.command.is_some(), "subprocess"), (args.scenario.is_some(), "rehearsal")];
+        implied.into_iter().find(|(given, _)| *given).map(|(_, name)| name.to_string())
+    });
+    let variable = || std::env::var_os("MULETEER_SCENARIO").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let scenario = args.scenario.clone().or_else(variable);
+    Ok(v1::Run {
+        resume: resumed.is_some(),
+        run_id: resumed.map_or_else(new_id, Ok)?,
+        repo: utf8(&runs.repo)?,
+        spec: spec.as_deref().map(utf8).transpose()?,
+        target: args.target.clone(),
+        bead_label: args.bead_label.clone(),
+        concurrency: args.concurrency,
+        backend,
+        command: args.command.as_deref().map(spawn::command),
+        scenario: scenario.as_deref().map(absolute).as_deref().map(utf8).transpose()?,
+        model: args.model.clone(),
+        budget_usd: args.budget_usd,
+        max_runtime_s: args.max_runtime,
+        dry_run: args.dry_run,
+        yes: args.yes,
+        from_phase: args.judge_only.as_ref().map(|_| "judge".to_string()).or_else(|| args.from_phase.clone()),
+        env: spawn::passed_env(&config),
+        extra_env: args.env.clone(),
+        config: context.config.as_deref().map(utf8).transpose()?,
+    })
+}
+
+/// Shows what happens until the run rests or has ended. A daemon that goes away is started again, and goes
+/// on with the run. The first Ctrl-C stops the run, the second leaves it to itself.
+async fn follow(context: &Context, runs: &Runs, request: &v1::Run, mut next: u64) -> Result<(), Failure> {
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::from)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::from)?;
+    let mut stopped = false;
+    let run_id = &request.run_id;
+    loop {
+        let watching = watch(context, run_id, &mut next);
+        tokio::pin!(watching);
+        let ended = loop {
+            tokio::select! {
+                ended = &mut watching => break ended?,
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if stopped {
+                context.out.note(format!("left; `muleteer run --status {run_id}` shows how it stands"));
+                return Ok(());
+            }
+            stopped = true;
+            context
+                .out
+                .note(format!("\nstopping: its agents are ended; `muleteer run --resume {run_id}` goes on"));
+            stop(context, run_id).await?;
+        };
+        let live = runs.read(run_id).is_ok_and(|run| run.is_live());
+        if ended && !live {
+            return Ok(());
+        }
+        if stopped {
+            stop(context, run_id).await?;
+            continue;
+        }
+        // The daemon went away; the next one goes on with the run by itself, and this sees to it that there is one.
+        let again = v1::Run { resume: false, ..request.clone() };
+        up(context, &again).await?;
+    }
+}
+
+async fn stop(context: &Context, run_id: &str) -> Result<(), Failure> {
+    context.ask(Request::RunStop { run_id: run_id.into() }).await.map(|_| ())
+}
+
+/// True when the stream has ended, false when the daemon went away.
+async fn watch(context: &Context, run_id: &str, next: &mut u64) -> Result<bool, Failure> {
+    let mut client = context.connect_or_start().await?;
+    let request = Request::RunEvents { run_id: run_id.into(), from_seq: *next, follow: true };
+    let mut stream = match client.stream(request).await {
+        Ok(stream) => stream,
+        Err(error) if error.is_lost() => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    loop {
+        match stream.next().await {
+            Ok(Next::Item(Item::Event { seq, line })) => {
+                *next = (*next).max(seq + 1);
+                if context.out.json {
+                    context.out.line(&line)?;
+                } else if let Some(text) = serde_json::from_str::<Record>(&line).ok().as_ref().and_then(event::line) {
+                    context.out.note(text);
+                }
+            }
+            Ok(Next::Item(_)) => {}
+            Ok(Next::End(_)) => return Ok(true),
+            Err(ClientError::Lost) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The last word, and the exit code.
+fn conclude(context: &Context, run: &Run) -> Result<Exit, Failure> {
+    if context.out.json {
+        context.out.json_line(&document(run))?;
+    } else {
+        context.out.text(if run.settings.dry_run && run.outcome.is_none() {
+            show::plan(run)
+        } else {
+            show::report(run)
+        })?;
+    }
+    Ok(match (run.status(), &run.error) {
+        (RunStatus::Completed | RunStatus::AwaitingApproval, _) => Exit::Done,
+        (RunStatus::Pending, _) if run.settings.dry_run => Exit::Done,
+        (_, Some(error)) => {
+            if !context.out.json {
+                context.out.failure(&Failure::from(v1::WireError {
+                    code: error.code.clone(),
+                    message: error.message.clone(),
+                    run_id: Some(run.id().into()),
+                    ..v1::WireError::default()
+                }));
+            }
+            exit::of_code(&error.code)
+        }
+        _ => Exit::Failed,
+    })
+}

@@ -1,0 +1,239 @@
+//! A run, as a person reads it.
+
+use super::{BOLD, GREEN, RED, RESET, YELLOW, clip, safe, span, usd};
+use muleteer_model::event::Event;
+use muleteer_model::pipeline::event::Verdict;
+use muleteer_model::pipeline::{Run, Stage};
+use std::fmt::Write;
+use std::time::Duration;
+
+/// How it stands now: a few lines.
+pub fn status(run: &Run) -> String {
+    let mut text = head(run);
+    for job in run.jobs.values() {
+        let bead = job.start.bead_id.as_deref().unwrap_or("-");
+        let title = run.beads.get(bead).map_or("", |task| task.planned.title.as_str());
+        let _ = writeln!(
+            text,
+            "  agent {} {} {bead} {} (dispatch {}, attempt {})",
+            job.start.agent,
+            job.start.purpose.as_str(),
+            clip(title, 50),
+            job.start.dispatch,
+            job.start.attempt
+        );
+    }
+    let ready: Vec<_> = run.schedule.ready().take(8).collect();
+    if run.is_live() && !ready.is_empty() {
+        let _ = writeln!(text, "  next      {}", ready.join(", "));
+    }
+    text.push_str(&ending(run));
+    text
+}
+
+fn head(run: &Run) -> String {
+    let count = |stage| run.count(stage);
+    let mut text = format!("{BOLD}{}{RESET} {}\n", run.id(), safe(&clip(&run.started.title, 80)));
+    let _ = writeln!(
+        text,
+        "  status    {} (phase {}, iteration {})",
+        run.status().as_str(),
+        run.phase.as_str(),
+        run.iteration
+    );
+    let _ = writeln!(
+        text,
+        "  beads     {} of {} done, {} in progress, {} open, {} blocked",
+        count(Stage::Done),
+        run.beads.len(),
+        count(Stage::Taken),
+        count(Stage::Open),
+        count(Stage::Blocked)
+    );
+    let _ = writeln!(text, "  target    {}", run.target());
+    let took = Duration::from_millis(run.ran_for_ms(run.updated_at).max(0) as u64);
+    let _ = writeln!(text, "  so far    {}, {} agents, {}", span(took), run.spawns, usd(run.cost_usd));
+    text
+}
+
+fn ending(run: &Run) -> String {
+    let mut text = String::new();
+    if let Some((_, reason)) = &run.resting {
+        let _ = writeln!(text, "  it rests: {}; `muleteer run --resume {}` goes on", safe(reason), run.id());
+    }
+    if let Some(branch) = &run.published {
+        let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.as_str()).unwrap_or_default();
+        if branch == base {
+            let _ = writeln!(text, "  result    on {base}");
+        } else {
+            let _ = writeln!(text, "  result    branch {branch}: git checkout {base} && git merge {branch}");
+        }
+    }
+    if let Some(url) = &run.pr_url {
+        let _ = writeln!(text, "  pull request {url}");
+    }
+    text
+}
+
+/// What it did, and what came of it.
+pub fn report(run: &Run) -> String {
+    let mut text = head(run);
+    for (one, number) in run.iterations.iter().zip(1..) {
+        let _ = writeln!(
+            text,
+            "  iteration {number}: {} beads, {} done, {} failed attempts, {} agents, {} maintenance runs",
+            one.beads, one.completed, one.failed, one.spawns, one.maintenance
+        );
+        for verdict in run.verdicts.iter().filter(|verdict| verdict.iteration == number) {
+            let _ = writeln!(
+                text,
+                "    judge: {} ({} new beads) {}",
+                verdict.verdict.as_str(),
+                verdict.new_beads,
+                safe(&verdict.reason)
+            );
+            let Some(result) = verdict.result.as_ref().filter(|_| verdict.verdict == Verdict::Fail) else { continue };
+            for issue in &result.spec_drift.issues {
+                let _ = writeln!(
+                    text,
+                    "      {} {}: {}",
+                    issue.severity,
+                    safe(&clip(&issue.section, 40)),
+                    safe(&clip(&issue.description, 120))
+                );
+            }
+            for criterion in result.acceptance.results.iter().filter(|criterion| !criterion.passed) {
+                let _ = writeln!(text, "      not accepted: {}", safe(&clip(&criterion.criterion, 120)));
+            }
+        }
+    }
+    for task in run.order.iter().filter_map(|id| run.beads.get(id)) {
+        let mark = match task.stage {
+            Stage::Done => "✓",
+            Stage::Taken => "▸",
+            Stage::Blocked => "✗",
+            Stage::Open => "·",
+        };
+        let retries = if task.failures > 0 { format!(" ({} failed attempts)", task.failures) } else { String::new() };
+        let _ = writeln!(text, "  {mark} {} {}{retries}", task.planned.id, safe(&clip(&task.planned.title, 80)));
+    }
+    let _ = writeln!(text, "  the judge's read-only view and the criteria's secrecy were checked, not enforced");
+    text.push_str(&ending(run));
+    text
+}
+
+/// What a dry run shows: the graph, the order, and what it would take.
+pub fn plan(run: &Run) -> String {
+    let mut text = head(run);
+    let _ = writeln!(text, "  spec      .muleteer/runs/{}/frozen-spec.md", run.id());
+    let _ = writeln!(text, "  backend   {}", run.settings.backend);
+    let slots = run.schedule.widest().min(run.settings.max_concurrency as usize);
+    let _ = writeln!(text, "  agents    {slots} at once at most ({} may be)", run.settings.max_concurrency);
+    let _ = writeln!(text, "\nbeads and what they wait for:");
+    for task in run.order.iter().filter_map(|id| run.beads.get(id)) {
+        let waits = if task.planned.depends_on.is_empty() {
+            String::new()
+        } else {
+            format!(" ← {}", task.planned.depends_on.join(", "))
+        };
+        let _ = writeln!(
+            text,
+            "  {} P{} {}{waits}",
+            task.planned.id,
+            task.planned.priority,
+            safe(&clip(&task.planned.title, 70))
+        );
+    }
+    let _ = writeln!(text, "\nin the order of the schedule:");
+    for (id, at) in run.schedule.order().iter().zip(1..) {
+        let _ = writeln!(text, "  {at}. {id}");
+    }
+    let _ = writeln!(text, "\n`muleteer run --resume {}` goes on from here.", run.id());
+    text
+}
+
+/// One event of a run in one line; none for the noise between.
+pub fn describe(event: &Event) -> Option<String> {
+    let text = |text: &str| clip(text.trim(), 160);
+    let warn = |text: String| format!("{YELLOW}{text}{RESET}");
+    let bad = |text: String| format!("{RED}{text}{RESET}");
+    Some(match event {
+        Event::RunStarted(started) => format!("run of {} ({})", text(&started.title), started.settings.backend),
+        Event::RunResumed { by, .. } => format!("resumed by {by}"),
+        Event::PhaseChanged { phase } => format!("{BOLD}phase {}{RESET}", phase.as_str()),
+        Event::SpecFrozen { target_branch, base_commit, .. } => {
+            format!("frozen; agents push to {target_branch}, from {}", clip(base_commit, 12))
+        }
+        Event::AcceptanceSealed { path, .. } if path.is_empty() => "no acceptance criteria".into(),
+        Event::AcceptanceSealed { .. } => "the acceptance criteria are sealed".into(),
+        Event::BeadsCreated { count, dependency_edges, .. } => {
+            format!("{count} beads, {dependency_edges} dependencies")
+        }
+        Event::RunApproved { by } => format!("approved by {by}"),
+        Event::BeadAssigned { .. } | Event::BeadsAccepted {} | Event::Decomposed {} => return None,
+        Event::AgentStarted(start) => {
+            let bead = start.bead_id.as_deref().unwrap_or_default();
+            let again = if start.attempt > 0 { format!(", attempt {}", start.attempt) } else { String::new() };
+            format!(
+                "agent {} begins: {} {bead}{again} (dispatch {})",
+                start.agent,
+                start.purpose.as_str(),
+                start.dispatch
+            )
+        }
+        Event::AgentFinished(end) => {
+            let bead = end.bead_id.as_deref().unwrap_or_default();
+            let line = format!(
+                "agent {} ended: {} {bead} {} {}",
+                end.agent,
+                end.purpose.as_str(),
+                super::event::word(&end.status),
+                text(&end.reason)
+            );
+            if end.status == muleteer_model::event::Outcome::Success { line } else { warn(line) }
+        }
+        Event::AgentRetried { purpose, reason, .. } => {
+            warn(format!("{} is tried again: {}", purpose.as_str(), text(reason)))
+        }
+        Event::BeadCompleted { bead_id, .. } => format!("{GREEN}bead {bead_id} is done{RESET}"),
+        Event::BeadRetried { bead_id, reason, .. } => warn(format!("bead {bead_id} is tried again: {}", text(reason))),
+        Event::BeadBlocked { bead_id, reason, dependants } => {
+            bad(format!("bead {bead_id} is blocked: {} ({} wait for it)", text(reason), dependants.len()))
+        }
+        Event::OutsideClosed { bead_id, on } => format!("{on} is closed: bead {bead_id} no longer waits for it"),
+        Event::PoolSlowed { reason, .. } => warn(format!("slowing down: {}", text(reason))),
+        Event::ObservationCreated { bead_id, created_by } => format!("{created_by} noted {bead_id} for the judge"),
+        Event::MaintenanceStarted { maintenance, trigger_completed_count, .. } => {
+            format!("{maintenance} after {trigger_completed_count} beads")
+        }
+        Event::MaintenanceCoalesced { completed_count } => {
+            format!("maintenance due after {completed_count} beads is under way")
+        }
+        Event::MaintenanceFinished { maintenance, status } => format!("{maintenance}: {status}"),
+        Event::JudgeStarted { iteration, observations, .. } => {
+            format!("the judge begins (iteration {iteration}, {} observations)", observations.len())
+        }
+        Event::JudgeReasoned { .. } => "the judge has said what it found".into(),
+        Event::JudgeFinished(end) => {
+            let line =
+                format!("the judge: {} ({} new beads) {}", end.verdict.as_str(), end.new_beads, text(&end.reason));
+            if end.verdict == Verdict::Pass { format!("{GREEN}{line}{RESET}") } else { warn(line) }
+        }
+        Event::VerdictApplied { triage, .. } => {
+            format!("{} promoted, {} dismissed", triage.promoted.len(), triage.dismissed.len())
+        }
+        Event::IterationStarted { iteration, beads } => {
+            format!("{BOLD}iteration {iteration}{RESET}: {} beads", beads.len())
+        }
+        Event::BranchPublished { branch, merge, .. } => format!("the result is on {branch}: {}", text(merge)),
+        Event::PrCreated { url } => format!("pull request {url}"),
+        Event::RunStopping { code, message } if code.is_empty() => warn(format!("stopping: {}", text(message))),
+        Event::RunStopping { code, message } => bad(format!("stopping: {code} {}", text(message))),
+        Event::RunRested { reason, .. } => warn(format!("it rests: {}", text(reason))),
+        Event::RunCompleted { status, total_beads } => {
+            format!("{GREEN}{}{RESET}: {total_beads} beads", status.as_str())
+        }
+        Event::RunFailed { code, message, .. } => bad(format!("failed: {code} {}", text(message))),
+        other => other.name().replace('_', " "),
+    })
+}

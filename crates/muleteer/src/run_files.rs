@@ -1,0 +1,114 @@
+//! Runs as they stand on disk: found by id, folded from their events, with or without a daemon.
+
+use crate::failure::Failure;
+use crate::offline::stored;
+use muleteer_model::pipeline::Run;
+use muleteer_store::events;
+use muleteer_supervisor::settings;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// The runs of one repository.
+#[derive(Debug)]
+pub struct Runs {
+    pub repo: PathBuf,
+}
+
+impl Runs {
+    /// Of the repository that the current directory is in.
+    ///
+    /// # Errors
+    /// When there is no current directory.
+    pub fn here() -> Result<Self, Failure> {
+        let here = std::env::current_dir().map_err(|error| Failure::new("E_IO", error.to_string()))?;
+        let here = here.canonicalize().unwrap_or(here);
+        Ok(Self { repo: settings::outermost(&here) })
+    }
+
+    pub fn folder(&self) -> PathBuf {
+        self.repo.join(".muleteer/runs")
+    }
+
+    pub fn events(&self, run_id: &str) -> PathBuf {
+        self.folder().join(run_id).join("events.jsonl")
+    }
+
+    /// All ids, the newest last.
+    pub fn ids(&self) -> Vec<String> {
+        let mut found: Vec<(SystemTime, String)> = std::fs::read_dir(self.folder())
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| {
+                let begun = entry.path().join("frozen-spec.md");
+                let events = std::fs::metadata(entry.path().join("events.jsonl")).ok()?;
+                let time = std::fs::metadata(begun).ok().and_then(|meta| meta.modified().ok());
+                Some((time.or(events.modified().ok())?, entry.file_name().into_string().ok()?))
+            })
+            .collect();
+        found.sort();
+        found.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The run that `given` means: a beginning of its id or of its last part; the newest when empty.
+    ///
+    /// # Errors
+    /// `E_NOT_FOUND`, `E_AMBIGUOUS`.
+    pub fn resolve(&self, given: &str) -> Result<String, Failure> {
+        let ids = self.ids();
+        if given.is_empty() {
+            let none = || {
+                Failure::new("E_NOT_FOUND", format!("{} has no runs", self.repo.display()))
+                    .hint("`muleteer run --spec plan.md` begins one")
+            };
+            return ids.into_iter().next_back().ok_or_else(none);
+        }
+        let hash = |id: &str| id.rsplit('-').next().is_some_and(|hash| hash.starts_with(given));
+        let matching: Vec<String> = ids.into_iter().filter(|id| id.starts_with(given) || hash(id)).collect();
+        match matching.as_slice() {
+            [one] => Ok(one.clone()),
+            [] => Err(Failure::new("E_NOT_FOUND", format!("there is no run {given} in {}", self.repo.display()))
+                .run(given)
+                .hint("`muleteer runs` lists them")),
+            many => match many.iter().find(|id| *id == given) {
+                Some(exact) => Ok(exact.clone()),
+                None => Err(Failure::new("E_AMBIGUOUS", format!("{} runs begin with {given}", many.len())).run(given)),
+            },
+        }
+    }
+
+    /// # Errors
+    /// When its events cannot be read, or there are none.
+    pub fn read(&self, run_id: &str) -> Result<Run, Failure> {
+        let path = self.events(run_id);
+        let mut run: Option<Run> = None;
+        events::read(&path, |record| match &mut run {
+            Some(run) => run.apply(&record),
+            None => run = Run::begin(&record),
+        })
+        .map_err(|error| stored(error).run(run_id))?;
+        run.ok_or_else(|| {
+            Failure::new("E_CHECKPOINT_CORRUPT", format!("{} does not begin with a run", path.display())).run(run_id)
+        })
+    }
+}
+
+/// `run-<date>-<six hex digits>`.
+///
+/// # Errors
+/// When the system has no randomness to give.
+pub fn new_id() -> Result<String, Failure> {
+    let [a, b, c, ..] = crate::commands::spawn::random()?;
+    let today = jiff::Zoned::now().strftime("%Y-%m-%d").to_string();
+    Ok(format!("run-{today}-{a:02x}{b:02x}{c:02x}"))
+}
+
+/// The path as a string.
+///
+/// # Errors
+/// When it is not UTF-8.
+pub fn utf8(path: &Path) -> Result<String, Failure> {
+    path.to_str()
+        .map(str::to_string)
+        .ok_or_else(|| Failure::new("E_USAGE", format!("the path {} is not UTF-8", path.display())))
+}

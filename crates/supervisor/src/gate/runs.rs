@@ -1,0 +1,110 @@
+//! The requests about runs and their beads.
+
+use super::connection::{Answer, Connection, Heard};
+use super::peer::Identity;
+use crate::context::Daemon;
+use crate::request::{fault, internal};
+use crate::runs::actor::RunMsg;
+use crate::runs::beads;
+use muleteer_model::pipeline::Input;
+use muleteer_protocol::v1::{Item, Reply, WireError};
+use muleteer_store::tail;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// TERM, 10 s, KILL, for every agent at once, and a little.
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
+
+pub async fn bead(connection: &Connection, key: &str, op: &str) -> Result<Reply, WireError> {
+    let Identity::Agent(id) = &connection.identity else {
+        return Err(fault(
+            "E_FORBIDDEN",
+            "only agents of a run ask the daemon for beads",
+            "outside a run `muleteer bead` works on the repository's own",
+        ));
+    };
+    let answer = beads::ask(&connection.daemon, id, key, op).await?;
+    let answer = serde_json::to_string(&answer).map_err(|error| internal(&error.to_string()))?;
+    Ok(Reply::Beads { answer })
+}
+
+/// Lets the run rest: its agents are ended, and it can be resumed.
+pub async fn stop(daemon: &Arc<Daemon>, run_id: &str) -> Result<Reply, WireError> {
+    let done = || Ok(Reply::RunUp { run_id: run_id.into() });
+    let Some(hosted) = daemon.runs.find(run_id) else { return done() };
+    let mut state = hosted.state.subscribe();
+    if let Some(actor) = hosted.actor.get() {
+        let input = Box::new(Input::Stop { reason: "it was stopped".into() });
+        let _ = actor.call(|reply| RunMsg::Command(input, reply), Some(Duration::from_secs(10))).await;
+    }
+    let resting = state.wait_for(|run| run.as_ref().is_some_and(|run| !run.is_live()));
+    match tokio::time::timeout(STOP_PATIENCE, resting).await {
+        Ok(_) => done(),
+        Err(_) => {
+            Err(fault("E_BUSY", "the run's agents have not ended in time", "`muleteer status` shows them; try again"))
+        }
+    }
+}
+
+pub async fn events(connection: &mut Connection, run_id: &str, from_seq: u64, follow: bool) -> Answer {
+    let daemon = connection.daemon.clone();
+    let hosted = daemon.runs.find(run_id);
+    let path = match &hosted {
+        Some(hosted) => hosted.places.events(),
+        None => match places(&daemon, run_id) {
+            Ok(path) => path,
+            Err(error) => return Ok(Err(error)),
+        },
+    };
+    let mut state = hosted.as_ref().map(|hosted| hosted.state.subscribe());
+    let mut reader = match tail::Reader::follow(&path, tail::Start::Seq(from_seq)) {
+        Ok(reader) => reader,
+        Err(error) => return Ok(Err(internal(&error.to_string()))),
+    };
+    let mut next_seq = from_seq;
+    loop {
+        // Looked at before reading: what ended the run is then among what is read.
+        let live = state
+            .as_mut()
+            .is_some_and(|state| state.borrow_and_update().as_ref().is_none_or(|run| run.is_live()));
+        loop {
+            match reader.next_line() {
+                Ok(Some(line)) => {
+                    next_seq = line.record.seq + 1;
+                    if !connection.send(Item::Event { seq: line.record.seq, line: line.raw }).await? {
+                        return Ok(Ok(None));
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => return Ok(Err(internal(&error.to_string()))),
+            }
+        }
+        let Some(state) = state.as_mut().filter(|_| live && follow) else {
+            return Ok(Ok(Some(Reply::EndOfEvents { next_seq })));
+        };
+        tokio::select! {
+            changed = state.changed() => {
+                if changed.is_err() {
+                    return Ok(Ok(Some(Reply::EndOfEvents { next_seq })));
+                }
+            }
+            heard = connection.hear() => {
+                if let Heard::Cancelled = heard? {
+                    return Ok(Ok(None));
+                }
+            }
+        }
+    }
+}
+
+fn places(daemon: &Daemon, run_id: &str) -> Result<std::path::PathBuf, WireError> {
+    let unknown = || WireError {
+        run_id: Some(run_id.into()),
+        ..fault("E_NOT_FOUND", &format!("there is no run {run_id}"), "`muleteer runs` lists them")
+    };
+    crate::runs::host::key_of(run_id).ok_or_else(unknown)?;
+    let saved = std::fs::read(daemon.paths.run(run_id).join("run.json")).map_err(|_| unknown())?;
+    let saved: crate::runs::host::Saved =
+        serde_json::from_slice(&saved).map_err(|error| internal(&error.to_string()))?;
+    Ok(crate::runs::host::Places::new(daemon, std::path::Path::new(&saved.request.repo), run_id).events())
+}

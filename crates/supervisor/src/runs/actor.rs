@@ -1,0 +1,245 @@
+//! `run/<id>`: decides with `model::pipeline`, makes decisions durable, then acts. All it knows is folded
+//! from the run's log, so it can be killed at any line.
+
+use super::host::Hosted;
+use super::{job, publish, steps};
+use crate::branch::BranchMsg;
+use crate::context::Daemon;
+use crate::owned::survive;
+use jiff::Timestamp;
+use muleteer_model::event::Event;
+use muleteer_model::id::DispatchId;
+use muleteer_model::pipeline::{self, Effect, Input, Run};
+use muleteer_process::fault;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// `lock.json` is written anew this often (reference: spec run, "Run Lock").
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub enum RunMsg {
+    Boot,
+    Input(Box<Input>),
+    /// Answered once what it means is durable.
+    Command(Box<Input>, RpcReplyPort<()>),
+    /// An effect could not be carried out.
+    Failed {
+        key: String,
+        code: String,
+        message: String,
+    },
+    Wake,
+    Heartbeat,
+}
+
+pub struct RunActor;
+
+pub struct State {
+    daemon: Arc<Daemon>,
+    hosted: Arc<Hosted>,
+    run: Option<Run>,
+    carried: HashSet<String>,
+    tasks: JoinSet<()>,
+    beating: bool,
+}
+
+impl Actor for RunActor {
+    type Msg = RunMsg;
+    type State = State;
+    type Arguments = (Arc<Daemon>, DispatchId);
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<RunMsg>,
+        (daemon, key): (Arc<Daemon>, DispatchId),
+    ) -> Result<State, ActorProcessingErr> {
+        let hosted = daemon.runs.get(&key).ok_or("the run is not hosted here")?;
+        hosted.actor.set(myself.clone());
+        myself.cast(RunMsg::Boot)?;
+        Ok(State { daemon, hosted, run: None, carried: HashSet::new(), tasks: JoinSet::new(), beating: false })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<RunMsg>,
+        message: RunMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        while state.tasks.try_join_next().is_some() {}
+        match message {
+            RunMsg::Boot => {
+                if state.run.is_none() {
+                    let hosted = state.hosted.clone();
+                    let folded = tokio::task::spawn_blocking(move || hosted.open_log()).await?;
+                    state.run = folded.map_err(|error| crate::launch::chain(&error))?;
+                    state.publish();
+                }
+                if !std::mem::replace(&mut state.beating, true) {
+                    myself.cast(RunMsg::Heartbeat)?;
+                }
+            }
+            RunMsg::Input(input) => state.feed(*input).await?,
+            RunMsg::Command(input, reply) => {
+                state.feed(*input).await?;
+                state.settle().await?;
+                let _ = reply.send(());
+            }
+            RunMsg::Failed { key, code, message } => {
+                state.carried.remove(&key);
+                state.feed(Input::Fatal { code, message }).await?;
+            }
+            RunMsg::Wake => state.carried.retain(|key| !key.starts_with("WakeAt")),
+            RunMsg::Heartbeat => {
+                if let Some(run) = state.run.as_ref().filter(|run| run.is_live()) {
+                    let (hosted, since) = (state.hosted.clone(), run.running_since);
+                    tokio::task::spawn_blocking(move || hosted.write_lock_note(since)).await?;
+                    myself.send_after(HEARTBEAT, || RunMsg::Heartbeat);
+                    return Ok(());
+                }
+            }
+        }
+        state.settle().await?;
+        state.carry_out(&myself);
+        Ok(())
+    }
+}
+
+impl State {
+    async fn feed(&mut self, input: Input) -> Result<(), ActorProcessingErr> {
+        let Some(run) = &self.run else { return Ok(()) };
+        let events = pipeline::decide(run, input, Timestamp::now());
+        self.commit(events).await
+    }
+
+    async fn settle(&mut self) -> Result<(), ActorProcessingErr> {
+        while let Some(run) = &self.run {
+            let events = pipeline::advance(run, Timestamp::now());
+            if events.is_empty() {
+                return Ok(());
+            }
+            self.commit(events).await?;
+        }
+        Ok(())
+    }
+
+    /// Durable first, then folded, then seen by others.
+    async fn commit(&mut self, events: Vec<Event>) -> Result<(), ActorProcessingErr> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        fault::point("run.before_commit");
+        let hosted = self.hosted.clone();
+        let records = tokio::task::spawn_blocking(move || hosted.append(events)).await??;
+        fault::point("run.committed");
+        let Some(run) = &mut self.run else { return Ok(()) };
+        for record in &records {
+            run.apply(record);
+            steps::tidy(&self.daemon, &self.hosted, run, &record.entry.event, &mut self.tasks);
+        }
+        let (daemon, hosted, snapshot) = (self.daemon.clone(), self.hosted.clone(), run.clone());
+        tokio::task::spawn_blocking(move || hosted.write_snapshots(&daemon, &snapshot)).await?;
+        fault::point("run.checkpointed");
+        self.publish();
+        Ok(())
+    }
+
+    fn publish(&self) {
+        self.hosted.state.send_replace(self.run.clone().map(Arc::new));
+    }
+
+    fn carry_out(&mut self, myself: &ActorRef<RunMsg>) {
+        let Some(run) = &self.run else { return };
+        if !run.is_live() {
+            self.rest();
+            return;
+        }
+        let run = Arc::new(run.clone());
+        for effect in pipeline::effects(&run) {
+            let key = key_of(&run, &effect);
+            if !self.carried.insert(key.clone()) {
+                continue;
+            }
+            if let Effect::WakeAt(at) = effect {
+                let wait = at.duration_since(Timestamp::now()).try_into().unwrap_or(Duration::ZERO);
+                myself.send_after(wait, || RunMsg::Wake);
+                continue;
+            }
+            let (daemon, hosted, run, myself) = (self.daemon.clone(), self.hosted.clone(), run.clone(), myself.clone());
+            self.tasks.spawn(async move {
+                let outcome = survive(carry(&daemon, &hosted, &run, effect)).await;
+                let message = match outcome {
+                    Ok(Ok(Some(input))) => RunMsg::Input(Box::new(input)),
+                    Ok(Ok(None)) => return,
+                    Ok(Err(trouble)) => RunMsg::Failed { key, code: trouble.code, message: trouble.message },
+                    Err(message) => RunMsg::Failed { key, code: "E_INTERNAL".into(), message },
+                };
+                let _ = myself.cast(message);
+            });
+        }
+    }
+
+    /// It has ended or rests: nothing of it stays in the daemon.
+    fn rest(&mut self) {
+        let _ = std::fs::remove_file(self.hosted.places.live());
+        self.hosted.remove_lock_note();
+        self.daemon.runs.remove(&self.hosted.key);
+        self.daemon.connections.send_modify(|count| *count = count.saturating_sub(1));
+        self.daemon.runs_branch.cast(BranchMsg::Remove(self.hosted.key.clone()));
+        // Whoever follows sees the last state and leaves.
+        self.publish();
+        self.run = None;
+    }
+}
+
+/// An effect is carried out once by this incarnation; what makes it another one is in its key.
+fn key_of(run: &Run, effect: &Effect) -> String {
+    match effect {
+        Effect::Agent(job) => format!("Agent/{}", job.start.dispatch),
+        Effect::End(job) => format!("End/{}", job.start.dispatch),
+        Effect::LookOutside => format!("LookOutside/{}", run.seq),
+        Effect::ApplyVerdict { iteration, .. } => format!("ApplyVerdict/{iteration}"),
+        Effect::WakeAt(at) => format!("WakeAt/{at}"),
+        Effect::Gather { made } => format!("Gather/{made}/{}", run.spawns),
+        Effect::Finish => format!("Finish/{}", run.running_since),
+        other => format!("{other:?}"),
+    }
+}
+
+/// Why an effect could not be carried out; the run stops for it, and can be resumed.
+#[derive(Debug)]
+pub struct Trouble {
+    pub code: String,
+    pub message: String,
+}
+
+impl Trouble {
+    pub fn new(code: &str, message: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into() }
+    }
+}
+
+async fn carry(
+    daemon: &Arc<Daemon>,
+    hosted: &Arc<Hosted>,
+    run: &Arc<Run>,
+    effect: Effect,
+) -> Result<Option<Input>, Trouble> {
+    match effect {
+        Effect::Freeze => steps::freeze(hosted, run).await.map(Some),
+        Effect::SealGiven => steps::seal_given(hosted, run).await.map(Some),
+        Effect::Gather { made } => steps::gather(hosted, run, made).await.map(Some),
+        Effect::AcceptBeads => steps::accept(hosted, run).await.map(Some),
+        Effect::Agent(job) => job::run(daemon, hosted, run, &job).await.map(Some),
+        Effect::End(job) => job::end(daemon, hosted, run, &job).await.map(Some),
+        Effect::LookOutside => steps::look_outside(hosted, run).await.map(Some),
+        Effect::ApplyVerdict { iteration, result } => {
+            steps::apply_verdict(hosted, run, iteration, &result).await.map(Some)
+        }
+        Effect::Finish => publish::finish(hosted, run).await.map(Some),
+        Effect::WakeAt(_) => Ok(None),
+    }
+}

@@ -1,0 +1,133 @@
+//! Beads of a run: the harness's own operations, and what its agents may do.
+//!
+//! | purpose | may |
+//! |---|---|
+//! | `decompose` | create (staged), and change what it created |
+//! | `implement`, `maintain` | note observations, and close or describe its own bead |
+//! | the others | read |
+
+use super::actor::Trouble;
+use super::host::Hosted;
+use crate::context::Daemon;
+use crate::request::fault;
+use jiff::Timestamp;
+use muleteer_model::bead::{Answer, Bead, OBSERVATION, Op, run_label};
+use muleteer_model::id::DispatchId;
+use muleteer_model::pipeline::event::Purpose;
+use muleteer_model::pipeline::{Job, Run};
+use muleteer_protocol::v1::WireError;
+use muleteer_store::beads::BeadError;
+use std::sync::Arc;
+
+/// What the beads of a decomposition are staged under.
+pub fn mark(run_id: &str, dispatch: &str) -> String {
+    format!("{run_id}:{dispatch}")
+}
+
+/// An operation of the harness's own. `id` is that of a bead that is made, or empty.
+pub async fn with_store(hosted: &Hosted, op: Op, id: String) -> Result<Answer, Trouble> {
+    let store = hosted.beads.lock().await;
+    apply(store, op, id).await.map_err(|error| Trouble::new(error.code(), error.to_string()))
+}
+
+async fn apply(
+    mut store: tokio::sync::MutexGuard<'_, muleteer_store::beads::BeadStore>,
+    op: Op,
+    id: String,
+) -> Result<Answer, BeadError> {
+    // Short, and on the one lock that orders them anyway; the disk may block for an fsync.
+    tokio::task::block_in_place(|| store.apply(&op, Timestamp::now(), &id))
+}
+
+/// An operation that an agent asks for.
+///
+/// # Errors
+/// `E_FORBIDDEN` for what is not its business, and what is wrong with the operation.
+pub async fn ask(daemon: &Arc<Daemon>, agent: &DispatchId, key: &str, op: &str) -> Result<Answer, WireError> {
+    let Some((hosted, run)) = daemon.runs.of_dispatch(agent.as_str()) else {
+        return Err(fault("E_FORBIDDEN", &format!("agent {agent} is in no run that is under way"), ""));
+    };
+    let job = run.job_by_dispatch(agent.as_str()).cloned();
+    let Some(job) = job else { return Err(fault("E_FORBIDDEN", "the agent's part is over", "")) };
+    let op: Op = serde_json::from_str(op)
+        .map_err(|error| fault("E_BAD_INPUT", &format!("this is no bead operation: {error}"), ""))?;
+    let store = hosted.beads.lock().await;
+    let mut store = store;
+    let own = {
+        let beads = tokio::task::block_in_place(|| store.read()).map_err(|error| wire(&error))?;
+        let resolve = |id: &str| muleteer_model::bead::find(beads, id).cloned();
+        permitted(&run, &job, &op, key, &resolve)?
+    };
+    let fresh = crate::context::random_key()[..8].to_string();
+    let answer = apply(store, own, fresh).await.map_err(|error| wire(&error))?;
+    Ok(answer)
+}
+
+type Resolve<'a> = dyn Fn(&str) -> Result<Bead, muleteer_model::bead::Fault> + 'a;
+
+/// The operation as it is carried out for this agent.
+fn permitted(run: &Run, job: &Job, op: &Op, key: &str, resolve: &Resolve<'_>) -> Result<Op, WireError> {
+    let purpose = job.start.purpose;
+    let staged = mark(run.id(), &job.start.dispatch);
+    let label = run_label(run.id());
+    let coding = matches!(purpose, Purpose::Implement | Purpose::Maintain);
+    let forbidden = |what: &str| {
+        let hint = match &job.start.bead_id {
+            Some(bead) => format!("your bead is {bead}; what else you notice is for `bead create --label observation`"),
+            None => String::new(),
+        };
+        Err(fault("E_FORBIDDEN", &format!("an agent for `{}` may not {what}", purpose.as_str()), &hint))
+    };
+    let changes = |id: &str| -> Result<bool, WireError> {
+        let bead = resolve(id).map_err(|fault| wire(&BeadError::Fault(fault)))?;
+        Ok(match purpose {
+            Purpose::Decompose => bead.staged.as_ref() == Some(&staged),
+            Purpose::Implement | Purpose::Maintain => job.start.bead_id.as_ref() == Some(&bead.id),
+            _ => false,
+        })
+    };
+    match op {
+        Op::Show { .. } | Op::Ready { .. } => Ok(op.clone()),
+        Op::List { labels, status, .. } => {
+            let shown = (purpose == Purpose::Decompose).then(|| staged.clone());
+            Ok(Op::List { labels: labels.clone(), status: status.clone(), staged: shown })
+        }
+        Op::Create { title, description, issue_type, priority, labels, depends_on, .. } => {
+            if purpose != Purpose::Decompose && !coding {
+                return forbidden("make beads");
+            }
+            let mut labels = labels.clone();
+            labels.push(label);
+            if coding {
+                // Not worked on until the judge has seen it.
+                labels.push(OBSERVATION.into());
+            }
+            Ok(Op::Create {
+                title: title.clone(),
+                description: description.clone(),
+                issue_type: issue_type.clone(),
+                priority: *priority,
+                labels,
+                depends_on: depends_on.clone(),
+                key: Some(format!("{}/{key}", job.start.dispatch)),
+                staged: (purpose == Purpose::Decompose).then_some(staged),
+            })
+        }
+        Op::Close { id, .. } | Op::Reopen { id } if !changes(id)? => forbidden(&format!("close or reopen bead {id}")),
+        Op::Update { id, status, .. } => {
+            if !changes(id)? || (coding && status.is_some()) {
+                return forbidden(&format!("change bead {id} so"));
+            }
+            Ok(op.clone())
+        }
+        Op::DepAdd { id, .. } | Op::DepRm { id, .. } if purpose != Purpose::Decompose || !changes(id)? => {
+            forbidden(&format!("change what bead {id} waits for"))
+        }
+        Op::Import { .. } | Op::Accept { .. } | Op::Discard { .. } => forbidden("do that"),
+        other => Ok(other.clone()),
+    }
+}
+
+pub fn wire(error: &BeadError) -> WireError {
+    fault(error.code(), &error.to_string(), &error.hint())
+}

@@ -1,0 +1,465 @@
+//! Beginning a run, going on with one, and what a new daemon does with those that were under way.
+
+use super::host::{Hosted, Places, Saved, key_of, take_lock};
+use crate::branch::BranchMsg;
+use crate::context::Daemon;
+use crate::request::{fault, internal, unwritten};
+use crate::runs::actor::RunMsg;
+use crate::{launch, worktree};
+use jiff::Timestamp;
+use muleteer_model::bead::Scope;
+use muleteer_model::config::{self, BackendChoice, Config, MaintainTrigger, OnComplete};
+use muleteer_model::event::{Entry, Event};
+use muleteer_model::id::DispatchId;
+use muleteer_model::pipeline::event::{Phase, RunSettings, RunStarted};
+use muleteer_model::pipeline::{Input, Run, checkpoint};
+use muleteer_protocol::v1::{self, WireError};
+use muleteer_store::atomic::{create_dir_durable, write_atomic};
+use muleteer_store::beads::BeadStore;
+use muleteer_store::events::EventLog;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+const SAVED_VERSION: u16 = 1;
+/// A spec goes into every prompt.
+const SPEC_LIMIT: u64 = 2 * 1024 * 1024;
+
+/// Begins a run, or goes on with one; answers with its id once it is under way.
+///
+/// # Errors
+/// What keeps it from beginning; then nothing that matters was made.
+pub async fn begin(daemon: &Arc<Daemon>, request: &v1::Run) -> Result<String, WireError> {
+    let _one = daemon.runs.gate.lock().await;
+    let run_id = request.run_id.clone();
+    let named = |error: WireError| WireError { run_id: Some(run_id.clone()), ..error };
+    let key = key_of(&run_id).ok_or_else(|| fault("E_BAD_INPUT", &format!("`{run_id}` is no run's id"), ""))?;
+    if request.resume { resume(daemon, request, key).await } else { create(daemon, request, key).await }
+        .map_err(named)?;
+    Ok(run_id)
+}
+
+async fn create(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Result<(), WireError> {
+    let run_id = &request.run_id;
+    let repo = PathBuf::from(&request.repo);
+    let places = Places::new(daemon, &repo, run_id);
+    if daemon.runs.find(run_id).is_some() {
+        return Ok(());
+    }
+    if places.saved().exists() && places.events().exists() {
+        // The same request again, after a lost answer: it was begun, and may even be over.
+        return match places.live().exists() {
+            true => host(daemon, &places, key, None).map(|_| ()),
+            false => Ok(()),
+        };
+    }
+    let config = load_config(daemon, request, &repo)?;
+    let (spec, title) = spec(request)?;
+    if worktree::top(&repo).await.is_none_or(|top| top != repo) {
+        let message = format!("{} is not the top of a git repository", repo.display());
+        return Err(fault("E_NOT_A_REPOSITORY", &message, "a run works in a git repository: `git init` makes one"));
+    }
+    if worktree::head(&repo).await.is_none() {
+        let message = format!("{} has no commit yet", repo.display());
+        return Err(fault("E_NOT_A_REPOSITORY", &message, "commit something first: agents start from a commit"));
+    }
+    let settings = run_settings(request, &config)?;
+    let bead_label = request
+        .bead_label
+        .clone()
+        .or_else(|| config.run.phases.decompose.existing_selector.clone());
+    scope(&repo, bead_label.as_deref(), config.run.phases.decompose.auto)?;
+    let target = request.target.clone().unwrap_or_else(|| config.run.target_branch.clone());
+    check_branch(&repo, &target).await?;
+    if let Some(path) = &settings.acceptance_path
+        && !repo.join(path).is_dir()
+    {
+        let message = format!("the acceptance criteria {path} are no directory");
+        return Err(fault("E_ACCEPTANCE_MISSING", &message, "it is `run.acceptance.path`, relative to the repository"));
+    }
+    for dir in [&places.private, &places.sealed] {
+        create_dir_durable(dir, 0o700).map_err(|error| unwritten(&error))?;
+    }
+    if let Some(git) = worktree::git_dir(&repo).await {
+        worktree::exclude(&git).map_err(|error| internal(&error.to_string()))?;
+    }
+    create_dir_durable(&places.public, 0o755).map_err(|error| unwritten(&error))?;
+    write_atomic(&places.spec(), spec.as_bytes(), 0o400).map_err(|error| unwritten(&error))?;
+    save(&places, request)?;
+    let started = RunStarted {
+        run_id: run_id.clone(),
+        spec: shown(&repo, request.spec.as_deref().unwrap_or_default()),
+        title,
+        repo: request.repo.clone(),
+        target,
+        bead_label,
+        settings,
+    };
+    let lock = take_lock(&places, run_id)?;
+    let (mut log, _) = EventLog::open(&places.events(), 0, |_| ()).map_err(|error| internal(&launch::chain(&error)))?;
+    let entry = Entry {
+        id: format!("{run_id}/started"),
+        dispatch_id: None,
+        at: None,
+        more: false,
+        event: Event::RunStarted(Box::new(started)),
+    };
+    if log.last_seq() == 0 {
+        log.append(&[entry], Timestamp::now()).map_err(|error| internal(&error.to_string()))?;
+    }
+    drop(log);
+    write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
+    let hosted = host(daemon, &places, key, Some(lock))?;
+    hosted.claim();
+    bring_up(daemon, &hosted).await;
+    Ok(())
+}
+
+async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Result<(), WireError> {
+    let repo = PathBuf::from(&request.repo);
+    let places = Places::new(daemon, &repo, &request.run_id);
+    let missing = || fault("E_NOT_FOUND", &format!("there is no run {}", request.run_id), "`muleteer runs` lists them");
+    if !places.saved().exists() {
+        return Err(missing());
+    }
+    let kept = merged(request, saved(&places.saved())?.request);
+    let config = load_config(daemon, &kept, &repo)?;
+    let settings = run_settings(&kept, &config)?;
+    let phase = match request.from_phase.as_deref() {
+        None => None,
+        Some("implement") => Some(Phase::Implement),
+        Some("judge") => Some(Phase::Judge),
+        Some(other) => {
+            return Err(fault("E_BAD_INPUT", &format!("`{other}` is no phase to go on from"), "implement or judge"));
+        }
+    };
+    let hosted = match daemon.runs.find(&request.run_id) {
+        Some(hosted) => {
+            if !hosted.claim() {
+                let message = format!("run {} is already in progress (pid {})", request.run_id, std::process::id());
+                return Err(fault("E_RUN_LOCKED", &message, "`muleteer run --status` shows how it stands"));
+            }
+            hosted
+        }
+        None => {
+            check_checkpoint(&places)?;
+            let lock = take_lock(&places, &request.run_id)?;
+            let run = read(&places)?.ok_or_else(missing)?;
+            super::steps::check_criteria(&run).await.map_err(|error| {
+                fault(
+                    &error.code,
+                    &error.message,
+                    "put them back; a second copy is in the sealed tree of the state directory",
+                )
+            })?;
+            let hosted = host(daemon, &places, key, Some(lock))?;
+            hosted.claim();
+            hosted
+        }
+    };
+    save(&places, &kept)?;
+    *hosted.request.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+    let input =
+        Input::Resume { settings: Box::new(settings), by: "operator".into(), approve: request.yes, from: phase };
+    // Marked before it is so: a daemon that dies in between looks once more, and finds it resting.
+    write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
+    if hosted.actor.get().is_none() {
+        let already = hosted.run().is_some();
+        if !already {
+            let (opened, now) = (hosted.clone(), Timestamp::now());
+            let appended = tokio::task::spawn_blocking(move || -> Result<(), String> {
+                let run = opened.open_log().map_err(|error| launch::chain(&error))?;
+                if let Some(run) = run {
+                    let events = muleteer_model::pipeline::decide(&run, input, now);
+                    opened.append(events)?;
+                }
+                Ok(())
+            });
+            appended
+                .await
+                .map_err(|error| internal(&error.to_string()))?
+                .map_err(|error| internal(&error))?;
+        }
+        bring_up(daemon, &hosted).await;
+    } else if let Some(actor) = hosted.actor.get() {
+        let _ = actor
+            .call(|reply| RunMsg::Command(Box::new(input), reply), Some(Duration::from_secs(30)))
+            .await;
+    }
+    Ok(())
+}
+
+/// What is not said again stays as it was said.
+fn merged(request: &v1::Run, before: v1::Run) -> v1::Run {
+    let now = request.clone();
+    v1::Run {
+        spec: before.spec,
+        target: before.target,
+        bead_label: before.bead_label,
+        concurrency: now.concurrency.or(before.concurrency),
+        backend: now.backend.or(before.backend),
+        command: now.command.or(before.command),
+        scenario: now.scenario.or(before.scenario),
+        model: now.model.or(before.model),
+        budget_usd: now.budget_usd.or(before.budget_usd),
+        max_runtime_s: now.max_runtime_s.or(before.max_runtime_s),
+        extra_env: if now.extra_env.is_empty() { before.extra_env } else { now.extra_env },
+        config: now.config.or(before.config),
+        ..request.clone()
+    }
+}
+
+/// Goes on with the runs that were under way when the last daemon died. Blocks; called before the tree starts.
+pub fn boot(daemon: &Daemon) -> Vec<(String, WireError)> {
+    let mut troubles = Vec::new();
+    let Ok(entries) = std::fs::read_dir(daemon.paths.runs()) else { return troubles };
+    for entry in entries.flatten() {
+        let Ok(run_id) = entry.file_name().into_string() else { continue };
+        if !entry.path().join("live").exists() {
+            continue;
+        }
+        let Some(key) = key_of(&run_id) else { continue };
+        let outcome = saved(&entry.path().join("run.json")).and_then(|saved| {
+            let places = Places::new(daemon, Path::new(&saved.request.repo), &run_id);
+            let lock = take_lock(&places, &run_id)?;
+            host(daemon, &places, key, Some(lock)).map(|_| ())
+        });
+        if let Err(error) = outcome {
+            troubles.push((run_id, error));
+        }
+    }
+    troubles
+}
+
+fn host(
+    daemon: &Daemon,
+    places: &Places,
+    key: DispatchId,
+    lock: Option<muleteer_process::lock::LockGuard>,
+) -> Result<Arc<Hosted>, WireError> {
+    let saved = saved(&places.saved())?;
+    let run_id = saved.request.run_id.clone();
+    let lock = match lock {
+        Some(lock) => lock,
+        None => take_lock(places, &run_id)?,
+    };
+    let hosted = Arc::new(Hosted::new(places.clone(), &run_id, key, saved.request, lock));
+    daemon.runs.insert(hosted.clone());
+    // A daemon that hosts a run is not idle.
+    daemon.connections.send_modify(|count| *count += 1);
+    Ok(hosted)
+}
+
+async fn bring_up(daemon: &Daemon, hosted: &Hosted) {
+    if let Some(branch) = daemon.runs_branch.get() {
+        let _ = branch
+            .call(|reply| BranchMsg::Add(hosted.key.clone(), reply), Some(Duration::from_secs(10)))
+            .await;
+    }
+}
+
+fn saved(path: &Path) -> Result<Saved, WireError> {
+    let bytes = std::fs::read(path).map_err(|error| internal(&format!("{}: {error}", path.display())))?;
+    let saved: Saved =
+        serde_json::from_slice(&bytes).map_err(|error| internal(&format!("{}: {error}", path.display())))?;
+    if saved.v > SAVED_VERSION {
+        return Err(fault(
+            "E_CHECKPOINT_CORRUPT",
+            &format!("{} has version {}, this muleteer knows {SAVED_VERSION}", path.display(), saved.v),
+            "a newer muleteer wrote it: use that one",
+        ));
+    }
+    Ok(saved)
+}
+
+fn save(places: &Places, request: &v1::Run) -> Result<(), WireError> {
+    let saved = Saved { v: SAVED_VERSION, request: request.clone() };
+    let bytes = serde_json::to_vec_pretty(&saved).map_err(|error| internal(&error.to_string()))?;
+    write_atomic(&places.saved(), &bytes, 0o600).map_err(|error| unwritten(&error))
+}
+
+/// The run as its events tell.
+fn read(places: &Places) -> Result<Option<Run>, WireError> {
+    let mut run: Option<Run> = None;
+    let path = places.events();
+    muleteer_store::events::read(&path, |record| match &mut run {
+        Some(run) => run.apply(&record),
+        None => run = Run::begin(&record),
+    })
+    .map_err(|error| WireError {
+        file: Some(path.display().to_string()),
+        ..fault("E_CHECKPOINT_CORRUPT", &launch::chain(&error), "the run cannot be gone on with as it stands")
+    })?;
+    Ok(run)
+}
+
+/// The checkpoint is a snapshot, but one that is damaged or newer says that something is wrong.
+fn check_checkpoint(places: &Places) -> Result<(), WireError> {
+    let path = places.public.join("checkpoint.yml");
+    let corrupt = |why: String| {
+        let last = match read(places) {
+            Ok(Some(run)) => format!(
+                "the last good state, by events.jsonl, is event {} in phase {}: delete checkpoint.yml to go on from it",
+                run.seq,
+                run.phase.as_str()
+            ),
+            _ => "events.jsonl cannot be read either".into(),
+        };
+        WireError {
+            file: Some(path.display().to_string()),
+            ..fault("E_CHECKPOINT_CORRUPT", &format!("{}: {why}", path.display()), &last)
+        }
+    };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => checkpoint::parse(&text).map(|_| ()).map_err(corrupt),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            if places.public.join("checkpoint.yml.tmp").exists() {
+                return Err(corrupt("it is missing, and only an unfinished one is there".into()));
+            }
+            Ok(())
+        }
+        Err(error) => Err(corrupt(error.to_string())),
+    }
+}
+
+fn load_config(daemon: &Daemon, request: &v1::Run, repo: &Path) -> Result<Config, WireError> {
+    crate::request::load(
+        daemon,
+        request.config.as_deref(),
+        repo,
+        request.env.iter().chain(&request.extra_env).cloned().collect(),
+    )
+}
+
+/// The configuration in force for a hosted run; none where it is broken now.
+pub fn config_of(hosted: &Hosted, request: &v1::Run) -> Option<Config> {
+    let path = hosted.repo.join(".muleteer/config.yaml");
+    let text = std::fs::read_to_string(&path).ok()?;
+    let source = config::Source::new(config::Layer::Project, path.display().to_string(), text);
+    config::load(&[source], &request.env).ok()
+}
+
+fn spec(request: &v1::Run) -> Result<(String, String), WireError> {
+    let path = request.spec.clone().unwrap_or_default();
+    let bad = |why: String| WireError {
+        file: Some(path.clone()),
+        ..fault("E_SPEC_NOT_FOUND", &why, "--spec names a markdown file")
+    };
+    let meta = std::fs::metadata(&path).map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
+    if !meta.is_file() || meta.len() > SPEC_LIMIT {
+        return Err(bad(format!("the spec {path} is no file of at most {SPEC_LIMIT} bytes")));
+    }
+    let text = std::fs::read_to_string(&path).map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
+    if text.trim().is_empty() {
+        return Err(bad(format!("the spec {path} is empty")));
+    }
+    let heading = text
+        .lines()
+        .find_map(|line| line.strip_prefix('#').map(|rest| rest.trim_start_matches('#').trim()));
+    let title = heading.or_else(|| text.lines().find(|line| !line.trim().is_empty())).unwrap_or_default();
+    let title = muleteer_model::agent_event::cut(title, 120);
+    Ok((text, title))
+}
+
+fn shown(repo: &Path, spec: &str) -> String {
+    Path::new(spec)
+        .strip_prefix(repo)
+        .map_or_else(|_| spec.to_string(), |path| path.display().to_string())
+}
+
+/// Open beads that nothing selects are somebody else's.
+fn scope(repo: &Path, label: Option<&str>, auto: bool) -> Result<(), WireError> {
+    let mut store = BeadStore::new(&repo.join(".muleteer/beads"));
+    let beads = store.read().map_err(|error| super::beads::wire(&error))?;
+    let count = Scope::of(beads, label);
+    match label {
+        Some(label) if count.selected == 0 => Err(fault(
+            "E_NOT_FOUND",
+            &format!("no open bead has the label `{label}`"),
+            "`muleteer bead list` shows them; without --bead-label an agent makes them from the spec",
+        )),
+        None if count.unscoped > 0 => Err(fault(
+            "E_BEAD_SCOPE_AMBIGUOUS",
+            &format!("{} beads are open, and nothing says whether the run is about them", count.unscoped),
+            "give --bead-label LABEL (or run.phases.decompose.existing_selector), or close them",
+        )),
+        None if !auto => Err(fault(
+            "E_CONFIG_INVALID",
+            "run.phases.decompose.auto is false, and no label says which beads make up the run",
+            "give --bead-label LABEL",
+        )),
+        _ => Ok(()),
+    }
+}
+
+async fn check_branch(repo: &Path, target: &str) -> Result<(), WireError> {
+    if target == "auto" || worktree::is_branch_name(repo, target).await {
+        return Ok(());
+    }
+    Err(fault("E_BAD_INPUT", &format!("`{target}` cannot be a branch"), "`auto` makes one of the run's own"))
+}
+
+fn backend(request: &v1::Run, config: &Config) -> Result<String, WireError> {
+    let asked = match &request.backend {
+        Some(name) => {
+            BackendChoice::parse(name).map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?
+        }
+        None if config.run.agent.backend != BackendChoice::Auto => config.run.agent.backend,
+        None => config.backend,
+    };
+    let path = request.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
+    let wire = |error: muleteer_backends::BackendError| fault(error.code(), &error.to_string(), &error.hint());
+    let backend = match asked {
+        BackendChoice::Auto => muleteer_backends::auto(path.map(OsStr::new)).map_err(wire)?,
+        named => muleteer_backends::by_name(named.as_str()).map_err(wire)?,
+    };
+    let configured = config.backends.get(BackendChoice::parse(backend.name()).unwrap_or_default());
+    let no_command = request.command.is_none()
+        && config.run.agent.command.is_none()
+        && configured.is_none_or(|backend| backend.command.is_none());
+    if backend.name() == "subprocess" && no_command {
+        return Err(fault(
+            config::CODE,
+            "the subprocess backend has no command",
+            "give --command 'CMD', or set run.agent.command",
+        ));
+    }
+    let program = match backend.name() {
+        "claude-code" => Some(muleteer_backends::claude_code::PROGRAM),
+        "codex" => Some(muleteer_backends::codex::PROGRAM),
+        _ => None,
+    };
+    if let Some(program) = program.filter(|_| no_command)
+        && muleteer_backends::find_program(program, path.map(OsStr::new)).is_none()
+    {
+        let message = format!("the {} backend needs `{program}`, which is not on PATH", backend.name());
+        return Err(fault("E_BACKEND_UNAVAILABLE", &message, "install it, or choose another with --backend"));
+    }
+    Ok(backend.name().into())
+}
+
+fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSettings, WireError> {
+    let run = &config.run;
+    let (maintain, judge) = (run.phases.maintain, &run.phases.judge);
+    Ok(RunSettings {
+        backend: backend(request, config)?,
+        model: request.model.clone(),
+        max_concurrency: request.concurrency.unwrap_or(run.agent.max_concurrency).max(1),
+        max_retries: run.agent.max_retries_per_bead,
+        timeout_s: run.agent.timeout_per_bead.as_secs().max(1),
+        maintain_every: if maintain.trigger == MaintainTrigger::EveryNBeads { maintain.n } else { 0 },
+        maintain_after_all: maintain.trigger == MaintainTrigger::AfterAll,
+        judge: judge.enabled,
+        spec_drift: judge.spec_drift,
+        acceptance: judge.acceptance && (run.acceptance.generate || run.acceptance.path.is_some()),
+        acceptance_path: run.acceptance.path.clone(),
+        max_iterations: judge.max_iterations.max(1),
+        human_review: run.phases.decompose.human_review,
+        dry_run: request.dry_run,
+        pull_request: judge.on_complete == OnComplete::Pr,
+        cleanup: run.worktree.cleanup,
+        budget_usd: request.budget_usd,
+        max_runtime_s: request.max_runtime_s,
+    })
+}

@@ -1,0 +1,321 @@
+//! What a run has on disk and in memory while this daemon hosts it.
+//!
+//! ```text
+//! <repo>/.muleteer/runs/<id>/    frozen-spec.md checkpoint.yml run-log.yml events.jsonl lock lock.json
+//! <state>/runs/<id>/             run.json (private: the agents' environment) spec.md hub.git bases/ live
+//! <state>/sealed/<id>/           acceptance/ judge-results/
+//! <cache>/<id>/acceptance/       the criteria
+//! ```
+//!
+//! `live` is there while the run is under way: the next daemon goes on with those runs.
+
+use crate::context::{Daemon, Slot};
+use crate::runs::actor::RunMsg;
+use jiff::Timestamp;
+use muleteer_model::event::{Entry, Event, Record};
+use muleteer_model::id::DispatchId;
+use muleteer_model::pipeline::{Run, checkpoint};
+use muleteer_process::lock::{self, LockGuard};
+use muleteer_protocol::v1;
+use muleteer_store::atomic::{create_dir_durable, write_atomic};
+use muleteer_store::beads::BeadStore;
+use muleteer_store::events::EventLog;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::watch;
+
+/// All runs this daemon hosts, by the key of their actor (the random part of their id).
+#[derive(Debug, Default)]
+pub struct Runs {
+    hosted: Mutex<HashMap<DispatchId, Arc<Hosted>>>,
+    /// One begins at a time, so that two cannot begin the same.
+    pub gate: tokio::sync::Mutex<()>,
+}
+
+impl Runs {
+    pub fn get(&self, key: &DispatchId) -> Option<Arc<Hosted>> {
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    pub fn find(&self, run_id: &str) -> Option<Arc<Hosted>> {
+        self.get(&key_of(run_id)?).filter(|hosted| hosted.run_id == run_id)
+    }
+
+    pub fn all(&self) -> Vec<Arc<Hosted>> {
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    pub fn insert(&self, hosted: Arc<Hosted>) {
+        self.hosted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(hosted.key.clone(), hosted);
+    }
+
+    pub fn remove(&self, key: &DispatchId) {
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+
+    /// The run one of whose agents this dispatch is.
+    pub fn of_dispatch(&self, dispatch: &str) -> Option<(Arc<Hosted>, Arc<Run>)> {
+        self.all().into_iter().find_map(|hosted| {
+            let run = hosted.state.borrow().clone()?;
+            run.job_by_dispatch(dispatch)?;
+            Some((hosted, run))
+        })
+    }
+}
+
+/// `run-<date>-<hash>`: the hash names the actor.
+pub fn key_of(run_id: &str) -> Option<DispatchId> {
+    let mut parts = run_id.splitn(2, '-');
+    let fine = parts.next() == Some("run") && run_id.len() <= 40;
+    let hash = run_id.rsplit('-').next()?;
+    let clean = run_id
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    (fine && clean).then(|| DispatchId::try_from(hash.to_string()).ok())?
+}
+
+/// What is kept of the request: the agents' environment may hold secrets, so it is private.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Saved {
+    pub v: u16,
+    pub request: v1::Run,
+}
+
+/// One run under this daemon's care.
+#[derive(Debug)]
+pub struct Hosted {
+    pub run_id: String,
+    pub key: DispatchId,
+    pub repo: PathBuf,
+    pub places: Places,
+    pub actor: Slot<RunMsg>,
+    /// The newest folded state; none before the log is read.
+    pub state: watch::Sender<Option<Arc<Run>>>,
+    pub request: Mutex<v1::Run>,
+    pub beads: tokio::sync::Mutex<BeadStore>,
+    pub log: Mutex<Option<EventLog>>,
+    /// Somebody began it or went on with it through this daemon: the next one is refused.
+    pub claimed: Mutex<bool>,
+    _lock: LockGuard,
+}
+
+/// Where a run's things are.
+#[derive(Debug, Clone)]
+pub struct Places {
+    pub public: PathBuf,
+    pub private: PathBuf,
+    pub sealed: PathBuf,
+    pub acceptance: PathBuf,
+    pub worktrees: PathBuf,
+}
+
+impl Places {
+    pub fn new(daemon: &Daemon, repo: &Path, run_id: &str) -> Self {
+        Self {
+            public: repo.join(".muleteer/runs").join(run_id),
+            private: daemon.paths.run(run_id),
+            sealed: daemon.paths.state_dir.join("sealed").join(run_id),
+            acceptance: daemon.paths.cache_dir.join(run_id).join("acceptance"),
+            worktrees: repo.join(".muleteer/worktrees").join(run_id),
+        }
+    }
+
+    pub fn events(&self) -> PathBuf {
+        self.public.join("events.jsonl")
+    }
+
+    pub fn frozen_spec(&self) -> PathBuf {
+        self.public.join("frozen-spec.md")
+    }
+
+    pub fn hub(&self) -> PathBuf {
+        self.private.join("hub.git")
+    }
+
+    pub fn spec(&self) -> PathBuf {
+        self.private.join("spec.md")
+    }
+
+    pub fn live(&self) -> PathBuf {
+        self.private.join("live")
+    }
+
+    pub fn saved(&self) -> PathBuf {
+        self.private.join("run.json")
+    }
+
+    pub fn verdicts(&self) -> PathBuf {
+        self.sealed.join("judge-results")
+    }
+
+    pub fn lock(&self) -> PathBuf {
+        self.public.join("lock")
+    }
+}
+
+/// What `lock.json` tells people (reference: spec run, "Run Lock"). The flock decides, not this.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LockNote {
+    pub run_id: String,
+    pub pid: u32,
+    pub hostname: String,
+    #[serde(default)]
+    pub boot_id: String,
+    pub started_at: Timestamp,
+    pub heartbeat_at: Timestamp,
+}
+
+/// The name of this machine, as `lock.json` has it.
+pub fn hostname() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .or_else(|| std::env::var("HOSTNAME").ok())
+        .map_or_else(|| "localhost".into(), |name| name.trim().to_string())
+}
+
+/// Takes the run's lock, or says who has it.
+///
+/// # Errors
+/// `E_RUN_LOCKED`, also where the lock is another machine's: such a lock is never stolen.
+pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireError> {
+    let note: Option<LockNote> = std::fs::read(places.public.join("lock.json"))
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let locked = |who: String| v1::WireError {
+        run_id: Some(run_id.into()),
+        ..crate::request::fault(
+            "E_RUN_LOCKED",
+            &format!("run {run_id} is already in progress{who}"),
+            "`muleteer run --status` shows how it stands",
+        )
+    };
+    if let Some(note) = &note
+        && note.hostname != hostname()
+    {
+        return Err(locked(format!(" on {} (pid {})", note.hostname, note.pid)));
+    }
+    let io = |error: std::io::Error| crate::request::internal(&format!("{}: {error}", places.lock().display()));
+    create_dir_durable(&places.public, 0o755).map_err(|error| crate::request::unwritten(&error))?;
+    match lock::lock_within(&places.lock(), std::time::Duration::from_secs(2)).map_err(io)? {
+        Some(guard) => Ok(guard),
+        None => Err(locked(note.map(|note| format!(" (pid {})", note.pid)).unwrap_or_default())),
+    }
+}
+
+impl Hosted {
+    pub fn new(places: Places, run_id: &str, key: DispatchId, request: v1::Run, lock: LockGuard) -> Self {
+        let repo = PathBuf::from(&request.repo);
+        Self {
+            run_id: run_id.into(),
+            key,
+            beads: tokio::sync::Mutex::new(BeadStore::new(&repo.join(".muleteer/beads"))),
+            repo,
+            places,
+            actor: Slot::default(),
+            state: watch::Sender::new(None),
+            request: Mutex::new(request),
+            log: Mutex::new(None),
+            claimed: Mutex::new(false),
+            _lock: lock,
+        }
+    }
+
+    pub fn request(&self) -> v1::Run {
+        self.request.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Claims it for whoever asks; false if somebody has it.
+    pub fn claim(&self) -> bool {
+        let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        !std::mem::replace(&mut *claimed, true)
+    }
+
+    pub fn run(&self) -> Option<Arc<Run>> {
+        self.state.borrow().clone()
+    }
+
+    /// Opens the log if it is not open, and folds it. Blocks.
+    pub fn open_log(&self) -> Result<Option<Run>, muleteer_store::StoreError> {
+        let mut slot = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        // Opened anew each time: that is recovery, and only one of us has it open.
+        *slot = None;
+        let mut run: Option<Run> = None;
+        let (log, _) = EventLog::open(&self.places.events(), 0, |record| match &mut run {
+            Some(run) => run.apply(&record),
+            None => run = Run::begin(&record),
+        })?;
+        *slot = Some(log);
+        Ok(run)
+    }
+
+    /// Appends events, durably, as one batch. Blocks.
+    pub fn append(&self, events: Vec<Event>) -> Result<Vec<Record>, String> {
+        let mut slot = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = slot.as_mut().ok_or("the run's log is not open")?;
+        let last = events.len().saturating_sub(1);
+        let entries: Vec<Entry> = events
+            .into_iter()
+            .enumerate()
+            .map(|(at, event)| Entry {
+                id: crate::context::random_key(),
+                dispatch_id: None,
+                at: None,
+                more: at < last,
+                event,
+            })
+            .collect();
+        loop {
+            match log.append(&entries, Timestamp::now()) {
+                // A state, not a failure: it goes on when there is room.
+                Err(muleteer_store::AppendError::Full { .. }) => std::thread::sleep(std::time::Duration::from_secs(1)),
+                outcome => return outcome.map_err(|error| crate::launch::chain(&error)),
+            }
+        }
+    }
+
+    /// Writes the snapshots. That they cannot be written stops nothing: the events are the truth.
+    pub fn write_snapshots(&self, daemon: &Daemon, run: &Run) {
+        let fleet = daemon.snapshot();
+        let pid = |dispatch: &str| {
+            let id = DispatchId::try_from(dispatch.to_string()).ok()?;
+            fleet.get(&id)?.pid()
+        };
+        let texts = [
+            ("checkpoint.yml", checkpoint::to_yaml(&checkpoint::checkpoint(run, pid))),
+            ("run-log.yml", checkpoint::to_yaml(&checkpoint::run_log(run))),
+        ];
+        for (name, text) in texts {
+            let path = self.places.public.join(name);
+            let written = text.and_then(|text| {
+                write_atomic(&path, text.as_bytes(), 0o644).map_err(|error| crate::launch::chain(&error))
+            });
+            if let Err(message) = written {
+                daemon.note(Event::Fault { what: format!("{} of {}", name, self.run_id), message });
+            }
+        }
+    }
+
+    pub fn write_lock_note(&self, since: Timestamp) {
+        let note = LockNote {
+            run_id: self.run_id.clone(),
+            pid: std::process::id(),
+            hostname: hostname(),
+            boot_id: muleteer_process::identity::boot_id(),
+            started_at: since,
+            heartbeat_at: Timestamp::now(),
+        };
+        if let Ok(bytes) = serde_json::to_vec_pretty(&note) {
+            // It only informs.
+            let _ = write_atomic(&self.places.public.join("lock.json"), &bytes, 0o644);
+        }
+    }
+
+    pub fn remove_lock_note(&self) {
+        let _ = std::fs::remove_file(self.places.public.join("lock.json"));
+    }
+}

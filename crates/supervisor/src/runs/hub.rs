@@ -1,0 +1,267 @@
+//! The hub of a run, a bare repository of the harness's own, and the private clones of its agents
+//! (design.md, "Git"). Nothing is run *in* a clone: what is looked at is looked at with the hub's
+//! configuration, an index of our own, and the clone as a mere directory of files.
+
+use super::host::Hosted;
+use crate::worktree::{exclude, git, run};
+use std::path::{Path, PathBuf};
+
+const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
+
+/// What a clone's commits come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// Since the clone was made.
+    pub commits: u32,
+    pub on_target: bool,
+}
+
+/// Makes the hub, with the integration branch at `base`, unless it is there.
+pub async fn ensure(hosted: &Hosted, base: &str, target: &str) -> Result<(), String> {
+    let hub = hosted.places.hub();
+    if !hub.join("HEAD").exists() {
+        let partial = hosted.places.private.join(".hub.partial");
+        remove(&partial)?;
+        make_parent(&partial)?;
+        run(git(&hosted.places.private).args(["init", "--quiet", "--bare"]).arg(&partial), "cannot make the hub")
+            .await?;
+        let objects = run(
+            git(&hosted.repo).args(["rev-parse", "--path-format=absolute", "--git-path", "objects"]),
+            "cannot find the repository's objects",
+        )
+        .await?;
+        std::fs::write(partial.join("objects/info/alternates"), format!("{objects}\n"))
+            .map_err(|error| format!("{}: {error}", partial.display()))?;
+        for (key, value) in [
+            // A push of anything but a fast-forward is refused, and so is deleting a branch.
+            ("receive.denyNonFastForwards", "true"),
+            ("receive.denyDeletes", "true"),
+            ("gc.auto", "0"),
+            ("core.logAllRefUpdates", "true"),
+        ] {
+            run(git(&partial).args(["config", key, value]), "cannot configure the hub").await?;
+        }
+        run(
+            git(&partial).args(["symbolic-ref", "HEAD"]).arg(format!("refs/heads/{target}")),
+            "cannot set the hub's branch",
+        )
+        .await?;
+        std::fs::rename(&partial, &hub).map_err(|error| format!("{}: {error}", hub.display()))?;
+    }
+    if commit(hosted, target).await.is_none() {
+        run(
+            git(&hub).args(["update-ref", &format!("refs/heads/{target}"), base]),
+            "cannot make the integration branch",
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+/// The commit a branch of the hub is at.
+pub async fn commit(hosted: &Hosted, branch: &str) -> Option<String> {
+    let name = format!("refs/heads/{branch}^{{commit}}");
+    run(git(&hosted.places.hub()).args(["rev-parse", "--verify", "--quiet", &name]), "")
+        .await
+        .ok()
+}
+
+fn name_of(dir: &Path) -> String {
+    dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn base_file(hosted: &Hosted, dir: &Path) -> PathBuf {
+    hosted.places.private.join("bases").join(name_of(dir))
+}
+
+/// Makes a clone of the target for an agent; with `branch` on a branch of its own, else detached.
+/// What is there of an attempt whose agent never began is made anew, unless it is to be gone on with.
+pub async fn worktree(
+    hosted: &Hosted,
+    dir: &Path,
+    target: &str,
+    branch: Option<&str>,
+    reuse: bool,
+) -> Result<(), String> {
+    if reuse && dir.join(".git").is_dir() {
+        return Ok(());
+    }
+    let hub = hosted.places.hub();
+    let partial = hosted.places.worktrees.join(format!(".{}.partial", name_of(dir)));
+    remove(&partial)?;
+    remove(dir)?;
+    make_parent(&partial)?;
+    run(
+        git(&hub)
+            .args(["clone", "--quiet", "--shared", "--no-hardlinks", "--no-checkout", "--branch", target, "."])
+            .arg(&partial),
+        "cannot clone the hub",
+    )
+    .await?;
+    let place = match branch {
+        Some(name) => vec!["checkout".to_string(), "--quiet".into(), "-B".into(), format!("bead-{name}")],
+        None => vec!["checkout".to_string(), "--quiet".into(), "--detach".into()],
+    };
+    run(git(&partial).args(place), "cannot check the clone out").await?;
+    for key in ["user.name", "user.email"] {
+        let own = crate::worktree::own_config(&hosted.repo, key).await;
+        let default = if key == "user.name" { "Muleteer agent" } else { "agent@muleteer.invalid" };
+        let value = own.unwrap_or_else(|| default.to_string());
+        run(git(&partial).args(["config", key]).arg(value), "cannot configure the clone").await?;
+    }
+    exclude(&partial.join(".git")).map_err(|error| format!("{}: {error}", partial.display()))?;
+    let base = run(git(&partial).args(["rev-parse", "HEAD"]), "the clone is empty").await?;
+    let file = base_file(hosted, dir);
+    make_parent(&file)?;
+    std::fs::write(&file, &base).map_err(|error| format!("{}: {error}", file.display()))?;
+    std::fs::rename(&partial, dir).map_err(|error| format!("{}: {error}", dir.display()))
+}
+
+/// Brings the clone's commits into the hub, where they are safe, and says whether the target has them.
+pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String> {
+    let none = Work { commits: 0, on_target: true };
+    if !dir.join(".git").is_dir() {
+        return Ok(none);
+    }
+    let hub = hosted.places.hub();
+    let kept = format!("refs/muleteer/work/{}", name_of(dir));
+    run(
+        git(&hub)
+            .args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"])
+            .arg(dir)
+            .arg(format!("+HEAD:{kept}")),
+        "cannot look at the agent's commits",
+    )
+    .await?;
+    let base = std::fs::read_to_string(base_file(hosted, dir)).unwrap_or_default();
+    let base = base.trim();
+    let head = run(git(&hub).args(["rev-parse", &kept]), "the agent's commits are gone").await?;
+    let on_target = run(git(&hub).args(["merge-base", "--is-ancestor", &head, &format!("refs/heads/{target}")]), "")
+        .await
+        .is_ok();
+    // After a rebase what lies between is also what others did: what counts is that it moved.
+    let commits = if head == base {
+        0
+    } else {
+        let count =
+            run(git(&hub).args(["rev-list", "--count", &format!("{base}..{head}")]), "cannot count commits").await?;
+        count.parse().unwrap_or(1)
+    };
+    Ok(Work { commits, on_target })
+}
+
+/// Whether a file that was checked out was changed, or one was added; `.gitignore` is heeded.
+pub async fn is_dirty(hosted: &Hosted, dir: &Path) -> Result<bool, String> {
+    let base = std::fs::read_to_string(base_file(hosted, dir)).unwrap_or_default();
+    Ok(!changes(hosted, dir, base.trim()).await?.is_empty())
+}
+
+async fn changes(hosted: &Hosted, dir: &Path, base: &str) -> Result<String, String> {
+    if !dir.is_dir() {
+        return Ok(String::new());
+    }
+    let index = Index::new(hosted, dir);
+    let base = if base.is_empty() { EMPTY_TREE } else { base };
+    run(index.git(hosted, dir).args(["read-tree", base]), "cannot read the tree").await?;
+    // Against the commit as well: an index made anew says nothing of files that are gone.
+    run(
+        index
+            .git(hosted, dir)
+            .args(["status", "--porcelain", "--untracked-files=normal", "--no-renames"]),
+        "cannot compare",
+    )
+    .await
+    .map(|text| {
+        text.lines()
+            .filter(|line| !line.starts_with("M ") && !line.starts_with("A ") && !line.starts_with("D "))
+            .collect::<Vec<_>>()
+            .join("\n")
+    })
+}
+
+/// Keeps what stands in a clone and in no commit as a commit in the hub.
+pub async fn rescue(hosted: &Hosted, dir: &Path) -> Result<Option<String>, String> {
+    if !dir.is_dir() {
+        return Ok(None);
+    }
+    let hub = hosted.places.hub();
+    let kept = format!("refs/muleteer/work/{}", name_of(dir));
+    let Ok(head) = run(git(&hub).args(["rev-parse", "--verify", "--quiet", &kept]), "").await else { return Ok(None) };
+    if changes(hosted, dir, &head).await?.is_empty() {
+        return Ok(None);
+    }
+    let index = Index::new(hosted, dir);
+    run(index.git(hosted, dir).args(["read-tree", &head]), "cannot read the tree").await?;
+    run(index.git(hosted, dir).args(["add", "--all"]), "cannot keep what was not committed").await?;
+    let tree = run(index.git(hosted, dir).args(["write-tree"]), "cannot keep what was not committed").await?;
+    let mut commit = git(&hub);
+    for role in ["AUTHOR", "COMMITTER"] {
+        commit
+            .env(format!("GIT_{role}_NAME"), "Muleteer")
+            .env(format!("GIT_{role}_EMAIL"), "rescue@muleteer.invalid");
+    }
+    let message = format!("what {} had not committed", name_of(dir));
+    let commit =
+        run(commit.args(["commit-tree", &tree, "-p", &head, "-m", &message]), "cannot keep what was not committed")
+            .await?;
+    let name = format!("refs/muleteer/rescue/{}", name_of(dir));
+    run(git(&hub).args(["update-ref", &name, &commit]), "cannot keep what was not committed").await?;
+    Ok(Some(name))
+}
+
+/// Takes a clone away, after what exists nowhere else is kept.
+pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option<String>, String> {
+    if !dir.is_dir() {
+        return Ok(None);
+    }
+    work(hosted, dir, target).await?;
+    let kept = rescue(hosted, dir).await?;
+    remove(dir)?;
+    Ok(kept)
+}
+
+/// An index of our own, taken away with the value.
+struct Index(PathBuf);
+
+impl Index {
+    fn new(hosted: &Hosted, dir: &Path) -> Self {
+        Self(
+            hosted
+                .places
+                .private
+                .join(format!("index-{}-{}", name_of(dir), crate::context::random_key())),
+        )
+    }
+
+    fn git(&self, hosted: &Hosted, dir: &Path) -> tokio::process::Command {
+        let mut command = git(&hosted.places.hub());
+        command
+            .arg("-c")
+            .arg("core.bare=false")
+            .arg("--git-dir")
+            .arg(hosted.places.hub())
+            .arg("--work-tree")
+            .arg(dir)
+            .env("GIT_INDEX_FILE", &self.0)
+            .current_dir(dir);
+        command
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn remove(path: &Path) -> Result<(), String> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(format!("{}: {error}", path.display())),
+        _ => Ok(()),
+    }
+}
+
+fn make_parent(path: &Path) -> Result<(), String> {
+    let parent = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))
+}

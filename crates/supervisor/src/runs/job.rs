@@ -1,0 +1,507 @@
+//! One agent of a run: its worktree, its prompt, its dispatch, and what it left when it ended.
+
+use super::actor::Trouble;
+use super::host::Hosted;
+use super::{beads, hub, output};
+use crate::context::Daemon;
+use crate::gate;
+use crate::ledger;
+use crate::request::{self, Asker, Part};
+use crate::settings;
+use muleteer_model::agent_event::cut;
+use muleteer_model::bead::{self, OBSERVATION, Op, Status, run_label};
+use muleteer_model::dispatch::{Dispatch, Stop};
+use muleteer_model::event::{FinalState, Limit, Outcome};
+use muleteer_model::id::DispatchId;
+use muleteer_model::life;
+use muleteer_model::pipeline::event::Purpose;
+use muleteer_model::pipeline::prompts::{self, Commands, Scene};
+use muleteer_model::pipeline::{Input, Job, JobEnd, JudgeStage, Run, Sealed, judge};
+use muleteer_process::fault;
+use muleteer_protocol::v1;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Guidelines longer than this are cut: they go into every prompt.
+const GUIDELINES_LIMIT: usize = 64 * 1024;
+/// The three files an acceptance agent writes.
+const CRITERIA: [&str; 3] = ["user-stories.md", "edge-cases.md", "negative-tests.md"];
+const KILL_PATIENCE: Duration = Duration::from_secs(45);
+
+/// Sees to it that the agent runs, waits for its end, and says what it came to.
+pub async fn run(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Arc<Run>, job: &Job) -> Result<Input, Trouble> {
+    let id = id_of(job)?;
+    if daemon.snapshot().get(&id).is_none() {
+        begin(daemon, hosted, run, job, &id).await?;
+    }
+    gate::bring_up(daemon, &id).await;
+    ended(daemon, &id).await;
+    fault::point("run.agent_ended");
+    let end = settle(daemon, hosted, run, job, &id).await?;
+    Ok(Input::JobEnded { dispatch: job.start.dispatch.clone(), end: Box::new(end) })
+}
+
+/// Ends the agent, and says what it came to.
+pub async fn end(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Arc<Run>, job: &Job) -> Result<Input, Trouble> {
+    let id = id_of(job)?;
+    let mut end = JobEnd::new(Outcome::Failure, "the run was stopped");
+    if daemon.snapshot().get(&id).is_some() {
+        gate::bring_up(daemon, &id).await;
+        let kill = life::Input::Kill { reason: "the run was stopped".into(), by: format!("run/{}", hosted.run_id) };
+        if let Some(life) = daemon.agent(&id).life.get() {
+            let _ = life
+                .call(|reply| crate::agent::life::LifeMsg::Command(kill, reply), Some(Duration::from_secs(5)))
+                .await;
+        }
+        if tokio::time::timeout(KILL_PATIENCE, ended(daemon, &id)).await.is_ok()
+            && let Ok(settled) = settle(daemon, hosted, run, job, &id).await
+        {
+            end = settled;
+        }
+    }
+    Ok(Input::JobEnded { dispatch: job.start.dispatch.clone(), end: Box::new(end) })
+}
+
+fn id_of(job: &Job) -> Result<DispatchId, Trouble> {
+    DispatchId::try_from(job.start.dispatch.clone()).map_err(|error| Trouble::new("E_INTERNAL", error.to_string()))
+}
+
+async fn ended(daemon: &Daemon, id: &DispatchId) {
+    let mut fleet = daemon.fleet.subscribe();
+    let _ = fleet.wait_for(|fleet| fleet.get(id).is_some_and(|dispatch| dispatch.is_finished())).await;
+}
+
+/// Where the agent works.
+pub fn workdir(hosted: &Hosted, job: &Job) -> PathBuf {
+    hosted.repo.join(&job.start.workdir)
+}
+
+async fn begin(
+    daemon: &Arc<Daemon>,
+    hosted: &Arc<Hosted>,
+    run: &Arc<Run>,
+    job: &Job,
+    id: &DispatchId,
+) -> Result<(), Trouble> {
+    let spec = super::steps::verified_spec(hosted, run).await?;
+    let dir = workdir(hosted, job);
+    let purpose = job.start.purpose;
+    fault::point("run.before_worktree");
+    let branch = job
+        .start
+        .bead_id
+        .as_ref()
+        .filter(|_| purpose == Purpose::Implement || purpose == Purpose::Maintain);
+    hub::worktree(hosted, &dir, &run.target(), branch.map(String::as_str), job.start.reuse)
+        .await
+        .map_err(|message| Trouble::new("E_GIT", message))?;
+    fault::point("run.after_worktree");
+    let prompt = prompt(daemon, hosted, run, job, &spec).await?;
+    let request = hosted.request();
+    let spawn = v1::Spawn {
+        id: id.to_string(),
+        role: if matches!(purpose, Purpose::Judge | Purpose::Structure) { "reviewer" } else { "developer" }.into(),
+        project: dir.display().to_string(),
+        prompt,
+        feature: Some(hosted.run_id.clone()),
+        model: model(daemon, hosted, purpose, &request),
+        backend: Some(run.settings.backend.clone()),
+        command: command(daemon, hosted, &request),
+        scenario: request.scenario.clone(),
+        budget_usd: run.settings.budget_usd.map(|budget| (budget - run.cost_usd).max(0.01)),
+        max_turns: None,
+        timeout_s: Some(run.settings.timeout_s),
+        worktree: false,
+        env: request.env.clone(),
+        extra_env: variables(hosted, run, job, &request),
+        config: request.config.clone(),
+        ..v1::Spawn::default()
+    };
+    let part = Part { run: hosted.run_id.clone(), repo: hosted.repo.clone() };
+    let entries = request::prepare(daemon, &spawn, &Asker::Run(Box::new(part)), None)
+        .await
+        .map_err(|error| Trouble::new(&error.code, error.message))?;
+    fault::point("run.before_dispatch");
+    ledger::append(daemon, entries)
+        .await
+        .map_err(|error| Trouble::new("E_INTERNAL", error.to_string()))?;
+    fault::point("run.after_dispatch");
+    Ok(())
+}
+
+/// The judge's own model, and that of the acceptance agent, if configured.
+fn model(daemon: &Daemon, hosted: &Hosted, purpose: Purpose, request: &v1::Run) -> Option<String> {
+    let config = config(daemon, hosted, request)?;
+    let own = match purpose {
+        Purpose::Judge | Purpose::Structure => config.run.phases.judge.model.clone(),
+        Purpose::Acceptance => config.run.acceptance.model.clone(),
+        _ => None,
+    };
+    own.or_else(|| request.model.clone())
+}
+
+fn command(daemon: &Daemon, hosted: &Hosted, request: &v1::Run) -> Option<v1::Command> {
+    request.command.clone().or_else(|| {
+        Some(match config(daemon, hosted, request)?.run.agent.command.clone()? {
+            muleteer_model::config::Command::Text(text) => v1::Command::Shell(text),
+            muleteer_model::config::Command::Argv(words) => v1::Command::Argv(words),
+        })
+    })
+}
+
+fn config(daemon: &Daemon, hosted: &Hosted, request: &v1::Run) -> Option<muleteer_model::config::Config> {
+    let given = request.config.as_deref().map(Path::new);
+    let sources = settings::sources(&daemon.paths, Some(&hosted.repo), given).ok()?;
+    settings::config(&sources, &request.env).ok()
+}
+
+fn variables(hosted: &Hosted, run: &Run, job: &Job, request: &v1::Run) -> Vec<(String, String)> {
+    let purpose = job.start.purpose;
+    let mut variables = request.extra_env.clone();
+    let mut set = |name: &str, value: String| variables.push((name.into(), value));
+    set("MULETEER_PURPOSE", purpose.as_str().into());
+    set("MULETEER_RUN_ID", hosted.run_id.clone());
+    set("MULETEER_ITERATION", run.iteration.to_string());
+    set("MULETEER_ATTEMPT", job.start.attempt.to_string());
+    set("MULETEER_TARGET_BRANCH", run.target());
+    set("MULETEER_REMOTE", hosted.places.hub().display().to_string());
+    set("MULETEER_SPEC_FILE", hosted.places.frozen_spec().display().to_string());
+    if let (Purpose::Implement | Purpose::Maintain, Some(bead)) = (purpose, &job.start.bead_id) {
+        set("MULETEER_BEAD_ID", bead.clone());
+    }
+    if purpose == Purpose::Acceptance {
+        set("MULETEER_ACCEPTANCE_DIR", hosted.places.acceptance.display().to_string());
+    }
+    if purpose == Purpose::Judge {
+        if let Some(sealed) = run.sealed.as_ref().filter(|sealed| !sealed.path.is_empty()) {
+            set("MULETEER_ACCEPTANCE_DIR", sealed.path.clone());
+        }
+        set("MULETEER_OBSERVATIONS", run.observations.iter().cloned().collect::<Vec<_>>().join(","));
+    }
+    variables
+}
+
+async fn prompt(daemon: &Daemon, hosted: &Hosted, run: &Run, job: &Job, spec: &str) -> Result<String, Trouble> {
+    let purpose = job.start.purpose;
+    let muleteer = daemon.paths.state_dir.join("bin/muleteer").display().to_string();
+    let task = job.start.bead_id.as_ref().and_then(|id| run.beads.get(id));
+    let complaint = run.complaint.get(&purpose).cloned().unwrap_or_default();
+    let target = run.target();
+    let scene = Scene {
+        run_id: &hosted.run_id,
+        title: &run.started.title,
+        spec,
+        target: &target,
+        muleteer: &muleteer,
+        note: task.map_or(complaint.as_str(), |task| task.note.as_str()),
+    };
+    let store = |op: Op, id: String| beads::with_store(hosted, op, id);
+    Ok(match (purpose, &job.start.bead_id) {
+        (Purpose::Acceptance, _) => {
+            let folder = &hosted.places.acceptance;
+            // Of an earlier attempt; its agent is gone.
+            let _ = std::fs::remove_dir_all(folder);
+            make_dir(folder, 0o700)?;
+            prompts::acceptance(&scene, &folder.display().to_string())
+        }
+        (Purpose::Decompose, _) => {
+            let keep = Some(beads::mark(&hosted.run_id, &job.start.dispatch));
+            store(Op::Discard { run: hosted.run_id.clone(), keep }, String::new()).await?;
+            prompts::decompose(&scene)
+        }
+        (Purpose::Implement, Some(id)) => {
+            let take = Op::Update {
+                id: id.clone(),
+                title: None,
+                description: None,
+                status: Some("in_progress".into()),
+                priority: None,
+                issue_type: None,
+                add_labels: vec![],
+                remove_labels: vec![],
+            };
+            let answer = store(take, String::new()).await?;
+            let bead = answer
+                .beads
+                .into_iter()
+                .next()
+                .ok_or_else(|| Trouble::new("E_NOT_FOUND", format!("no bead {id}")))?;
+            let mut blockers = vec![];
+            for on in bead.blockers() {
+                if let Ok(answer) = store(Op::Show { id: on.into() }, String::new()).await {
+                    blockers
+                        .extend(answer.beads.iter().map(|bead| (bead.id.clone(), bead.status.as_str().to_string())));
+                }
+            }
+            let request = hosted.request();
+            let always = config(daemon, hosted, &request).map(|config| config.run.phases.implement.guidelines.clone());
+            let guidelines = guidelines(&hosted.repo, &always.unwrap_or_default(), &bead.labels);
+            let commands = commands(&workdir(hosted, job));
+            prompts::implement(&scene, &bead, &blockers, &guidelines, &commands, job.start.reuse)
+        }
+        (Purpose::Maintain, Some(id)) => {
+            let make = Op::Create {
+                title: format!("Maintenance of {}", hosted.run_id),
+                description: "Mend what merges have broken.".into(),
+                issue_type: "chore".into(),
+                priority: 1,
+                labels: vec![run_label(&hosted.run_id), "maintenance".into()],
+                depends_on: vec![],
+                key: Some(format!("{}/{id}", hosted.run_id)),
+                staged: None,
+            };
+            store(make, id.clone()).await?;
+            prompts::maintain(&scene, id, &commands(&workdir(hosted, job)))
+        }
+        (Purpose::Judge, _) => {
+            super::steps::check_criteria(run).await?;
+            let mut observations = vec![];
+            for id in &run.observations {
+                if let Ok(answer) = store(Op::Show { id: id.clone() }, String::new()).await {
+                    observations.extend(answer.beads);
+                }
+            }
+            let folder = run.sealed.as_ref().map(|sealed| sealed.path.as_str()).filter(|path| !path.is_empty());
+            prompts::judge(&scene, run.settings.spec_drift, folder, &observations)
+        }
+        (Purpose::Structure, _) => {
+            let JudgeStage::Structure { round, .. } = run.judge else {
+                return Err(Trouble::new("E_INTERNAL", "there is no reasoning to give structure to"));
+            };
+            let path = reasoning(hosted, run.iteration, round);
+            let text = std::fs::read_to_string(&path)
+                .map_err(|error| Trouble::new("E_IO", format!("{}: {error}", path.display())))?;
+            prompts::structure(&scene, &text)
+        }
+        _ => return Err(Trouble::new("E_INTERNAL", "an agent for no known purpose")),
+    })
+}
+
+fn reasoning(hosted: &Hosted, iteration: u32, round: u32) -> PathBuf {
+    hosted.places.verdicts().join(format!("iteration-{iteration}-round-{round}.md"))
+}
+
+fn make_dir(path: &Path, mode: u32) -> Result<(), Trouble> {
+    muleteer_store::atomic::create_dir_durable(path, mode)
+        .map_err(|error| Trouble::new("E_STORE_IO", crate::launch::chain(&error)))
+}
+
+/// Those that are always wanted, and those named like a label of the bead: the repository's.
+fn guidelines(repo: &Path, always: &[String], labels: &[String]) -> String {
+    let mut text = String::new();
+    for name in always.iter().chain(labels) {
+        let fine = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+        if !fine || name.is_empty() {
+            continue;
+        }
+        let path = repo.join(".muleteer/guidelines").join(format!("{name}.md"));
+        if let Ok(found) = std::fs::read_to_string(path) {
+            text.push_str(found.trim());
+            text.push_str("\n\n");
+        }
+    }
+    cut(&text, GUIDELINES_LIMIT)
+}
+
+/// How the repository says that it is tested, built and linted: found, not assumed.
+fn commands(dir: &Path) -> Commands {
+    let mut commands = Commands::default();
+    let has = |name: &str| dir.join(name).is_file();
+    if has("Cargo.toml") {
+        commands.test.push("cargo test".into());
+        commands.build.push("cargo build".into());
+        commands.lint.push("cargo clippy".into());
+    }
+    if let Some(scripts) = std::fs::read_to_string(dir.join("package.json"))
+        .ok()
+        .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
+        .and_then(|package| package.get("scripts").cloned())
+    {
+        let runner = ["pnpm", "yarn", "npm"]
+            .into_iter()
+            .zip(["pnpm-lock.yaml", "yarn.lock", "package.json"])
+            .find(|(_, lock)| has(lock))
+            .map_or("npm", |(runner, _)| runner);
+        for (name, list) in [("test", &mut commands.test), ("build", &mut commands.build), ("lint", &mut commands.lint)]
+        {
+            if scripts.get(name).is_some() {
+                list.push(format!("{runner} run {name}"));
+            }
+        }
+        if scripts.get("typecheck").is_some() {
+            commands.build.push(format!("{runner} run typecheck"));
+        }
+    }
+    if has("go.mod") {
+        commands.test.push("go test ./...".into());
+        commands.build.push("go build ./...".into());
+        commands.lint.push("go vet ./...".into());
+    }
+    if has("pyproject.toml") || has("pytest.ini") || has("setup.cfg") {
+        commands.test.push("python -m pytest".into());
+    }
+    if let Ok(text) = std::fs::read_to_string(dir.join("Makefile")) {
+        let target = |name: &str| text.lines().any(|line| line.starts_with(&format!("{name}:")));
+        for (name, list) in [("test", &mut commands.test), ("build", &mut commands.build), ("lint", &mut commands.lint)]
+        {
+            if target(name) {
+                list.push(format!("make {name}"));
+            }
+        }
+    }
+    commands
+}
+
+/// What the agent left: everything the pipeline decides by.
+async fn settle(
+    daemon: &Arc<Daemon>,
+    hosted: &Arc<Hosted>,
+    run: &Arc<Run>,
+    job: &Job,
+    id: &DispatchId,
+) -> Result<JobEnd, Trouble> {
+    let dispatch = daemon
+        .snapshot()
+        .get(id)
+        .cloned()
+        .ok_or_else(|| Trouble::new("E_INTERNAL", format!("dispatch {id} is gone")))?;
+    let mut end = outcome(&dispatch, job);
+    let dir = workdir(hosted, job);
+    let said = {
+        let (spool, backend) = (daemon.paths.spool(id.as_str()), dispatch.created.backend.clone());
+        tokio::task::spawn_blocking(move || output::read(&spool, &backend))
+            .await
+            .map_err(|error| Trouble::new("E_INTERNAL", error.to_string()))?
+    };
+    end.last_lines = said.tail();
+    let git = |message: String| Trouble::new("E_GIT", message);
+    match job.start.purpose {
+        Purpose::Implement | Purpose::Maintain => {
+            let bead = job.start.bead_id.clone().unwrap_or_default();
+            let work = hub::work(hosted, &dir, &run.target()).await.map_err(git)?;
+            (end.commits, end.on_target) = (work.commits, work.on_target);
+            settle_bead(hosted, &bead, job.start.purpose, &mut end).await?;
+            end.observations = observations(hosted).await?;
+        }
+        Purpose::Acceptance if end.outcome == Outcome::Success => {
+            let folder = hosted.places.acceptance.clone();
+            match super::steps::seal(hosted, &folder, &CRITERIA).await {
+                Ok(sealed) => end.sealed = Some(sealed),
+                Err(why) => (end.outcome, end.reason) = (Outcome::Failure, why.message),
+            }
+        }
+        Purpose::Decompose if end.outcome == Outcome::Success => {
+            let mark = beads::mark(&hosted.run_id, &job.start.dispatch);
+            let made = beads::with_store(
+                hosted,
+                Op::List { labels: vec![], status: None, staged: Some(mark.clone()) },
+                String::new(),
+            )
+            .await?
+            .beads
+            .into_iter()
+            .filter(|bead| bead.staged.as_ref() == Some(&mark))
+            .count();
+            if made == 0 {
+                (end.outcome, end.reason) = (Outcome::Failure, "it ended well and made no beads".into());
+            }
+        }
+        Purpose::Judge => {
+            end.wrote = hub::is_dirty(hosted, &dir).await.map_err(git)?;
+            if end.outcome == Outcome::Success && !end.wrote {
+                let round = match run.judge {
+                    JudgeStage::Reason { round } => round,
+                    _ => 1,
+                };
+                make_dir(&hosted.places.verdicts(), 0o700)?;
+                let path = reasoning(hosted, run.iteration, round);
+                muleteer_store::atomic::write_atomic(&path, said.answer().as_bytes(), 0o600)
+                    .map_err(|error| Trouble::new("E_STORE_IO", crate::launch::chain(&error)))?;
+            }
+        }
+        Purpose::Structure if end.outcome == Outcome::Success => {
+            let verdict = judge::parse(&said.answer()).or_else(|_| judge::parse(&said.everything()));
+            if let Ok(result) = &verdict
+                && let Ok(text) = muleteer_model::pipeline::checkpoint::to_yaml(result)
+            {
+                let path = hosted.places.verdicts().join(format!("iteration-{}.yml", run.iteration));
+                let _ = muleteer_store::atomic::write_atomic(&path, text.as_bytes(), 0o600);
+            }
+            end.verdict = Some(verdict);
+        }
+        _ => {}
+    }
+    Ok(end)
+}
+
+/// The agent's own word, before anything it left is looked at.
+fn outcome(dispatch: &Dispatch, job: &Job) -> JobEnd {
+    let reason = dispatch.reason.clone().unwrap_or_default();
+    let state = match dispatch.phase {
+        muleteer_model::dispatch::Phase::Finished { state } => state,
+        _ => FinalState::Failed,
+    };
+    let timed_out = matches!(&dispatch.stop, Some(Stop::Limit { limit: Limit::Timeout, .. } | Stop::Stall { .. }))
+        || reason.starts_with("timeout");
+    let limited = matches!(&dispatch.stop, Some(Stop::Limit { .. }));
+    let outcome = match state {
+        _ if timed_out => Outcome::Timeout,
+        FinalState::Success => Outcome::Success,
+        // It ended by itself and returned no result that could be read: what it left decides.
+        FinalState::Partial if !limited => Outcome::Success,
+        _ => Outcome::Failure,
+    };
+    let mut end = JobEnd::new(outcome, if reason.is_empty() { state.as_str().to_string() } else { reason.clone() });
+    end.unknown = ["outcome unknown", "killed by signal", "its shim died"]
+        .iter()
+        .any(|mark| reason.contains(mark));
+    end.rate_limited = outcome == Outcome::Failure
+        && (reason.starts_with("rate limited") || (reason.starts_with("model API error") && reason.contains("529")));
+    end.cost_usd = dispatch.spend.cost_usd;
+    let took = dispatch.since.as_millisecond() - job.started_at.as_millisecond();
+    end.duration_ms = took.max(0) as u64;
+    end
+}
+
+/// Who pushed and did not close is closed by the harness; who did not finish leaves the bead open.
+async fn settle_bead(hosted: &Arc<Hosted>, bead: &str, purpose: Purpose, end: &mut JobEnd) -> Result<(), Trouble> {
+    let found = beads::with_store(hosted, Op::Show { id: bead.into() }, String::new()).await?;
+    let Some(bead) = found.beads.into_iter().next() else { return Ok(()) };
+    end.closed = bead.status == Status::Closed;
+    end.no_change = bead.no_change;
+    let pushed = end.commits > 0 && end.on_target;
+    let maintained = purpose == Purpose::Maintain;
+    let complete = end.closed && (pushed || (end.no_change && end.commits == 0)) || (maintained && end.closed);
+    let finished = end.outcome == Outcome::Success || (end.unknown && !maintained);
+    let close = !end.closed && finished && (pushed || maintained);
+    fault::point("run.before_bead");
+    let op = if close {
+        let reason = if pushed { "its commits are on the target branch" } else { "maintenance has ended" };
+        Some(Op::Close { id: bead.id.clone(), reason: reason.into(), no_change: !pushed })
+    } else if !complete && maintained {
+        Some(Op::Close { id: bead.id.clone(), reason: "maintenance has failed".into(), no_change: true })
+    } else if !complete {
+        Some(Op::Reopen { id: bead.id.clone() })
+    } else {
+        None
+    };
+    if let Some(op) = op {
+        beads::with_store(hosted, op, String::new()).await?;
+    }
+    fault::point("run.after_bead");
+    Ok(())
+}
+
+/// Observations of the run that are open.
+async fn observations(hosted: &Arc<Hosted>) -> Result<Vec<String>, Trouble> {
+    let labels = vec![run_label(&hosted.run_id), OBSERVATION.into()];
+    let list = Op::List { labels, status: Some("open".into()), staged: None };
+    let found = beads::with_store(hosted, list, String::new()).await?;
+    Ok(found.beads.into_iter().map(|bead: bead::Bead| bead.id).collect())
+}
+
+/// What is sealed is hashed; a path and a hash say so.
+pub fn sealed(path: &Path, sha256: String) -> Sealed {
+    Sealed { path: path.display().to_string(), sha256 }
+}

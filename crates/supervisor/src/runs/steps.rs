@@ -1,0 +1,356 @@
+//! The effects of a run that are no agents: freezing, reading and accepting beads, carrying a verdict out.
+
+use super::actor::Trouble;
+use super::beads::with_store;
+use super::host::Hosted;
+use super::{hub, job};
+use crate::context::Daemon;
+use crate::worktree::{self, exclude, git, run as git_run};
+use muleteer_model::bead::{Bead, OBSERVATION, Op, Status, run_label};
+use muleteer_model::event::Event;
+use muleteer_model::graph::Graph;
+use muleteer_model::pipeline::event::{Planned, Purpose, Triage};
+use muleteer_model::pipeline::judge::JudgeResult;
+use muleteer_model::pipeline::{Input, Run, Sealed, Stage};
+use muleteer_process::fault;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// Criteria are text that a person could read: more is a mistake.
+const CRITERIA_LIMIT: u64 = 16 * 1024 * 1024;
+
+pub fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn io(path: &Path) -> impl Fn(std::io::Error) -> Trouble {
+    let path = path.display().to_string();
+    move |error| Trouble::new("E_IO", format!("{path}: {error}"))
+}
+
+fn stored(error: &muleteer_store::StoreError) -> Trouble {
+    Trouble::new("E_STORE_IO", crate::launch::chain(error))
+}
+
+/// The integration branch, the hub, the frozen copy and its hash.
+pub async fn freeze(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
+    let failed = |message: String| Trouble::new("E_GIT", message);
+    fault::point("run.before_freeze");
+    let repo = &hosted.repo;
+    if let Some(dir) = worktree::git_dir(repo).await {
+        exclude(&dir).map_err(io(&dir))?;
+    }
+    let spec = std::fs::read(hosted.places.spec()).map_err(io(&hosted.places.spec()))?;
+    let base_branch = match base_branch(hosted).await {
+        Some(branch) => branch,
+        None => "HEAD".into(),
+    };
+    let base_commit = git_run(
+        git(repo).args(["rev-parse", "--verify", &format!("{base_branch}^{{commit}}")]),
+        "the base branch has no commit",
+    )
+    .await
+    .map_err(failed)?;
+    let target = run.target();
+    hub::ensure(hosted, &base_commit, &target).await.map_err(failed)?;
+    // Of an earlier try at this: the branch stays where it was.
+    let base_commit = hub::commit(hosted, &target).await.unwrap_or(base_commit);
+    muleteer_store::atomic::write_atomic(&hosted.places.frozen_spec(), &spec, 0o444).map_err(|error| stored(&error))?;
+    fault::point("run.after_freeze");
+    Ok(Input::Frozen { sha256: sha256(&spec), base_branch, base_commit, target_branch: target })
+}
+
+async fn base_branch(hosted: &Hosted) -> Option<String> {
+    let request = hosted.request();
+    let config = super::begin::config_of(hosted, &request);
+    if let Some(branch) = config.and_then(|config| config.run.worktree.base_branch.clone()) {
+        return Some(branch);
+    }
+    worktree::branch(&hosted.repo).await
+}
+
+/// The frozen spec, if it is what was frozen.
+pub async fn verified_spec(hosted: &Hosted, run: &Run) -> Result<String, Trouble> {
+    let path = hosted.places.frozen_spec();
+    let changed = |what: String| {
+        Trouble::new(
+            "E_SPEC_HASH_MISMATCH",
+            format!("{what}: the copy that was frozen is {}", hosted.places.spec().display()),
+        )
+    };
+    let bytes = std::fs::read(&path).map_err(|error| changed(format!("{}: {error}", path.display())))?;
+    let frozen = run.frozen.as_ref().map(|frozen| frozen.sha256.as_str()).unwrap_or_default();
+    if sha256(&bytes) != frozen {
+        return Err(changed(format!("{} is not what was frozen", path.display())));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Hashes criteria, and keeps a second copy in the sealed tree.
+pub async fn seal(hosted: &Hosted, folder: &Path, wanted: &[&str]) -> Result<Sealed, Trouble> {
+    let files = criteria(folder)?;
+    let missing: Vec<_> = wanted.iter().filter(|name| !files.contains_key(**name)).collect();
+    if !missing.is_empty() {
+        let message = format!("{} lacks {missing:?}", folder.display());
+        return Err(Trouble::new("E_AGENT_FAILED", message));
+    }
+    if files.values().all(|bytes| bytes.iter().all(u8::is_ascii_whitespace)) {
+        return Err(Trouble::new("E_AGENT_FAILED", format!("{} holds no criteria", folder.display())));
+    }
+    let copy = hosted.places.sealed.join("acceptance");
+    muleteer_store::atomic::create_dir_durable(&copy, 0o700).map_err(|error| stored(&error))?;
+    for (name, bytes) in &files {
+        muleteer_store::atomic::write_atomic(&copy.join(name), bytes, 0o400).map_err(|error| stored(&error))?;
+    }
+    Ok(job::sealed(folder, digest(&files)))
+}
+
+fn criteria(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>, Trouble> {
+    let mut files = BTreeMap::new();
+    let mut size = 0;
+    for entry in std::fs::read_dir(folder).map_err(io(folder))? {
+        let entry = entry.map_err(io(folder))?;
+        let meta = entry.metadata().map_err(io(&entry.path()))?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if !meta.is_file() || name.starts_with('.') {
+            continue;
+        }
+        size += meta.len();
+        if size > CRITERIA_LIMIT {
+            return Err(Trouble::new("E_AGENT_FAILED", format!("{} is over {CRITERIA_LIMIT} bytes", folder.display())));
+        }
+        files.insert(name, std::fs::read(entry.path()).map_err(io(&entry.path()))?);
+    }
+    Ok(files)
+}
+
+fn digest(files: &BTreeMap<String, Vec<u8>>) -> String {
+    let lines: String = files.iter().map(|(name, bytes)| format!("{}  {name}\n", sha256(bytes))).collect();
+    sha256(lines.as_bytes())
+}
+
+/// The criteria are there and are what was sealed.
+///
+/// # Errors
+/// `E_ACCEPTANCE_MISSING`.
+pub async fn check_criteria(run: &Run) -> Result<(), Trouble> {
+    let Some(sealed) = run.sealed.as_ref().filter(|sealed| !sealed.path.is_empty()) else { return Ok(()) };
+    let gone =
+        |why: String| Trouble::new("E_ACCEPTANCE_MISSING", format!("the acceptance criteria in {} {why}", sealed.path));
+    let files =
+        criteria(Path::new(&sealed.path)).map_err(|error| gone(format!("cannot be read: {}", error.message)))?;
+    if digest(&files) != sealed.sha256 {
+        return Err(gone("are not what they were when the run began".into()));
+    }
+    Ok(())
+}
+
+pub async fn seal_given(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
+    let path = run.settings.acceptance_path.clone().unwrap_or_default();
+    let folder = hosted.repo.join(&path);
+    let sealed = seal(hosted, &folder, &[])
+        .await
+        .map_err(|error| Trouble::new("E_ACCEPTANCE_MISSING", error.message))?;
+    Ok(Input::Sealed(sealed))
+}
+
+fn list(labels: Vec<String>, staged: Option<String>) -> Op {
+    Op::List { labels, status: None, staged }
+}
+
+/// The beads of the run, those they wait for looked up. A dependency on nothing is refused.
+pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input, Trouble> {
+    let beads: Vec<Bead> = if made {
+        staged(hosted).await?
+    } else {
+        let label = run.started.bead_label.clone().unwrap_or_default();
+        let found = with_store(hosted, list(vec![label], None), String::new()).await?;
+        found
+            .beads
+            .into_iter()
+            .filter(|bead| bead.status != Status::Closed && !bead.is_observation())
+            .collect()
+    };
+    let graph = Graph::of_beads(&beads);
+    let mut closed_outside = Vec::new();
+    for (id, on) in graph.outside() {
+        match with_store(hosted, Op::Show { id: on.into() }, String::new()).await {
+            Ok(answer) if answer.beads.iter().any(|bead| bead.id == on) => {
+                if answer.beads[0].status == Status::Closed {
+                    closed_outside.push(on.to_string());
+                }
+            }
+            _ => {
+                let message = format!("bead {id} waits for {on}, which does not exist");
+                return Err(Trouble::new("E_GRAPH_DANGLING", message));
+            }
+        }
+    }
+    drop(graph);
+    Ok(Input::Gathered { beads, closed_outside })
+}
+
+async fn staged(hosted: &Arc<Hosted>) -> Result<Vec<Bead>, Trouble> {
+    let prefix = format!("{}:", hosted.run_id);
+    let mut store = hosted.beads.lock().await;
+    let beads = tokio::task::block_in_place(|| store.read().cloned())
+        .map_err(|error| Trouble::new(error.code(), error.to_string()))?;
+    let mut found: Vec<Bead> = beads
+        .into_values()
+        .filter(|bead| bead.staged.as_ref().is_some_and(|mark| mark.starts_with(&prefix)))
+        .collect();
+    found.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
+    Ok(found)
+}
+
+/// Staged beads become the run's; those that were there get its label, and are opened.
+pub async fn accept(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
+    let mut marks: Vec<String> = staged(hosted).await?.into_iter().filter_map(|bead| bead.staged).collect();
+    marks.dedup();
+    fault::point("run.before_accept");
+    for staged in marks {
+        with_store(hosted, Op::Accept { staged }, String::new()).await?;
+    }
+    if run.started.bead_label.is_some() {
+        for id in run.beads.keys() {
+            let update = relabel(id, vec![run_label(&hosted.run_id)], vec![]);
+            with_store(hosted, update, String::new()).await?;
+        }
+    }
+    fault::point("run.after_accept");
+    Ok(Input::BeadsAccepted)
+}
+
+fn relabel(id: &str, add_labels: Vec<String>, remove_labels: Vec<String>) -> Op {
+    Op::Update {
+        id: id.into(),
+        title: None,
+        description: None,
+        status: None,
+        priority: None,
+        issue_type: None,
+        add_labels,
+        remove_labels,
+    }
+}
+
+pub async fn look_outside(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
+    let mut closed = Vec::new();
+    for on in run.beads.values().flat_map(|task| &task.outside) {
+        if let Ok(answer) = with_store(hosted, Op::Show { id: on.clone() }, String::new()).await
+            && answer.beads.iter().any(|bead| bead.status == Status::Closed)
+        {
+            closed.push(on.clone());
+        }
+    }
+    Ok(Input::Outside { closed })
+}
+
+/// New beads under keys of their own, so that a second time makes no second ones; observations triaged.
+pub async fn apply_verdict(
+    hosted: &Arc<Hosted>,
+    run: &Run,
+    iteration: u32,
+    result: &JudgeResult,
+) -> Result<Input, Trouble> {
+    let mut triage = Triage::default();
+    fault::point("run.before_verdict");
+    for (at, remedy) in result.remedies().iter().enumerate() {
+        let kind =
+            if ["bug", "task", "feature", "chore"].contains(&remedy.kind.as_str()) { &remedy.kind } else { "task" };
+        let make = Op::Create {
+            title: muleteer_model::agent_event::cut(remedy.title.trim(), 300),
+            description: remedy.description.clone(),
+            issue_type: kind.to_string(),
+            priority: 1,
+            labels: vec![run_label(&hosted.run_id)],
+            depends_on: vec![],
+            key: Some(format!("{}/judge/{iteration}/{at}", hosted.run_id)),
+            staged: None,
+        };
+        let id = format!("{}j{iteration}n{at}", run.hash());
+        triage.beads.extend(with_store(hosted, make, id).await?.beads.iter().map(planned));
+    }
+    for one in &result.observations {
+        let Ok(found) = with_store(hosted, Op::Show { id: one.bead_id.clone() }, String::new()).await else { continue };
+        let Some(bead) = found.beads.into_iter().find(|bead| bead.has_label(&run_label(&hosted.run_id))) else {
+            continue;
+        };
+        if one.action == "promote" {
+            let answer = with_store(hosted, relabel(&bead.id, vec![], vec![OBSERVATION.into()]), String::new()).await?;
+            triage.beads.extend(answer.beads.iter().map(planned));
+            triage.promoted.push(bead.id);
+        } else {
+            let reason = match &one.merge_with {
+                Some(other) => format!("merged with {other}: {}", one.reason),
+                None => format!("{}: {}", one.action, one.reason),
+            };
+            with_store(hosted, Op::Close { id: bead.id.clone(), reason, no_change: true }, String::new()).await?;
+            triage.dismissed.push(bead.id);
+        }
+    }
+    fault::point("run.after_verdict");
+    Ok(Input::Applied { iteration, triage })
+}
+
+fn planned(bead: &Bead) -> Planned {
+    Planned {
+        id: bead.id.clone(),
+        title: muleteer_model::agent_event::cut(&bead.title, 200),
+        priority: bead.priority,
+        created_at: bead.created_at.clone(),
+        depends_on: vec![],
+        outside: vec![],
+        closed: bead.status == Status::Closed,
+    }
+}
+
+/// What a recorded event leaves to be tidied; nothing depends on its being done.
+pub fn tidy(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Run, event: &Event, tasks: &mut JoinSet<()>) {
+    let target = run.target();
+    let worktree = |name: String| hosted.places.worktrees.join(name);
+    let gone = match event {
+        Event::BeadCompleted { bead_id, .. } | Event::BeadRetried { bead_id, reuse: false, .. } => {
+            run.beads.get(bead_id).map(|task| worktree(format!("bead-{bead_id}-{}", task.worktrees)))
+        }
+        Event::MaintenanceFinished { maintenance, .. } => Some(worktree(maintenance.clone())),
+        Event::AgentFinished(end) if !matches!(end.purpose, Purpose::Implement | Purpose::Maintain) => {
+            Some(worktree(format!("{}-{}", end.purpose.as_str(), run.spawns)))
+        }
+        Event::BeadBlocked { bead_id, .. } => {
+            // It stays as it is: a person will want to look at it.
+            let (hosted, id) = (hosted.clone(), bead_id.clone());
+            let update = Op::Update {
+                id,
+                title: None,
+                description: None,
+                status: Some("blocked".into()),
+                priority: None,
+                issue_type: None,
+                add_labels: vec![],
+                remove_labels: vec![],
+            };
+            tasks.spawn(async move {
+                let _ = with_store(&hosted, update, String::new()).await;
+            });
+            None
+        }
+        _ => None,
+    };
+    debug_assert!(run.count(Stage::Taken) <= run.beads.len());
+    if let Some(dir) = gone.filter(|_| run.settings.cleanup) {
+        let (daemon, hosted) = (daemon.clone(), hosted.clone());
+        tasks.spawn(async move {
+            match hub::discard(&hosted, &dir, &target).await {
+                Ok(Some(kept)) => {
+                    tracing::info!(dir = %dir.display(), %kept, "what was not committed is kept in the hub")
+                }
+                Ok(None) => {}
+                Err(message) => daemon.note(Event::Fault { what: format!("worktree {}", dir.display()), message }),
+            }
+        });
+    }
+}

@@ -1,0 +1,242 @@
+//! A spec run from outside: every part played by a shell script, as docs/subprocess-agents.md has it.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use muleteer_tests::{Repo, World, events, wait_until};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Three beads, two of which wait for the first; the judge finds something once.
+const AGENT: &str = r#"#!/bin/sh
+set -e
+cat > /dev/null
+case "$MULETEER_PURPOSE" in
+acceptance)
+  for f in user-stories edge-cases negative-tests; do echo "secret $f" > "$MULETEER_ACCEPTANCE_DIR/$f.md"; done ;;
+decompose)
+  a=$(muleteer bead create --title Base --priority 1)
+  b=$(muleteer bead create --title Left)
+  c=$(muleteer bead create --title Right)
+  muleteer bead dep add "$b" "$a" 2>/dev/null
+  muleteer bead dep add "$c" "$a" 2>/dev/null ;;
+implement)
+  test -z "$MULETEER_ACCEPTANCE_DIR"
+  muleteer bead show "$MULETEER_BEAD_ID" --json > /dev/null
+  title=$(muleteer bead show "$MULETEER_BEAD_ID" --json | sed 's/.*"title":"\([^"]*\)".*/\1/')
+  echo "$title" > "$title.txt"
+  git add --all
+  git commit --quiet --message "$title" || true
+  for try in 1 2 3 4 5; do
+    git fetch --quiet "$MULETEER_REMOTE" "$MULETEER_TARGET_BRANCH" && git rebase --quiet FETCH_HEAD &&
+      git push --quiet "$MULETEER_REMOTE" HEAD:"$MULETEER_TARGET_BRANCH" && break
+  done
+  test "$title" != Left || muleteer bead create --title "Observation: odd" --label observation
+  muleteer bead close "$MULETEER_BEAD_ID" --reason done ;;
+maintain) muleteer bead close "$MULETEER_BEAD_ID" --reason fine --no-change ;;
+judge) grep -q secret "$MULETEER_ACCEPTANCE_DIR/user-stories.md"; echo "observations: $MULETEER_OBSERVATIONS" ;;
+structure)
+  if test "$MULETEER_ITERATION" = 1; then
+    echo '{"status":"success","specDrift":{"detected":true,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[{"title":"Mended","description":"","type":"bug"}]}'
+  else
+    echo '{"status":"success","specDrift":{"detected":false,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[]}'
+  fi ;;
+esac
+"#;
+
+struct Stage {
+    world: World,
+    repo: Repo,
+    agent: PathBuf,
+}
+
+impl Stage {
+    fn new(agent: &str) -> Self {
+        let world = World::new();
+        let repo = world.repo("repo");
+        repo.write("plan.md", "# The plan\n\nThree files.\n");
+        let path = world.path().join("agent.sh");
+        std::fs::write(&path, agent).unwrap();
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Self { world, repo, agent: path }
+    }
+
+    fn muleteer(&self, args: &[&str]) -> muleteer_tests::Muleteer {
+        self.world.muleteer(args).current_dir(&self.repo.path).deadline(PATIENCE)
+    }
+
+    fn begin(&self, more: &[&str]) -> muleteer_tests::Muleteer {
+        let agent = self.agent.to_str().unwrap();
+        let mut args = vec!["run", "--spec", "plan.md", "--backend", "subprocess", "--command", agent];
+        args.extend(more);
+        self.muleteer(&args)
+    }
+
+    fn status(&self) -> Value {
+        self.muleteer(&["run", "--status", "--json"]).json()
+    }
+
+    fn events(&self, run: &str) -> Vec<Value> {
+        events::read(&self.repo.path.join(".muleteer/runs").join(run).join("events.jsonl"))
+    }
+}
+
+fn last(stdout: &str) -> Value {
+    serde_json::from_str(stdout.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn a_spec_becomes_a_judged_branch() {
+    let stage = Stage::new(AGENT);
+    let daemon = stage.world.daemon();
+    let output = stage.begin(&["--json"]).run().expect_code(0);
+    let document = last(&output.stdout);
+    assert_eq!((&document["status"], &document["iteration"]), (&"completed".into(), &2.into()), "{document}");
+    assert_eq!(document["beads"], serde_json::json!({"total":4,"open":0,"in_progress":0,"closed":4,"blocked":0}));
+    assert_eq!(document["enforced"]["judge_read_only"], "checked");
+    let run = document["run_id"].as_str().unwrap();
+    let branch = format!("muleteer/{run}");
+    assert_eq!(document["target_branch"], branch.as_str());
+    let files = stage.repo.git(&["ls-tree", "--name-only", &branch]);
+    for name in ["Base.txt", "Left.txt", "Right.txt", "Mended.txt"] {
+        assert!(files.contains(name), "{files}");
+    }
+    assert_eq!(stage.repo.git(&["status", "--porcelain"]), "?? plan.md", "nothing of ours is in the way");
+    let names: Vec<String> = stage
+        .events(run)
+        .iter()
+        .map(|event| event["event"].as_str().unwrap().to_string())
+        .collect();
+    for name in ["run_started", "beads_created", "observation_created", "judge_finished", "run_completed"] {
+        assert!(names.iter().any(|known| known == name), "{name} in {names:?}");
+    }
+    let folder = stage.repo.path.join(".muleteer/runs").join(run);
+    assert!(folder.join("checkpoint.yml").exists() && folder.join("run-log.yml").exists());
+    assert!(!folder.join("lock.json").exists(), "the lock is given back");
+    assert!(!stage.repo.path.join(".muleteer/worktrees").join(run).exists(), "worktrees are tidied away");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_daemon_killed_in_the_middle_costs_no_attempt() {
+    let stage = Stage::new(&AGENT.replace("implement)\n", "implement)\n  sleep 1\n"));
+    let mut daemon = stage.world.daemon();
+    let run = stage.begin(&["--detach"]).ok();
+    wait_until("a bead to be worked on", PATIENCE, || {
+        (stage.status()["beads"]["in_progress"].as_u64()? > 0).then_some(())
+    });
+    daemon.kill_9();
+    let output = stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0);
+    assert_eq!(last(&output.stdout)["status"], "completed");
+    let retried = stage.events(&run).into_iter().filter(|event| event["event"] == "bead_retried").count();
+    assert_eq!(retried, 0, "its agents lived on, and were adopted");
+    stage.world.finish(None);
+}
+
+#[test]
+fn what_keeps_a_run_from_beginning_is_said_with_its_code() {
+    let stage = Stage::new(AGENT);
+    let daemon = stage.world.daemon();
+    assert_eq!(
+        stage.muleteer(&["run", "--spec", "nope.md", "--json"]).run().expect_code(2).error_code(),
+        "E_SPEC_NOT_FOUND"
+    );
+    assert_eq!(
+        stage
+            .muleteer(&["run", "--spec", "plan.md", "--backend", "codex", "--json"])
+            .run()
+            .expect_code(2)
+            .error_code(),
+        "E_BACKEND_UNAVAILABLE"
+    );
+    stage.muleteer(&["bead", "create", "--title", "stray"]).ok();
+    assert_eq!(stage.begin(&["--json"]).run().expect_code(2).error_code(), "E_BEAD_SCOPE_AMBIGUOUS");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn existing_beads_are_worked_on_and_a_circle_is_refused() {
+    let stage = Stage::new(AGENT);
+    let daemon = stage.world.daemon();
+    let make = |title: &str| stage.muleteer(&["bead", "create", "--title", title, "--label", "v2"]).ok();
+    let (a, b) = (make("Base"), make("Right"));
+    stage.muleteer(&["bead", "dep", "add", &b, &a]).run().expect_code(0);
+    stage.muleteer(&["bead", "dep", "add", &a, &b]).run().expect_code(0);
+    let refused = stage.begin(&["--json", "--bead-label", "v2"]).run().expect_code(2);
+    let document = last(&refused.stdout);
+    assert_eq!(document["error"]["code"], "E_GRAPH_CYCLE");
+    assert!(
+        document["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains(&format!("{a} (Base) → {b} (Right) → {a}"))
+            || document["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains(&format!("{b} (Right) → {a} (Base) → {b}")),
+        "{document}"
+    );
+    stage.muleteer(&["bead", "dep", "rm", &a, &b]).run().expect_code(0);
+    let done = stage.begin(&["--json", "--bead-label", "v2"]).run().expect_code(0);
+    assert_eq!(last(&done.stdout)["beads"]["closed"], 3);
+    assert_eq!(stage.muleteer(&["bead", "show", &a, "--json"]).json()["status"], "closed");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_bead_that_fails_is_tried_again_then_blocked_and_another_s_bead_is_not_its_business() {
+    let script = AGENT.replace(
+        "  title=$(",
+        "  other=$(muleteer bead list --label \"run:$MULETEER_RUN_ID\" --json | tr '{' '\\n' | sed -n 's/.*\"id\":\"\\([a-z0-9]*\\)\".*/\\1/p' | grep -v \"$MULETEER_BEAD_ID\" | head -n 1)\n  if muleteer bead close \"$other\" 2>/dev/null; then touch \"$HOME/closed\"; fi\n  echo I cannot; exit 3\n  title=$(",
+    );
+    let stage = Stage::new(&script);
+    let daemon = stage.world.daemon();
+    let output = stage.begin(&["--json"]).run().expect_code(4);
+    let document = last(&output.stdout);
+    assert_eq!(document["error"]["code"], "E_DEADLOCK", "{document}");
+    assert_eq!((&document["status"], &document["beads"]["blocked"]), (&"failed".into(), &1.into()));
+    let run = document["run_id"].as_str().unwrap();
+    let count = |name: &str| stage.events(run).iter().filter(|event| event["event"] == name).count();
+    assert_eq!((count("bead_assigned"), count("bead_retried"), count("bead_blocked")), (3, 2, 1));
+    assert!(!stage.world.home().join("closed").exists(), "it closed another's bead");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_judge_that_writes_is_not_believed() {
+    let stage = Stage::new(&AGENT.replace("judge) ", "judge) echo x >> README.md; "));
+    let daemon = stage.world.daemon();
+    let output = stage.begin(&["--json"]).run().expect_code(4);
+    assert_eq!(last(&output.stdout)["error"]["code"], "E_JUDGE_WROTE");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn an_agent_that_changes_the_frozen_spec_stops_the_run() {
+    let change = "implement)\n  chmod u+w \"$MULETEER_SPEC_FILE\"; echo more >> \"$MULETEER_SPEC_FILE\"\n";
+    let stage = Stage::new(&AGENT.replace("implement)\n", change));
+    let daemon = stage.world.daemon();
+    let output = stage.begin(&["--json"]).run().expect_code(4);
+    assert_eq!(last(&output.stdout)["error"]["code"], "E_SPEC_HASH_MISMATCH");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_dry_run_shows_its_plan_and_goes_on_when_resumed_once() {
+    let stage = Stage::new(&AGENT.replace("implement)\n", "implement)\n  sleep 1\n"));
+    let daemon = stage.world.daemon();
+    let document = last(&stage.begin(&["--dry-run", "--json"]).run().expect_code(0).stdout);
+    assert_eq!((&document["status"], &document["beads"]["open"]), (&"pending".into(), &3.into()), "{document}");
+    let run = document["run_id"].as_str().unwrap().to_string();
+    stage.muleteer(&["run", "--resume", &run, "--detach"]).run().expect_code(0);
+    let second = stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(3);
+    assert_eq!(
+        (second.error_code().as_str(), &second.json()["error"]["run_id"]),
+        ("E_RUN_LOCKED", &run.as_str().into())
+    );
+    wait_until("the run to be over", PATIENCE, || (stage.status()["status"] == "completed").then_some(()));
+    stage.world.finish(Some(daemon));
+}
