@@ -42,6 +42,9 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_BACKEND_UNAVAILABLE", Exit::BadInput, "the agent's program is not there, or no backend has this name"),
     ("E_UNSUPPORTED", Exit::BadInput, "the dispatch's backend cannot do this"),
     ("E_TOO_DEEP", Exit::BadInput, "an agent's dispatch would nest deeper than pool.max_depth"),
+    ("E_TASKS_MISSING", Exit::BadInput, "there is no task list here or above"),
+    ("E_TASKS_INVALID", Exit::BadInput, "a task list is wrong; file, line and field say where"),
+    ("E_TASKS_CORRUPT", Exit::BadInput, "a task list cannot be parsed, and there is no valid backup"),
     ("E_NOTHING_ASKED", Exit::Precondition, "the dispatch waits for no answer, or has had it"),
     ("E_SPEC_NOT_FOUND", Exit::BadInput, "there is no spec, or it is empty"),
     (
@@ -60,6 +63,7 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_SERVICE_MANAGER", Exit::Precondition, "systemd or launchd does not run here, or refused"),
     ("E_DISK_FULL", Exit::Precondition, "the state directory's disk is full: nothing new is begun"),
     ("E_BUSY", Exit::Precondition, "the daemon could not do it in time; try again"),
+    ("E_TASKS_LOCKED", Exit::Precondition, "another session works on the task list"),
     ("E_RUN_LOCKED", Exit::Precondition, "the run is under way already"),
     ("E_ACCEPTANCE_MISSING", Exit::Precondition, "the run's acceptance criteria are gone, or are not what they were"),
     ("E_CHECKPOINT_CORRUPT", Exit::Precondition, "the run's state on disk is damaged, or of a newer version"),

@@ -14,6 +14,8 @@ const VERBS: &[&str] = &[
     "logs",
     "journal",
     "send",
+    "answer",
+    "model",
     "interrupt",
     "kill",
     "wait",
