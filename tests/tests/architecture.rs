@@ -82,7 +82,7 @@ fn dependencies_point_to_the_right() {
 #[test]
 fn every_crate_has_its_place() {
     let all = dependencies();
-    let tools = ["xtask", "muleteer-tests"];
+    let tools = ["xtask", "muleteer-tests", "muleteer-fuzz"];
     for name in all.keys() {
         assert!(layer(name).is_some() || tools.contains(&name.as_str()), "{name} stands in no layer");
     }

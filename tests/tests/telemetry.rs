@@ -122,8 +122,9 @@ fn a_killed_daemon_s_spans_go_on_and_none_is_lost() {
     wait_until("the agent to run", PATIENCE, || (world.dispatch(&id)["state"] == "running").then_some(()));
     wait_until("its first span", PATIENCE, || (!named(&collector.spans(), "start agent").is_empty()).then_some(()));
     daemon.kill_9();
-    std::fs::write(std::path::Path::new(repo.to_str()).join("go"), "").unwrap();
     let daemon = world.daemon_with(&[(ENDPOINT, &endpoint)]);
+    wait_until("its adoption", PATIENCE, || (!world.events_of(&id, "agent_adopted").is_empty()).then_some(()));
+    std::fs::write(std::path::Path::new(repo.to_str()).join("go"), "").unwrap();
     world.muleteer(&["wait", &id]).ok();
     let spans = spans_of(&collector, &id);
     let dispatch = named(&spans, "dispatch developer")[0];
@@ -131,7 +132,7 @@ fn a_killed_daemon_s_spans_go_on_and_none_is_lost() {
     assert_eq!(events, ["adopted"], "the successor knows what the first one saw");
     // Sent twice, perhaps, but one span to whoever receives it.
     let ids: BTreeSet<_> = spans.iter().map(Span::id).collect();
-    assert_eq!(ids.len(), 3, "dispatch, attempt and start: {spans:#?}");
+    assert_eq!(ids.len(), 4, "dispatch, attempt, start and turn: {spans:#?}");
     let start = |span: &Span| span.json["startTimeUnixNano"].as_str().unwrap().parse::<u128>().unwrap();
     assert!(start(dispatch) <= start(named(&spans, "start agent")[0]));
     world.finish(Some(daemon));
@@ -176,6 +177,7 @@ fn a_real_collector_takes_them() {
         assert!(output.contains(name), "no {name} in\n{output}");
     }
     assert!(output.contains("gen_ai.usage.input_tokens: Int(1200)"), "{output}");
+    drop(rotel);
     world.finish(Some(daemon));
 }
 

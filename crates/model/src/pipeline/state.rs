@@ -384,14 +384,14 @@ impl Run {
                 self.decomposed = true;
                 self.failures.remove(&Purpose::Decompose);
             }
-            Event::BeadCompleted { bead_id, .. } => {
-                if self.beads.get(bead_id).is_some_and(|task| task.stage != Stage::Done) {
-                    self.set_stage(bead_id, Stage::Done);
-                    self.done += 1;
-                    self.done_now += 1;
-                    self.slowdowns = 0;
-                    self.log(|iteration| iteration.completed += 1);
-                }
+            Event::BeadCompleted { bead_id, .. }
+                if self.beads.get(bead_id).is_some_and(|task| task.stage != Stage::Done) =>
+            {
+                self.set_stage(bead_id, Stage::Done);
+                self.done += 1;
+                self.done_now += 1;
+                self.slowdowns = 0;
+                self.log(|iteration| iteration.completed += 1);
             }
             Event::BeadRetried { bead_id, reuse, counted, note, .. } => {
                 if let Some(task) = self.beads.get_mut(bead_id) {
@@ -414,10 +414,8 @@ impl Run {
                 self.not_before = Some(*until);
                 self.slowdowns += 1;
             }
-            Event::ObservationCreated { bead_id, .. } => {
-                if self.observations.insert(bead_id.clone()) {
-                    self.log(|iteration| iteration.observations += 1);
-                }
+            Event::ObservationCreated { bead_id, .. } if self.observations.insert(bead_id.clone()) => {
+                self.log(|iteration| iteration.observations += 1);
             }
             Event::MaintenanceStarted { maintenance, bead_id, trigger_completed_count } => {
                 self.maintained_at = *trigger_completed_count;

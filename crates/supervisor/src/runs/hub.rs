@@ -167,12 +167,14 @@ async fn changes(hosted: &Hosted, dir: &Path, base: &str) -> Result<String, Stri
     run(
         index
             .git(hosted, dir)
-            .args(["status", "--porcelain", "--untracked-files=normal", "--no-renames"]),
+            // With the branch's line before them: what `run` trims is the beginning of the first line.
+            .args(["status", "--porcelain", "--branch", "--untracked-files=normal", "--no-renames"]),
         "cannot compare",
     )
     .await
     .map(|text| {
         text.lines()
+            .filter(|line| !line.starts_with("## "))
             .filter(|line| !line.starts_with("M ") && !line.starts_with("A ") && !line.starts_with("D "))
             .collect::<Vec<_>>()
             .join("\n")

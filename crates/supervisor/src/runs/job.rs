@@ -116,7 +116,6 @@ async fn begin(
         env: request.env.clone(),
         extra_env: variables(hosted, run, job, &request),
         config: request.config.clone(),
-        ..v1::Spawn::default()
     };
     let part = Part { run: hosted.run_id.clone(), repo: hosted.repo.clone() };
     let entries = request::prepare(daemon, &spawn, &Asker::Run(Box::new(part)), None)
