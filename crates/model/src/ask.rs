@@ -265,7 +265,7 @@ fn cut_subject(text: &str, limit: usize) -> String {
     if text.len() <= limit { text.to_string() } else { format!("{} [{} bytes]", cut(text, limit), text.len()) }
 }
 
-/// The mark of [`cut_subject`]: such a text is not all there is. A text that only looks so is treated
+/// The mark of `cut_subject`: such a text is not all there is. A text that only looks so is treated
 /// with the same suspicion.
 pub fn looks_cut(text: &str) -> bool {
     text.ends_with(" bytes]") && text.contains("… [")

@@ -196,7 +196,7 @@ impl Graph {
         None
     }
 
-    /// How many each node unblocks, directly or not (see [`EXACT`]).
+    /// How many each node unblocks, directly or not (see `EXACT`).
     pub fn impact(&self) -> Vec<u64> {
         let order = self.topological();
         let mut impact = vec![0u64; self.len()];

@@ -1,6 +1,6 @@
 //! Muleteer as a service of the system's own manager: systemd on Linux, launchd on macOS.
 //!
-//! - [`unit`]: the unit or plist with the right paths in it, pure;
+//! - `unit`: the unit or plist with the right paths in it, pure;
 //! - [`plan`]: what installing and removing take, pure;
 //! - [`apply`]: carrying a plan out; [`state`]: what the manager says.
 

@@ -1,7 +1,7 @@
 //! Whether this host really does what the sandbox needs: found out by doing it, because sysctls,
 //! security modules and containers each forbid it in a way of their own.
 //!
-//! [`namespaces`] and [`landlock`] change the calling process for good. They are for a child that was
+//! [`namespaces`] and [`landlock()`] change the calling process for good. They are for a child that was
 //! started for this and ends right after (`muleteer probe WHAT`).
 
 use std::io;

@@ -1,6 +1,6 @@
 //! The actor tree: the only crate that knows ractor.
 //!
-//! - [`tree`]: the supervision tree as data, and [`branch`], the one actor that carries it out;
+//! - [`tree`]: the supervision tree as data, and `branch`, the one actor that carries it out;
 //! - [`ledger`]: the only writer of events; [`daemon`]: start-up, which *is* recovery;
 //! - [`pool`], [`agent`]: admission, and one small subtree per dispatch;
 //! - [`runs`]: spec runs;

@@ -1,5 +1,5 @@
 //! The supervision tree, as data: every child's name, strategy, restart class, intensity and
-//! backoff, and nothing else. `muleteer tree` prints it live; [`crate::branch`] carries it out.
+//! backoff, and nothing else. `muleteer tree` prints it live; `crate::branch` carries it out.
 //!
 //! ```text
 //! root                      one-for-one

@@ -26,8 +26,8 @@
 //!    fresh worktree; incomplete: in the same)
 //! ```
 //!
-//! As with a dispatch: [`decide`] turns an input into events, [`Run::apply`] folds them once they are
-//! durable, [`advance`] says what follows by itself, and [`effects`] what is to be done now. Effects follow
+//! As with a dispatch: [`decide()`] turns an input into events, [`Run::apply`] folds them once they are
+//! durable, [`advance()`] says what follows by itself, and [`effects()`] what is to be done now. Effects follow
 //! from the state alone, so a daemon killed anywhere folds, and does the same again.
 
 pub mod checkpoint;

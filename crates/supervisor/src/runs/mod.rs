@@ -1,8 +1,8 @@
 //! Hosting spec runs: `model::pipeline` decides, `run/<id>` carries out.
 //!
-//! - [`host`]: a run's files, lock and log; [`begin`]: beginning one and going on with one;
-//! - [`actor`]: `run/<id>`; [`job`]: one agent of a run; [`steps`]: the other effects;
-//! - [`hub`]: the bare repository and the private clones; [`beads`]: what agents may do to beads.
+//! - `host`: a run's files, lock and log; `begin`: beginning one and going on with one;
+//! - `actor`: `run/<id>`; `job`: one agent of a run; `steps`: the other effects;
+//! - `hub`: the bare repository and the private clones; `beads`: what agents may do to beads.
 //!
 //! The agents of a run are ordinary dispatches: they live in their shims whatever happens to the actor or the
 //! daemon. The actor only sees to it that they are there, and looks at what they leave.
