@@ -295,7 +295,7 @@ fn guidelines(repo: &Path, always: &[String], labels: &[String]) -> String {
             continue;
         }
         let path = repo.join(".muleteer/guidelines").join(format!("{name}.md"));
-        if let Ok(found) = std::fs::read_to_string(path) {
+        if let Ok(Some(found)) = settings::read_if_there(&path) {
             text.push_str(found.trim());
             text.push_str("\n\n");
         }
@@ -312,8 +312,9 @@ fn commands(dir: &Path) -> Commands {
         commands.build.push("cargo build".into());
         commands.lint.push("cargo clippy".into());
     }
-    if let Some(scripts) = std::fs::read_to_string(dir.join("package.json"))
+    if let Some(scripts) = settings::read_if_there(&dir.join("package.json"))
         .ok()
+        .flatten()
         .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
         .and_then(|package| package.get("scripts").cloned())
     {
@@ -340,7 +341,8 @@ fn commands(dir: &Path) -> Commands {
     if has("pyproject.toml") || has("pytest.ini") || has("setup.cfg") {
         commands.test.push("python -m pytest".into());
     }
-    if let Ok(text) = std::fs::read_to_string(dir.join("Makefile")) {
+    // Agents can put a link here that leads to a file without end.
+    if let Ok(Some(text)) = settings::read_if_there(&dir.join("Makefile")) {
         let target = |name: &str| text.lines().any(|line| line.starts_with(&format!("{name}:")));
         for (name, list) in [("test", &mut commands.test), ("build", &mut commands.build), ("lint", &mut commands.lint)]
         {
@@ -503,4 +505,22 @@ async fn observations(hosted: &Arc<Hosted>) -> Result<Vec<String>, Trouble> {
 /// What is sealed is hashed; a path and a hash say so.
 pub fn sealed(path: &Path, sha256: String) -> Sealed {
     Sealed { path: path.display().to_string(), sha256 }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// What an agent commits is read by the daemon: a link to a file without end must not fill it.
+    #[test]
+    fn commands_are_found_and_a_file_without_end_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("Makefile"), "test:\n\ttrue\n").unwrap();
+        assert_eq!(commands(dir.path()).test.len(), 1);
+        std::fs::remove_file(dir.path().join("Makefile")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", dir.path().join("Makefile")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", dir.path().join("package.json")).unwrap();
+        assert!(commands(dir.path()).test.is_empty());
+    }
 }
