@@ -134,11 +134,7 @@ pub fn seeded_resumable(seed: u64) {
     let mut dice = Dice::new(seed);
     let scene = Scene::new();
     let daemon = scene.world.daemon();
-    let scenario = scene.world.path().join("scenario.yaml");
-    std::fs::write(&scenario, SCENARIO).expect("a scenario");
-    let scenario = scenario.to_str().expect("a test's paths are UTF-8");
-    let args = ["spawn", "developer", scene.repo.to_str(), "do it", "--backend", "rehearsal", "--scenario", scenario];
-    let client = scene.world.muleteer(&[&args[..], &["--wait", "--json"]].concat()).start();
+    let client = scene.dispatch_resumable();
     let mut killed = vec![];
     for _ in 0..=dice.below(2) {
         // This wait *is* the test's input: a moment chosen by the seed.
@@ -148,17 +144,30 @@ pub fn seeded_resumable(seed: u64) {
         killed.push(victim);
     }
     eprintln!("resumable seed {seed}: killed {killed:?}");
-    let before = events::lines(&scene.log());
-    let output = client.finish();
-    let entry = scene.only_dispatch(&output);
-    assert_eq!((output.code, &entry["state"]), (Some(0), &Value::from("success")), "{entry}\n{}", output.stderr);
-    let mut effects = scene.repo.effects("effects");
-    let done = effects.len();
-    effects.dedup();
-    let wanted: Vec<String> = (1..=STEPS).map(|step| format!("step {step}")).collect();
-    assert_eq!(effects, wanted, "in order, each finished once\n{entry}");
-    assert!(done - STEPS <= killed.len(), "{done} effects of {STEPS} steps after {} kills", killed.len());
-    events::check_nothing_lost(&before, &scene.log());
+    scene.check_resumable(client, killed.len());
+    scene.end(daemon);
+}
+
+/// An agent's session has come to be, and everything dies before anybody heard of it: neither is it
+/// lost, nor is a second begun beside it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn session_nobody_heard_of() {
+    let scene = Scene::new();
+    let daemon = scene.world.daemon_with(&[("MULETEER_FAULT", "shim.released=stop")]);
+    let client = scene.dispatch_resumable();
+    wait_until("the session", PATIENCE, || {
+        let agents = std::fs::read_dir(scene.world.state().join("agents")).ok()?;
+        let mut folders = agents.flatten().map(|agent| agent.path().join("rehearsal/sessions"));
+        folders
+            .any(|folder| std::fs::read_dir(folder).is_ok_and(|mut files| files.next().is_some()))
+            .then_some(())
+    });
+    let before = scene.world.events();
+    assert!(before.iter().all(|event| event["event"] != "session_started"), "heard of already: {before:?}");
+    scene.strike(Victim::Everything);
+    scene.check_resumable(client, 1);
     scene.end(daemon);
 }
 
@@ -195,6 +204,31 @@ impl Scene {
 
     fn dispatch(&self) -> Running {
         self.world.spawn(&self.repo, AGENT, &["--wait", "--json"]).start()
+    }
+
+    /// With the agent of [`seeded_resumable`].
+    fn dispatch_resumable(&self) -> Running {
+        let scenario = self.world.path().join("scenario.yaml");
+        std::fs::write(&scenario, SCENARIO).expect("a scenario");
+        let scenario = scenario.to_str().expect("a test's paths are UTF-8");
+        let args = ["spawn", "developer", self.repo.to_str(), "do it", "--backend", "rehearsal"];
+        let args = [&args[..], &["--scenario", scenario, "--wait", "--json"]].concat();
+        self.world.muleteer(&args).start()
+    }
+
+    /// Waits for the end: a success, each effect in its order, and none more often than it was cut short.
+    fn check_resumable(&self, client: Running, kills: usize) {
+        let before = events::lines(&self.log());
+        let output = client.finish();
+        let entry = self.only_dispatch(&output);
+        assert_eq!((output.code, &entry["state"]), (Some(0), &Value::from("success")), "{entry}\n{}", output.stderr);
+        let mut effects = self.repo.effects("effects");
+        let done = effects.len();
+        effects.dedup();
+        let wanted: Vec<String> = (1..=STEPS).map(|step| format!("step {step}")).collect();
+        assert_eq!(effects, wanted, "in order, each finished once\n{entry}");
+        assert!(done - STEPS <= kills, "{done} effects of {STEPS} steps after {kills} kills");
+        events::check_nothing_lost(&before, &self.log());
     }
 
     /// Waits until a shim has died at `point`, as the events tell. True when its agent had run.

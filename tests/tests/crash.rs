@@ -109,6 +109,12 @@ fn seeded_moments_of_an_agent_that_can_resume() {
     assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --seed S");
 }
 
+/// Found by a slow machine: the agent began anew under the id it already had, and was refused.
+#[test]
+fn a_session_that_nobody_heard_of_is_gone_on_with() {
+    crash::session_nobody_heard_of();
+}
+
 /// Found by the campaign: a runtime that got no threads hung as it unwound, holding the daemon's lock.
 #[test]
 fn a_daemon_that_gets_no_threads_ends_and_is_started_again() {

@@ -6,6 +6,7 @@
 pub mod scenario;
 pub mod session;
 pub mod step;
+pub mod transcript;
 mod vars;
 pub mod wire;
 
@@ -13,7 +14,7 @@ pub use vars::{UnknownVariable, Vars};
 
 use crate::lines::LineParser;
 use crate::own_lines::{OwnLines, Plain};
-use crate::{Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode};
+use crate::{Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode, Transcripts};
 use muleteer_model::ask::{Answer, Ask, AskKind, Verdict};
 
 const NAME: &str = "rehearsal";
@@ -92,6 +93,10 @@ impl Backend for Rehearsal {
             AskKind::Question => wire::Input::Answer { id, text },
             _ => wire::Input::PermissionAnswer { id, allow: answer.verdict == Verdict::Allow, text },
         }))
+    }
+
+    fn transcripts(&self) -> Option<&'static dyn Transcripts> {
+        Some(&transcript::RehearsalTranscripts)
     }
 
     fn parser(&self) -> Box<dyn Parser> {

@@ -1,6 +1,7 @@
 //! The session file: replaced whole, durable before anything it says is reported.
 
 use muleteer_backends::rehearsal::session::{Session, VERSION};
+use muleteer_backends::rehearsal::transcript::{UNKNOWN_SESSION, session_file};
 use muleteer_process::lock::{LockGuard, lock_within};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,12 +14,20 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Keep {
     /// `None`: nobody gave us a folder, so nothing is kept.
-    place: Option<(PathBuf, LockGuard)>,
+    place: Option<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    /// Not beside `path`: only session files are there.
+    temporary: PathBuf,
+    _lock: LockGuard,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
-    #[error("No conversation found with session ID: {0}")]
+    #[error("{UNKNOWN_SESSION}: {0}")]
     Unknown(String),
     #[error("Session ID {0} is already in use")]
     InUse(String),
@@ -32,7 +41,7 @@ impl Keep {
     /// A new session under that id.
     pub fn create(folder: Option<&Path>, id: &str) -> Result<(Self, Session), KeepError> {
         let keep = Self::claim(folder, id)?;
-        if keep.place.as_ref().is_some_and(|(path, _)| path.exists()) {
+        if keep.place.as_ref().is_some_and(|place| place.path.exists()) {
             return Err(KeepError::InUse(id.to_string()));
         }
         let session = Session::new(id);
@@ -43,7 +52,7 @@ impl Keep {
     /// The session of a process that has gone.
     pub fn resume(folder: Option<&Path>, id: &str) -> Result<(Self, Session), KeepError> {
         let keep = Self::claim(folder, id)?;
-        let Some((path, _)) = &keep.place else {
+        let Some(Place { path, .. }) = &keep.place else {
             return Err(KeepError::Unknown(id.to_string()));
         };
         let failed = |source| KeepError::Io { path: path.clone(), source };
@@ -70,23 +79,23 @@ impl Keep {
         }
         let lock = folder.join(format!("{id}.lock"));
         let failed = |source| KeepError::Io { path: lock.clone(), source };
-        fs::create_dir_all(folder).map_err(failed)?;
+        let path = session_file(folder, id);
+        fs::create_dir_all(path.parent().unwrap_or(folder)).map_err(failed)?;
         let guard = lock_within(&lock, PATIENCE)
             .map_err(failed)?
             .ok_or_else(|| KeepError::InUse(id.to_string()))?;
-        Ok(Self { place: Some((folder.join(format!("{id}.json")), guard)) })
+        Ok(Self { place: Some(Place { temporary: folder.join(format!("{id}.new")), path, _lock: guard }) })
     }
 
     pub fn save(&self, session: &Session) -> Result<(), KeepError> {
-        let Some((path, _)) = &self.place else {
+        let Some(Place { path, temporary, .. }) = &self.place else {
             return Ok(());
         };
         let write = || {
-            let temporary = path.with_extension("json.new");
-            let mut file = File::create(&temporary)?;
+            let mut file = File::create(temporary)?;
             file.write_all(&serde_json::to_vec(session)?)?;
             file.sync_all()?;
-            fs::rename(&temporary, path)?;
+            fs::rename(temporary, path)?;
             File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
         };
         write().map_err(|source| KeepError::Io { path: path.clone(), source })

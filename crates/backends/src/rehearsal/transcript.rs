@@ -1,0 +1,100 @@
+//! A session file as the transcript of a rehearsed agent.
+//!
+//! It is replaced whole, so it is never half a record. It holds a prompt before the agent says that it
+//! took it, and every step's effect before the step is reported.
+
+use super::DIR_VARIABLE;
+use super::session::{Session, VERSION};
+use crate::transcript::{Place, Transcripts, folder};
+use muleteer_model::transcript::{self, Reading, Seen, Standing};
+use std::io::{self, BufRead, Read};
+use std::path::{Path, PathBuf};
+
+/// A session file is a list of keys and one prompt: more than this is none.
+const FILE_LIMIT: u64 = 64 * 1024 * 1024;
+
+/// What a process says that was to go on with a session that is not there.
+pub const UNKNOWN_SESSION: &str = "No conversation found with session ID";
+
+/// Where the session `id` is kept in a rehearsed agent's folder.
+pub fn session_file(folder: &Path, id: &str) -> PathBuf {
+    sessions(folder).join(format!("{id}.jsonl"))
+}
+
+/// Only session files are in it.
+fn sessions(folder: &Path) -> PathBuf {
+    folder.join("sessions")
+}
+
+#[derive(Debug)]
+pub(super) struct RehearsalTranscripts;
+
+impl Transcripts for RehearsalTranscripts {
+    fn place(&self, env: &[(String, String)]) -> Result<Place, String> {
+        let folder = folder(env, DIR_VARIABLE).ok_or_else(|| format!("its environment has no {DIR_VARIABLE}"))?;
+        Ok(Place { root: sessions(&folder), depth: 0 })
+    }
+
+    fn chooses_session(&self) -> bool {
+        true
+    }
+
+    fn read(&self, source: &mut dyn BufRead, key: &str) -> io::Result<Reading> {
+        let mut text = Vec::new();
+        source.take(FILE_LIMIT).read_to_end(&mut text)?;
+        let session: Session = serde_json::from_slice(&text)?;
+        if session.v != VERSION {
+            return Ok(Reading::unread(format!("its session file has version {}", session.v)));
+        }
+        let taken = session.keys.iter().any(|known| known == key);
+        let standing = match &session.open {
+            None => Standing::Answered,
+            Some(open) if open.done == 0 => Standing::Unanswered,
+            Some(_) => Standing::MidTool,
+        };
+        let prompt = if taken { Seen::Present(standing) } else { Seen::Absent };
+        Ok(Reading { session: transcript::Session::Held, session_id: Some(session.session_id), prompt })
+    }
+
+    fn says_lost(&self, stderr: &str) -> bool {
+        stderr.contains(UNKNOWN_SESSION)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::Vars;
+    use super::super::scenario::Scenario;
+    use super::*;
+
+    fn reading(session: &Session, key: &str) -> Reading {
+        let file = serde_json::to_vec(session).unwrap();
+        RehearsalTranscripts.read(&mut file.as_slice(), key).unwrap()
+    }
+
+    #[test]
+    fn a_session_tells_how_far_its_prompt_came() {
+        let scenario = Scenario::parse("{v: 1, turns: [{steps: [{say: a}, {say: b}]}]}", "test").unwrap();
+        let mut session = Session::new("s");
+        // Begun, and the process died before it had a prompt: it must be gone on with, not begun again.
+        assert_eq!(
+            reading(&session, "k"),
+            Reading { session: transcript::Session::Held, session_id: Some("s".into()), prompt: Seen::Absent }
+        );
+        session.take(&scenario, &Vars::default(), Some("k"), "go");
+        assert_eq!(reading(&session, "k").prompt, Seen::Present(Standing::Unanswered));
+        session.step_done(&scenario);
+        assert_eq!(reading(&session, "k").prompt, Seen::Present(Standing::MidTool));
+        assert_eq!(reading(&session, "other").prompt, Seen::Absent);
+        session.turn_over();
+        assert_eq!(reading(&session, "k").prompt, Seen::Present(Standing::Answered));
+    }
+
+    #[test]
+    fn what_is_no_session_file_is_not_taken_for_an_empty_one() {
+        assert!(RehearsalTranscripts.read(&mut &b"{\"v\":1"[..], "k").is_err());
+        let newer = Session { v: VERSION + 1, ..Session::new("s") };
+        assert!(matches!(reading(&newer, "k").prompt, Seen::Unclear(_)));
+    }
+}
