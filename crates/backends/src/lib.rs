@@ -18,6 +18,7 @@
 
 pub mod acp;
 mod assembly;
+mod books;
 pub mod claude_code;
 pub mod codex;
 mod dialog;

@@ -60,7 +60,7 @@ impl Understood {
 
 impl From<Vec<AgentEvent>> for Understood {
     fn from(events: Vec<AgentEvent>) -> Self {
-        Self { events: events.into_iter().map(|event| Timed { t: 0.0, event }).collect(), told_at: None }
+        Self { events: events.into_iter().map(|event| Timed { t: 0.0, event, parent: None }).collect(), told_at: None }
     }
 }
 

@@ -66,12 +66,12 @@ fn own_event(line: &[u8]) -> Own {
         let ok = object.remove("ok").and_then(|ok| ok.as_bool()).unwrap_or(true);
         let error = (!ok).then_some(TurnError::Other);
         let result = TurnResult { ok, error, structured: Some(Value::Object(object)), ..TurnResult::default() };
-        return Own::Event(Box::new(Timed { t, event: AgentEvent::Result(result) }));
+        return Own::Event(Box::new(Timed { t, event: AgentEvent::Result(result), parent: None }));
     }
     match serde_json::from_value::<AgentEvent>(Value::Object(object)) {
         Ok(mut event) => {
             text::bound(&mut event);
-            Own::Event(Box::new(Timed { t, event }))
+            Own::Event(Box::new(Timed { t, event, parent: None }))
         }
         Err(_) => Own::Malformed,
     }

@@ -1,5 +1,6 @@
 //! `muleteer parse BACKEND < FILE`: a backend's parser over what a CLI printed.
 
+use crate::books::Books;
 use crate::dialog::Dialog;
 use crate::{Assembly, Backend, Line};
 use muleteer_model::agent_event::{AgentEvent, Timed};
@@ -16,8 +17,9 @@ pub enum ParseError {
 }
 
 /// Prints the events of `reader` as JSON lines (contract.md, "Streams for the monitors"). `t` counts
-/// from the first moment any line tells, never goes back, and is 0 where a line tells none. Of a record
-/// of both sides (`>> ` and `<< ` before their lines) the CLI's side is read. Memory stays flat.
+/// from the first moment any line tells, never goes back, and is 0 where a line tells none. What is used
+/// is told once, in `usage`, however often the CLI repeats it. Of a record of both sides (`>> ` and `<< `
+/// before their lines) the CLI's side is read. Memory stays flat.
 ///
 /// # Errors
 /// Only of reading and writing: no input is wrong.
@@ -26,6 +28,7 @@ pub fn parse_all(backend: &dyn Backend, mut reader: impl Read, mut writer: impl 
     let mut pieces = backend.by_calls().then(Assembly::default);
     let mut dialog = Dialog::default();
     let mut clock = Clock::default();
+    let mut books = Books::default();
     let mut chunk = vec![0; CHUNK];
     loop {
         let n = match reader.read(&mut chunk) {
@@ -44,16 +47,19 @@ pub fn parse_all(backend: &dyn Backend, mut reader: impl Read, mut writer: impl 
         for line in lines {
             let events = clock.put(line);
             let Some(pieces) = &mut pieces else {
-                events.iter().try_for_each(|event| write(&mut writer, event))?;
+                let events = events.into_iter().flat_map(|event| books.enter(event));
+                events.into_iter().try_for_each(|event| write(&mut writer, &event))?;
                 continue;
             };
             // None of these CLIs tells a time.
             let events = pieces.push(events.into_iter().map(|timed| timed.event));
-            events.into_iter().try_for_each(|event| write(&mut writer, &Timed { t: 0.0, event }))?;
+            events
+                .into_iter()
+                .try_for_each(|event| write(&mut writer, &Timed { t: 0.0, event, parent: None }))?;
         }
         if n == 0 {
             if let Some(event) = pieces.as_mut().and_then(Assembly::finish) {
-                write(&mut writer, &Timed { t: 0.0, event })?;
+                write(&mut writer, &Timed { t: 0.0, event, parent: None })?;
             }
             return writer.flush().map_err(ParseError::Write);
         }

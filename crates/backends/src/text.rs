@@ -25,6 +25,11 @@ pub fn tail(text: &str, limit: usize) -> String {
     format!("…{}", &text[start..])
 }
 
+/// A count. A fraction is cut off, and what is below zero or no number is none.
+pub fn number(value: &Value) -> u64 {
+    value.as_u64().or_else(|| value.as_f64().map(|n| n as u64)).unwrap_or_default()
+}
+
 /// Cuts long texts inside a tool's input. The mark tells length and a checksum of the whole, so that
 /// two inputs that differ only beyond the cut stay different: a loop detector compares them.
 pub fn slim(value: &mut Value) {

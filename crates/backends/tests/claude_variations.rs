@@ -69,6 +69,10 @@ fn every_end_of_a_turn() {
         (ended("error_during_execution", Value::Null, json!({"errors": [{"message": "odd"}]})), TurnError::Other, None),
         (ended("error_of_a_newer_version", json!("something_new"), none()), TurnError::Other, None),
         (json!({"type": "result"}), TurnError::Other, None),
+        // Older versions did not call a limit an error.
+        (json!({"type": "result", "subtype": "error_max_turns", "is_error": false}), TurnError::MaxTurns, None),
+        (json!({"type": "result", "subtype": "error_during_execution", "is_error": false}), TurnError::Other, None),
+        (json!({"type": "result", "subtype": null, "is_error": true, "errors": []}), TurnError::Other, None),
     ] {
         let told = result(&line);
         assert_eq!((told.ok, told.error, told.status), (false, Some(error), status), "{line}");
@@ -261,4 +265,76 @@ fn everything_it_asks_has_an_answer() {
     assert_eq!(reply(json!({"subtype": "success", "request_id": "m1"})), ok(true, ""));
     assert_eq!(reply(json!({"subtype": "error", "request_id": "m1", "error": "no"})), ok(false, "no"));
     assert!(is_unknown(&reply(Value::Null)[0]));
+}
+
+fn parsed(backend: &str, lines: &str) -> Vec<Value> {
+    let mut out = Vec::new();
+    muleteer_backends::parse_all(by_name(backend).unwrap(), lines.as_bytes(), &mut out).unwrap();
+    String::from_utf8(out)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_subagents_lines_name_the_call_that_runs_it() {
+    let line = |parent: Value, content: Value| {
+        json!({"type": "assistant", "parent_tool_use_id": parent,
+            "message": {"id": "m", "content": content, "usage": {"input_tokens": 1, "output_tokens": 1}}})
+    };
+    let said = json!([{"type": "text", "text": "I look"}, {"type": "tool_use", "id": "t2", "name": "Bash"}]);
+    let result = json!({"type": "user", "parent_tool_use_id": "t1",
+        "message": {"content": [{"type": "tool_result", "tool_use_id": "t2", "content": "x"}]}});
+    let task = json!({"type": "user", "parent_tool_use_id": "t1",
+        "message": {"content": [{"type": "text", "text": "its task"}]}});
+    let lines = [line(json!("t1"), said.clone()), result, task, line(Value::Null, said.clone()), line(json!(""), said)];
+    let all = parsed("claude-code", &lines.map(|line| line.to_string()).join("\n"));
+    let told: Vec<_> = all.iter().map(|one| (one["type"].as_str().unwrap(), one["parent"].as_str())).collect();
+    let theirs = ["text", "tool_call", "usage", "tool_result"].map(|kind| (kind, Some("t1")));
+    let own = ["text", "tool_call", "text", "tool_call"].map(|kind| (kind, None));
+    assert_eq!(told, [theirs.as_slice(), own.as_slice()].concat(), "one model call is told once");
+}
+
+/// Each part of a message comes with the numbers of the whole call; one without an id is a call, too.
+#[test]
+fn what_a_call_used_is_told_once() {
+    let line = |id: Value, output: u64| {
+        json!({"type": "assistant", "message": {"id": id, "content": [{"type": "text", "text": "x"}],
+            "usage": {"input_tokens": 100, "output_tokens": output}}})
+    };
+    let lines = [line(json!("a"), 1), line(json!("a"), 1), line(json!("b"), 2), line(json!("a"), 9)];
+    let all = parsed("claude-code", &lines.map(|line| line.to_string()).join("\n"));
+    let used = all.iter().filter(|one| one["type"] == "usage");
+    let used: Vec<_> = used
+        .map(|one| (one["input"].as_u64().unwrap(), one["output"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(used, [(100, 1), (100, 2), (0, 8)]);
+    for id in [Value::Null, json!(7)] {
+        let usage = events(&line(id.clone(), 1)).pop().unwrap();
+        assert!(matches!(usage, AgentEvent::Usage { call: Some(_), .. }), "{id}: its result counts it");
+    }
+}
+
+#[test]
+fn a_stream_is_read_whatever_its_bytes() {
+    let well = r#"{"type":"result","subtype":"success","is_error":false,"result":"done"}"#;
+    let long = format!(
+        r#"{{"type":"assistant","message":{{"id":"m","content":[{{"type":"text","text":"{}"}}]}}}}"#,
+        "y".repeat(3_000_000)
+    );
+    for backend in ["claude-code", "codex", "acp"] {
+        assert_eq!(parsed(backend, ""), Vec::<Value>::new(), "{backend}");
+        assert_eq!(parsed(backend, "\n\r\n   \n"), Vec::<Value>::new(), "{backend}");
+    }
+    assert_eq!(parsed("claude-code", &format!("{well}\r\n{well}")).len(), 2, "CRLF, and no newline at the end");
+    let all = parsed("claude-code", &format!("{long}\n[1]\n\"text\"\n7\nnull\n{{\"type\":7}}\n{well}\n"));
+    let kinds: Vec<_> = all.iter().map(|one| one["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["text", "unknown", "unknown", "unknown", "unknown", "unknown", "result"]);
+    assert_eq!(all[0]["chars"], 3_000_000);
+    assert!(all[0]["text"].as_str().unwrap().len() <= 4096);
+    let mut out = Vec::new();
+    let bytes = [b"\xff\xfe{\n".as_slice(), well.as_bytes()].concat();
+    muleteer_backends::parse_all(claude(), bytes.as_slice(), &mut out).unwrap();
+    assert_eq!(String::from_utf8(out).unwrap().lines().count(), 2, "what is no text costs its line only");
 }

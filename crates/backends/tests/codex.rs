@@ -208,3 +208,53 @@ fn a_long_result_document_stays_whole() {
     assert_eq!(said(document.clone()), document);
     assert!(said("é".repeat(20_000)).len() <= 4096);
 }
+
+/// Its totals go on from the resumed session's: what a turn used is what is new in them.
+#[test]
+fn what_a_session_used_is_told_once_whichever_processes_it_had() {
+    let process = |thread: &str, totals: &[u64]| {
+        let turns = totals.iter().map(|total| {
+            json!({"type": "turn.completed", "usage": {"input_tokens": total, "cached_input_tokens": total / 2,
+                "output_tokens": total / 10}})
+            .to_string()
+        });
+        let began = json!({"type": "thread.started", "thread_id": thread}).to_string();
+        [began].into_iter().chain(turns).collect::<Vec<_>>().join("\n")
+    };
+    let streams = [process("a", &[100, 300]), process("b", &[50]), process("a", &[300, 420])].join("\n");
+    let mut out = Vec::new();
+    parse_all(&Codex, streams.as_bytes(), &mut out).unwrap();
+    let used: Vec<[u64; 3]> = String::from_utf8(out)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .filter(|event| event["type"] == "usage")
+        .map(|event| ["input", "cache_read", "output"].map(|field| event[field].as_u64().unwrap_or_default()))
+        .collect();
+    assert_eq!(used, [[50, 50, 10], [100, 100, 20], [25, 25, 5], [60, 60, 12]]);
+}
+
+#[test]
+fn a_line_may_lack_what_its_meaning_does_not_need() {
+    let one = |line: serde_json::Value| {
+        let mut all = events(format!("{line}\n").as_bytes());
+        assert_eq!(all.len(), 1, "{line}");
+        all.remove(0)
+    };
+    let item = |item: serde_json::Value| one(json!({"type": "item.completed", "item": item}));
+    let said = item(json!({"type": "agent_message", "text": "no id"}));
+    assert_eq!(said, AgentEvent::Text { chars: 5, text: "no id".into() });
+    let ran = item(json!({"id": "i", "type": "command_execution", "command": "x", "exit_code": 3}));
+    assert!(matches!(ran, AgentEvent::ToolResult { ok: false, exit_code: Some(3), .. }), "{ran:?}");
+    let failed = one(json!({"type": "turn.failed", "error": "stream disconnected"}));
+    assert!(
+        matches!(&failed, AgentEvent::Result(TurnResult { ok: false, text: Some(text), .. }) if text == "stream disconnected")
+    );
+    for line in [json!({"type": "turn.completed"}), json!({"type": "turn.completed", "usage": null})] {
+        assert_eq!(one(line), AgentEvent::Result(TurnResult { ok: true, ..TurnResult::default() }));
+    }
+    let AgentEvent::Result(result) = one(json!({"type": "turn.completed", "usage": {"input_tokens": 10.0}})) else {
+        panic!("a result")
+    };
+    assert_eq!(result.per_session[0].input, 10);
+}

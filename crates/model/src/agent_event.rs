@@ -15,6 +15,19 @@ pub struct Timed {
     pub t: f64,
     #[serde(flatten)]
     pub event: AgentEvent,
+    /// The tool call that runs the subagent whose event it is; none for the agent's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+}
+
+impl Timed {
+    /// The same for whoever follows the agent: a subagent's words are not its own.
+    pub fn told(self) -> AgentEvent {
+        match self.parent {
+            Some(parent) => AgentEvent::Subagent { parent, event: Box::new(self.event) },
+            None => self.event,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -177,6 +190,12 @@ pub enum AgentEvent {
     },
     /// An answer to a call of ours, for `life` alone: `parse` does not print it.
     CallAnswer(CallAnswer),
+    /// What a subagent did that the tool call `parent` runs, for `life` and `monitor`: `parse` prints the
+    /// event itself, with its `parent`.
+    Subagent {
+        parent: String,
+        event: Box<AgentEvent>,
+    },
     /// What the parser does not know, kept whole up to [`TEXT_LIMIT`].
     Unknown {
         raw: String,

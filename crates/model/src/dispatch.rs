@@ -86,6 +86,8 @@ pub struct Dispatch {
     pub asks: Asks,
     /// Calls of tools that have not come to an end, as far as it is known.
     pub calls: Vec<String>,
+    /// Those among them that subagents made.
+    pub subcalls: Vec<String>,
     /// What its agent has told people in this attempt.
     pub notices: Vec<String>,
     /// The newest interrupt that was asked for and has not ended a turn.
@@ -280,6 +282,7 @@ impl Dispatch {
             model_change: None,
             asks: Asks::default(),
             calls: vec![],
+            subcalls: vec![],
             notices: vec![],
             interrupt: None,
             result: None,
@@ -532,9 +535,12 @@ impl Dispatch {
                 }
             }
             // It was answered, and works with the answer.
-            Event::ToolCalled { .. } => {
+            Event::ToolCalled { parent, .. } => {
                 self.outage = None;
-                self.spoke();
+                // A subagent's turns are not the agent's.
+                if parent.is_none() {
+                    self.spoke();
+                }
             }
             Event::AgentSaid { text } => {
                 self.spoke();
@@ -542,7 +548,9 @@ impl Dispatch {
                     self.said = Some(text.clone());
                 }
             }
-            Event::ToolFinished { .. } | Event::ToolFailed { .. } => self.model_owes = true,
+            Event::ToolFinished { call_id } | Event::ToolFailed { call_id, .. } => {
+                self.model_owes |= !self.subcalls.contains(call_id);
+            }
             Event::UsageRecorded { cumulative, .. } => {
                 if !cumulative {
                     self.outage = None;
@@ -689,14 +697,19 @@ impl Dispatch {
     /// What its agent has begun and what it waits for.
     fn apply_to_calls(&mut self, event: &Event, ts: Timestamp) {
         match event {
-            Event::ToolCalled { call_id, .. } if !call_id.is_empty() && !self.calls.contains(call_id) => {
+            Event::ToolCalled { call_id, parent, .. } if !call_id.is_empty() && !self.calls.contains(call_id) => {
                 if self.calls.len() >= MOST_CALLS {
-                    self.calls.remove(0);
+                    let oldest = self.calls.remove(0);
+                    self.subcalls.retain(|call| *call != oldest);
                 }
                 self.calls.push(call_id.clone());
+                if parent.is_some() {
+                    self.subcalls.push(call_id.clone());
+                }
             }
             Event::ToolFinished { call_id } | Event::ToolFailed { call_id, .. } => {
                 self.calls.retain(|open| open != call_id);
+                self.subcalls.retain(|open| open != call_id);
                 self.asks.call_ended(call_id);
             }
             Event::PermissionRequested { request_id, ask, .. } => self.asks.request(request_id, ask, ts),
@@ -709,8 +722,10 @@ impl Dispatch {
             | Event::AttemptStarted { .. }
             | Event::AgentExited { .. }
             | Event::StartFailed { .. }
+            | Event::ApiWaiting { .. }
             | Event::DispatchClosing { .. } => {
                 self.calls.clear();
+                self.subcalls.clear();
                 self.asks.clear();
             }
             _ => {}

@@ -185,6 +185,9 @@ pub enum Event {
         call_id: String,
         tool: String,
         target: String,
+        /// The call that runs the subagent which made it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<String>,
     },
     ToolFailed {
         call_id: String,

@@ -73,6 +73,11 @@ pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
         AgentEvent::Session { .. } | AgentEvent::Prompt { .. } => Mark::Prompted,
         AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::Usage { .. } => Mark::Spoke,
         AgentEvent::Result(_) => Mark::TurnEnded,
+        // It is the tool that runs it that is at work; of its own tools the agent is not told.
+        AgentEvent::Subagent { event, .. } => match **event {
+            AgentEvent::ToolCall { .. } | AgentEvent::ToolResult { .. } => return mark(event, unix_now),
+            _ => return None,
+        },
         _ => return None,
     })
 }

@@ -95,7 +95,7 @@ catalog! {
     SessionLost: "The CLI no longer has the session that was to go on."
         = Event::SessionLost { session_id: "session-1".into() };
     ToolCalled: "The agent called a tool; `target` is its file or command, cut."
-        = Event::ToolCalled { call_id: "t1".into(), tool: "Edit".into(), target: "src/lib.rs".into() };
+        = Event::ToolCalled { call_id: "t1".into(), tool: "Edit".into(), target: "src/lib.rs".into(), parent: Some("t0".into()) };
     ToolFailed: "The tool answered with an error."
         = Event::ToolFailed { call_id: "t1".into(), text: "old_string not found".into() };
     ToolFinished: "The call came to an end, and not to an error."

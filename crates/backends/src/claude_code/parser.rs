@@ -21,11 +21,16 @@ impl Meaning for StreamJson {
         let Ok(value) = serde_json::from_slice::<Value>(line) else {
             return Understood::unknown(line);
         };
-        let Some(events) = events(value) else {
+        // Of a subagent's lines every one names the tool call that runs it.
+        let parent = string(&value, "parent_tool_use_id").filter(|id| !id.is_empty());
+        let Some((events, told_at)) = events(value) else {
             return Understood::unknown(line);
         };
-        let (events, told_at) = events;
-        Understood { told_at, ..Understood::from(events) }
+        let mut understood = Understood { told_at, ..Understood::from(events) };
+        for timed in &mut understood.events {
+            timed.parent.clone_from(&parent);
+        }
+        understood
     }
 }
 
@@ -219,7 +224,8 @@ fn usage(message: &Value) -> Option<AgentEvent> {
         cache_read,
         cache_write,
         model: string(message, "model"),
-        call: string(message, "id"),
+        // A call without a name is one all the same: its numbers come again in the result.
+        call: Some(string(message, "id").unwrap_or_default()),
     })
 }
 
@@ -300,12 +306,7 @@ pub(super) fn string(value: &Value, key: &str) -> Option<String> {
 }
 
 fn number(value: &Value, key: &str) -> u64 {
-    let number = value.get(key);
-    // A fraction is cut off, and what is below zero or no number is none.
-    number
-        .and_then(Value::as_u64)
-        .or_else(|| number?.as_f64().map(|n| n as u64))
-        .unwrap_or_default()
+    value.get(key).map_or(0, text::number)
 }
 
 fn small(number: u64) -> u32 {

@@ -1,7 +1,7 @@
 //! A `result` line: whether a turn succeeded, and if not, why.
 //!
-//! `is_error: false` is success and nothing else is: an API error comes as `subtype: "success",
-//! is_error: true`, and the exit code of a process that was interrupted is 0.
+//! Neither field says it alone: an API error comes as `subtype: "success", is_error: true`, older
+//! versions reach a limit with `is_error: false`, and the exit code of one that was interrupted is 0.
 
 use super::parser;
 use crate::text;
@@ -11,10 +11,12 @@ use serde_json::Value;
 pub(super) fn read(value: &Value) -> TurnResult {
     let mut said = said(value);
     let status = parser::status(value.get("api_error_status")).or_else(|| told_status(said.as_deref()?));
-    // Where it does not say, only a plain success is one.
+    let subtype = value.get("subtype").and_then(Value::as_str).unwrap_or_default();
+    // Where it does not say, only a plain success is one. Older versions reach a limit without calling it
+    // an error.
     let ok = match value.get("is_error").and_then(Value::as_bool) {
-        Some(is_error) => !is_error,
-        None => value.get("subtype").and_then(Value::as_str) == Some("success") && status.is_none(),
+        Some(is_error) => !is_error && !subtype.starts_with("error"),
+        None => subtype == "success" && status.is_none(),
     };
     let status = status.filter(|_| !ok);
     let error = (!ok).then(|| error(value, status, said.as_deref().unwrap_or_default()));
@@ -109,7 +111,7 @@ fn per_model(value: Option<&Value>) -> Vec<ModelUsage> {
         .into_iter()
         .flatten()
         .map(|(model, usage)| {
-            let number = |key: &str| usage.get(key).and_then(Value::as_u64).unwrap_or_default();
+            let number = |key: &str| usage.get(key).map_or(0, text::number);
             ModelUsage {
                 model: model.clone(),
                 input: number("inputTokens"),

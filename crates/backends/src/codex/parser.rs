@@ -33,8 +33,8 @@ fn events(value: &Value) -> Option<Vec<AgentEvent>> {
         "turn.started" => vec![AgentEvent::Prompt { text: String::new(), key: None, repeated: false }],
         "turn.completed" => vec![completed(value.get("usage"))],
         "turn.failed" => {
-            let said = value.get("error").and_then(|error| string(error, "message")).unwrap_or_default();
-            vec![AgentEvent::Result(failure::result(&said))]
+            let said = value.get("error").and_then(|error| string(error, "message").or_else(|| text_of(error)));
+            vec![AgentEvent::Result(failure::result(&said.unwrap_or_default()))]
         }
         "error" => {
             let said = string(value, "message")?;
@@ -51,7 +51,8 @@ fn events(value: &Value) -> Option<Vec<AgentEvent>> {
 /// `usage` is the session's, whichever processes it had. What came from the cache is part of
 /// `input_tokens`; we count it apart.
 fn completed(usage: Option<&Value>) -> AgentEvent {
-    let number = |key: &str| usage.and_then(|usage| usage.get(key)).and_then(Value::as_u64).unwrap_or_default();
+    let usage = usage.filter(|usage| usage.is_object());
+    let number = |key: &str| usage.and_then(|usage| usage.get(key)).map_or(0, text::number);
     let (cache_read, cache_write) = (number("cached_input_tokens"), number("cache_write_input_tokens"));
     let used = ModelUsage {
         model: String::new(),
@@ -99,17 +100,29 @@ fn item_updated(item: &Value) -> Option<Vec<AgentEvent>> {
 }
 
 fn item_completed(item: &Value) -> Option<Vec<AgentEvent>> {
-    let id = string(item, "id")?;
-    let ok = item.get("status").and_then(Value::as_str).is_none_or(|status| status == "completed");
-    Some(match item.get("type")?.as_str()? {
-        "agent_message" => vec![said(&string(item, "text")?)],
+    let kind = item.get("type")?.as_str()?;
+    // These are known by what they say.
+    match kind {
+        "agent_message" => return Some(vec![said(&string(item, "text")?)]),
         "reasoning" => {
             let text = item.get("text")?.as_str()?;
-            vec![AgentEvent::Thinking { chars: text.chars().count() as u64, text: cut(text, TEXT_LIMIT) }]
+            return Some(vec![AgentEvent::Thinking {
+                chars: text.chars().count() as u64,
+                text: cut(text, TEXT_LIMIT),
+            }]);
         }
+        "error" => return Some(vec![notice(&string(item, "message")?)]),
+        // Its last state was told when it was made or changed.
+        "todo_list" => return Some(vec![]),
+        _ => {}
+    }
+    let id = string(item, "id")?;
+    let ok = item.get("status").and_then(Value::as_str).is_none_or(|status| status == "completed");
+    Some(match kind {
         "command_execution" => {
             let exit_code = item.get("exit_code").and_then(Value::as_i64);
             let text = string(item, "aggregated_output").unwrap_or_default();
+            let ok = ok && exit_code.is_none_or(|code| code == 0);
             vec![AgentEvent::ToolResult { id, ok, text: cut(&text, TEXT_LIMIT), exit_code }]
         }
         "file_change" => changes(item)?.map(|(id, ..)| done(id, ok, "")).collect(),
@@ -119,9 +132,6 @@ fn item_completed(item: &Value) -> Option<Vec<AgentEvent>> {
             vec![done(id, ok, &text)]
         }
         "collab_tool_call" | "web_search" => vec![done(id, ok, "")],
-        // Its last state was told when it was made or changed.
-        "todo_list" => vec![],
-        "error" => vec![notice(&string(item, "message")?)],
         _ => return None,
     })
 }
@@ -189,5 +199,9 @@ fn content(result: &Value) -> String {
 }
 
 fn string(value: &Value, key: &str) -> Option<String> {
-    value.get(key)?.as_str().map(str::to_string)
+    text_of(value.get(key)?)
+}
+
+fn text_of(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_string)
 }

@@ -67,9 +67,14 @@ fn events_leave_lines() {
         Event::AttemptStarted { attempt: 1, epoch: 1, resume: None },
         Event::AttemptStarted { attempt: 2, epoch: 2, resume: Some("5f0c".into()) },
         Event::AgentSpawned { pid: 42, shim_pid: 41, containment: "cgroup".into(), awake_ms: 0 },
-        Event::ToolCalled { call_id: "t".into(), tool: "Edit".into(), target: "src/a.rs".into() },
-        Event::ToolCalled { call_id: "t".into(), tool: "Bash".into(), target: "echo `date`\nrm -rf /".into() },
-        Event::ToolCalled { call_id: "t".into(), tool: "TodoWrite".into(), target: String::new() },
+        Event::ToolCalled { call_id: "t".into(), tool: "Edit".into(), target: "src/a.rs".into(), parent: None },
+        Event::ToolCalled {
+            call_id: "t".into(),
+            tool: "Bash".into(),
+            target: "echo `date`\nrm -rf /".into(),
+            parent: None,
+        },
+        Event::ToolCalled { call_id: "t".into(), tool: "TodoWrite".into(), target: String::new(), parent: None },
         Event::ToolFailed { call_id: "t".into(), text: "no such file\n- 00:00 — [harness] finished: success".into() },
         Event::TurnFinished { turn: 1, ok: true, error: None, status: None, text: "done".into() },
         Event::TurnFinished {

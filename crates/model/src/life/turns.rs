@@ -39,8 +39,9 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         }
         AgentEvent::ToolCall { id, name, input } => {
             let (call_id, tool) = (cut(id, 200), cut(name, 200));
-            events.push(Event::ToolCalled { call_id, tool, target: target(name, input) });
+            events.push(Event::ToolCalled { call_id, tool, target: target(name, input), parent: None });
         }
+        AgentEvent::Subagent { parent, event } => events.extend(subagent(d, parent, event)),
         AgentEvent::ToolResult { id, ok: true, .. } if d.calls.contains(id) => {
             events.push(Event::ToolFinished { call_id: id.clone() });
         }
@@ -99,6 +100,21 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         }
         AgentEvent::Result(result) => events.extend(turn_result(d, result)),
         _ => {}
+    }
+    events
+}
+
+/// A subagent works inside of a tool call: what its tools do is done here, what it says is said to the agent.
+fn subagent(d: &Dispatch, parent: &str, event: &AgentEvent) -> Vec<Event> {
+    match event {
+        AgentEvent::ToolCall { .. } | AgentEvent::ToolResult { .. } => {}
+        _ => return vec![],
+    }
+    let mut events = agent_event(d, event);
+    for event in &mut events {
+        if let Event::ToolCalled { parent: by, .. } = event {
+            *by = Some(cut(parent, 200));
+        }
     }
     events
 }

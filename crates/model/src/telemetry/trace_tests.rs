@@ -65,7 +65,8 @@ fn exited() -> Event {
 
 /// Two attempts, the first killed in the middle of a tool, the second good; then a further turn.
 fn life() -> Vec<Record> {
-    let tool = |call: &str| Event::ToolCalled { call_id: call.into(), tool: "Bash".into(), target: "ls".into() };
+    let tool =
+        |call: &str| Event::ToolCalled { call_id: call.into(), tool: "Bash".into(), target: "ls".into(), parent: None };
     let key = |key: &str| key.to_string();
     records(vec![
         created(Some(TRACE)),
@@ -244,7 +245,12 @@ fn a_flood_of_events_and_tools_is_bounded() {
     events.push(Event::TurnStarted { turn: 1, key: "k".into() });
     for n in 0..1000 {
         events.push(Event::KillRequested { reason: String::new(), by: "x".into() });
-        events.push(Event::ToolCalled { call_id: format!("t{n}"), tool: format!("T{n}"), target: String::new() });
+        events.push(Event::ToolCalled {
+            call_id: format!("t{n}"),
+            tool: format!("T{n}"),
+            target: String::new(),
+            parent: None,
+        });
     }
     let records = records(events);
     let (mut tracer, mut meter) = (Tracer::default(), Meter::default());

@@ -3,7 +3,7 @@
 //! invisible.
 
 use muleteer_backends::{Line, Parser};
-use muleteer_model::agent_event::AgentEvent;
+use muleteer_model::agent_event::{AgentEvent, Timed};
 use muleteer_model::dispatch::Exit;
 use muleteer_model::event::{ExitCause, Position};
 use muleteer_model::life::Input;
@@ -144,7 +144,7 @@ impl Drain {
     fn lines(&mut self, lines: Vec<Line>, steps: &mut Vec<Step>) {
         for line in lines {
             self.consume(line.consumed);
-            let events: Vec<_> = line.events.into_iter().map(|timed| timed.event).collect();
+            let events: Vec<_> = line.events.into_iter().map(Timed::told).collect();
             if events.iter().any(is_news) {
                 steps.push(Step { at: self.position, input: StepInput::Agent(events) });
             }
@@ -226,6 +226,9 @@ impl Drain {
 
 /// Plain output and what no parser knows stays in the spool; life has no use for it.
 fn is_news(event: &AgentEvent) -> bool {
+    if let AgentEvent::Subagent { event, .. } = event {
+        return matches!(**event, AgentEvent::ToolCall { .. } | AgentEvent::ToolResult { .. });
+    }
     !matches!(
         event,
         AgentEvent::Output { .. }

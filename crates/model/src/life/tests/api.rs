@@ -241,6 +241,43 @@ fn model_turns_are_counted_where_the_cli_does_not() {
     assert_eq!(limit_reached(&told.d), None, "Claude Code counts itself");
 }
 
+/// What it says is said to the agent, and its turns are not the agent's; what its tools do is done.
+#[test]
+fn a_subagent_works_inside_of_a_call() {
+    let theirs = |told: &mut Told, event: AgentEvent| {
+        let before = told.log.len();
+        told.line(vec![AgentEvent::Subagent { parent: "a".into(), event: Box::new(event) }]);
+        told.log[before..].to_vec()
+    };
+    let mut told = Told::by_turns();
+    tool(&mut told, "a");
+    let said = AgentEvent::Text { chars: 12, text: "I am somebody".into() };
+    assert_eq!(theirs(&mut told, said), []);
+    let usage = AgentEvent::Usage {
+        input: 5,
+        output: 5,
+        cost_usd: 1.0,
+        cache_read: 0,
+        cache_write: 0,
+        model: None,
+        call: None,
+        total_usd: None,
+    };
+    assert_eq!(theirs(&mut told, usage), [], "its cost is part of the turn's");
+    for n in 0..3 {
+        let (id, name, input) = (format!("b{n}"), "Bash".into(), json!({"command": "ls"}));
+        let called = theirs(&mut told, AgentEvent::ToolCall { id: id.clone(), name, input });
+        assert!(matches!(&called[..], [Event::ToolCalled { parent: Some(parent), .. }] if parent == "a"), "{called:?}");
+        assert_eq!(told.d.calls.len(), 2);
+        let ended = theirs(&mut told, AgentEvent::ToolResult { id, ok: n > 0, text: "no".into(), exit_code: None });
+        assert!(matches!(&ended[..], [Event::ToolFinished { .. } | Event::ToolFailed { .. }]), "{ended:?}");
+    }
+    assert_eq!((told.d.model_turns, told.d.calls.as_slice()), (1, ["a".to_string()].as_slice()));
+    done(&mut told, "a");
+    told.answers("well");
+    assert_eq!((told.d.model_turns, told.d.said.as_deref()), (2, Some("well")));
+}
+
 #[test]
 fn a_price_makes_a_cost_of_tokens_where_none_is_told() {
     let price = crate::config::Price { input: 1.0, output: 10.0, cache_read: Some(0.1), cache_write: None };
