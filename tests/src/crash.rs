@@ -10,6 +10,7 @@
 //!   the client says the same;
 //! - nothing is left alive.
 
+pub mod runs;
 pub mod syscalls;
 
 use crate::processes::{self, Process};

@@ -37,18 +37,18 @@ pub const POINTS: &[&str] = &[
 
 /// Those of a spec run, in the order of its life.
 pub const RUN_POINTS: &[&str] = &[
+    "run.before_freeze",
+    "run.after_freeze",
     "run.before_commit",
     "run.committed",
     "run.checkpointed",
-    "run.before_freeze",
-    "run.after_freeze",
-    "run.before_accept",
-    "run.after_accept",
     "run.before_worktree",
     "run.after_worktree",
     "run.before_dispatch",
     "run.after_dispatch",
     "run.agent_ended",
+    "run.before_accept",
+    "run.after_accept",
     "run.before_bead",
     "run.after_bead",
     "run.before_verdict",
@@ -56,6 +56,7 @@ pub const RUN_POINTS: &[&str] = &[
     "run.before_publish",
     "run.after_publish",
     "run.before_pr",
+    "run.pushed",
     "run.after_pr",
 ];
 

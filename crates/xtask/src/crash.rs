@@ -9,7 +9,8 @@ const DEFAULT_SEEDS: u64 = 200;
 
 pub fn run(args: &[String]) -> Result<(), Failure> {
     let mut cargo = workspace::cargo();
-    cargo.args(["test", "-p", "muleteer-tests", "--test", "crash"]);
+    let runs = args.iter().any(|flag| flag == "--runs");
+    cargo.args(["test", "-p", "muleteer-tests", "--test", if runs { "run_crash" } else { "crash" }]);
     let mut seeds = DEFAULT_SEEDS;
     let mut filter = "";
     let mut calls = false;
@@ -17,6 +18,9 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     while let Some(flag) = args.next() {
         if flag == "--calls" {
             calls = true;
+            continue;
+        }
+        if flag == "--runs" {
             continue;
         }
         let value = args.next().ok_or_else(|| format!("{flag} wants a value"))?;
@@ -36,12 +40,12 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
                 filter = "seeded_moments";
             }
             "--point" => {
-                cargo.env("MULETEER_CRASH_POINT", value);
+                cargo.env(if runs { "MULETEER_RUN_POINT" } else { "MULETEER_CRASH_POINT" }, value);
                 filter = "every_named_point";
             }
             other => {
                 return Err(format!(
-                    "no option `{other}`: [--calls] --seeds N [--from S] [--jobs J], --seed S, or --point NAME"
+                    "no option `{other}`: [--calls|--runs] --seeds N [--from S] [--jobs J], --seed S, or --point NAME"
                 )
                 .into());
             }
@@ -52,5 +56,9 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     }
     cargo.env("MULETEER_CRASH_SEEDS", seeds.to_string());
     cargo.env(binaries::DIR_VARIABLE, binaries::build()?);
-    workspace::run(cargo.args(["--", "--nocapture", "--test-threads=1", filter]))
+    cargo.args(["--", "--nocapture", "--test-threads=1", filter]);
+    if runs && filter.is_empty() {
+        cargo.arg("--include-ignored");
+    }
+    workspace::run(&mut cargo)
 }

@@ -88,6 +88,8 @@ pub struct JobEnd {
     /// Its commits since its base, and whether the target has them all.
     pub commits: u32,
     pub on_target: bool,
+    /// It has none, but an earlier attempt's are on the target.
+    pub pushed_before: bool,
     /// Observation beads that are open in the run.
     pub observations: Vec<String>,
     pub sealed: Option<Sealed>,
@@ -110,11 +112,17 @@ impl JobEnd {
             no_change: false,
             commits: 0,
             on_target: false,
+            pushed_before: false,
             observations: vec![],
             sealed: None,
             wrote: false,
             verdict: None,
         }
+    }
+
+    /// The bead's work is on the target, whichever attempt brought it there.
+    pub fn has_pushed(&self) -> bool {
+        (self.commits > 0 && self.on_target) || (self.commits == 0 && self.pushed_before)
     }
 }
 
@@ -324,10 +332,9 @@ fn slow(run: &Run, reason: &str, now: Timestamp) -> Event {
 /// Done is: closed, and its commits are on the target (or explicitly nothing was to be changed).
 fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) -> Vec<Event> {
     let Some(task) = run.beads.get(bead) else { return vec![finished(job, end, end.outcome)] };
-    let pushed = end.commits > 0 && end.on_target;
-    let complete = end.closed && (pushed || (end.no_change && end.commits == 0));
+    let complete = end.closed && (end.has_pushed() || (end.no_change && end.commits == 0));
     // Who pushed everything and was cut off before saying so has done it; who said it failed has not.
-    let cut_off = pushed && !end.closed && (end.outcome == Outcome::Success || end.unknown);
+    let cut_off = end.commits > 0 && end.on_target && !end.closed && (end.outcome == Outcome::Success || end.unknown);
     if complete || cut_off {
         let by = if end.closed { "agent" } else { "harness" };
         let done = Event::BeadCompleted {

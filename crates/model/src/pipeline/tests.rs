@@ -194,6 +194,16 @@ fn who_pushed_everything_and_was_cut_off_has_done_it_and_who_said_it_failed_has_
     assert_eq!(play.run.beads["b"].failures, 1);
 }
 
+/// Found by the crash campaign: an attempt pushed, then failed; the next found nothing left to commit.
+#[test]
+fn what_an_earlier_attempt_pushed_counts_for_who_closes_but_not_for_who_says_nothing() {
+    let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &[])]);
+    play.end("a", Outcome::Success, |end| (end.closed, end.pushed_before) = (true, true));
+    assert_eq!(play.run.beads["a"].stage, Stage::Done);
+    play.end("b", Outcome::Success, |end| end.pushed_before = true);
+    assert_eq!(play.run.beads["b"].failures, 1);
+}
+
 #[test]
 fn a_rate_limit_is_not_the_beads_failure_and_slows_everyone() {
     let mut play = Play::with(settings(), vec![bead("a", &[])]);

@@ -44,7 +44,7 @@ async fn apply(
 /// # Errors
 /// `E_FORBIDDEN` for what is not its business, and what is wrong with the operation.
 pub async fn ask(daemon: &Arc<Daemon>, agent: &DispatchId, key: &str, op: &str) -> Result<Answer, WireError> {
-    let Some((hosted, run)) = daemon.runs.of_dispatch(agent.as_str()) else {
+    let Some((hosted, run)) = daemon.runs.of_dispatch(agent.as_str()).await else {
         return Err(fault("E_FORBIDDEN", &format!("agent {agent} is in no run that is under way"), ""));
     };
     let job = run.job_by_dispatch(agent.as_str()).cloned();

@@ -26,6 +26,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
+/// Reading the log of a run that is taken over takes no longer.
+const LOG_PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
 /// All runs this daemon hosts, by the key of their actor (the random part of their id).
 #[derive(Debug, Default)]
 pub struct Runs {
@@ -58,13 +61,21 @@ impl Runs {
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
-    /// The run one of whose agents this dispatch is.
-    pub fn of_dispatch(&self, dispatch: &str) -> Option<(Arc<Hosted>, Arc<Run>)> {
-        self.all().into_iter().find_map(|hosted| {
-            let run = hosted.state.borrow().clone()?;
-            run.job_by_dispatch(dispatch)?;
-            Some((hosted, run))
-        })
+    /// The run one of whose agents this dispatch is. One that this daemon has only just taken over is waited
+    /// for: its agents speak as soon as there is a socket, and its log may not be read yet.
+    pub async fn of_dispatch(&self, dispatch: &str) -> Option<(Arc<Hosted>, Arc<Run>)> {
+        for hosted in self.all() {
+            let part = dispatch.strip_prefix(hosted.key.as_str()).is_some_and(|rest| rest.starts_with('x'));
+            if !part {
+                continue;
+            }
+            let mut state = hosted.state.subscribe();
+            let known = state.wait_for(Option::is_some);
+            let Ok(Ok(run)) = tokio::time::timeout(LOG_PATIENCE, known).await else { return None };
+            let run = run.clone()?;
+            return run.job_by_dispatch(dispatch).is_some().then(|| (hosted.clone(), run));
+        }
+        None
     }
 }
 

@@ -6,6 +6,8 @@ use super::host::Hosted;
 use crate::worktree::{exclude, git, run};
 use std::path::{Path, PathBuf};
 
+/// In the hub: what each clone's commits are, by the clone's name.
+const WORK: &str = "refs/muleteer/work";
 const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
 
 /// What a clone's commits come to.
@@ -124,7 +126,7 @@ pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, Str
         return Ok(none);
     }
     let hub = hosted.places.hub();
-    let kept = format!("refs/muleteer/work/{}", name_of(dir));
+    let kept = format!("{WORK}/{}", name_of(dir));
     run(
         git(&hub)
             .args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"])
@@ -148,6 +150,23 @@ pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, Str
         count.parse().unwrap_or(1)
     };
     Ok(Work { commits, on_target })
+}
+
+/// Whether an earlier attempt at the bead has brought commits of its own to the target.
+pub async fn was_pushed(hosted: &Hosted, bead: &str, target: &str) -> Result<bool, String> {
+    let hub = hosted.places.hub();
+    let pattern = format!("{WORK}/bead-{bead}-*");
+    let listed =
+        run(git(&hub).args(["for-each-ref", "--format=%(objectname) %(refname:lstrip=3)", &pattern]), "no refs")
+            .await?;
+    for (head, name) in listed.lines().filter_map(|line| line.split_once(' ')) {
+        let base = std::fs::read_to_string(hosted.places.private.join("bases").join(name)).unwrap_or_default();
+        let reached = ["merge-base", "--is-ancestor", head, &format!("refs/heads/{target}")];
+        if head != base.trim() && run(git(&hub).args(reached), "").await.is_ok() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether a file that was checked out was changed, or one was added; `.gitignore` is heeded.
@@ -187,7 +206,7 @@ pub async fn rescue(hosted: &Hosted, dir: &Path) -> Result<Option<String>, Strin
         return Ok(None);
     }
     let hub = hosted.places.hub();
-    let kept = format!("refs/muleteer/work/{}", name_of(dir));
+    let kept = format!("{WORK}/{}", name_of(dir));
     let Ok(head) = run(git(&hub).args(["rev-parse", "--verify", "--quiet", &kept]), "").await else { return Ok(None) };
     if changes(hosted, dir, &head).await?.is_empty() {
         return Ok(None);

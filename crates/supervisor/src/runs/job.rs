@@ -382,6 +382,10 @@ async fn settle(
             let bead = job.start.bead_id.clone().unwrap_or_default();
             let work = hub::work(hosted, &dir, &run.target()).await.map_err(git)?;
             (end.commits, end.on_target) = (work.commits, work.on_target);
+            if end.commits == 0 && job.start.attempt > 0 {
+                // All that was to be done may have been pushed by an attempt that then failed to say so.
+                end.pushed_before = hub::was_pushed(hosted, &bead, &run.target()).await.map_err(git)?;
+            }
             settle_bead(hosted, &bead, job.start.purpose, &mut end).await?;
             end.observations = observations(hosted).await?;
         }
@@ -453,12 +457,15 @@ fn outcome(dispatch: &Dispatch, job: &Job) -> JobEnd {
         FinalState::Partial if !limited => Outcome::Success,
         _ => Outcome::Failure,
     };
-    let mut end = JobEnd::new(outcome, if reason.is_empty() { state.as_str().to_string() } else { reason.clone() });
+    let said = dispatch.result.as_ref().map(|result| cut(&result.summary, 300)).unwrap_or_default();
+    let why = [reason.as_str(), &said, state.as_str()].into_iter().find(|text| !text.is_empty());
+    let mut end = JobEnd::new(outcome, why.unwrap_or_default());
     end.unknown = ["outcome unknown", "killed by signal", "its shim died"]
         .iter()
         .any(|mark| reason.contains(mark));
-    end.rate_limited = outcome == Outcome::Failure
-        && (reason.starts_with("rate limited") || (reason.starts_with("model API error") && reason.contains("529")));
+    // It waited as long as it was allowed to; what is waited for is no failure of the bead's.
+    end.rate_limited =
+        outcome == Outcome::Failure && dispatch.outage.as_ref().is_some_and(|outage| outage.trouble.presses());
     end.cost_usd = dispatch.spend.cost_usd;
     let took = dispatch.since.as_millisecond() - job.started_at.as_millisecond();
     end.duration_ms = took.max(0) as u64;
@@ -473,7 +480,8 @@ async fn settle_bead(hosted: &Arc<Hosted>, bead: &str, purpose: Purpose, end: &m
     end.no_change = bead.no_change;
     let pushed = end.commits > 0 && end.on_target;
     let maintained = purpose == Purpose::Maintain;
-    let complete = end.closed && (pushed || (end.no_change && end.commits == 0)) || (maintained && end.closed);
+    let complete =
+        end.closed && (end.has_pushed() || (end.no_change && end.commits == 0)) || (maintained && end.closed);
     let finished = end.outcome == Outcome::Success || (end.unknown && !maintained);
     let close = !end.closed && finished && (pushed || maintained);
     fault::point("run.before_bead");

@@ -14,6 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::process::Command;
 
+/// In the hub: the branch as it was rebased, by what it was before, and what was pushed, by its name.
+const REBASED: &str = "refs/muleteer/rebased";
+const PUSHED: &str = "refs/muleteer/pushed";
+
 pub async fn finish(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     let failed = |message: String| Trouble::new("E_GIT", message);
     let target = run.target();
@@ -133,7 +137,7 @@ impl Place {
         command
     }
 
-    async fn out(&self, mut command: Command, what: &str) -> Result<String, String> {
+    async fn out(&self, command: &mut Command, what: &str) -> Result<String, String> {
         let output = command.output().await.map_err(|error| format!("{what}: {error}"))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
         if output.status.success() {
@@ -144,66 +148,113 @@ impl Place {
 
     async fn git(&self, dir: &Path, args: &[&str], what: &str) -> Result<String, String> {
         let mut command = self.command("git", dir);
-        command.args(args);
-        self.out(command, what).await
+        self.out(command.args(args), what).await
     }
 
-    /// Rebases onto the base as the remote has it, pushes, and asks for the pull request.
+    /// Rebases onto the base as the remote has it, pushes, and asks for the pull request. Each step looks first
+    /// whether it was taken before a crash.
     async fn pull_request(&self, hosted: &Hosted, run: &Run, target: &str, base: &str) -> Result<String, String> {
-        let repo = &hosted.repo;
-        let origin = git_run(git(repo).args(["remote", "get-url", "origin"]), "there is no remote").await?;
+        let origin = git_run(git(&hosted.repo).args(["remote", "get-url", "origin"]), "there is no remote").await?;
+        let (commit, conflicts) = self.rebased(hosted, target, base, &origin).await?;
+        let mut head = target.to_string();
+        if self.push(hosted, &origin, &commit, &head).await.is_err() {
+            // Protected, or somebody else's: beside it, then.
+            head = format!("{target}-rebased");
+            self.push(hosted, &origin, &commit, &head).await?;
+        }
+        fault::point("run.pushed");
+        if let Some(url) = self.known(&hosted.repo, &head).await {
+            return Ok(url);
+        }
+        let title = format!("muleteer run: {}", run.started.title);
+        let body = body(run, &conflicts);
+        let ask = async |more: &[&str]| {
+            let mut create = self.command(&self.gh, &hosted.repo);
+            create.args(["pr", "create", "--head", &head, "--base", base, "--title", &title, "--body", &body]);
+            self.out(create.args(more), "the pull request could not be made").await
+        };
+        // A repository need not have the labels, and `gh` refuses those it does not know.
+        let made = match ask(&["--label", "muleteer-run", "--label", "automated"]).await {
+            Err(why) if why.contains("label") => ask(&[]).await,
+            made => made,
+        };
+        let said = match made {
+            Ok(out) => out,
+            // One of an earlier try may have come through after all.
+            Err(why) => return self.known(&hosted.repo, &head).await.ok_or(why),
+        };
+        let url = said.lines().rev().find(|line| line.starts_with("http")).map(str::to_string);
+        url.ok_or(format!("gh said: {said}"))
+    }
+
+    /// The pull request of that branch, if there is one.
+    async fn known(&self, repo: &Path, head: &str) -> Option<String> {
+        let mut view = self.command(&self.gh, repo);
+        view.args(["pr", "view", head, "--json", "url", "--jq", ".url"]);
+        let said = self.out(&mut view, "").await.ok()?;
+        said.lines().find(|line| line.starts_with("http")).map(str::to_string)
+    }
+
+    /// The branch on top of what the remote's base has come to, kept in the hub so that a second try makes no
+    /// other commits; where that conflicts the branch as it is, and the files.
+    async fn rebased(
+        &self,
+        hosted: &Hosted,
+        target: &str,
+        base: &str,
+        origin: &str,
+    ) -> Result<(String, String), String> {
+        let hub = hosted.places.hub();
+        let tip = hub::commit(hosted, target).await.ok_or("the hub has lost the branch")?;
+        let kept = format!("{REBASED}/{tip}");
+        if let Ok(commit) = git_run(git(&hub).args(["rev-parse", "--verify", "--quiet", &kept]), "").await {
+            return Ok((commit, String::new()));
+        }
         let dir = hosted.places.worktrees.join("finish");
         hub::worktree(hosted, &dir, target, None, false).await?;
-        let mut conflicts = String::new();
-        let fetched = self.git(&dir, &["fetch", "--quiet", &origin, base], "cannot fetch the base branch").await;
-        if fetched.is_ok() && self.git(&dir, &["rebase", "--quiet", "FETCH_HEAD"], "").await.is_err() {
-            conflicts = self
+        if self
+            .git(&dir, &["fetch", "--quiet", origin, base], "cannot fetch the base branch")
+            .await
+            .is_err()
+        {
+            // Nothing of it is there yet: there is nothing to be rebased onto.
+            return Ok((tip, String::new()));
+        }
+        if self.git(&dir, &["rebase", "--quiet", "FETCH_HEAD"], "").await.is_err() {
+            let conflicts = self
                 .git(&dir, &["diff", "--name-only", "--diff-filter=U"], "cannot list the conflicts")
                 .await
                 .unwrap_or_default();
             self.git(&dir, &["rebase", "--abort"], "cannot give the rebase up").await?;
+            return Ok((tip, conflicts));
         }
-        let mut head = target.to_string();
-        let push = |name: String| format!("HEAD:refs/heads/{name}");
-        let pushed = self
-            .git(&dir, &["push", "--quiet", "--force-with-lease", &origin, &push(head.clone())], "")
-            .await;
-        if pushed.is_err() {
-            // Protected, or somebody else's: beside it, then.
-            head = format!("{target}-rebased");
-            self.git(
-                &dir,
-                &["push", "--quiet", "--force-with-lease", &origin, &push(head.clone())],
-                "cannot push the branch",
-            )
+        let commit = self.git(&dir, &["rev-parse", "HEAD"], "the rebase left nothing").await?;
+        let mut keep = git(&hub);
+        keep.args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"]).arg(&dir);
+        git_run(keep.arg(format!("+HEAD:{kept}")), "cannot keep the rebased branch").await?;
+        Ok((commit, String::new()))
+    }
+
+    /// Pushes `commit` as `name`, over nothing but what this run had pushed there before.
+    async fn push(&self, hosted: &Hosted, origin: &str, commit: &str, name: &str) -> Result<(), String> {
+        let hub = hosted.places.hub();
+        let full = format!("refs/heads/{name}");
+        let there = self.git(&hub, &["ls-remote", origin, &full], "the remote does not answer").await?;
+        let there = there.split_whitespace().next().unwrap_or_default().to_string();
+        if there == commit {
+            return Ok(());
+        }
+        let ours = format!("{PUSHED}/{name}");
+        let before = git_run(git(&hub).args(["rev-parse", "--verify", "--quiet", &ours]), "").await;
+        if !there.is_empty() && before.ok().as_deref() != Some(there.as_str()) {
+            return Err(format!("{name} is there already, and not by this run"));
+        }
+        let (lease, refspec) = (format!("--force-with-lease={full}:{there}"), format!("{commit}:{full}"));
+        self.git(&hub, &["push", "--quiet", &lease, origin, &refspec], "cannot push the branch")
             .await?;
-        }
-        // It may have been made before a crash.
-        let mut known = self.command(&self.gh, repo);
-        known.args(["pr", "view", &head, "--json", "url", "--jq", ".url"]);
-        if let Ok(url) = self.out(known, "").await
-            && url.starts_with("http")
-        {
-            return Ok(url);
-        }
-        let mut create = self.command(&self.gh, repo);
-        create.args([
-            "pr",
-            "create",
-            "--head",
-            &head,
-            "--base",
-            base,
-            "--title",
-            &format!("muleteer run: {}", run.started.title),
-        ]);
-        create.args(["--body", &body(run, &conflicts)]);
-        let out = self.out(create, "the pull request could not be made").await?;
-        out.lines()
-            .rev()
-            .find(|line| line.starts_with("http"))
-            .map(str::to_string)
-            .ok_or(format!("gh said: {out}"))
+        git_run(git(&hub).args(["update-ref", &ours, commit]), "cannot remember what was pushed")
+            .await
+            .map(|_| ())
     }
 }
 

@@ -1,0 +1,350 @@
+//! kill -9 in a spec run: at named points and at seeded moments.
+//!
+//! One scene: three beads that commute, on rehearsal agents, maintenance after the second, a judge that
+//! finds something once, a remote and a `gh`. However often and wherever it is killed, what comes out is what
+//! comes out of the run that nobody disturbed ([`Outcome`]): the same tree, the same beads in the same
+//! states, the same decisions about each bead. Where only daemons die it is more: every agent's part was
+//! played once, for its agent lived on.
+
+use super::Dice;
+use crate::{Daemon, Repo, World, events, processes, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A whole run on a loaded machine, killed several times, and what is waited for in it.
+const LONG: Duration = Duration::from_secs(240);
+
+/// Every agent of the run. `$HOME/effects` tells afterwards who did what how often.
+const SCENARIO: &str = r###"
+v: 1
+turns:
+  - when: {env: {MULETEER_PURPOSE: acceptance}}
+    steps:
+      - run: echo acceptance >> "$HOME/effects"
+      - run: for name in user-stories edge-cases negative-tests; do echo "it is there" > "$MULETEER_ACCEPTANCE_DIR/$name.md"; done
+      - result: {status: success, summary: three files}
+  - when: {env: {MULETEER_PURPOSE: decompose}}
+    steps:
+      - run: echo decompose >> "$HOME/effects"
+      - run: muleteer bead create --title One --priority 1
+      - run: muleteer bead create --title Two
+      - run: muleteer bead create --title Three
+      - result: {status: success, summary: three beads}
+  - when: {env: {MULETEER_PURPOSE: implement}}
+    steps:
+      - run: muleteer bead show "$bead" --json | sed 's/.*"title":"\([^"]*\)".*/\1/' > .git/title
+      - run: echo "implement $(cat .git/title)" >> "$HOME/effects"
+      - run: echo "what $(cat .git/title) is about" > "$(cat .git/title).txt"
+      - commit: "a part"
+      - run: for try in 1 2 3 4 5 6; do git fetch -q "$MULETEER_REMOTE" "$MULETEER_TARGET_BRANCH" && git rebase -q FETCH_HEAD && git push -q "$MULETEER_REMOTE" HEAD:"$MULETEER_TARGET_BRANCH" && exit 0; done; exit 1
+      - run: sleep 0.1
+      - run: muleteer bead close "$bead" --reason done
+      - result: {status: success, summary: done}
+  - when: {env: {MULETEER_PURPOSE: maintain}}
+    steps:
+      - run: echo maintain >> "$HOME/effects"
+      - run: muleteer bead close "$bead" --reason "nothing is broken" --no-change
+      - result: {status: success, summary: nothing}
+  - when: {env: {MULETEER_PURPOSE: judge}}
+    steps:
+      - run: echo "judge $MULETEER_ITERATION" >> "$HOME/effects"
+      - run: grep -q "it is there" "$MULETEER_ACCEPTANCE_DIR/user-stories.md" && test -s One.txt
+      - say: I have looked at all of it.
+      - result: {status: success, summary: judged}
+  - when: {env: {MULETEER_PURPOSE: structure, MULETEER_ITERATION: "1"}}
+    steps:
+      - say: '{"status":"success","specDrift":{"detected":true,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[{"title":"Four","description":"","type":"bug"}]}'
+  - when: {env: {MULETEER_PURPOSE: structure}}
+    steps:
+      - say: '{"status":"success","specDrift":{"detected":false,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[]}'
+"###;
+
+/// A second pull request from one branch is refused, as the real one does.
+const GH: &str = r#"#!/bin/sh
+case "$1 $2" in
+"pr view") cat "$HOME/prs" 2>/dev/null ;;
+"pr create")
+  if test -s "$HOME/prs"; then echo "a pull request already exists" >&2; exit 1; fi
+  echo https://example.invalid/pull/1 >> "$HOME/prs"
+  echo https://example.invalid/pull/1 ;;
+*) exit 1 ;;
+esac
+"#;
+
+/// What a run comes to, without what no two runs share (ids, times, hashes of commits).
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Outcome {
+    tree: String,
+    remote_tree: String,
+    /// Title to state, in the store.
+    beads: BTreeMap<String, String>,
+    /// Title to what was decided about it, recovery left out.
+    decisions: BTreeMap<String, Vec<String>>,
+    run: Vec<String>,
+    pull_requests: usize,
+}
+
+/// A run that has begun.
+#[derive(Debug)]
+struct Stage {
+    world: World,
+    repo: Repo,
+    run: String,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let world = World::new();
+        let repo = world.repo("repo");
+        repo.write("plan.md", "# Four files\n\nEach says what it is about.\n");
+        std::fs::create_dir_all(repo.path.join(".muleteer")).expect("a directory");
+        repo.write(
+            ".muleteer/config.yaml",
+            "run:\n  agent: {max_concurrency: 2, max_retries_per_bead: 3}\n  phases: {maintain: {n: 2}}\n",
+        );
+        std::fs::write(world.path().join("scenario.yaml"), SCENARIO).expect("a scenario");
+        let gh = world.bin().join("gh");
+        std::fs::write(&gh, GH).expect("a gh");
+        std::fs::set_permissions(&gh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+        let origin = world.path().join("origin.git");
+        let origin = origin.to_str().expect("a test's paths are UTF-8");
+        repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
+        repo.git(&["remote", "add", "origin", origin]);
+        repo.git(&["push", "--quiet", "origin", "main"]);
+        Self { world, repo, run: String::new() }
+    }
+
+    fn muleteer(&self, args: &[&str]) -> crate::Muleteer {
+        self.world.muleteer(args).current_dir(&self.repo.path).deadline(LONG)
+    }
+
+    /// Begins the run and leaves it to the daemon, which may die of it.
+    fn begin(&mut self) {
+        let scenario = self.world.path().join("scenario.yaml");
+        let scenario = scenario.to_str().expect("a test's paths are UTF-8");
+        self.run = self.muleteer(&["run", "--spec", "plan.md", "--scenario", scenario, "--detach"]).ok();
+    }
+
+    fn events(&self) -> Vec<Value> {
+        events::read(&self.log())
+    }
+
+    fn log(&self) -> std::path::PathBuf {
+        self.repo.path.join(".muleteer/runs").join(&self.run).join("events.jsonl")
+    }
+
+    fn is_over(&self) -> bool {
+        let over = ["run_completed", "run_failed", "run_rested"];
+        self.events().last().is_some_and(|event| over.iter().any(|name| event["event"] == *name))
+    }
+
+    /// Goes on with it to its end, whoever has it now.
+    fn finish(&self) -> Value {
+        let resumed = self.muleteer(&["run", "--resume", &self.run, "--json"]).run();
+        if resumed.code == Some(3) {
+            // Somebody's already, and under way.
+            assert_eq!(resumed.error_code(), "E_RUN_LOCKED", "{}", resumed.stdout);
+        }
+        let done = wait_until("the run to be over", LONG, || {
+            let document = self.muleteer(&["run", "--status", &self.run, "--json"]).json();
+            (document["status"] != "in_progress").then_some(document)
+        });
+        assert_eq!(done["status"], "completed", "{done}\n{}", resumed.stdout);
+        done
+    }
+
+    fn outcome(&self) -> Outcome {
+        events::check(&self.log());
+        let branch = format!("muleteer/{}", self.run);
+        let listed = self.muleteer(&["bead", "list", "--label", &format!("run:{}", self.run), "--json"]).json();
+        let listed = listed.as_array().cloned().unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+        let mut titles: BTreeMap<String, String> = BTreeMap::new();
+        let mut beads = BTreeMap::new();
+        for bead in &listed {
+            let title = text(&bead["title"]).replace(&self.run, "the run");
+            titles.insert(text(&bead["id"]), title.clone());
+            let before = beads.insert(title.clone(), text(&bead["status"]));
+            assert!(before.is_none(), "two beads are called {title}: {listed:?}");
+        }
+        let recovery = ["bead_retried", "run_resumed", "agent_retried", "pool_slowed"];
+        let (mut decisions, mut run): (BTreeMap<String, Vec<String>>, Vec<String>) = Default::default();
+        for event in self.events() {
+            let name = text(&event["event"]);
+            if recovery.contains(&name.as_str()) {
+                // Taken back, so to be decided again: the two are one.
+                if let Some(list) = event["bead_id"].as_str().and_then(|id| decisions.get_mut(&titles[id])) {
+                    list.pop();
+                }
+                continue;
+            }
+            match (name.as_str(), event["bead_id"].as_str()) {
+                ("bead_assigned" | "bead_completed" | "bead_blocked", Some(id)) => {
+                    decisions.entry(titles[id].clone()).or_default().push(name);
+                }
+                ("agent_started" | "agent_finished" | "run_started", _) => {}
+                // When it is triggered depends on who is faster; that it is, once, does not.
+                ("maintenance_started" | "maintenance_finished", _) => {
+                    decisions.entry("maintenance".into()).or_default().push(name);
+                }
+                _ => run.push(name),
+            }
+        }
+        let tree = |dir: &str, name: &str| self.repo.git(&["--git-dir", dir, "rev-parse", &format!("{name}^{{tree}}")]);
+        let origin = self.world.path().join("origin.git");
+        let created = std::fs::read_to_string(self.world.home().join("prs")).unwrap_or_default();
+        Outcome {
+            tree: tree(".git", &branch),
+            remote_tree: tree(origin.to_str().unwrap_or_default(), &branch),
+            beads,
+            decisions,
+            run,
+            pull_requests: created.lines().count(),
+        }
+    }
+
+    /// Who began to play which part, in the order of names.
+    fn effects(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.world.home().join("effects")).unwrap_or_default();
+        let mut lines: Vec<String> = text.lines().map(str::to_string).collect();
+        lines.sort();
+        lines
+    }
+
+    fn check(&self, only_daemons_died: bool, what: &str) {
+        let wanted = undisturbed();
+        let told = ["bead_retried", "agent_retried", "bead_blocked", "run_stopping", "agent_finished"];
+        let events: Vec<String> = self
+            .events()
+            .iter()
+            .filter(|event| told.iter().any(|name| event["event"] == *name))
+            .map(|event| format!("{} {} {}", event["event"], event["purpose"], event["reason"]))
+            .collect();
+        let what = format!("{what}\n{}", events.join("\n"));
+        assert_eq!(self.outcome(), wanted.0, "{what}");
+        if only_daemons_died {
+            assert_eq!(self.effects(), wanted.1, "a prompt was given twice: {what}");
+        }
+        let left = self.repo.path.join(".muleteer/worktrees").join(&self.run);
+        assert!(!left.exists(), "{what}: worktrees are left");
+    }
+}
+
+/// What the run comes to when nobody disturbs it; found out once.
+fn undisturbed() -> &'static (Outcome, Vec<String>) {
+    static FOUND: std::sync::OnceLock<(Outcome, Vec<String>)> = std::sync::OnceLock::new();
+    FOUND.get_or_init(|| {
+        let mut stage = Stage::new();
+        let daemon = stage.world.daemon();
+        stage.begin();
+        stage.finish();
+        let found = (stage.outcome(), stage.effects());
+        assert_eq!(found.0.pull_requests, 1);
+        let states: Vec<&str> = found.0.beads.values().map(String::as_str).collect();
+        assert_eq!(states, ["closed"; 5], "{:?}", found.0.beads);
+        stage.world.finish(Some(daemon));
+        found
+    })
+}
+
+/// Kills the daemon at each of the points in turn, the next one going on with the run each time.
+///
+/// # Panics
+/// When the run does not come to what it should, or a point was never passed.
+pub fn through(points: &[String]) {
+    let mut stage = Stage::new();
+    let mut last: Option<Daemon> = None;
+    for (at, point) in points.iter().enumerate() {
+        let mut daemon = stage.world.daemon_unready(&[("MULETEER_FAULT", point)]);
+        if at == 0 {
+            // Its answer may be lost with it.
+            wait_until("the daemon to answer", crate::PATIENCE, || {
+                (stage.world.status()["daemon"]["running"] == true).then_some(())
+            });
+            stage.begin();
+        }
+        wait_until(&format!("a daemon to die at {point}"), LONG, || {
+            if !daemon.is_alive() {
+                return Some(());
+            }
+            assert!(!stage.is_over(), "{point} was never passed");
+            None
+        });
+        daemon.ended();
+        last = Some(daemon);
+    }
+    stage.finish();
+    stage.check(true, &format!("killed at {points:?}"));
+    stage.world.finish(last);
+}
+
+/// Kills daemons and shims at moments that the seed chooses; or stops the daemon there and resumes twice.
+///
+/// # Panics
+/// When the run does not come to what it should.
+pub fn seeded(seed: u64) {
+    let mut dice = Dice::new(seed);
+    let mut stage = Stage::new();
+    let first = stage.world.daemon();
+    stage.begin();
+    let mut struck = vec![];
+    for _ in 0..=dice.below(3) {
+        // This wait *is* the test's input: a moment chosen by the seed.
+        std::thread::sleep(Duration::from_millis(dice.below(1500)));
+        let what = ["daemon", "daemon", "shim", "both", "everything"][dice.below(5) as usize];
+        struck.push(what);
+        let all = stage.world.processes();
+        let shims: Vec<u32> = processes::shims(&all).iter().map(|one| one.pid).collect();
+        let daemons: Vec<u32> = all.iter().filter(|one| one.is_daemon()).map(|one| one.pid).collect();
+        let one = shims.get(dice.below(shims.len().max(1) as u64) as usize).copied();
+        let victims: Vec<u32> = match what {
+            "daemon" => daemons,
+            "shim" => one.into_iter().collect(),
+            "both" => daemons.into_iter().chain(one).collect(),
+            _ => daemons.into_iter().chain(all.iter().map(|one| one.pid)).collect(),
+        };
+        for pid in victims {
+            stage.world.kill_9(pid);
+        }
+        if what != "shim" {
+            // As a person would, in another terminal.
+            stage.muleteer(&["run", "--resume", &stage.run, "--detach"]).run();
+        }
+    }
+    eprintln!("run seed {seed}: killed {struck:?}");
+    stage.finish();
+    stage.check(struck.iter().all(|what| *what == "daemon"), &format!("seed {seed}: killed {struck:?}"));
+    stage.world.finish(Some(first));
+}
+
+/// Two resume a run whose host is stopped: one gets it, the other hears `E_RUN_LOCKED`.
+///
+/// # Panics
+/// When both or neither get it.
+pub fn two_resumes_of_a_stopped_host() {
+    let mut stage = Stage::new();
+    let mut first = stage.world.daemon_unready(&[("MULETEER_FAULT", "run.agent_ended:3")]);
+    wait_until("the daemon to answer", crate::PATIENCE, || {
+        (stage.world.status()["daemon"]["running"] == true).then_some(())
+    });
+    stage.begin();
+    first.ended();
+    let host = stage.world.daemon();
+    stage.world.signal(host.pid(), Signal::STOP);
+    let args = ["run", "--resume", stage.run.as_str(), "--detach", "--json"];
+    let (one, other) = (stage.muleteer(&args).start(), stage.muleteer(&args).start());
+    // Both have asked, or are about to: what they hear must not depend on it.
+    std::thread::sleep(Duration::from_millis(300));
+    stage.world.signal(host.pid(), Signal::CONT);
+    let answers = [one.finish(), other.finish()];
+    let mut codes: Vec<_> = answers.iter().map(|answer| answer.code).collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [Some(0), Some(3)], "{answers:?}");
+    let refused = answers.iter().find(|answer| answer.code == Some(3)).expect("one was refused");
+    assert_eq!(refused.error_code(), "E_RUN_LOCKED");
+    stage.finish();
+    stage.check(true, "two resumes");
+    stage.world.finish(Some(host));
+}

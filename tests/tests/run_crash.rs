@@ -1,0 +1,76 @@
+//! The crash campaign of a spec run: every named point, and seeded moments. `cargo xtask crash --runs` does more.
+//!
+//! `MULETEER_RUN_POINT` picks one point (with `:nth`), `MULETEER_CRASH_SEED` one seed, `MULETEER_CRASH_SEEDS` how
+//! many.
+
+use muleteer_process::fault::RUN_POINTS;
+use muleteer_tests::crash::runs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+const SEEDS_IN_CI: u64 = 4;
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// One run, whose daemon dies at each point in the order of its life.
+#[test]
+fn a_run_killed_at_every_named_point_comes_to_the_same() {
+    let points: Vec<String> = match variable("MULETEER_RUN_POINT") {
+        Some(one) => vec![one],
+        None => RUN_POINTS.iter().map(|point| (*point).to_string()).collect(),
+    };
+    runs::through(&points);
+}
+
+/// Each point alone, and at later passings: for `cargo xtask crash --runs`.
+#[test]
+#[ignore = "takes minutes; `cargo xtask crash --runs` runs it"]
+fn a_run_killed_at_each_point_alone_comes_to_the_same() {
+    let passings = |point: &str| if point.contains("commit") || point.contains("checkpoint") { 30 } else { 1 };
+    let trials: Vec<String> = RUN_POINTS
+        .iter()
+        .flat_map(|point| (1..=passings(point)).map(move |nth| format!("{point}:{nth}")))
+        .collect();
+    try_all(&trials, |point| runs::through(std::slice::from_ref(point)));
+}
+
+#[test]
+fn a_run_killed_at_seeded_moments_comes_to_the_same() {
+    let seeds: Vec<u64> = match variable("MULETEER_CRASH_SEED") {
+        Some(seed) => vec![seed.parse().expect("a seed is a number")],
+        None => {
+            let number = |name, otherwise| variable(name).map_or(otherwise, |value| value.parse().expect("a number"));
+            let from = number("MULETEER_CRASH_FROM", 0);
+            (from..from + number("MULETEER_CRASH_SEEDS", SEEDS_IN_CI)).collect()
+        }
+    };
+    try_all(&seeds, |seed| runs::seeded(*seed));
+}
+
+#[test]
+fn of_two_who_resume_a_run_with_a_stopped_host_one_gets_it() {
+    runs::two_resumes_of_a_stopped_host();
+}
+
+/// Several side by side (`MULETEER_CRASH_JOBS`): a trial mostly waits.
+fn try_all<T: Sync + std::fmt::Debug>(trials: &[T], trial: impl Fn(&T) + Sync) {
+    let jobs = variable("MULETEER_CRASH_JOBS").map_or(2, |jobs| jobs.parse().expect("a number"));
+    let (next, broken) = (AtomicUsize::new(0), Mutex::new(vec![]));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some(one) = trials.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if catch_unwind(AssertUnwindSafe(|| trial(one))).is_err() {
+                        eprintln!("{one:?} broke something");
+                        broken.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{one:?}"));
+                    }
+                }
+            });
+        }
+    });
+    let broken = broken.into_inner().unwrap_or_else(PoisonError::into_inner);
+    assert!(broken.is_empty(), "broken: {broken:?}; repeat one: cargo xtask crash --runs --seed S");
+}
