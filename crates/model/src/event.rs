@@ -513,6 +513,47 @@ pub enum Event {
         status: pipeline::RunStatus,
     },
 
+    // A run of a task list (docs/task-list.md).
+    TaskListStarted(Box<crate::tasklist::session::Started>),
+    TaskListSession {
+        list: String,
+        session: u64,
+    },
+    /// Written before the task is claimed and its dispatch is made.
+    TaskBegun {
+        list: String,
+        worker: u32,
+        task: String,
+        dispatch: DispatchId,
+        base: String,
+        resumed: bool,
+    },
+    /// Written before anything follows from it.
+    TaskJudged {
+        list: String,
+        worker: u32,
+        task: String,
+        verdict: crate::tasklist::session::Verdict,
+    },
+    TaskEnded {
+        list: String,
+        worker: u32,
+        task: String,
+        status: String,
+        message: String,
+        counted: bool,
+    },
+    TaskListStopping {
+        list: String,
+        now: bool,
+        by: String,
+    },
+    TaskListFinished {
+        list: String,
+        finished: crate::tasklist::session::Finished,
+        stats: String,
+    },
+
     /// Written by a newer version.
     #[serde(other)]
     Unknown,

@@ -4,6 +4,7 @@ use crate::dispatch::Dispatch;
 use crate::event::{Created, Event, Record};
 use crate::id::DispatchId;
 use crate::pressure::{self, Pressures};
+use crate::tasklist::session::Runs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ pub struct Fleet {
     pub generation: u64,
     /// Where the model's APIs want to be left alone.
     pub pressures: Pressures,
+    /// Runs of task lists.
+    pub task_lists: Runs,
     /// The newest record folded in.
     pub seq: u64,
 }
@@ -34,6 +37,7 @@ impl Fleet {
             return;
         }
         self.seq = record.seq;
+        self.task_lists.apply(record);
         match (&record.entry.event, &record.entry.dispatch_id) {
             (Event::DaemonStarted { generation, .. }, _) => self.generation = *generation,
             (Event::DispatchCreated(created), Some(id)) => self.create(id, created, record),

@@ -15,11 +15,14 @@
 //! - [`outcome`]: completed, failed, retried, checkpoints; [`category`]: kinds of failure;
 //! - [`recover`]: what to do with a task found in progress; [`stats`]: counts, and when to stop;
 //! - [`log`]: the lines of `harness-progress.txt`; [`prompt`]: what an agent is told;
-//! - [`apart`]: old failures and new ones.
+//! - [`hook`]: what the hooks answer; [`settings`]: where they are entered;
+//! - [`apart`]: old failures and new ones; [`import`]: other lists; [`session`]: runs inside the daemon, folded from the events.
 
 pub mod apart;
 pub mod category;
 pub mod claim;
+pub mod hook;
+pub mod import;
 pub mod list;
 pub mod locate;
 pub mod log;
@@ -27,6 +30,8 @@ pub mod outcome;
 pub mod prompt;
 pub mod recover;
 pub mod select;
+pub mod session;
+pub mod settings;
 pub mod stats;
 
 pub use category::Category;

@@ -12,6 +12,8 @@ pub mod doctor;
 pub mod events;
 pub mod follow;
 pub mod hidden;
+pub mod hook;
+pub mod hooks;
 pub mod interrupt;
 pub mod journal;
 pub mod kill;
@@ -26,6 +28,7 @@ pub mod send;
 pub mod service;
 pub mod spawn;
 pub mod status;
+pub mod tasks;
 pub mod tree;
 pub mod wait;
 pub mod watching;
@@ -63,6 +66,9 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Run(args) => block_on(run::run(&args, context)),
         Verb::Runs(_) => runs::run(context),
         Verb::Bead(args) => block_on(bead::run(&args, context)),
+        Verb::Tasks(args) => tasks::run(&args, context),
+        Verb::Hooks(args) => hooks::run(&args, context),
+        Verb::Hook(args) => hook::run(&args, context),
         Verb::Demo(args) => block_on(demo::run(&args, context.out)),
         Verb::Doctor(args) => block_on(doctor::run(&args, context)),
         Verb::Parse(args) => parse::run(&args, context),

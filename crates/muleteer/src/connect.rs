@@ -79,7 +79,7 @@ impl Context {
     /// # Errors
     /// The daemon's own, or why it cannot be reached.
     pub async fn ask(&self, request: Request) -> Result<Reply, Failure> {
-        let endless = matches!(request, Request::Wait { .. });
+        let endless = matches!(request, Request::Wait { .. } | Request::TasksWait { .. });
         let mut lost = 0;
         loop {
             let mut client = self.connect_or_start().await?;

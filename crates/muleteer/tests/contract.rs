@@ -68,8 +68,10 @@ fn verbs_and_their_options() {
         .into_iter()
         .map(|row| {
             let usage = quoted(&row[0]).concat();
-            let verb: Vec<_> =
-                usage.split(' ').take_while(|word| word.chars().all(|c| c.is_ascii_lowercase())).collect();
+            let verb: Vec<_> = usage
+                .split(' ')
+                .take_while(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'))
+                .collect();
             let options = quoted(&row[1]).into_iter().filter(|option| option.starts_with("--")).collect();
             (verb.join(" "), options)
         })

@@ -33,6 +33,12 @@ pub const POINTS: &[&str] = &[
     "life.before_finish",
     "tasks.backup_written",
     "tasks.list_written",
+    "tasks.saved",
+    "tasks.intent_durable",
+    "tasks.claimed",
+    "tasks.validated",
+    "tasks.committed",
+    "tasks.outcome_written",
 ];
 
 /// Those of a spec run, in the order of its life.

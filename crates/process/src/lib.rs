@@ -6,6 +6,7 @@
 //! process group whose leader we have not reaped). What only Linux can do sits behind
 //! [`host::Host`], with a portable fallback that compiles everywhere.
 
+pub mod bounded;
 pub mod cgroup;
 pub mod clock;
 pub mod command;

@@ -184,8 +184,34 @@ pub enum Request {
     RunStop {
         run_id: String,
     },
+    /// Works through a task list; answered when the run is durable.
+    TasksRun(Box<TasksRun>),
+    /// Answered when the run has ended.
+    TasksWait {
+        id: String,
+    },
+    /// Ends a run: after the tasks in hand, or `now`. `id` is its own or its root.
+    TasksStop {
+        id: String,
+        #[serde(default)]
+        now: bool,
+    },
     #[serde(other)]
     Unknown,
+}
+
+/// A run of a task list (docs/task-list.md). `id` is the client's choice, as a dispatch's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
+pub struct TasksRun {
+    pub id: String,
+    /// The directory that holds `harness-tasks.json`, absolute.
+    pub root: String,
+    /// What each task's dispatch is made from; `id`, `project` and `prompt` are each task's own.
+    pub dispatch: Spawn,
+    #[serde(default)]
+    pub concurrency: u32,
+    #[serde(default)]
+    pub max_tasks: Option<u64>,
 }
 
 /// A dispatch to be made. `id` is the client's choice: sent again after a lost reply, the same
@@ -336,8 +362,27 @@ pub enum Reply {
     RunUp {
         run_id: String,
     },
+    TasksStarted {
+        id: String,
+        from_seq: u64,
+    },
+    TasksEnded(TasksEnded),
     #[serde(other)]
     Unknown,
+}
+
+/// How a run of a task list ended, or (`status` is `running`) that it has not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct TasksEnded {
+    pub id: String,
+    pub root: String,
+    /// `completed`, `failed`, `limit`, `interrupted`, `invalid`, `environment`, `error`; or `running`.
+    pub status: String,
+    pub reason: String,
+    #[serde(default)]
+    pub code: Option<String>,
+    #[serde(default)]
+    pub session: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -14,6 +14,7 @@ use muleteer_model::id::DispatchId;
 use muleteer_model::pipeline::event as run;
 use muleteer_model::pipeline::judge::{JudgeResult, NewBead};
 use muleteer_model::result::{AgentResult, ResultStatus};
+use muleteer_model::tasklist::session::{Finished, Started, Verdict as Judged};
 use muleteer_model::transcript::{Session, Standing};
 use serde_json::Value;
 
@@ -311,6 +312,52 @@ catalog! {
             code: "E_MAX_ITERATIONS".into(),
             message: "the judge found something in each of 3 iterations".into(),
             status: run::RunStatus::Partial,
+        };
+    TaskListStarted: "A run of a task list began; `list` is its id, `root` the directory of `harness-tasks.json`."
+        = Event::TaskListStarted(Box::new(Started {
+            list: "lstabcde".into(),
+            root: "/repo".into(),
+            concurrency: 1,
+            max_tasks: Some(5),
+            branch: Some("main".into()),
+            role: "developer".into(),
+            backend: Some("claude-code".into()),
+            by: "operator".into(),
+        }));
+    TaskListSession: "Its session was counted; the log's lines say `SESSION-N`."
+        = Event::TaskListSession { list: "lstabcde".into(), session: 2 };
+    TaskBegun: "A worker is about to claim a task and to have it done by `dispatch`; `resumed` after an interruption."
+        = Event::TaskBegun {
+            list: "lstabcde".into(),
+            worker: 1,
+            task: "task-001".into(),
+            dispatch: DispatchId::from_random([1, 2, 3, 4, 5]),
+            base: "9fceb02d".into(),
+            resumed: false,
+        };
+    TaskJudged: "What came of the attempt, by the task's own validation; committing or rolling back follows."
+        = Event::TaskJudged {
+            list: "lstabcde".into(),
+            worker: 1,
+            task: "task-001".into(),
+            verdict: Judged { passed: false, category: Some("TEST_FAIL".into()), message: "exit 1".into() },
+        };
+    TaskEnded: "The outcome stands in the list; `status` is `completed`, `failed` or `released`."
+        = Event::TaskEnded {
+            list: "lstabcde".into(),
+            worker: 1,
+            task: "task-001".into(),
+            status: "failed".into(),
+            message: "[TEST_FAIL] exit 1".into(),
+            counted: true,
+        };
+    TaskListStopping: "The run was asked to stop: after the tasks in hand, or `now`."
+        = Event::TaskListStopping { list: "lstabcde".into(), now: false, by: "operator".into() };
+    TaskListFinished: "The run is over; `status` is `completed`, `failed`, `limit`, `interrupted`, `invalid`, `environment` or `error`."
+        = Event::TaskListFinished {
+            list: "lstabcde".into(),
+            finished: Finished { status: "completed".into(), reason: "all tasks are completed".into(), code: None },
+            stats: "tasks_total=5 completed=5 failed=0 pending=0 blocked=0 attempts_total=6 checkpoints=3".into(),
         };
 }
 

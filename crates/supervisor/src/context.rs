@@ -114,6 +114,9 @@ pub struct Daemon {
     pub root: Slot<BranchMsg>,
     pub gate: Slot<GateMsg>,
     pub watcher: Slot<WatchMsg>,
+    pub task_lists: Slot<crate::tasklist::actor::TaskListsMsg>,
+    /// What runs of task lists keep across restarts of their actors.
+    pub task_list_runs: crate::tasklist::run::Registry,
     pub restarts: Ring,
     /// Open connections of clients: a daemon somebody talks to is not idle.
     pub connections: watch::Sender<usize>,
@@ -149,6 +152,8 @@ impl Daemon {
             root: Slot::default(),
             gate: Slot::default(),
             watcher: Slot::default(),
+            task_lists: Slot::default(),
+            task_list_runs: Default::default(),
             restarts: Ring::default(),
             connections: watch::Sender::new(0),
             serving: watch::Sender::new(false),

@@ -221,7 +221,10 @@ async fn idle(daemon: &Daemon, limit: Option<Duration>) {
     let mut fleet = daemon.fleet.subscribe();
     let mut connections = daemon.connections.subscribe();
     loop {
-        let busy = fleet.borrow_and_update().iter().any(|dispatch| !dispatch.is_finished());
+        let busy = {
+            let fleet = fleet.borrow_and_update();
+            fleet.iter().any(|dispatch| !dispatch.is_finished()) || fleet.task_lists.active().next().is_some()
+        };
         let talking = *connections.borrow_and_update() > 0;
         let quiet = async {
             if busy || talking {

@@ -4,6 +4,7 @@
 //! - [`ledger`]: the only writer of events; [`daemon`]: start-up, which *is* recovery;
 //! - [`pool`], [`agent`]: admission, and one small subtree per dispatch;
 //! - [`runs`]: spec runs;
+//! - [`tasklist`]: the task-list harness;
 //! - [`gate`]: the socket people and agents talk to.
 //!
 //! Actors only carry out what `model` decides; a rule that can't be tested without a process is in
@@ -28,6 +29,7 @@ pub mod projection;
 pub mod request;
 pub mod runs;
 pub mod settings;
+pub mod tasklist;
 pub mod telemetry;
 pub mod tree;
 pub mod view;

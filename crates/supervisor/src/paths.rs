@@ -121,6 +121,11 @@ impl Paths {
         self.runs().join(id)
     }
 
+    /// What runs of task lists need beyond the events; private, since it may hold secrets.
+    pub fn task_lists(&self) -> PathBuf {
+        self.state_dir.join("task-lists")
+    }
+
     /// The spool of one agent, which a reader may follow while its shim writes.
     pub fn spool(&self, id: &str) -> PathBuf {
         self.agent(id).join("spool")

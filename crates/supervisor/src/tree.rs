@@ -14,6 +14,7 @@
 //! │     └─ agent/<id>       rest-for-one: journal, monitor, life, link
 //! ├─ runs                   dynamic
 //! │  └─ run/<id>            drives the pipeline of one spec run
+//! ├─ task-lists             runs of task lists
 //! └─ gate                   the socket
 //! ```
 
@@ -25,6 +26,7 @@ use crate::ledger::Ledger;
 use crate::pool::Pool;
 use crate::projection::Projection;
 use crate::runs::actor::RunActor;
+use crate::tasklist::actor::TaskLists;
 use crate::telemetry::Telemetry;
 use crate::watch::Watch;
 use muleteer_model::dispatch::Phase;
@@ -139,6 +141,7 @@ pub static ROOT: Node = branch(
             ]),
         ),
         branch("runs", Strategy::OneForOne, intensity(20, 60), backoff(10, 5_000), Start::PerRun(&RUN)),
+        leaf("task-lists", |daemon, _, supervisor| linked(TaskLists, daemon, supervisor)),
         leaf("gate", |daemon, _, supervisor| linked(Gate, daemon, supervisor)),
     ]),
 );

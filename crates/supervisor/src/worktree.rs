@@ -98,10 +98,17 @@ pub fn exclude(git_dir: &Path) -> std::io::Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(error),
     };
-    let missing: Vec<_> = ["/.muleteer/worktrees/", "/.muleteer/runs/", "/.muleteer/beads/", "/.agents/journals/"]
-        .into_iter()
-        .filter(|line| !text.lines().any(|known| known == *line))
-        .collect();
+    let missing: Vec<_> = [
+        "/.muleteer/worktrees/",
+        "/.muleteer/runs/",
+        "/.muleteer/beads/",
+        "/.muleteer/tasks/",
+        "/.muleteer/tasks.lock",
+        "/.agents/journals/",
+    ]
+    .into_iter()
+    .filter(|line| !text.lines().any(|known| known == *line))
+    .collect();
     if missing.is_empty() {
         return Ok(());
     }

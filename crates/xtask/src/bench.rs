@@ -17,6 +17,7 @@ mod output;
 mod peers;
 mod start;
 mod table;
+mod task_lists;
 
 use measure::{Judged, Samples};
 use place::Place;
@@ -73,6 +74,24 @@ pub const ROWS: &[Row] = &[
         gate: None,
         ambition: None,
         run: cli::status_one,
+    },
+    Row {
+        name: "tasks_status",
+        what: "`muleteer tasks status --json` of 10,000 tasks",
+        floor: "of 1,000 tasks",
+        judged: Judged::Ratio,
+        gate: Some(20.0),
+        ambition: Some(10.0),
+        run: task_lists::status,
+    },
+    Row {
+        name: "tasks_selection",
+        what: "`muleteer tasks graph --json` of 10,000 tasks: cycles, blocked ones, all that could be next",
+        floor: "of 1,000 tasks",
+        judged: Judged::Ratio,
+        gate: Some(20.0),
+        ambition: Some(10.0),
+        run: task_lists::selection,
     },
     Row {
         name: "status_500",

@@ -1,6 +1,7 @@
 //! Who works on a task, and until when (reference: "Concurrency Control"). All of this happens under the
 //! lock of the list; the claim is the gate, the selection before it only advice.
 
+use super::category::Category;
 use super::list::{Mode, Status, Task, TaskList};
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
@@ -127,6 +128,30 @@ pub fn interrupted(list: &TaskList, worker: &str, now: Timestamp, alive: &[Strin
     list.tasks.iter().enumerate().filter(|(_, task)| is(task)).map(|(at, _)| at).collect()
 }
 
+/// Of a concurrent list: what others claimed and did not finish in time fails, and may be tried again. What
+/// they did lies in working directories of theirs, which nobody else touches. Gives the tasks' ids.
+pub fn expire(list: &mut TaskList, worker: &str, now: Timestamp, alive: &[String]) -> Vec<String> {
+    if list.mode == Mode::Exclusive {
+        return vec![];
+    }
+    let stale = interrupted(list, worker, now, alive);
+    let stale = stale.into_iter().filter(|at| list.tasks[*at].claimed_by.as_deref() != Some(worker));
+    let stale: Vec<_> = stale.collect();
+    let mut ids = vec![];
+    for at in stale {
+        let task = &mut list.tasks[at];
+        let by = task.claimed_by.clone().unwrap_or_else(|| "somebody".into());
+        super::outcome::fail(task, Category::SessionTimeout, &expired(&by), now);
+        ids.push(task.id.clone());
+    }
+    ids
+}
+
+/// What is said of a claim that was not renewed.
+pub fn expired(by: &str) -> String {
+    format!("the lease of {by} is over")
+}
+
 fn after(now: Timestamp, lease: Duration) -> Timestamp {
     let lease = SignedDuration::try_from(lease).unwrap_or(SignedDuration::ZERO);
     now.checked_add(lease).unwrap_or(now)
@@ -204,5 +229,18 @@ mod tests {
             assert_eq!(interrupted(&list, worker, when, &[]).len(), found, "{mode:?} {worker} {when}");
             assert!(interrupted(&list, worker, when, &["a".into()]).is_empty(), "what lives was not interrupted");
         }
+    }
+
+    #[test]
+    fn no_lease_outlives_its_holder() {
+        let mut list = list(Mode::Concurrent);
+        let now = at("2025-07-01T10:00:00Z");
+        claim(&mut list, "a", "w1", "x", now, LEASE).expect("claims");
+        assert!(expire(&mut list, "w2", at("2025-07-01T10:14:59Z"), &[]).is_empty());
+        let later = at("2025-07-01T10:15:00Z");
+        assert!(expire(&mut list, "w1", later, &[]).is_empty(), "its own is recovered, not expired");
+        assert_eq!(expire(&mut list, "w2", later, &[]), ["a"]);
+        assert_eq!(list.tasks[0].error_log, ["[SESSION_TIMEOUT] the lease of w1 is over"]);
+        claim(&mut list, "a", "w2", "x", later, LEASE).expect("it may be tried again");
     }
 }

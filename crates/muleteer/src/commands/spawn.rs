@@ -109,14 +109,7 @@ fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
     let project = project(args, context, &here)?;
     let config = settings::config(context, Some(&project))?;
     let prompt = prompt(args)?;
-    // Only what was typed chooses a backend: the variable alone must not turn a real agent into a
-    // rehearsal.
-    let backend = args.backend.clone().or_else(|| {
-        let implied = [(args.command.is_some(), "subprocess"), (args.scenario.is_some(), "rehearsal")];
-        implied.into_iter().find(|(given, _)| *given).map(|(_, name)| name.to_string())
-    });
-    let variable = || std::env::var_os("MULETEER_SCENARIO").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let scenario = args.scenario.clone().or_else(variable);
+    let backend = implied_backend(args.backend.as_deref(), args.command.is_some(), args.scenario.is_some());
     Ok(Spawn {
         id: new_id()?,
         role: args.role.clone(),
@@ -126,7 +119,7 @@ fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
         model: args.model.clone(),
         backend,
         command: args.command.as_deref().map(command),
-        scenario: scenario.as_deref().map(absolute).map(utf8).transpose()?,
+        scenario: scenario(args.scenario.as_deref())?,
         budget_usd: args.budget_usd,
         max_turns: args.max_turns,
         timeout_s: args.timeout,
@@ -135,6 +128,24 @@ fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
         extra_env: args.env.clone(),
         config: context.config.clone().map(utf8).transpose()?,
     })
+}
+
+/// Only what was typed chooses a backend: the variable alone must not turn a real agent into a rehearsal.
+pub fn implied_backend(said: Option<&str>, command: bool, scenario: bool) -> Option<String> {
+    let implied = [(command, "subprocess"), (scenario, "rehearsal")];
+    let implied = || implied.into_iter().find(|(given, _)| *given).map(|(_, name)| name);
+    said.or_else(implied).map(String::from)
+}
+
+/// `--scenario`, else `MULETEER_SCENARIO`.
+pub fn scenario(said: Option<&Path>) -> Result<Option<String>, Failure> {
+    let variable = || std::env::var_os("MULETEER_SCENARIO").filter(|path| !path.is_empty()).map(PathBuf::from);
+    said.map(Path::to_path_buf)
+        .or_else(variable)
+        .as_deref()
+        .map(absolute)
+        .map(utf8)
+        .transpose()
 }
 
 fn project(args: &Args, context: &Context, here: &Path) -> Result<PathBuf, Failure> {
@@ -213,7 +224,7 @@ pub fn passed_env(config: &Config) -> Vec<(String, String)> {
 }
 
 /// The client chooses the id, so that a request sent again after a lost answer is the same one.
-fn new_id() -> Result<String, Failure> {
+pub fn new_id() -> Result<String, Failure> {
     Ok(DispatchId::from_random(random()?).to_string())
 }
 
@@ -233,7 +244,7 @@ pub fn command(text: &str) -> Command {
     }
 }
 
-fn utf8(path: PathBuf) -> Result<String, Failure> {
+pub fn utf8(path: PathBuf) -> Result<String, Failure> {
     path.into_os_string()
         .into_string()
         .map_err(|path| Failure::new("E_USAGE", format!("the path {} is not UTF-8", Path::new(&path).display())))

@@ -34,6 +34,9 @@ names!(client_name, CLIENT_NAMES, ClientFrame, {
     ClientFrame::Request { body: Request::Run(_), .. } => "request_run",
     ClientFrame::Request { body: Request::RunEvents { .. }, .. } => "request_run_events",
     ClientFrame::Request { body: Request::RunStop { .. }, .. } => "request_run_stop",
+    ClientFrame::Request { body: Request::TasksRun(_), .. } => "request_tasks_run",
+    ClientFrame::Request { body: Request::TasksWait { .. }, .. } => "request_tasks_wait",
+    ClientFrame::Request { body: Request::TasksStop { .. }, .. } => "request_tasks_stop",
     ClientFrame::Request { body: Request::Unknown, .. } => "request_unknown",
     ClientFrame::Credit { .. } => "credit",
     ClientFrame::Cancel { .. } => "cancel",
@@ -57,10 +60,28 @@ names!(server_name, SERVER_NAMES, ServerFrame, {
     ServerFrame::Reply { body: Reply::Pong, .. } => "reply_pong",
     ServerFrame::Reply { body: Reply::Beads { .. }, .. } => "reply_beads",
     ServerFrame::Reply { body: Reply::RunUp { .. }, .. } => "reply_run_up",
+    ServerFrame::Reply { body: Reply::TasksStarted { .. }, .. } => "reply_tasks_started",
+    ServerFrame::Reply { body: Reply::TasksEnded(_), .. } => "reply_tasks_ended",
     ServerFrame::Reply { body: Reply::Unknown, .. } => "reply_unknown",
     ServerFrame::Error { .. } => "error",
     ServerFrame::Unknown => "server_unknown",
 });
+
+fn tasks_run() -> TasksRun {
+    let dispatch = Spawn { role: "developer".into(), project: "/repo".into(), ..Spawn::default() };
+    TasksRun { id: "lstabcde".into(), root: "/repo".into(), dispatch, concurrency: 4, max_tasks: Some(20) }
+}
+
+fn tasks_ended() -> TasksEnded {
+    TasksEnded {
+        id: "lstabcde".into(),
+        root: "/repo".into(),
+        status: "limit".into(),
+        reason: "max_sessions reached".into(),
+        code: text("E_TASKS_ENV"),
+        session: Some(3),
+    }
+}
 
 fn text(text: &str) -> Option<String> {
     Some(text.to_string())
@@ -154,6 +175,9 @@ pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
             Request::RunEvents { run_id: "run-2026-02-12-a1b2c3".into(), from_seq: 3, follow: true },
         ),
         ("request_run_stop", Request::RunStop { run_id: "run-2026-02-12-a1b2c3".into() }),
+        ("request_tasks_run", Request::TasksRun(Box::new(tasks_run()))),
+        ("request_tasks_wait", Request::TasksWait { id: "lstabcde".into() }),
+        ("request_tasks_stop", Request::TasksStop { id: "/repo".into(), now: true }),
         ("request_unknown", Request::Unknown),
     ];
     let trace = text("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
@@ -271,6 +295,8 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
         ("reply_pong", Reply::Pong),
         ("reply_beads", Reply::Beads { answer: r#"{"beads":[]}"#.into() }),
         ("reply_run_up", Reply::RunUp { run_id: "run-2026-02-12-a1b2c3".into() }),
+        ("reply_tasks_started", Reply::TasksStarted { id: "lstabcde".into(), from_seq: 7 }),
+        ("reply_tasks_ended", Reply::TasksEnded(tasks_ended())),
         ("reply_unknown", Reply::Unknown),
     ];
     samples.extend(replies.map(|(name, body)| (name, ServerFrame::Reply { id: 7, body })));

@@ -9,6 +9,7 @@ use crate::branch::BranchMsg;
 use crate::context::Daemon;
 use crate::ledger::{LedgerError, entry, try_append};
 use crate::request::{Asker, disk_full, fault, internal, is_same, prepare, write_prompt};
+use crate::tasklist::serve as tasklist;
 use crate::{heartbeat, view};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::{Created, Entry, Event, PromptKind};
@@ -59,6 +60,20 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Kill { id, reason } => Ok(kill(&daemon, &id, reason, connection.identity.as_str()).await.map(Some)),
         Request::Wait { ids } => wait(connection, &ids).await,
         Request::Events { from_seq, follow } => events(connection, from_seq, follow).await,
+        Request::TasksRun(run) => Ok(tasklist::run(&daemon, &run, connection.identity.as_str()).await.map(Some)),
+        Request::TasksWait { id } => loop {
+            tokio::select! {
+                answer = tasklist::wait(&daemon, &id) => return Ok(answer.map(Some)),
+                heard = connection.hear() => {
+                    if let Heard::Cancelled = heard? {
+                        return Ok(Ok(None));
+                    }
+                }
+            }
+        },
+        Request::TasksStop { id, now } => {
+            Ok(tasklist::stop(&daemon, &id, now, connection.identity.as_str()).await.map(Some))
+        }
         Request::Stop { agents } => Ok(stop(&daemon, &agents).await.map(Some)),
         Request::Bead { key, op } => Ok(super::runs::bead(connection, &key, &op).await.map(Some)),
         Request::Run(run) => Ok(crate::runs::begin(&daemon, &run).await.map(|run_id| Some(Reply::RunUp { run_id }))),
@@ -90,6 +105,7 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
             | Request::Status { .. }
             | Request::Tree
             | Request::Wait { .. }
+            | Request::TasksWait { .. }
             | Request::Events { .. }
             | Request::RunEvents { .. }
             | Request::Unknown
@@ -162,7 +178,12 @@ async fn tree(daemon: &Daemon) -> Result<Reply, WireError> {
     }
 }
 
-async fn create(daemon: &Arc<Daemon>, spawn: &Spawn, asker: &Asker, trace: Option<String>) -> Result<Reply, WireError> {
+pub async fn create(
+    daemon: &Arc<Daemon>,
+    spawn: &Spawn,
+    asker: &Asker,
+    trace: Option<String>,
+) -> Result<Reply, WireError> {
     let _alone = daemon.creating(&spawn.id).await;
     let known = DispatchId::try_from(spawn.id.clone())
         .ok()
@@ -259,7 +280,7 @@ async fn send(daemon: &Arc<Daemon>, id: &str, key: &str, text: &str, by: &str) -
 }
 
 /// Hands a command to the dispatch's life and waits until it is durable.
-pub(super) async fn command(daemon: &Daemon, id: &DispatchId, input: Input) -> Result<bool, WireError> {
+pub(crate) async fn command(daemon: &Daemon, id: &DispatchId, input: Input) -> Result<bool, WireError> {
     let deadline = tokio::time::Instant::now() + LIFE_PATIENCE;
     loop {
         if let Some(life) = daemon.agent(id).life.get()
@@ -302,7 +323,7 @@ async fn kill(daemon: &Daemon, id: &str, reason: Option<String>, by: &str) -> Re
 }
 
 /// Returns when all of `ids` have ended. Cancel-safe.
-async fn finished(daemon: &Daemon, ids: &[DispatchId]) {
+pub async fn finished(daemon: &Daemon, ids: &[DispatchId]) {
     let mut changes = daemon.fleet.subscribe();
     let all = |fleet: &Arc<muleteer_model::fleet::Fleet>| {
         ids.iter().all(|id| fleet.get(id).is_none_or(|dispatch| dispatch.is_finished()))

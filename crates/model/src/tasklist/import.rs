@@ -1,0 +1,182 @@
+//! Lists of other kinds: beads' `issues.jsonl`, and a markdown checklist.
+
+use super::list::{Status, Task, TaskList, valid_id};
+use super::outcome;
+use jiff::Timestamp;
+use serde_json::Value;
+use std::collections::HashSet;
+
+/// What cannot be taken over.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub struct BadLine {
+    pub line: u64,
+    pub message: String,
+}
+
+/// Whether a text is `issues.jsonl` rather than markdown: its first line is an object.
+pub fn is_jsonl(text: &str) -> bool {
+    text.trim_start().starts_with('{')
+}
+
+/// Beads. Epics' children and dependencies of kind `blocks` become dependencies; closed ones are completed.
+///
+/// # Errors
+/// The first line that is no bead.
+pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
+    let mut tasks = vec![];
+    for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let bad = |message: &str| BadLine { line: at as u64 + 1, message: message.into() };
+        let bead: Value = serde_json::from_str(line).map_err(|error| bad(&error.to_string()))?;
+        let text = |key: &str| bead.get(key).and_then(Value::as_str).map(String::from);
+        let id = text("id")
+            .filter(|id| valid_id(id))
+            .ok_or_else(|| bad("it has no `id` that can be one"))?;
+        let mut task = Task::new(id, text("title").ok_or_else(|| bad("it has no `title`"))?);
+        task.description = text("description").filter(|text| !text.is_empty());
+        task.priority = bead
+            .get("priority")
+            .and_then(Value::as_u64)
+            .map_or(2, |level| u32::try_from(level).unwrap_or(4));
+        let needs = bead.get("dependencies").and_then(Value::as_array).into_iter().flatten();
+        task.depends_on = needs
+            .filter(|need| need.get("type").and_then(Value::as_str).is_none_or(|kind| kind == "blocks"))
+            .filter_map(|need| need.get("depends_on_id").and_then(Value::as_str).map(String::from))
+            .collect();
+        if text("status").as_deref() == Some("closed") {
+            outcome::complete(&mut task, now);
+            task.completed_at = text("closed_at").or(task.completed_at);
+        }
+        tasks.push(task);
+    }
+    let known: HashSet<_> = tasks.iter().map(|task| task.id.clone()).collect();
+    for task in &mut tasks {
+        // A bead of another file is done, as far as this list is concerned.
+        task.depends_on.retain(|id| known.contains(id));
+    }
+    Ok(tasks)
+}
+
+/// `- [ ] Title`, ticked ones completed. What is indented below one must be done before it; other indented
+/// lines describe it. A code span `` `…` `` after "validate:" is its validation.
+pub fn checklist(text: &str, first: u64, now: Timestamp) -> Vec<Task> {
+    let mut tasks: Vec<Task> = vec![];
+    let mut open: Vec<(usize, usize)> = vec![];
+    for line in text.lines() {
+        let body = line.trim_start();
+        let indent = line.len() - body.len();
+        let Some((done, title)) = item(body) else {
+            if let Some((_, at)) = open.last().filter(|(above, _)| indent > *above && !body.is_empty()) {
+                describe(&mut tasks[*at], body);
+            }
+            continue;
+        };
+        open.retain(|(above, _)| *above < indent);
+        let mut task = Task::new(format!("task-{:03}", first + tasks.len() as u64), title);
+        if done {
+            outcome::complete(&mut task, now);
+        }
+        if let Some((_, parent)) = open.last() {
+            let id = task.id.clone();
+            tasks[*parent].depends_on.push(id);
+        }
+        open.push((indent, tasks.len()));
+        tasks.push(task);
+    }
+    tasks
+}
+
+fn item(line: &str) -> Option<(bool, &str)> {
+    let rest = line.strip_prefix(['-', '*', '+'])?.trim_start().strip_prefix('[')?;
+    let (mark, title) = rest.split_once(']')?;
+    let done = match mark {
+        " " | "" => false,
+        "x" | "X" => true,
+        _ => return None,
+    };
+    Some((done, title.trim())).filter(|(_, title)| !title.is_empty())
+}
+
+fn describe(task: &mut Task, line: &str) {
+    if let Some(command) = line
+        .to_ascii_lowercase()
+        .find("validate:")
+        .map(|at| line[at + "validate:".len()..].trim())
+    {
+        task.command = Some(command.trim_matches('`').trim().to_string()).filter(|text| !text.is_empty());
+        return;
+    }
+    let description = task.description.get_or_insert_default();
+    if !description.is_empty() {
+        description.push('\n');
+    }
+    description.push_str(line);
+}
+
+/// Adds tasks to a list; those whose ids are there already are left out, and counted.
+pub fn merge(list: &mut TaskList, tasks: Vec<Task>) -> (Vec<String>, usize) {
+    let known: HashSet<_> = list.tasks.iter().map(|task| task.id.clone()).collect();
+    let (old, new): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|task| known.contains(&task.id));
+    let ids = new.iter().map(|task| task.id.clone()).collect();
+    list.tasks.extend(new);
+    (ids, old.len())
+}
+
+/// The number that a checklist's tasks begin with.
+pub fn first_number(list: &TaskList) -> u64 {
+    list.next_id().rsplit('-').next().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+/// For people: how many of a list are open.
+pub fn open(tasks: &[Task]) -> usize {
+    tasks.iter().filter(|task| task.status != Status::Completed).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2025-07-01T10:00:00Z".parse().expect("an instant")
+    }
+
+    #[test]
+    fn beads_become_tasks_with_their_dependencies() {
+        let text = r#"{"id":"bd-1","title":"One","status":"closed","priority":0,"closed_at":"2025-06-01T00:00:00Z"}
+{"id":"bd-2","title":"Two","description":"More","status":"open","priority":3,"dependencies":[{"issue_id":"bd-2","depends_on_id":"bd-1","type":"blocks"},{"depends_on_id":"bd-9","type":"blocks"},{"depends_on_id":"bd-1","type":"related"}]}
+"#;
+        assert!(is_jsonl(text));
+        let tasks = beads(text, now()).expect("beads");
+        assert_eq!(
+            (tasks[0].status, tasks[0].completed_at.as_deref()),
+            (Status::Completed, Some("2025-06-01T00:00:00Z"))
+        );
+        assert_eq!((tasks[1].depends_on.as_slice(), tasks[1].priority), (&["bd-1".to_string()][..], 3));
+        let error = beads("{\"id\":\"a\",\"title\":\"A\"}\n{\"id\":3}\n", now()).expect_err("no bead");
+        assert_eq!(error.line, 2);
+    }
+
+    #[test]
+    fn a_checklist_becomes_tasks_and_what_is_below_comes_first() {
+        let text = "# Plan\n\n- [ ] Ship it\n  - [x] Write it\n  - [ ] Test it\n    on two machines\n    validate: `make test`\n* [ ] Celebrate\n- no box\n";
+        let tasks = checklist(text, 7, now());
+        let said: Vec<_> = tasks.iter().map(|task| (task.id.as_str(), task.title.as_str(), task.status)).collect();
+        assert_eq!(
+            said,
+            [
+                ("task-007", "Ship it", Status::Pending),
+                ("task-008", "Write it", Status::Completed),
+                ("task-009", "Test it", Status::Pending),
+                ("task-010", "Celebrate", Status::Pending),
+            ]
+        );
+        assert_eq!(tasks[0].depends_on, ["task-008", "task-009"]);
+        assert_eq!(
+            (tasks[2].command.as_deref(), tasks[2].description.as_deref()),
+            (Some("make test"), Some("on two machines"))
+        );
+        let mut list = TaskList::new(now());
+        assert_eq!(merge(&mut list, tasks.clone()).1, 0);
+        assert_eq!(merge(&mut list, tasks), (vec![], 4));
+    }
+}

@@ -1,0 +1,147 @@
+//! Where the list is that a verb means, by what right it changes it, and errors in a user's words.
+
+use crate::context::Context;
+use crate::env_pass;
+use crate::failure::{Failure, chain};
+use crate::settings;
+use jiff::Timestamp;
+use muleteer_model::tasklist::Task;
+use muleteer_store::tasklist::{Right, Root, TaskListError, Tx};
+use muleteer_supervisor::tasklist::git::{Git, GitError};
+use muleteer_supervisor::tasklist::steps::{Hold, Place, StepError, validation_env};
+use std::path::{Path, PathBuf};
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The run of the daemon that this process works for, as its agent.
+pub fn of_run() -> Option<String> {
+    variable("MULETEER_TASKS_RUN")
+}
+
+/// `HARNESS_WORKER_ID`, or what is said.
+pub fn worker(said: Option<&str>) -> String {
+    said.map(String::from)
+        .or_else(|| variable("HARNESS_WORKER_ID"))
+        .unwrap_or_else(|| "local".into())
+}
+
+pub fn here() -> Result<PathBuf, Failure> {
+    std::env::current_dir()
+        .map_err(|error| Failure::new("E_TASKS_MISSING", format!("the current directory cannot be used: {error}")))
+}
+
+/// # Errors
+/// `E_TASKS_MISSING`.
+pub fn root(said: Option<&Path>) -> Result<Root, Failure> {
+    let pinned = said.map(Path::to_path_buf).or_else(|| variable("HARNESS_STATE_ROOT").map(PathBuf::from));
+    Root::find(&here()?, pinned.as_deref()).map_err(|error| listed(&error))
+}
+
+/// Begins a change of the list.
+pub fn begin(root: &Root) -> Result<Tx, Failure> {
+    let run = of_run();
+    let right = run.as_deref().map_or(Right::Own, Right::Run);
+    root.begin(right, Timestamp::now()).map_err(|error| listed(&error))
+}
+
+/// Where the work of this process is: the repository it stands in, which may be a worktree of its own.
+pub fn place(root: &Root, worker: String, context: &Context) -> Result<Place, Failure> {
+    let project = Git::open(root.path()).map_err(|error| git(&error))?;
+    let here = here()?;
+    // Elsewhere altogether (`--root`): the work is where the list is.
+    let own = Git::open(&here).ok();
+    let (work, dir) = match own {
+        Some(work) if work.top() != project.top() => {
+            let below = root.path().strip_prefix(project.top()).unwrap_or(Path::new("")).to_path_buf();
+            let is_copy = work.exists(&project.head().map_err(|error| git(&error))?) || work.shares(&project);
+            let work =
+                if is_copy { Git::open_clone(&here, &project).map_err(|error| git(&error))? } else { project.clone() };
+            let dir = if is_copy { work.top().join(below) } else { root.path().to_path_buf() };
+            (work, dir)
+        }
+        _ => (project.clone(), root.path().to_path_buf()),
+    };
+    let config = settings::config(context, Some(root.path()))?;
+    let vars =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    Ok(Place {
+        root: root.clone(),
+        hold: of_run().map_or(Hold::Own, Hold::Run),
+        branch: None,
+        project,
+        git: work,
+        dir,
+        env: validation_env(&env_pass::filter(vars, &config.env.pass)),
+        worker,
+        session: None,
+        nonce: format!("tasks-{}", std::process::id()),
+    })
+}
+
+pub fn task<'a>(list: &'a muleteer_model::tasklist::TaskList, id: &str) -> Result<&'a Task, Failure> {
+    list.get(id).ok_or_else(|| unknown(id))
+}
+
+pub fn unknown(id: &str) -> Failure {
+    Failure::new("E_TASK_UNKNOWN", format!("there is no task `{id}`")).hint("`muleteer tasks status` lists them")
+}
+
+pub fn listed(error: &TaskListError) -> Failure {
+    let failure = Failure::new(error.code(), chain(error)).hint(error.hint());
+    match error {
+        TaskListError::Invalid { file, faults } => {
+            let of = |fault: &muleteer_model::tasklist::list::Fault| {
+                Failure::new("E_TASKS_INVALID", fault.to_string())
+                    .file(file)
+                    .at(fault.line, fault.column)
+                    .hint(fault.hint.clone())
+            };
+            let mut all = faults.iter().map(of);
+            all.next().unwrap_or(failure).and(all.collect::<Vec<_>>())
+        }
+        TaskListError::Corrupt { file, line, column, .. } => {
+            let some = |number: &u64| Some(*number).filter(|number| *number > 0);
+            failure.file(file).at(some(line), some(column))
+        }
+        _ => failure,
+    }
+}
+
+pub fn git(error: &GitError) -> Failure {
+    match error {
+        GitError::NoRepository(_) | GitError::NoCommit(_) => Failure::of("E_NOT_A_REPOSITORY", error)
+            .hint("a task list needs git: run `git init` there, and commit once"),
+        GitError::Failed { .. } => Failure::of("E_TASKS_GIT", error),
+    }
+}
+
+pub fn stepped(error: StepError) -> Failure {
+    match error {
+        StepError::List(error) => listed(&error),
+        StepError::Git(error) => git(&error),
+        StepError::Refused(error) => refused(&error),
+        StepError::Dispatch(_, text) | StepError::Other(text) => Failure::new("E_IO", text),
+    }
+}
+
+pub fn refused(error: &muleteer_model::tasklist::claim::Refused) -> Failure {
+    use muleteer_model::tasklist::claim::Refused;
+    let failure = |code, hint: &str| Failure::new(code, error.to_string()).hint(hint);
+    match error {
+        Refused::Unknown(id) => unknown(id),
+        Refused::Held { .. } => failure("E_TASK_CLAIMED", "claim another one, or wait until the lease is over"),
+        Refused::NotYours { .. } => {
+            failure("E_TASK_CLAIMED", "claim it first; --worker or HARNESS_WORKER_ID says who you are")
+        }
+        Refused::Interrupted(id) => {
+            let hint = format!("`muleteer tasks recover {id}` looks at what is there and decides");
+            failure("E_TASK_CLAIMED", &hint)
+        }
+        Refused::Completed(_) | Refused::FailedForGood(_) => {
+            failure("E_TASK_CLAIMED", "`muleteer tasks retry ID` gives it its attempts back")
+        }
+        Refused::Waits { .. } => failure("E_TASK_CLAIMED", "`muleteer tasks graph` shows what waits for what"),
+    }
+}

@@ -1,0 +1,206 @@
+//! A command run to its end with a limit of time and of output: validations and the like, which are other
+//! people's code. Whatever it leaves behind is ended with it.
+
+use crate::identity::NONCE_VAR;
+use crate::{clock, group, pipe};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
+
+/// Between TERM and KILL.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long ending what is left may take.
+const SWEEP: Duration = Duration::from_secs(5);
+/// How often `stop` is asked.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What a command may use.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds<'a> {
+    /// Awake time.
+    pub limit: Duration,
+    /// Bytes of output kept, from its end.
+    pub tail: usize,
+    /// Marks everything it starts. A later run with the same one can find what a killed caller left.
+    pub nonce: &'a str,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+    /// It ran out of time, and was killed.
+    pub timed_out: bool,
+    /// `stop` said so, and it was killed.
+    pub stopped: bool,
+    /// The end of what it printed, both streams as they came.
+    pub output: String,
+}
+
+impl Ran {
+    pub fn passed(&self) -> bool {
+        self.code == Some(0) && !self.timed_out && !self.stopped
+    }
+}
+
+/// Runs `command` with nothing to read, in a process group of its own. Blocks the thread.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn run(mut command: Command, bounds: Bounds<'_>, stop: &dyn Fn() -> bool) -> io::Result<Ran> {
+    let (read, write) = pipe::pair()?;
+    pipe::set_nonblocking(&read)?;
+    command
+        .stdout(write.try_clone()?)
+        .stderr(write)
+        .process_group(0)
+        .env(NONCE_VAR, bounds.nonce);
+    let mut child = command.spawn()?;
+    // Its copies of the pipe would keep us from ever seeing the end.
+    drop(command);
+    let deadline = clock::awake() + bounds.limit;
+    let mut tail = Tail { bytes: vec![], keep: bounds.tail, open: true };
+    let pidfd = pidfd(&child);
+    let (mut timed_out, mut stopped) = (false, false);
+    let status = loop {
+        wait(&read, tail.open, pidfd.as_ref());
+        tail.read(&read)?;
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        timed_out = clock::awake() >= deadline;
+        stopped = !timed_out && stop();
+        if timed_out || stopped {
+            break end(&mut child, &read, &mut tail)?;
+        }
+    };
+    group::sweep(bounds.nonce, None, SWEEP);
+    tail.read(&read)?;
+    Ok(Ran { code: status.code(), signal: status.signal(), timed_out, stopped, output: tail.text() })
+}
+
+/// TERM to its group, a grace, KILL.
+fn end(child: &mut Child, read: &OwnedFd, tail: &mut Tail) -> io::Result<ExitStatus> {
+    drop(group::signal_group(child.id(), libc::SIGTERM));
+    let deadline = clock::awake() + GRACE;
+    let pidfd = pidfd(child);
+    while clock::awake() < deadline {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        wait(read, tail.open, pidfd.as_ref());
+        tail.read(read)?;
+    }
+    drop(group::signal_group(child.id(), libc::SIGKILL));
+    child.wait()
+}
+
+/// Until it prints or ends, or a tick is over.
+fn wait(read: &OwnedFd, open: bool, pidfd: Option<&OwnedFd>) {
+    let mut fds = vec![];
+    if open {
+        fds.push(PollFd::new(read, PollFlags::IN));
+    }
+    if let Some(pidfd) = pidfd {
+        fds.push(PollFd::new(pidfd, PollFlags::IN));
+    }
+    let tick = rustix::time::Timespec::try_from(TICK).ok();
+    let _ = poll(&mut fds, tick.as_ref());
+}
+
+/// Tells of its end at once, where there is such a thing.
+fn pidfd(child: &Child) -> Option<OwnedFd> {
+    #[cfg(target_os = "linux")]
+    {
+        let pid = rustix::process::Pid::from_raw(child.id().cast_signed())?;
+        rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = child;
+        None
+    }
+}
+
+struct Tail {
+    bytes: Vec<u8>,
+    keep: usize,
+    open: bool,
+}
+
+impl Tail {
+    /// Takes what is there, and forgets what is too old. One turn is bounded, so that a flood does not keep
+    /// us from looking at the clock.
+    fn read(&mut self, from: &OwnedFd) -> io::Result<()> {
+        let mut buffer = [0; 16 * 1024];
+        for _ in 0..64 {
+            if !self.open {
+                return Ok(());
+            }
+            match rustix::io::read(from.as_fd(), &mut buffer) {
+                Ok(0) => self.open = false,
+                Ok(count) => {
+                    self.bytes.extend_from_slice(&buffer[..count]);
+                    if self.bytes.len() > 2 * self.keep {
+                        self.bytes.drain(..self.bytes.len() - self.keep);
+                    }
+                }
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn text(self) -> String {
+        let from = self.bytes.len().saturating_sub(self.keep);
+        String::from_utf8_lossy(&self.bytes[from..]).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, seconds: u64, nonce: &str) -> Ran {
+        let mut command = crate::command::helper("sh");
+        command.args(["-c", script]);
+        let bounds = Bounds { limit: Duration::from_secs(seconds), tail: 1000, nonce };
+        run(command, bounds, &|| false).expect("it runs")
+    }
+
+    #[test]
+    fn the_exit_code_and_the_end_of_both_streams_are_told() {
+        let ran = shell("echo out; echo err >&2; exit 3", 60, "bounded-1");
+        assert_eq!((ran.code, ran.passed(), ran.output.as_str()), (Some(3), false, "out\nerr\n"));
+        let long = shell("yes | head -c 100000; echo end", 60, "bounded-2");
+        assert!(long.passed() && long.output.len() == 1000 && long.output.ends_with("end\n"), "{long:?}");
+    }
+
+    #[test]
+    fn what_takes_too_long_is_killed_with_all_it_started() {
+        let ran = shell("trap '' TERM; (setsid sleep 1000 &) ; sleep 1000", 1, "bounded-3");
+        assert!(ran.timed_out && !ran.passed(), "{ran:?}");
+        assert_eq!(group::by_nonce("bounded-3"), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn a_background_child_that_holds_the_output_open_does_not_hold_us() {
+        let ran = shell("setsid sleep 1000 & echo started", 600, "bounded-4");
+        assert!(ran.passed() && ran.output == "started\n", "{ran:?}");
+        assert_eq!(group::by_nonce("bounded-4"), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn it_can_be_called_off() {
+        let mut command = crate::command::helper("sleep");
+        command.arg("1000");
+        let bounds = Bounds { limit: Duration::from_secs(600), tail: 10, nonce: "bounded-5" };
+        let ran = run(command, bounds, &|| true).expect("it runs");
+        assert!(ran.stopped && !ran.timed_out);
+    }
+}

@@ -1,0 +1,271 @@
+use super::*;
+
+struct Repo {
+    dir: tempfile::TempDir,
+}
+
+impl Repo {
+    fn new() -> Self {
+        let repo = Self { dir: tempfile::tempdir().expect("a directory") };
+        repo.git(&["init", "-q", "-b", "main"]);
+        repo.git(&["config", "user.name", "Tester"]);
+        repo.git(&["config", "user.email", "tester@example.invalid"]);
+        repo.write("kept.txt", "kept\n");
+        repo.write(".gitignore", "ignored/\n.env\n");
+        repo.git(&["add", "."]);
+        repo.git(&["commit", "-q", "-m", "start"]);
+        repo.write("harness-tasks.json", "{}");
+        repo
+    }
+
+    fn git(&self, args: &[&str]) -> String {
+        let mut command = helper("git");
+        command.arg("-C").arg(self.dir.path()).args(args).env("GIT_CONFIG_GLOBAL", "/dev/null");
+        run(command, b"", "test").expect("git works")
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.dir.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+        std::fs::write(path, text).expect("a file");
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        std::fs::read_to_string(self.dir.path().join(name)).ok()
+    }
+
+    fn open(&self) -> Git {
+        Git::open(self.dir.path()).expect("a repository")
+    }
+
+    fn remove(&self, name: &str) {
+        std::fs::remove_file(self.dir.path().join(name)).expect("it is there");
+    }
+}
+
+fn quiet() -> impl FnMut(&Saved) {
+    |_| {}
+}
+
+#[test]
+fn a_rollback_undoes_all_commits_and_removes_untracked_files_and_undo_brings_them_back() {
+    let repo = Repo::new();
+    let git = repo.open();
+    let base = git.head().expect("head");
+    git.remember_start("task-001", &base).expect("remembers");
+    repo.write("kept.txt", "changed\n");
+    repo.git(&["commit", "-qam", "task-001: change"]);
+    repo.write("committed.txt", "c\n");
+    repo.git(&["add", "committed.txt"]);
+    repo.git(&["commit", "-qm", "task-001: more"]);
+    repo.write("dir/untracked.txt", "u\n");
+    repo.write("staged.txt", "s\n");
+    repo.git(&["add", "staged.txt"]);
+    repo.remove("kept.txt");
+    repo.write("ignored/cache", "i\n");
+    let head = git.head().expect("head");
+
+    let mut heard = vec![];
+    let mut hear = |saved: &Saved| heard.push(saved.name.clone());
+    let saved = git
+        .roll_back("task-001", &base, Some("main"), &[], &mut hear)
+        .expect("rolls back")
+        .expect("saved");
+    assert_eq!(heard, ["refs/muleteer/rollback/task-001/1"]);
+    assert_eq!((git.head().expect("head"), &saved.head), (base.clone(), &head));
+    assert_eq!(repo.git(&["status", "--porcelain"]), "?? harness-tasks.json");
+    assert_eq!(repo.read("kept.txt").as_deref(), Some("kept\n"));
+    assert!(repo.read("committed.txt").is_none() && repo.read("dir/untracked.txt").is_none());
+    assert_eq!(repo.read("ignored/cache").as_deref(), Some("i\n"), "ignored files stay, as with clean -fd");
+    assert_eq!(repo.read("harness-tasks.json").as_deref(), Some("{}"));
+    assert_eq!(git.roll_back("task-001", &base, Some("main"), &[], &mut quiet()).expect("again"), None);
+
+    let found = git.saved(Some("task-001")).expect("lists");
+    assert_eq!(found, std::slice::from_ref(&saved));
+    assert_eq!(git.undo(&found[0], &[]).expect("undoes"), None);
+    assert_eq!(git.head().expect("head"), head);
+    assert_eq!(repo.read("dir/untracked.txt").as_deref(), Some("u\n"));
+    assert_eq!(repo.read("staged.txt").as_deref(), Some("s\n"));
+    assert!(repo.read("kept.txt").is_none(), "deleted as it was");
+}
+
+#[test]
+fn what_a_person_had_lying_about_is_neither_committed_nor_rolled_back() {
+    let repo = Repo::new();
+    repo.write("notes.txt", "mine\n");
+    repo.write("kept.txt", "half edited by a person\n");
+    let git = repo.open();
+    let base = git.head().expect("head");
+    git.remember_start("a", &base).expect("remembers");
+    let start = git.start("a", &base).expect("start");
+    assert_eq!(git.uncommitted_since(&start).expect("nothing yet"), None);
+    repo.write("work.txt", "w\n");
+    let commit = git.commit(&start, "a: work").expect("commits").expect("something");
+    assert_eq!(repo.git(&["show", "--format=%an %s", "--name-only", &commit]), "Tester a: work\n\nwork.txt");
+    assert_eq!(repo.git(&["status", "--porcelain"]), " M kept.txt\n?? harness-tasks.json\n?? notes.txt");
+    assert_eq!(git.commit(&start, "a: work").expect("again"), None, "committing again commits nothing");
+
+    repo.write("work.txt", "worse\n");
+    repo.remove("notes.txt");
+    git.roll_back("a", &base, None, &[], &mut quiet()).expect("rolls back").expect("saved");
+    assert_eq!(repo.read("notes.txt").as_deref(), Some("mine\n"));
+    assert_eq!(repo.read("kept.txt").as_deref(), Some("half edited by a person\n"));
+    assert!(repo.read("work.txt").is_none());
+}
+
+#[test]
+fn a_person_s_staged_change_stays_staged() {
+    let repo = Repo::new();
+    repo.write("staged.txt", "s\n");
+    repo.git(&["add", "staged.txt"]);
+    let git = repo.open();
+    let base = git.head().expect("head");
+    git.remember_start("a", &base).expect("remembers");
+    repo.write("work.txt", "w\n");
+    git.commit(&git.start("a", &base).expect("start"), "a")
+        .expect("commits")
+        .expect("something");
+    assert_eq!(repo.git(&["status", "--porcelain"]), "A  staged.txt\n?? harness-tasks.json");
+}
+
+#[test]
+fn a_tracked_list_is_left_alone_by_commits_and_rollbacks() {
+    let repo = Repo::new();
+    repo.git(&["add", "-f", "harness-tasks.json"]);
+    repo.git(&["commit", "-qm", "the list too"]);
+    let git = repo.open();
+    let base = git.head().expect("head");
+    git.remember_start("a", &base).expect("remembers");
+    repo.write("harness-tasks.json", "{\"newer\": true}");
+    repo.write("harness-progress.txt", "log\n");
+    repo.write("work.txt", "w\n");
+    let start = git.start("a", &base).expect("start");
+    let commit = git.commit(&start, "a").expect("commits").expect("something");
+    assert_eq!(repo.git(&["show", "--format=", "--name-only", &commit]), "work.txt");
+    git.roll_back("a", &base, None, &[], &mut quiet()).expect("rolls back");
+    assert_eq!(repo.read("harness-tasks.json").as_deref(), Some("{\"newer\": true}"));
+    assert_eq!(repo.read("harness-progress.txt").as_deref(), Some("log\n"));
+}
+
+#[test]
+fn ignored_files_that_are_listed_are_saved_too() {
+    let repo = Repo::new();
+    repo.write(".env", "SECRET=1\n");
+    let git = repo.open();
+    let base = git.head().expect("head");
+    repo.write("work.txt", "w\n");
+    let saved = git
+        .roll_back("a", &base, None, &[".env".into(), "absent".into()], &mut quiet())
+        .expect("rolls back");
+    let saved = saved.expect("saved");
+    assert_eq!(repo.git(&["show", &format!("{}:.env", saved.name)]), "SECRET=1");
+    repo.write(".env", "SECRET=overwritten\n");
+    git.undo(&saved, &[".env".into()]).expect("undoes");
+    assert_eq!(repo.read(".env").as_deref(), Some("SECRET=1\n"));
+}
+
+#[test]
+fn a_branch_that_the_agent_checked_out_is_not_moved() {
+    let repo = Repo::new();
+    let git = repo.open();
+    let base = git.head().expect("head");
+    repo.git(&["checkout", "-q", "-b", "feature"]);
+    repo.write("work.txt", "w\n");
+    repo.git(&["add", "work.txt"]);
+    repo.git(&["commit", "-qm", "on a branch of its own"]);
+    let feature = git.head().expect("head");
+    git.roll_back("a", &base, Some("main"), &[], &mut quiet())
+        .expect("rolls back")
+        .expect("saved");
+    assert_eq!((git.branch().as_deref(), git.head().expect("head")), (Some("main"), base));
+    assert_eq!(git.tip("feature").expect("it stays"), feature);
+    assert!(repo.read("work.txt").is_none());
+}
+
+#[test]
+fn undo_refuses_to_drop_commits_that_came_later_and_saves_what_is_there() {
+    let repo = Repo::new();
+    let git = repo.open();
+    let base = git.head().expect("head");
+    repo.write("work.txt", "first\n");
+    let saved = git.roll_back("a", &base, None, &[], &mut quiet()).expect("rolls back").expect("saved");
+    repo.write("since.txt", "since\n");
+    let kept = git.undo(&saved, &[]).expect("undoes").expect("what was there is kept");
+    assert_eq!(repo.git(&["show", &format!("{kept}:since.txt")]), "since");
+    assert_eq!((repo.read("work.txt").as_deref(), repo.read("since.txt")), (Some("first\n"), None));
+    repo.git(&["add", "work.txt"]);
+    repo.git(&["commit", "-qm", "moved on"]);
+    let error = git.undo(&saved, &[]).expect_err("refuses");
+    assert!(error.to_string().contains("git branch NAME"), "{error}");
+}
+
+#[test]
+fn a_clone_s_work_is_rebased_and_fast_forwarded_and_a_conflict_changes_nothing() {
+    let repo = Repo::new();
+    let git = repo.open();
+    let dirs: Vec<_> = [1, 2, 3].map(|n| repo.dir.path().join(format!(".muleteer/worktrees/tasks/{n}"))).into();
+    let clones: Vec<_> = dirs.iter().map(|dir| git.prepare_clone(dir, "main").expect("a clone")).collect();
+    for clone in &clones {
+        clone.reset_clone(&git, "main").expect("at the tip");
+    }
+    let work = |at: usize, file: &str, text: &str| {
+        std::fs::write(dirs[at].join(file), text).expect("a file");
+        let base = clones[at].head().expect("head");
+        let start = clones[at].start("t", &base).expect("start");
+        clones[at].commit(&start, &format!("work {at}")).expect("commits").expect("something");
+    };
+    work(0, "one.txt", "1\n");
+    work(1, "two.txt", "2\n");
+    work(2, "one.txt", "other\n");
+    let tip = clones[0].rebase(&git, "main").expect("rebases");
+    assert!(git.land(&clones[0], "main", &tip).expect("lands"));
+    assert_eq!(repo.read("one.txt").as_deref(), Some("1\n"), "the person's checkout follows");
+    assert!(!git.land(&clones[1], "main", &tip).expect("the tip has moved"));
+    let tip = clones[1].rebase(&git, "main").expect("rebases");
+    assert!(git.land(&clones[1], "main", &tip).expect("lands"));
+    let before = clones[2].head().expect("head");
+    assert!(clones[2].rebase(&git, "main").is_err(), "both wrote one.txt");
+    assert_eq!(clones[2].head().expect("head"), before);
+    assert_eq!(repo.git(&["log", "--format=%s"]), "work 1\nwork 0\nstart");
+
+    let base = git.tip("main").expect("tip");
+    let base_of_clone = repo.git(&["rev-list", "--max-parents=0", "main"]);
+    let saved = clones[2]
+        .roll_back("t", &base_of_clone, None, &[], &mut quiet())
+        .expect("rolls back")
+        .expect("saved");
+    let name = git.adopt(&clones[2], &saved).expect("comes home");
+    assert_eq!(repo.git(&["show", &format!("{name}:one.txt")]), "other");
+    assert_eq!(git.adopt(&clones[2], &saved).expect("again"), name);
+    assert_eq!(git.tip("main").expect("tip"), base);
+}
+
+#[test]
+fn a_harness_below_the_top_is_left_alone_too() {
+    let repo = Repo::new();
+    repo.write("sub/harness-tasks.json", "{}");
+    let git = Git::open(&repo.dir.path().join("sub")).expect("a repository");
+    let base = git.head().expect("head");
+    repo.write("sub/work.txt", "w\n");
+    repo.write("above.txt", "a\n");
+    git.roll_back("a", &base, None, &[], &mut quiet()).expect("rolls back").expect("saved");
+    assert!(repo.read("sub/work.txt").is_none() && repo.read("above.txt").is_none());
+    assert_eq!(repo.read("sub/harness-tasks.json").as_deref(), Some("{}"));
+}
+
+#[test]
+fn no_repository_and_no_commit_are_told_apart() {
+    let dir = tempfile::tempdir().expect("a directory");
+    assert!(matches!(Git::open(dir.path()), Err(GitError::NoRepository(_))));
+    run(
+        {
+            let mut c = helper("git");
+            c.arg("-C").arg(dir.path()).args(["init", "-q"]);
+            c
+        },
+        b"",
+        "init",
+    )
+    .expect("inits");
+    assert!(matches!(Git::open(dir.path()), Err(GitError::NoCommit(_))));
+}
