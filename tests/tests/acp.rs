@@ -46,11 +46,7 @@ impl Scene {
 fn edits_commits_and_returns_a_result(test: &str, agent: Agent) {
     let steps = [
         Step::bash("echo hello > hello.txt").and_text("I write the file."),
-        match agent {
-            Agent::Claude => Step::bash("git add hello.txt && git commit --quiet -m 'Add hello' && echo committed"),
-            // Its own sandbox keeps `.git` from being written (docs/acp.md).
-            Agent::Codex => Step::bash("test -s hello.txt && echo written"),
-        },
+        Step::bash("git add hello.txt && git commit --quiet -m 'Add hello' && echo committed"),
         Step::success("hello.txt is there").usage(1000, 200),
     ];
     let Some(scene) = Scene::new(test, agent, steps) else { return };
@@ -60,10 +56,8 @@ fn edits_commits_and_returns_a_result(test: &str, agent: Agent) {
     let id = run.stdout.trim().to_string();
 
     assert_eq!(scene.repo.read("hello.txt"), "hello\n");
-    if agent == Agent::Claude {
-        assert_eq!(scene.repo.git(&["show", "HEAD:hello.txt"]), "hello");
-        assert_eq!(scene.repo.git(&["rev-list", "--count", "HEAD"]), "2");
-    }
+    assert_eq!(scene.repo.git(&["show", "HEAD:hello.txt"]), "hello");
+    assert_eq!(scene.repo.git(&["rev-list", "--count", "HEAD"]), "2");
     let entry = scene.world.dispatch(&id);
     assert_eq!((&entry["state"], &entry["turns"], &entry["backend"]), (&json!("success"), &json!(1), &json!("acp")));
     assert_eq!(entry["result"]["summary"], "hello.txt is there", "{entry}");
@@ -189,6 +183,105 @@ fn claude_interrupted_takes_a_further_turn() {
 #[test]
 fn codex_interrupted_takes_a_further_turn() {
     interrupted("codex_interrupted_takes_a_further_turn", Agent::Codex);
+}
+
+/// What it may not do unasked, it asks us.
+fn asks(test: &str, agent: Agent) {
+    let touch = |file: &str| match agent {
+        Agent::Claude => Step::bash(&format!("touch {file}")),
+        // Codex asks where its model says that its sandbox would be in the way.
+        Agent::Codex => Step::tool(
+            "exec_command",
+            json!({"cmd": format!("touch {file}"), "sandbox_permissions": "require_escalated",
+                "justification": "it writes a file"}),
+        ),
+    };
+    let steps = [touch("one"), touch("two"), Step::success("as told")];
+    let Some(scene) = Scene::new(test, agent, steps) else { return };
+    scene.world.configure("permissions:\n  mode: ask\n");
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    let asked = |answer: &str| {
+        let entry = scene.world.wait_for_state(&id, &["waiting"]);
+        let open = entry["waiting_for"].as_array().unwrap().clone();
+        assert_eq!((open.len(), &open[0]["kind"]), (1, &json!("permission")), "{entry}");
+        assert!(open[0].to_string().contains("touch"), "what it wants to do: {entry}");
+        scene
+            .world
+            .muleteer(&["answer", &id, answer, "--request", open[0]["request_id"].as_str().unwrap()])
+            .ok();
+        let answered = || scene.world.events_of(&id, "permission_answered");
+        wait_until("the answer", PATIENCE, || {
+            answered().iter().any(|event| event["request_id"] == open[0]["request_id"]).then_some(())
+        });
+    };
+    asked("deny");
+    assert!(!scene.repo.path.join("one").exists(), "what is asked about is not done");
+    if agent == Agent::Claude {
+        asked("allow");
+    } else {
+        // Codex takes a no for an order to stop: a word goes on.
+        scene.world.wait_for_state(&id, &["waiting"]);
+        scene.world.muleteer(&["send", &id, "The other one, then"]).ok();
+        asked("allow");
+    }
+    let entry = scene.world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["attempts"]), (&json!("success"), &json!(1)), "{entry}");
+    let has = |file: &str| scene.repo.path.join(file).exists();
+    assert_eq!((has("one"), has("two")), (false, true), "denied is not done, allowed is");
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn claude_is_allowed_one_and_denied_one() {
+    asks("claude_is_allowed_one_and_denied_one", Agent::Claude);
+}
+
+#[test]
+fn codex_is_allowed_one_and_denied_one() {
+    asks("codex_is_allowed_one_and_denied_one", Agent::Codex);
+}
+
+fn goes_on_with_another_model(test: &str, agent: Agent, model: &str) {
+    let steps = [
+        Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done"),
+        Step::success("one"),
+        Step::success("two").times(3),
+    ];
+    let Some(scene) = Scene::new(test, agent, steps) else { return };
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    scene.wait_for_the_tool();
+    let refused = scene.world.muleteer(&["model", &id, "no-such-model"]).run();
+    assert_eq!(refused.code, Some(0), "it is asked, and says itself that there is none: {refused:?}");
+    wait_until("the agent's no", PATIENCE, || (!scene.world.events_of(&id, "model_refused").is_empty()).then_some(()));
+    scene.world.muleteer(&["model", &id, model]).ok();
+    wait_until("the change", PATIENCE, || (!scene.world.events_of(&id, "model_changed").is_empty()).then_some(()));
+    std::fs::write(scene.repo.path.join("go"), "").unwrap();
+    scene.world.wait_for_end(&id);
+    // A new process, whose session says which model it had: it is told again. (Codex has the past summed up
+    // first, and shows its newer models their tools in a way that the scripted one does not know.)
+    scene.world.muleteer(&["send", &id, "And two"]).ok();
+    wait_until("the second turn to end", PATIENCE, || {
+        (scene.world.events_of(&id, "dispatch_finished").len() == 2).then_some(())
+    });
+    let entry = scene.world.dispatch(&id);
+    assert_eq!(entry["model"], model, "{entry}");
+    let requests = scene.server.requests();
+    let second = requests.iter().filter(|request| request.body.to_string().contains("And two"));
+    let asked: Vec<&str> = second.filter_map(|request| request.body["model"].as_str()).collect();
+    assert!(asked.iter().any(|asked| asked.contains(model)), "{asked:?} of {model}");
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn claude_goes_on_with_another_model() {
+    goes_on_with_another_model("claude_goes_on_with_another_model", Agent::Claude, "haiku");
+}
+
+#[test]
+fn codex_goes_on_with_another_model() {
+    goes_on_with_another_model("codex_goes_on_with_another_model", Agent::Codex, "gpt-6-astra");
 }
 
 /// An agent of a few lines, which says what `script` says: it gets each of our messages as `$line`.

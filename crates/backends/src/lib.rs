@@ -90,9 +90,10 @@ pub trait Backend: Send + Sync + Debug {
     }
 
     /// The bytes that make the running process go on with another model, answered by a `reply` with
-    /// `key`; `None` where only a new process can.
-    fn set_model(&self, key: &str, model: &str) -> Option<Vec<u8>> {
-        let _ = (key, model);
+    /// `key`; `None` where only a new process can. `by` is what the session told of the way
+    /// ([`muleteer_model::opening::CallAnswer::Opened`]).
+    fn set_model(&self, session: Option<&str>, by: Option<&str>, key: &str, model: &str) -> Option<Vec<u8>> {
+        let _ = (session, by, key, model);
         None
     }
 

@@ -80,6 +80,8 @@ pub struct Dispatch {
     pub stop: Option<Stop>,
     /// The model somebody asked for after it was made: the next process gets it.
     pub model_wanted: Option<String>,
+    /// How its open session changes models, where it is spoken to by calls and can.
+    pub model_by: Option<String>,
     /// That its running CLI is to be told, under this key; and what it had before.
     pub model_change: Option<(String, Option<String>)>,
     /// What its agent waits to be told.
@@ -279,6 +281,7 @@ impl Dispatch {
             position: Position::default(),
             stop: None,
             model_wanted: None,
+            model_by: None,
             model_change: None,
             asks: Asks::default(),
             calls: vec![],
@@ -500,7 +503,8 @@ impl Dispatch {
                 self.session_model = model.clone().or(self.session_model.take());
             }
             Event::AgentGreeted { load, .. } => self.opening = Opening::Session { load: load.clone() },
-            Event::SessionOpened { set_model_by, .. } => {
+            Event::SessionOpened { set_model_by, model_by, .. } => {
+                self.model_by.clone_from(model_by);
                 self.opening = match set_model_by {
                     Some(by) => Opening::Model { by: by.clone() },
                     None => Opening::Ready,

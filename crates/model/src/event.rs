@@ -143,6 +143,8 @@ pub enum Event {
     SessionOpened {
         session_id: String,
         set_model_by: Option<String>,
+        #[serde(default)]
+        model_by: Option<String>,
     },
     SessionModelSet {
         model: String,

@@ -69,8 +69,13 @@ catalog! {
         = Event::SessionStarted { session_id: "session-1".into(), model: Some("sonnet".into()) };
     AgentGreeted: "An agent that is spoken to by calls told who it is. `load` is the session it goes on with; null where one is made."
         = Event::AgentGreeted { agent: "codex-acp 2.6.0".into(), load: Some("session-1".into()) };
-    SessionOpened: "Its session stands. `set_model_by`: the model that was asked for is set next, in that way."
-        = Event::SessionOpened { session_id: "session-1".into(), set_model_by: Some("option model".into()) };
+    SessionOpened: "Its session stands. `set_model_by`: the model that was asked for is set next, in that way. \
+        `model_by`: how the model can be changed later, where it can."
+        = Event::SessionOpened {
+            session_id: "session-1".into(),
+            set_model_by: Some("option model".into()),
+            model_by: Some("option model".into()),
+        };
     SessionModelSet: "The agent has taken the model that was asked for."
         = Event::SessionModelSet { model: "gpt-5.5".into() };
     CallFailed: "A call of ours was refused or not answered in time, so the process is ended. `for_good`: no other is tried."

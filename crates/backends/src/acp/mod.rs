@@ -40,6 +40,17 @@ pub struct Known {
     pub args: &'static [&'static str],
     /// How to get it.
     pub get: &'static str,
+    /// The variable that sets what it does unasked, where there is one: as it is set where nobody needs
+    /// to be asked, and where somebody does.
+    pub mode: Option<Mode>,
+}
+
+/// Agents with a sandbox of their own ask its keeper, not us, where they are left as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mode {
+    pub variable: &'static str,
+    pub unasked: &'static str,
+    pub asking: &'static str,
 }
 
 /// In the order in which `--backend acp` looks for one.
@@ -49,10 +60,17 @@ pub const KNOWN: [Known; 4] = [
         program: "claude-agent-acp",
         args: &[],
         get: "npm install -g @agentclientprotocol/claude-agent-acp",
+        mode: None,
     },
-    Known { name: "codex-acp", program: "codex-acp", args: &[], get: "npm install -g @agentclientprotocol/codex-acp" },
-    Known { name: "opencode", program: "opencode", args: &["acp"], get: "npm install -g opencode-ai" },
-    Known { name: "gemini", program: "gemini", args: &["--acp"], get: "npm install -g @google/gemini-cli" },
+    Known {
+        name: "codex-acp",
+        program: "codex-acp",
+        args: &[],
+        get: "npm install -g @agentclientprotocol/codex-acp",
+        mode: Some(Mode { variable: "INITIAL_AGENT_MODE", unasked: "agent-full-access", asking: "read-only" }),
+    },
+    Known { name: "opencode", program: "opencode", args: &["acp"], get: "npm install -g opencode-ai", mode: None },
+    Known { name: "gemini", program: "gemini", args: &["--acp"], get: "npm install -g @google/gemini-cli", mode: None },
 ];
 
 /// The agent of that name.
@@ -128,7 +146,14 @@ impl Backend for Acp {
         let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
         let nesting = crate::claude_code::NESTING.iter().chain(&crate::codex::NESTING);
         let env_remove = nesting.filter(|name| !given(name)).map(|name| (*name).to_string()).collect();
-        Ok(CommandLine { argv, env: launch.env.clone(), env_remove, stdin: StdinMode::Open, files: vec![] })
+        let mut env = launch.env.clone();
+        if let Some(mode) = known.and_then(|known| known.mode)
+            && !given(mode.variable)
+        {
+            let value = if launch.permissions.is_open() { mode.unasked } else { mode.asking };
+            env.push((mode.variable.to_string(), value.to_string()));
+        }
+        Ok(CommandLine { argv, env, env_remove, stdin: StdinMode::Open, files: vec![] })
     }
 
     fn call(&self, call: &Call, session: Option<&str>) -> Option<Vec<u8>> {
@@ -148,13 +173,7 @@ impl Backend for Acp {
                 let params = json!({"sessionId": session, "cwd": cwd, "mcpServers": []});
                 request(id::LOAD, "session/load", params)
             }
-            Call::SetModel { by, model } => match by.strip_prefix(BY_OPTION) {
-                Some(option) => {
-                    let params = json!({"sessionId": session, "configId": option, "value": model});
-                    request(id::MODEL, "session/set_config_option", params)
-                }
-                None => request(id::MODEL, "session/set_model", json!({"sessionId": session, "modelId": model})),
-            },
+            Call::SetModel { by, model } => set_model(id::MODEL, session, by, model),
         })
     }
 
@@ -173,6 +192,10 @@ impl Backend for Acp {
         Some(line(&ask::answer(id, ask, answer)))
     }
 
+    fn set_model(&self, session: Option<&str>, by: Option<&str>, key: &str, model: &str) -> Option<Vec<u8>> {
+        Some(set_model(&format!("{}{key}", id::CHANGE), session, by?, model))
+    }
+
     fn parser(&self) -> Box<dyn Parser> {
         Box::new(LineParser::new(parser::Messages))
     }
@@ -185,6 +208,8 @@ mod id {
     pub const NEW: &str = "session/new";
     pub const LOAD: &str = "session/load";
     pub const MODEL: &str = "model";
+    /// A change of models in a session that is open, and its key.
+    pub const CHANGE: &str = "model/";
     pub const PROMPT: &str = "prompt/";
 }
 
@@ -192,6 +217,16 @@ mod id {
 /// of its own.
 const BY_OPTION: &str = "option ";
 const BY_CALL: &str = "call";
+
+fn set_model(id: &str, session: Option<&str>, by: &str, model: &str) -> Vec<u8> {
+    match by.strip_prefix(BY_OPTION) {
+        Some(option) => {
+            let params = json!({"sessionId": session, "configId": option, "value": model});
+            request(id, "session/set_config_option", params)
+        }
+        None => request(id, "session/set_model", json!({"sessionId": session, "modelId": model})),
+    }
+}
 
 fn request(id: &str, method: &str, params: Value) -> Vec<u8> {
     line(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))

@@ -44,6 +44,11 @@ fn notified(method: &str, params: &Value) -> Option<Vec<AgentEvent>> {
 
 fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
     let key = id.strip_prefix(id::PROMPT);
+    if let Some(change) = id.strip_prefix(id::CHANGE) {
+        let refused = message.get("error").map(result::message);
+        let (ok, text) = (refused.is_none(), refused.map(|(said, _)| said).unwrap_or_default());
+        return Some(vec![AgentEvent::Reply { id: change.to_string(), ok, text }]);
+    }
     if let Some(error) = message.get("error") {
         let call = match id {
             id::GREET => opening::GREET,

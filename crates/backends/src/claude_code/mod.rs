@@ -143,7 +143,7 @@ impl Backend for ClaudeCode {
         Some(&transcript::ClaudeTranscripts)
     }
 
-    fn set_model(&self, key: &str, model: &str) -> Option<Vec<u8>> {
+    fn set_model(&self, _session: Option<&str>, _by: Option<&str>, key: &str, model: &str) -> Option<Vec<u8>> {
         Some(line(&json!({
             "type": "control_request",
             "request_id": key,

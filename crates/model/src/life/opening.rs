@@ -37,19 +37,19 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
                 let model = model.as_deref().map(|model| cut(model, ID_LIMIT));
                 events.push(Event::SessionStarted { session_id: session_id.clone(), model });
             }
-            let differs = d.created.model.is_some() && d.created.model != *model;
-            if differs && model_by.is_none() {
-                let wanted = d.created.model.as_deref().unwrap_or_default();
+            let wanted = d.model().filter(|wanted| model.as_ref() != Some(*wanted));
+            if let (Some(wanted), None) = (wanted, model_by) {
                 let reason = format!("the agent offers no choice of models, and {wanted} was asked for");
                 events.push(failed(MODEL, &reason, true));
             } else {
-                let set_model_by = model_by.as_deref().filter(|_| differs).map(|by| cut(by, ID_LIMIT));
-                events.push(Event::SessionOpened { session_id, set_model_by });
+                let model_by = model_by.as_deref().map(|by| cut(by, ID_LIMIT));
+                let set_model_by = model_by.clone().filter(|_| wanted.is_some());
+                events.push(Event::SessionOpened { session_id, set_model_by, model_by });
             }
             events
         }
         (Opening::Model { .. }, CallAnswer::ModelSet {}) => {
-            vec![Event::SessionModelSet { model: d.created.model.clone().unwrap_or_default() }]
+            vec![Event::SessionModelSet { model: d.model().cloned().unwrap_or_default() }]
         }
         (opening, CallAnswer::Refused { call, message, auth }) if opening.awaits().is_some() => {
             // The model that was asked for is not had by asking again.
@@ -109,7 +109,7 @@ pub(super) fn effect(d: &Dispatch) -> Option<Effect> {
             let cwd = d.created.worktree.as_ref().unwrap_or(&d.created.project);
             Call::Open { load: load.clone(), cwd: cwd.clone() }
         }
-        Opening::Model { by } => Call::SetModel { by: by.clone(), model: d.created.model.clone().unwrap_or_default() },
+        Opening::Model { by } => Call::SetModel { by: by.clone(), model: d.model().cloned().unwrap_or_default() },
     };
     Some(Effect::Call(call))
 }

@@ -312,7 +312,8 @@ impl State {
             Effect::Answer { id } => self.answer(&id),
             Effect::SetModel { key, model } => {
                 // Where only a new process can, the next one will.
-                if let Some(bytes) = self.backend.set_model(&key, &model) {
+                let by = self.dispatch.model_by.as_deref();
+                if let Some(bytes) = self.backend.set_model(self.session(), by, &key, &model) {
                     self.slots.link.cast(LinkMsg::Do(Command::write(&format!("model/{key}"), bytes, false)));
                 }
             }

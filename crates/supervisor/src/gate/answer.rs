@@ -85,7 +85,15 @@ pub async fn set_model(daemon: &Arc<Daemon>, id: &str, key: &str, model: &str, b
     }
     let backend = muleteer_backends::by_name(&dispatch.created.backend)
         .map_err(|error| fault(error.code(), &error.to_string(), &error.hint()))?;
-    let live = !dispatch.is_finished() && backend.set_model(key, model).is_some();
+    let (session, way) = (dispatch.session_id.as_deref(), dispatch.model_by.as_deref());
+    let live = !dispatch.is_finished() && backend.set_model(session, way, key, model).is_some();
+    if dispatch.created.calls.is_some() && session.is_some() && way.is_none() {
+        return fail(
+            "E_UNSUPPORTED",
+            "this agent offers no choice of models",
+            "spawn a new dispatch with another agent",
+        );
+    }
     if !live && !dispatch.created.resumable {
         let message = format!("the {} backend cannot change the model of a dispatch", dispatch.created.backend);
         return fail("E_UNSUPPORTED", &message, "spawn a new dispatch with --model");
