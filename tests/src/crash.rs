@@ -342,14 +342,16 @@ impl Daemon {
 }
 
 /// SplitMix64: small, and the same everywhere for ever, so that a seed in a report stays good.
-struct Dice(u64);
+#[derive(Debug)]
+pub struct Dice(u64);
 
 impl Dice {
-    fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    fn below(&mut self, limit: u64) -> u64 {
+    /// The next number, from 0 up to but without `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

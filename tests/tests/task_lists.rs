@@ -3,98 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_tests::model_server::{ModelServer, Step};
-use muleteer_tests::{Output, PATIENCE, Repo, World, claude, wait_until};
+use muleteer_tests::task_list::{RUN, Scene};
+use muleteer_tests::{Output, PATIENCE, claude, wait_until};
 use serde_json::{Value, json};
-use std::time::Duration;
 
-/// Longer than any wait of these tests may take on a loaded machine.
-const RUN: Duration = Duration::from_secs(180);
-
-struct Scene {
-    world: World,
-    repo: Repo,
-}
-
-impl Scene {
-    fn new() -> Self {
-        let world = World::new();
-        let repo = world.repo("repo");
-        let scene = Self { world, repo };
-        scene.tasks(&["init"]).expect_code(0);
-        scene
-    }
-
-    fn tasks(&self, args: &[&str]) -> Output {
-        let args: Vec<_> = ["tasks"].iter().chain(args).copied().collect();
-        self.world.muleteer(&args).current_dir(&self.repo.path).deadline(RUN).run()
-    }
-
-    fn add(&self, title: &str, validate: &str, more: &[&str]) -> String {
-        let args: Vec<_> = ["add", title, "--validate", validate].iter().chain(more).copied().collect();
-        self.tasks(&args).expect_code(0).stdout.trim().to_string()
-    }
-
-    fn run(&self, script: &str, more: &[&str]) -> Output {
-        let args: Vec<_> = ["run", "--backend", "subprocess", "--command", script]
-            .iter()
-            .chain(more)
-            .copied()
-            .collect();
-        self.tasks(&args)
-    }
-
-    fn list(&self) -> Value {
-        serde_json::from_str(&self.repo.read("harness-tasks.json")).expect("the list always parses")
-    }
-
-    fn task(&self, id: &str) -> Value {
-        let list = self.list();
-        let all = list["tasks"].as_array().unwrap();
-        all.iter().find(|task| task["id"] == id).unwrap_or_else(|| panic!("no {id}")).clone()
-    }
-
-    fn status(&self, id: &str) -> String {
-        self.task(id)["status"].as_str().unwrap().to_string()
-    }
-
-    fn log(&self) -> String {
-        self.repo.read("harness-progress.txt")
-    }
-
-    /// Every line of the log is one of the grammar, read as a stranger would.
-    fn check_log(&self) {
-        let kinds = "INIT Starting Completed ERROR CHECKPOINT ROLLBACK RECOVERY STATS LOCK WARN";
-        for line in self.log().lines() {
-            let mut words = line.splitn(3, ' ');
-            let (at, session, rest) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap_or_default());
-            let fits = at.starts_with('[')
-                && at.ends_with("Z]")
-                && session.starts_with("[SESSION-")
-                && kinds.split(' ').any(|kind| rest.split(' ').next() == Some(kind));
-            assert!(fits, "no line of the log: {line}");
-        }
-    }
-
-    /// In the middle of a task, as another tool or a killed session left it.
-    fn interrupt(&self, id: &str) -> String {
-        let base = self.repo.git(&["rev-parse", "HEAD"]);
-        let mut list = self.list();
-        for task in list["tasks"].as_array_mut().unwrap().iter_mut().filter(|task| task["id"] == id) {
-            task["status"] = json!("in_progress");
-            task["started_at_commit"] = json!(base);
-        }
-        self.repo.write("harness-tasks.json", &serde_json::to_string_pretty(&list).unwrap());
-        base
-    }
-
-    fn end(self) {
-        self.check_log();
-        self.world.finish(None);
-    }
-}
-
-#[test]
-fn twelve_tasks_with_a_failure_a_timeout_a_chain_a_rollback_and_a_retry() {
+/// Twelve tasks: a chain, an urgent one, one that fails for good and what depends on it, one whose validation
+/// takes too long, one that fails once, and one that a killed session left behind, committed.
+fn twelve() -> Scene {
     let scene = Scene::new();
     for number in 1..=6 {
         let before = format!("task-{:03}", number - 1);
@@ -106,45 +21,92 @@ fn twelve_tasks_with_a_failure_a_timeout_a_chain_a_rollback_and_a_retry() {
     scene.add("Too slow", "sleep 1000", &["--timeout", "1", "--max-attempts", "1"]);
     scene.add("Second time", "test -f second", &[]);
     scene.add("First of all", "test -f urgent", &["--priority", "P0"]);
-    scene.add("Commits itself", "test -f own", &[]);
-    let script = "n=${MULETEER_TASK_ID#task-0}; muleteer tasks checkpoint $MULETEER_TASK_ID 1/1 began; case $n in \
-        07) echo junk > junk; git add junk; git commit -qm 'task-007: junk'; echo more > more;; \
-        10) if [ -e \"$HOME/once\" ]; then echo x > second; else touch \"$HOME/once\"; echo y > wrong; fi;; \
-        11) echo x > urgent;; 12) echo x > own; git add own; git commit -qm 'task-012: by itself';; \
-        0*) echo x > f${n#0};; esac";
-    let run = scene.run(script, &["--json"]).expect_code(4);
+    scene.add("Interrupted", "test -f own", &[]);
+    scene.interrupt("task-012");
+    scene.repo.write("own", "x\n");
+    scene.repo.git(&["add", "own"]);
+    scene.repo.git(&["commit", "-qm", "task-012: what was done before the crash"]);
+    scene
+}
+
+/// What the agent of each of them does.
+const WORK: &str = "muleteer tasks checkpoint $MULETEER_TASK_ID 1/1 began; n=${MULETEER_TASK_ID#task-0}; case $n in \
+    07) echo junk > junk; git add junk; git commit -qm 'task-007: junk'; echo more > more;; \
+    10) if [ -e \"$HOME/once\" ]; then echo x > second; else touch \"$HOME/once\"; echo y > wrong; fi;; \
+    11) echo x > urgent;; 0*) echo x > f${n#0};; esac";
+
+fn check_twelve(scene: &Scene, run: &Output) {
     let told = run.json();
     assert_eq!((told["status"].as_str(), told["stats"]["completed"].as_u64()), (Some("failed"), Some(9)), "{told}");
-
-    for id in ["task-001", "task-006", "task-010", "task-011", "task-012"] {
+    for id in
+        ["task-001", "task-002", "task-003", "task-004", "task-005", "task-006", "task-010", "task-011", "task-012"]
+    {
         assert_eq!(scene.status(id), "completed", "{id}");
     }
-    assert_eq!(
-        (scene.task("task-010")["attempts"].as_u64(), scene.task("task-007")["attempts"].as_u64()),
-        (Some(2), Some(2))
-    );
-    assert_eq!(scene.task("task-008")["error_log"][0], "[DEPENDENCY] Blocked by failed task-007");
-    assert!(scene.task("task-009")["error_log"][0].as_str().unwrap().starts_with("[TIMEOUT]"));
-    assert!(["junk", "more", "wrong"].iter().all(|name| !scene.repo.path.join(name).exists()), "rolled back");
-    assert!(
-        ["f1", "f6", "second", "urgent", "own"]
-            .iter()
-            .all(|name| scene.repo.path.join(name).exists())
-    );
+    let attempts = |id: &str| scene.task(id)["attempts"].as_u64();
+    assert_eq!((attempts("task-010"), attempts("task-007"), attempts("task-009")), (Some(2), Some(2), Some(1)));
+    let first_error = |id: &str| scene.task(id)["error_log"][0].as_str().unwrap_or_default().to_string();
+    assert_eq!(first_error("task-008"), "[DEPENDENCY] Blocked by failed task-007");
+    assert!(first_error("task-009").starts_with("[TIMEOUT]"));
+    assert!(first_error("task-007").starts_with("[TEST_FAIL]"));
+    assert!(first_error("task-010").starts_with("[TASK_EXEC]"), "the agent said so: {}", first_error("task-010"));
+    let there = |name: &str| scene.repo.path.join(name).exists();
+    assert!(["junk", "more", "wrong", "f9"].iter().all(|name| !there(name)), "rolled back");
+    assert!(["f1", "f6", "second", "urgent", "own"].iter().all(|name| there(name)));
     assert_eq!(scene.repo.git(&["status", "--porcelain", "--", "f1", "second"]), "", "committed");
     assert!(!scene.repo.git(&["log", "--format=%s"]).contains("junk"));
-    assert_eq!(std::fs::read_to_string(scene.world.home().join("cleaned")).unwrap(), "c\nc\n");
+    assert_eq!(std::fs::read_to_string(scene.home("cleaned")).unwrap(), "c\nc\n");
     let log = scene.log();
-    let first = log.lines().find(|line| line.contains(" Starting ")).unwrap();
-    assert!(first.contains("[task-011]"), "P0 first: {first}");
+    let begun: Vec<_> = log.lines().filter(|line| line.contains(" Starting ")).collect();
+    assert!(begun[0].contains("[task-011]"), "P0 first: {}", begun[0]);
+    assert!(begun[1..7].iter().zip(1..).all(|(line, n)| line.contains(&format!("[task-{n:03}]"))), "{begun:?}");
+    assert!(begun[begun.len() - 2].contains("[task-007]"), "what failed comes last, the oldest failure first");
+    assert!(!log.contains("Starting [task-012]") && log.contains("RECOVERY [task-012] action=\"validate\""));
     assert!(log.contains("ROLLBACK [task-007] git reset --hard ") && log.contains("refs/muleteer/rollback/task-007/1"));
     assert!(log.contains("STATS tasks_total=12 completed=9 failed=3 pending=0 blocked=0"), "{log}");
     assert!(log.contains("LOCK acquired (pid=") && log.trim_end().ends_with("LOCK released"));
-    assert!(!scene.repo.path.join(".harness-active").exists(), "nothing is left to do");
+    assert!(log.contains("CHECKPOINT [task-001] step=1/1 \"began\""));
+    assert!(!there(".harness-active"), "nothing is left to do");
     assert_eq!(scene.list()["session_count"], 1);
-
     scene.tasks(&["undo", "refs/muleteer/rollback/task-007/1"]).expect_code(4);
-    scene.end();
+    scene.check_log();
+}
+
+#[test]
+fn twelve_tasks_with_a_failure_a_timeout_a_chain_a_rollback_and_a_recovery() {
+    let scene = twelve();
+    let scenario = scene.world.path().join("scenario.yaml");
+    let text = json!({"v": 1, "turns": [{"steps": [
+        {"run": WORK}, {"run": "test ! -e wrong"}, {"result": {"status": "success", "summary": "done"}},
+    ]}]});
+    std::fs::write(&scenario, text.to_string()).unwrap();
+    let run = scene.tasks(&["run", "--scenario", scenario.to_str().unwrap(), "--json"]);
+    check_twelve(&scene, &run.expect_code(4));
+    scene.world.finish(None);
+}
+
+#[test]
+fn the_real_claude_works_twelve_tasks_off_in_a_run() {
+    let test = "the_real_claude_works_twelve_tasks_off_in_a_run";
+    let Some(binary) = claude::binary(test) else { return };
+    let scene = twelve();
+    claude::link(&scene.world, &binary);
+    // In the order the rules give: urgent, the chain, the others, then what failed. The tenth says that it failed.
+    let steps = (1..=12).flat_map(|at| {
+        let failed = json!({"status": "failed", "summary": "Redis connection refused", "changes": [], "issues": [],
+                            "questions": [], "pr_url": null});
+        [Step::bash(WORK), if at == 10 { Step::document(failed) } else { Step::success("done") }]
+    });
+    let server = ModelServer::start(steps);
+    let options = claude::env_options(&server);
+    let mut args = vec!["run", "--json", "--backend", "claude-code"];
+    args.extend(options.iter().map(String::as_str));
+    let run = scene.tasks(&args);
+    check_twelve(&scene, &run.expect_code(4));
+    let requests = server.main_requests();
+    let last = requests.last().unwrap().body["messages"].to_string();
+    assert!(last.contains("## Attempt 2 of 3") && last.contains("Redis connection refused"), "{last}");
+    scene.world.finish(None);
 }
 
 #[test]
@@ -159,43 +121,12 @@ fn a_killed_daemon_s_task_is_adopted_and_not_done_twice() {
     wait_until("the agent to begin", PATIENCE, || (!effects().is_empty()).then_some(()));
     daemon.kill_9();
     let daemon = scene.world.daemon();
-    std::fs::write(scene.world.home().join("go"), "").unwrap();
+    std::fs::write(scene.home("go"), "").unwrap();
     client.finish().expect_code(0);
     assert_eq!((effects().as_str(), scene.status("task-001").as_str()), ("began\n", "completed"));
     assert_eq!(scene.log().matches(" Starting ").count(), 1);
     scene.check_log();
     scene.world.finish(Some(daemon));
-}
-
-#[test]
-fn killed_at_every_point_of_a_task_it_is_done_once() {
-    for point in [
-        "intent_durable",
-        "claimed",
-        "list_written",
-        "backup_written",
-        "validated",
-        "saved",
-        "committed",
-        "outcome_written",
-    ] {
-        let scene = Scene::new();
-        scene.add("Twice", "test -f \"$HOME/once.$MULETEER_NEVER\" -o -f good", &["--max-attempts", "3"]);
-        let fault = format!("tasks.{point}");
-        let daemon = scene.world.daemon_unready(&[("MULETEER_FAULT", &fault)]);
-        wait_until("the daemon to answer", PATIENCE, || {
-            (scene.world.status()["daemon"]["running"] == true).then_some(())
-        });
-        let script = "if [ -e \"$HOME/second\" ]; then echo x > good; else touch \"$HOME/second\"; echo y > bad; fi";
-        let run = scene.run(script, &[]);
-        assert_eq!(run.code, Some(0), "{point}: {run:?}\n{}", scene.log());
-        assert_eq!(scene.status("task-001"), "completed", "{point}");
-        assert_eq!(scene.task("task-001")["attempts"], 2, "{point}: {}", scene.log());
-        assert!(!scene.repo.path.join("bad").exists() && scene.repo.path.join("good").exists(), "{point}");
-        assert!(scene.task("task-001")["lease_expires_at"].is_null(), "{point}");
-        drop(daemon);
-        scene.end();
-    }
 }
 
 /// Rows of the recovery matrix: what was left, and what becomes of the task.
@@ -304,39 +235,10 @@ fn a_second_session_fails_fast_and_status_reads_without_the_lock() {
     let status = scene.tasks(&["status", "--json"]).expect_code(0).json();
     assert_eq!(status["run_id"], id.stdout.trim());
     scene.tasks(&["stop"]).expect_code(0);
-    std::fs::write(scene.world.home().join("go"), "").unwrap();
+    std::fs::write(scene.home("go"), "").unwrap();
     wait_until("the run to end", PATIENCE, || scene.log().contains("LOCK released").then_some(()));
     assert_eq!(scene.status("task-001"), "completed", "the task in hand is done first");
     scene.end();
-}
-
-#[test]
-fn concurrent_workers_have_a_clone_each_and_land_on_the_start_branch_killed_or_not() {
-    for workers in ["2", "8"] {
-        let scene = Scene::new();
-        for number in 1..=9 {
-            scene.add(&format!("Task {number}"), &format!("test -f w{number}"), &[]);
-        }
-        let mut daemon = scene.world.daemon();
-        let script = "n=${MULETEER_TASK_ID#task-00}; echo $n >> \"$HOME/effects\"; sleep 0.2; echo x > w$n";
-        let args = ["tasks", "run", "--concurrency", workers, "--backend", "subprocess", "--command", script];
-        let client = scene.world.muleteer(&args).current_dir(&scene.repo.path).deadline(RUN).start();
-        wait_until("some to be done", RUN, || (scene.log().matches(" Completed ").count() >= 2).then_some(()));
-        daemon.kill_9();
-        let daemon = scene.world.daemon();
-        client.finish().expect_code(0);
-        let effects = std::fs::read_to_string(scene.world.home().join("effects")).unwrap();
-        let mut done: Vec<_> = effects.lines().collect();
-        done.sort_unstable();
-        assert_eq!(done, ["1", "2", "3", "4", "5", "6", "7", "8", "9"], "each once, none lost");
-        assert!((1..=9).all(|number| scene.repo.path.join(format!("w{number}")).exists()));
-        assert_eq!(scene.repo.git(&["status", "--porcelain", "--", "w1", "w9"]), "");
-        assert_eq!(scene.repo.git(&["rev-list", "--count", "HEAD"]), "10");
-        let list = scene.list();
-        assert!(list["tasks"].as_array().unwrap().iter().all(|task| task["lease_expires_at"].is_null()));
-        scene.check_log();
-        scene.world.finish(Some(daemon));
-    }
 }
 
 #[test]
@@ -354,67 +256,174 @@ fn a_conflict_between_workers_is_task_exec_and_the_second_try_sees_the_first_s_w
     scene.end();
 }
 
-/// Workers that are plain shells, killed at random: the claim is the gate.
+/// The agent's word counts for nothing; the environment is the harness's; and what was said reaches the next attempt.
 #[test]
-fn two_and_eight_foreign_workers_killed_at_random_lose_nothing_and_do_nothing_twice() {
-    for count in [2, 8] {
-        let scene = Scene::new();
-        scene.tasks(&["init"]).expect_code(0);
-        let mut list = scene.list();
-        list["session_config"]["concurrency_mode"] = json!("concurrent");
-        scene.repo.write("harness-tasks.json", &list.to_string());
-        for number in 1..=10 {
-            scene.add(&format!("Task {number}"), "true", &["--max-attempts", "50"]);
-        }
-        let script = "while :; do id=$(muleteer tasks claim --worker $W --lease 2s -q) || { sleep 0.3; continue; }; \
-            sleep 0.1; muleteer tasks complete $id --worker $W -q >/dev/null && echo $id >> \"$HOME/completed\"; done";
-        std::os::unix::fs::symlink(scene.world.program(), scene.world.bin().join("muleteer")).unwrap();
-        let start = |number: usize| {
-            let dir = scene.world.path().join(format!("clone{number}"));
-            if !dir.exists() {
-                scene.repo.git(&["clone", "-q", scene.repo.to_str(), dir.to_str().unwrap()]);
-            }
-            let mut command = std::process::Command::new("sh");
-            command.args(["-c", script]).current_dir(dir);
-            scene.world.environment(&mut command);
-            command.env("W", format!("w{number}")).env("HARNESS_STATE_ROOT", &scene.repo.path);
-            command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-            command.spawn().unwrap()
-        };
-        let mut workers: Vec<_> = (0..count).map(start).collect();
-        let mut turn = 0usize;
-        wait_until("all to be completed", RUN, || {
-            // Kills are this test's input; the seed is the turn.
-            turn += 1;
-            if turn.is_multiple_of(7) {
-                let victim = (turn / 7 * 5) % count;
-                workers[victim].kill().unwrap();
-                workers[victim].wait().unwrap();
-                workers[victim] = start(victim);
-            }
-            let list = scene.list();
-            list["tasks"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .all(|task| task["status"] == "completed")
-                .then_some(())
-        });
-        for mut worker in workers {
-            worker.kill().unwrap();
-            worker.wait().unwrap();
-        }
-        let completed = scene.log().lines().filter(|line| line.contains("] Completed [")).count();
-        assert_eq!(completed, 10, "none twice\n{}", scene.log());
-        assert!(
-            scene.list()["tasks"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .all(|task| task["lease_expires_at"].is_null())
-        );
-        scene.check_log();
-    }
+fn a_validation_is_run_by_the_harness_in_a_clean_environment_and_its_output_reaches_the_next_attempt() {
+    let scene = Scene::new();
+    let check = "env | grep -v ^MULETEER_NONCE= | grep -c -e ^ANTHROPIC -e ^MULETEER -e ^HARNESS -e ^STRAY | sed s/^/seen=/; \
+        echo 'test old ... FAILED'; test -e fixed && exit 0; test ! -e broken || echo 'test fresh ... FAILED'; exit 1";
+    scene.add("Mend", check, &[]);
+    scene.add("Passes already", "true", &[]);
+    let script = "cat \"$MULETEER_PROMPT_FILE\" > \"$HOME/prompt.$MULETEER_TASK_ID.$(ls \"$HOME\" | grep -c prompt)\"; \
+        test $MULETEER_TASK_ID = task-001 || exit 0; if [ -e \"$HOME/again\" ]; then touch fixed; else touch \"$HOME/again\"; \
+        touch broken; echo '{\"type\":\"result\",\"status\":\"success\",\"summary\":\"all done, believe me\"}'; fi";
+    let args = ["tasks", "run", "--backend", "subprocess", "--command", script, "--env", "ANTHROPIC_API_KEY=k"];
+    let run = scene
+        .world
+        .muleteer(&args)
+        .env("STRAY", "1")
+        .current_dir(&scene.repo.path)
+        .deadline(RUN)
+        .run();
+    run.expect_code(0);
+    let log = scene.log();
+    assert!(log.contains("ERROR [task-001] [TEST_FAIL] validation failed: exit 1"), "{log}");
+    assert!(log.contains("(1 of its failures were there before)"), "{log}");
+    assert!(log.contains("WARN [task-002] validation passes already"), "{log}");
+    let prompt = |name: &str| std::fs::read_to_string(scene.home(name)).unwrap();
+    assert!(prompt("prompt.task-002.1").contains("passes already"), "warned about, and run all the same");
+    let second = prompt("prompt.task-001.2");
+    assert!(second.contains("## Attempt 2 of 3") && second.contains("seen=0"), "{second}");
+    assert!(second.contains("test fresh ... FAILED") && second.contains("test old ... FAILED"), "{second}");
+    assert!(!scene.repo.path.join("broken").exists() && scene.repo.path.join("fixed").exists());
+    scene.end();
+}
+
+#[test]
+fn a_rollback_is_undone_by_name_and_a_person_s_files_are_not_touched() {
+    let scene = Scene::new();
+    scene.repo.write("notes", "mine\n");
+    scene.repo.write(".gitignore", "cache\n");
+    scene.repo.git(&["add", ".gitignore"]);
+    scene.repo.git(&["commit", "-qm", "ignore"]);
+    scene.configure("save_ignored", json!(["cache"]));
+    scene.add("Fails", "false", &["--max-attempts", "1"]);
+    let base = scene.repo.git(&["rev-parse", "HEAD"]);
+    let script = "echo a > a; git add a; git commit -qm 'task-001: a'; echo b > b; echo c > cache";
+    scene.run(script, &[]).expect_code(4);
+    let there = |name: &str| scene.repo.path.join(name).exists();
+    assert_eq!((scene.repo.git(&["rev-parse", "HEAD"]), there("a"), there("b")), (base, false, false));
+    assert_eq!(scene.repo.read("notes"), "mine\n");
+    assert!(scene.status("task-001") == "failed" && there("harness-progress.txt"), "its own files stay");
+    let log = scene.log();
+    let line = log.lines().find(|line| line.contains(" ROLLBACK ")).unwrap();
+    let name = line.split_whitespace().find(|word| word.contains("refs/muleteer/")).unwrap();
+    let name = name.trim_matches(|c: char| !c.is_alphanumeric());
+    std::fs::remove_file(scene.repo.path.join("cache")).unwrap();
+    let listed = scene.tasks(&["undo", "--list", "--json"]).json();
+    assert_eq!(listed["saved"][0]["ref"], name);
+    assert_eq!(scene.tasks(&["undo", name, "--json"]).expect_code(0).json()["restored"], name);
+    assert!(there("a") && there("b") && there("cache"), "untracked and ignored-but-listed too");
+    assert!(scene.repo.git(&["log", "-1", "--format=%s"]).contains("task-001: a"));
+    assert_eq!(scene.repo.read("notes"), "mine\n");
+    scene.end();
+}
+
+#[test]
+fn a_session_recovers_what_was_interrupted_and_sessions_are_counted_and_limited() {
+    let scene = Scene::new();
+    scene.add("Uncommitted", "test -f done", &[]);
+    scene.interrupt("task-001");
+    scene.repo.write("done", "x\n");
+    scene.configure("max_sessions", json!(1));
+    scene.run("exit 1", &[]).expect_code(0);
+    let log = scene.log();
+    assert!(log.contains("[SESSION-1] RECOVERY [task-001] action=\"validate\""), "{log}");
+    assert!(!log.contains(" Starting "), "nobody was needed");
+    assert_eq!(scene.repo.git(&["status", "--porcelain", "--", "done"]), "", "committed");
+    let order = ["LOCK acquired", "RECOVERY", "Completed [task-001]", "STATS", "LOCK released"];
+    let at: Vec<_> = order
+        .iter()
+        .map(|what| log.find(what).unwrap_or_else(|| panic!("no {what}: {log}")))
+        .collect();
+    assert!(at.is_sorted(), "{log}");
+    scene.add("One more", "true", &[]);
+    let run = scene.run("true", &["--json"]).expect_code(5).json();
+    assert_eq!((run["status"].as_str(), scene.status("task-002").as_str()), (Some("limit"), "pending"), "{run}");
+    assert_eq!(scene.list()["session_count"], 1);
+    assert!(scene.list()["last_session"].is_string());
+    scene.end();
+}
+
+#[test]
+fn lists_are_imported_from_beads_and_checklists() {
+    let scene = Scene::new();
+    let beads = scene.world.path().join("issues.jsonl");
+    let lines = [
+        json!({"id": "bd-1", "title": "First", "status": "closed", "priority": 0, "issue_type": "task",
+               "closed_at": "2025-07-01T10:00:00Z"}),
+        json!({"id": "bd-2", "title": "Second", "status": "open", "priority": 1, "issue_type": "task",
+               "dependencies": [{"issue_id": "bd-2", "depends_on_id": "bd-1", "type": "blocks"}]}),
+    ];
+    std::fs::write(&beads, lines.map(|line| format!("{line}\n")).concat()).unwrap();
+    let told = scene.tasks(&["import", beads.to_str().unwrap(), "--json"]).expect_code(0).json();
+    assert_eq!(told["added"], json!(["bd-1", "bd-2"]));
+    assert_eq!(
+        (scene.status("bd-1").as_str(), scene.task("bd-2")["depends_on"][0].as_str()),
+        ("completed", Some("bd-1"))
+    );
+    assert_eq!(scene.tasks(&["import", beads.to_str().unwrap(), "--json"]).json()["skipped"], 2, "safe to repeat");
+    scene
+        .repo
+        .write("PLAN.md", "# Plan\n\n- [ ] Whole\n  validate: `test -f whole`\n  - [ ] Part\n- [x] Done\n");
+    scene.tasks(&["import", "PLAN.md"]).expect_code(0);
+    let titles: Vec<_> = scene.all().iter().map(|task| task["title"].as_str().unwrap().to_string()).collect();
+    assert_eq!(titles, ["First", "Second", "Whole", "Part", "Done"]);
+    let whole = &scene.all()[2];
+    assert_eq!(
+        (whole["validation"]["command"].as_str(), whole["depends_on"][0].as_str()),
+        (Some("test -f whole"), scene.all()[3]["id"].as_str())
+    );
+    scene.repo.write("bad.jsonl", "{\"id\": 1}\n");
+    let refused = scene.tasks(&["import", "bad.jsonl", "--json"]).expect_code(2).json();
+    assert_eq!(refused["error"]["line"], 1);
+    scene.end();
+}
+
+#[test]
+fn every_verb_answers_in_json() {
+    let scene = Scene::new();
+    let json = |args: &[&str], code: i32| {
+        let args: Vec<_> = args.iter().copied().chain(["--json"]).collect();
+        let said = scene.tasks(&args).expect_code(code);
+        let document: Value =
+            serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{args:?}: {error} {said:?}"));
+        document
+    };
+    assert_eq!(json(&["init"], 0)["created"], false);
+    assert_eq!(
+        json(&["add", "One", "--validate", "test -f one", "--priority", "P0", "--timeout", "5m"], 0)["id"],
+        "task-001"
+    );
+    assert_eq!(json(&["add", "Two", "--depends-on", "task-001", "--validate", "true"], 0)["depends_on"][0], "task-001");
+    assert_eq!(json(&["edit", "task-002", "--title", "Zwei", "--max-attempts", "1"], 0)["title"], "Zwei");
+    assert_eq!(json(&["show", "task-001"], 0)["validation"]["timeout_seconds"], 300);
+    assert_eq!(json(&["show", "task-009"], 2)["error"]["code"], "E_TASK_UNKNOWN");
+    assert_eq!(json(&["graph"], 0)["eligible"], json!(["task-001"]));
+    assert_eq!(json(&["validate"], 0)["ok"], true);
+    assert_eq!(json(&["validate", "task-001"], 4)["passed"], false);
+    assert_eq!(json(&["claim", "--worker", "w"], 0)["task"]["id"], "task-001");
+    assert_eq!(json(&["claim", "task-001", "--worker", "v"], 3)["error"]["code"], "E_TASK_CLAIMED");
+    assert!(json(&["renew", "task-001", "--worker", "w"], 0)["lease_expires_at"].is_string());
+    assert_eq!(json(&["checkpoint", "task-001", "1/2", "half", "--worker", "w"], 0)["checkpoints"], 1);
+    assert_eq!(json(&["complete", "task-001", "--worker", "w"], 4)["error"]["code"], "E_TASK_FAILED");
+    assert_eq!(json(&["fail", "task-001", "not like this", "--worker", "w"], 0)["status"], "failed");
+    assert_eq!(json(&["claim", "--worker", "w"], 0)["task"]["attempts"], 1);
+    assert_eq!(json(&["recover", "--worker", "w"], 0)["recovered"][0]["action"], "failed");
+    json(&["claim", "--worker", "w"], 0);
+    scene.repo.write("one", "1\n");
+    let done = json(&["complete", "task-001", "--worker", "w"], 0);
+    assert_eq!((done["status"].as_str(), done["next"].as_str()), (Some("completed"), Some("task-002")));
+    json(&["claim", "--worker", "w"], 0);
+    json(&["fail", "task-002", "no", "--worker", "w"], 0);
+    assert_eq!(json(&["retry", "task-002"], 0)["retried"], json!(["task-002"]));
+    assert_eq!(json(&["undo", "--list"], 0)["saved"], json!([]));
+    assert_eq!(json(&["undo"], 2)["error"]["code"], "E_NOT_FOUND");
+    assert_eq!(json(&["stop"], 2)["error"]["code"], "E_NOT_FOUND");
+    let status = json(&["status"], 0);
+    assert_eq!((status["counts"]["completed"].as_u64(), status["counts"]["pending"].as_u64()), (Some(1), Some(1)));
+    assert_eq!(json(&["run", "--backend", "subprocess", "--command", "true"], 0)["status"], "completed");
+    scene.end();
 }
 
 fn hook(scene: &Scene, name: &str, event: &Value) -> Output {
@@ -513,39 +522,37 @@ fn the_real_claude_is_kept_at_it_until_the_list_is_done() {
     scene.check_log();
 }
 
+/// A subagent of the real `claude` that holds a claim is kept until it has said how its task ended.
 #[test]
-fn the_real_claude_works_a_list_off_in_a_run() {
-    let test = "the_real_claude_works_a_list_off_in_a_run";
+fn the_stop_of_a_real_claude_s_subagent_is_seen() {
+    let test = "the_stop_of_a_real_claude_s_subagent_is_seen";
     let Some(binary) = claude::binary(test) else { return };
     let scene = Scene::new();
     scene.add("Write one", "test -f one.txt", &[]);
-    scene.add("Write two", "test -f two.txt", &["--depends-on", "task-001"]);
     claude::link(&scene.world, &binary);
+    std::os::unix::fs::symlink(scene.world.program(), scene.world.bin().join("muleteer")).unwrap();
+    scene.world.muleteer(&["hooks", "install"]).current_dir(&scene.repo.path).ok();
+    let asked = json!({"description": "Do a task", "prompt": "Take a task and do it", "subagent_type": "general-purpose",
+                       "run_in_background": false});
     let server = ModelServer::start([
-        Step::bash("echo 1 > one.txt; muleteer tasks checkpoint task-001 1/1 'one is there'"),
-        Step::success("one"),
-        Step::bash("echo wrong > three.txt"),
-        Step::success("not really"),
-        Step::bash("echo 2 > two.txt"),
-        Step::success("two"),
+        Step::tool("Agent", asked),
+        Step::bash("muleteer tasks claim --worker \"$HARNESS_WORKER_ID/sub\" && echo 1 > one.txt"),
+        Step::text("The subagent is done."),
+        Step::bash("muleteer tasks complete task-001 --worker \"$HARNESS_WORKER_ID/sub\""),
+        Step::text("Now it is."),
+        Step::text("All is done.").times(9),
     ]);
-    let options = claude::env_options(&server);
-    let mut args = vec!["tasks", "run", "--backend", "claude-code"];
-    args.extend(options.iter().map(String::as_str));
-    scene
-        .world
-        .muleteer(&args)
-        .current_dir(&scene.repo.path)
-        .deadline(RUN)
-        .run()
-        .expect_code(0);
-    assert_eq!(
-        (scene.task("task-001")["attempts"].as_u64(), scene.task("task-002")["attempts"].as_u64()),
-        (Some(1), Some(2))
-    );
-    assert_eq!(scene.task("task-001")["checkpoints"][0]["description"], "one is there");
-    assert!(!scene.repo.path.join("three.txt").exists(), "rolled back");
-    let last = server.main_requests().pop().unwrap().body["messages"].to_string();
-    assert!(last.contains("## Attempt 2 of 3"), "the next attempt is told what went wrong");
-    scene.end();
+    let mut command = std::process::Command::new(scene.world.bin().join("claude"));
+    command
+        .args(["-p", "Have the task list worked through", "--dangerously-skip-permissions"])
+        .current_dir(&scene.repo.path);
+    scene.world.environment(&mut command);
+    command.envs(claude::variables(&server));
+    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let requests = server.main_requests();
+    let said: Vec<_> = requests.iter().map(|request| request.body["messages"].to_string()).collect();
+    assert!(said[3].contains("You hold a claim on task-001 and have not said how it ended"), "refused: {}", said[3]);
+    assert_eq!(scene.status("task-001"), "completed");
+    scene.check_log();
 }

@@ -38,6 +38,7 @@ pub const POINTS: &[&str] = &[
     "tasks.claimed",
     "tasks.validated",
     "tasks.committed",
+    "tasks.landed",
     "tasks.outcome_written",
 ];
 

@@ -38,11 +38,17 @@ pub fn is_same(before: &str, after: &str) -> bool {
 fn failures(text: &str) -> impl Iterator<Item = &str> {
     let tells = |line: &&str| {
         let lower = line.to_lowercase();
-        ["fail", "error", "panicked", "not ok", "✗", "✕"].iter().any(|mark| lower.contains(mark))
-            && !lower.contains("0 failed")
-            && !lower.contains("0 errors")
+        ["fail", "error", "panicked", "not ok", "✗", "✕"].iter().any(|mark| lower.contains(mark)) && !none_of(&lower)
     };
     text.lines().filter(tells)
+}
+
+/// "0 failed", but not "10 failed".
+fn none_of(line: &str) -> bool {
+    ["0 failed", "0 errors"].iter().any(|none| {
+        let before = line.find(none).map(|at| &line[..at]);
+        before.is_some_and(|before| !before.ends_with(|c: char| c.is_ascii_digit()))
+    })
 }
 
 /// Without what differs from run to run: numbers (durations, counts, lines, addresses) and spacing.
@@ -75,6 +81,7 @@ mod tests {
         let apart = tell(before, after);
         assert_eq!(apart.new, ["test math::adds ... FAILED"]);
         assert_eq!(apart.old.first().map(String::as_str), Some("test net::slow ... FAILED"));
+        assert_eq!(tell("", "10 failed\n0 failed, 3 passed\n").new, ["10 failed"]);
         assert!(is_same("failed after 3.2s\n", "failed after 14s\n") && !is_same(before, after));
     }
 }

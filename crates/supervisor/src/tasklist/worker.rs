@@ -550,7 +550,10 @@ async fn land(driven: &Driven, worker: u32, place: &Place, task: &Task) -> Resul
             project.land(&at.git, &branch, &tip)
         });
         match landed.await? {
-            Ok(true) => return Ok(Landing::Landed),
+            Ok(true) => {
+                fault::point("tasks.landed");
+                return Ok(Landing::Landed);
+            }
             Ok(false) => {}
             Err(error) => return Ok(Landing::Failed(Category::TaskExec, format!("cannot be brought home: {error}"))),
         }
@@ -571,6 +574,7 @@ fn rebased(
     if place.git.messages_since(&base)?.is_empty() || place.git.uncommitted_since(&start)?.is_some() {
         place.git.commit(&start, &format!("{}: {}", task.id, task.title))?;
     }
+    fault::point("tasks.committed");
     let before = place.git.head()?;
     let tip = match place.git.rebase(project, &branch) {
         Ok(tip) => tip,
