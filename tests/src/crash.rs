@@ -97,6 +97,43 @@ pub fn panic_at(point: &str, nth: u32) {
     scene.end(daemon);
 }
 
+/// The daemon dies (or the actor panics) as it tells an agent the answer to its question: the agent hears
+/// it, and once. The answer was given, so nobody is asked again.
+///
+/// # Panics
+/// When it does not, or the point was never passed.
+pub fn answering(point: &str, how: &str) {
+    let (world, fault) = (World::new(), format!("{point}={how}"));
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon_with(&[("MULETEER_FAULT", &fault)]);
+    let scenario = world.path().join("scenario.yaml");
+    let steps = "v: 1\nturns:\n  - steps:\n      - ask: {permission: \"rm -rf build\"}\n      \
+                 - run: echo answered >> effects\n      - result: {status: success, summary: s}\n";
+    std::fs::write(&scenario, steps).expect("a scenario");
+    let scenario = scenario.display().to_string();
+    let id = world
+        .muleteer(&["spawn", "developer", repo.to_str(), "do it", "--scenario", &scenario])
+        .ok();
+    world.wait_for_state(&id, &["waiting"]);
+    // Its reply may be lost with the daemon; then it asks again, and is told the same.
+    let answered = world.muleteer(&["answer", &id, "allow"]).deadline(PATIENCE).run();
+    assert_eq!(answered.code, Some(0), "{fault}: {answered:?}");
+    if how == "kill" {
+        let status = daemon.ended();
+        assert!(status.code().is_none(), "{fault}: the daemon was to be killed, but {status}: {}", daemon.log());
+    } else {
+        assert!(daemon.log().contains(&format!("fault point {point}")), "{fault} was never passed");
+    }
+    let entry = world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["attempts"]), (&"success".into(), &1.into()), "{fault}: {entry}");
+    assert_eq!(repo.effects("effects"), ["answered"], "{fault}");
+    assert_eq!(world.events_of(&id, "permission_answered").len(), 1, "{fault}");
+    let raw = world.muleteer(&["logs", &id, "--raw"]).ok();
+    assert_eq!(raw.matches("\"permission_answer\"").count(), 1, "{fault}: {raw}");
+    world.muleteer(&["daemon", "stop"]).ok();
+    world.finish(None);
+}
+
 /// Kills at moments and victims that `seed` chooses.
 ///
 /// # Panics

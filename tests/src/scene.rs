@@ -50,6 +50,29 @@ impl Scene {
 
     /// Waits until a scripted tool has left its mark in the file `effects`.
     pub fn wait_for_the_tool(&self) {
-        wait_until("the tool to run", PATIENCE, || (!self.repo.effects("effects").is_empty()).then_some(()));
+        self.wait_for_tools(1);
+    }
+
+    /// Waits until scripted tools have left so many marks.
+    pub fn wait_for_tools(&self, count: usize) {
+        wait_until("the tool to run", PATIENCE, || (self.repo.effects("effects").len() == count).then_some(()));
+    }
+
+    /// Waits until what the agent printed holds `sign` so often.
+    pub fn wait_for_spool(&self, id: &str, sign: &str, count: usize) {
+        wait_until(&format!("{sign} in the output"), PATIENCE, || {
+            let raw = self.world.muleteer(&["logs", id, "--raw"]).ok();
+            (raw.matches(sign).count() >= count).then_some(())
+        });
+    }
+
+    /// What the model was told last, as JSON.
+    ///
+    /// # Panics
+    /// When it was told nothing.
+    pub fn last_told(&self) -> String {
+        let last = self.server.main_requests().pop().expect("a request of the model").body;
+        // Of Anthropic's API, or OpenAI's.
+        if last["messages"].is_array() { last["messages"].to_string() } else { last["input"].to_string() }
     }
 }

@@ -256,6 +256,26 @@ fn codex_is_refused_and_limited() {
     assert_eq!((&entry["state"], &entry["result"]["summary"]), (&json!("success"), &json!("well")), "{entry}");
     assert_eq!(counted(&scene.world, &id), 0);
     assert!(scene.server.main_requests().len() <= 8, "{}", scene.server.main_requests().len());
+    // Whom its own configuration names shares the limit, and nobody else.
+    let channel = scene.world.events_of(&id, "dispatch_created")[0]["api"]["channel"].clone();
+    let address = scene.server.url().replace("http://", "");
+    assert_eq!(channel, format!("codex, OPENAI_API_KEY at {address}"));
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn codex_meets_an_overload() {
+    let test = "codex_meets_an_overload";
+    let steps = [Step::status(529).times(6), Step::success("well")];
+    let Some(scene) = Scene::codex(test, steps) else { return };
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    let entry = ended(&scene.world, &id);
+    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&json!("success"), &json!("well")), "{entry}");
+    let waited = scene.world.events_of(&id, "api_waiting");
+    assert!(waited.iter().any(|event| event["trouble"] == "overload" && event["status"] == 529), "{waited:?}");
+    assert_eq!(counted(&scene.world, &id), 0, "no failure of the agent");
+    assert!(scene.server.main_requests().len() <= 13, "{}", scene.server.main_requests().len());
     scene.world.finish(Some(daemon));
 }
 
@@ -287,8 +307,15 @@ fn codex_costs_what_its_tokens_cost() {
     let Some(scene) = Scene::codex(test, [Step::success("well").usage(1_000_000, 100_000)]) else { return };
     let mut daemon = scene.world.daemon();
     let run = scene.spawn(&["--budget-usd", "1.5", "--wait"]).run();
-    assert!(run.stderr.contains("the budget cannot be kept"), "{run:?}");
+    assert!(run.stderr.contains("the budget of $1.50 cannot be kept"), "{run:?}");
     assert_eq!(scene.world.dispatch(run.stdout.trim())["cost_usd"], 0.0);
+    // Its category's is promised as well.
+    let made = scene.spawn(&["--json"]).json();
+    assert!(made["warnings"][0].as_str().unwrap().contains("the budget of $10.00 cannot be kept"), "{made}");
+    let id = made["dispatch_id"].as_str().unwrap();
+    ended(&scene.world, id);
+    let journal = scene.world.muleteer(&["journal", id]).ok();
+    assert!(journal.contains("the budget of $10.00 cannot be kept"), "{journal}");
 
     scene.world.configure("models:\n  prices:\n    gpt-5.5: {input: 1, output: 10}\n");
     let run = scene.spawn(&["--budget-usd", "1.5", "--wait"]).run();

@@ -2,42 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use muleteer_tests::model_server::{ModelServer, Step};
-use muleteer_tests::{PATIENCE, Repo, World, claude, processes, wait_until};
+use muleteer_tests::model_server::Step;
+use muleteer_tests::{PATIENCE, Scene, processes, wait_until};
 use serde_json::{Value, json};
 use std::time::Duration;
-
-struct Scene {
-    world: World,
-    repo: Repo,
-    server: ModelServer,
-}
-
-impl Scene {
-    /// `None`, said loudly, when there is no claude to be had.
-    fn new(test: &str, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
-        let binary = claude::binary(test)?;
-        let world = World::new();
-        claude::link(&world, &binary);
-        let repo = world.repo("repo");
-        Some(Self { world, repo, server: ModelServer::start(steps) })
-    }
-
-    fn spawn(&self, more: &[&str]) -> muleteer_tests::Muleteer {
-        let options = claude::env_options(&self.server);
-        let mut args = vec!["spawn", "developer", self.repo.to_str(), "Write hello.txt", "--backend", "claude-code"];
-        args.extend(options.iter().map(String::as_str));
-        args.extend(more);
-        self.world.muleteer(&args).deadline(Duration::from_secs(120))
-    }
-
-    fn edit_and_commit() -> [Step; 2] {
-        [
-            Step::tool("Write", json!({"file_path": "hello.txt", "content": "hello\n"})).and_text("I write the file."),
-            Step::bash("git add hello.txt && git commit --quiet -m 'Add hello' && echo committed"),
-        ]
-    }
-}
 
 fn count(haystack: &[Value], event: &str) -> usize {
     haystack.iter().filter(|line| line["event"] == event).count()
@@ -46,10 +14,12 @@ fn count(haystack: &[Value], event: &str) -> usize {
 #[test]
 fn it_edits_a_file_commits_and_returns_a_result_with_its_cost() {
     let test = "it_edits_a_file_commits_and_returns_a_result_with_its_cost";
-    let mut steps = Vec::from(Scene::edit_and_commit());
-    steps[0] = Step::bash("echo hello > hello.txt").and_text("I write the file.");
-    steps.push(Step::success("hello.txt is there").usage(1000, 200));
-    let Some(scene) = Scene::new(test, steps) else { return };
+    let steps = [
+        Step::bash("echo hello > hello.txt").and_text("I write the file."),
+        Step::bash("git add hello.txt && git commit --quiet -m 'Add hello' && echo committed"),
+        Step::success("hello.txt is there").usage(1000, 200),
+    ];
+    let Some(scene) = Scene::claude(test, steps) else { return };
     let daemon = scene.world.daemon();
     let run = scene.spawn(&["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -82,7 +52,7 @@ fn a_second_turn_goes_on_in_the_same_session() {
         Step::bash("echo two >> effects"),
         Step::success("two"),
     ];
-    let Some(scene) = Scene::new(test, steps) else { return };
+    let Some(scene) = Scene::claude(test, steps) else { return };
     let daemon = scene.world.daemon();
     let run = scene.spawn(&["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -97,8 +67,7 @@ fn a_second_turn_goes_on_in_the_same_session() {
     let entry = scene.world.dispatch(&id);
     assert_eq!(entry["session_id"], session, "the same session");
     assert_eq!(entry["result"]["summary"], "two");
-    let last = scene.server.main_requests().pop().unwrap();
-    assert!(last.body["messages"].to_string().contains("Write hello.txt"), "the second turn knows the first");
+    assert!(scene.last_told().contains("Write hello.txt"), "the second turn knows the first");
     scene.world.finish(Some(daemon));
 }
 
@@ -111,10 +80,10 @@ fn killed_in_the_middle_it_goes_on_in_the_same_session() {
         Step::bash("echo \"$$\" >> effects; while [ ! -e go ]; do sleep 0.05; done"),
         Step::success("went on").times(3),
     ];
-    let Some(scene) = Scene::new(test, steps) else { return };
+    let Some(scene) = Scene::claude(test, steps) else { return };
     let mut daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
-    wait_until("the tool to run", PATIENCE, || (!scene.repo.effects("effects").is_empty()).then_some(()));
+    scene.wait_for_the_tool();
     daemon.kill_9();
     let daemon = scene.world.daemon();
     assert_eq!(scene.world.wait_for_state(&id, &["running"])["attempts"], 1, "adopted");
@@ -125,11 +94,7 @@ fn killed_in_the_middle_it_goes_on_in_the_same_session() {
     assert_eq!(entry["state"], "success", "{entry}");
     assert_eq!(entry["result"]["summary"], "went on");
     assert_eq!(scene.repo.effects("effects").len(), 1, "the prompt that was taken was not sent again");
-    let last = scene.server.main_requests().pop().unwrap();
-    assert!(
-        last.body["messages"].to_string().contains("Write hello.txt"),
-        "the resumed session holds the first prompt"
-    );
+    assert!(scene.last_told().contains("Write hello.txt"), "the resumed session holds the first prompt");
     scene.world.wait_for_nothing_left(&[daemon.pid()]);
     scene.world.finish(Some(daemon));
 }
@@ -138,7 +103,7 @@ fn killed_in_the_middle_it_goes_on_in_the_same_session() {
 fn a_result_of_the_wrong_shape_gets_one_repair_turn() {
     let test = "a_result_of_the_wrong_shape_gets_one_repair_turn";
     let steps = [Step::text("I am done, believe me."), Step::success("now in form")];
-    let Some(scene) = Scene::new(test, steps) else { return };
+    let Some(scene) = Scene::claude(test, steps) else { return };
     let daemon = scene.world.daemon();
     let run = scene.spawn(&["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -151,10 +116,10 @@ fn a_result_of_the_wrong_shape_gets_one_repair_turn() {
 fn an_interrupt_keeps_the_session_for_a_further_turn() {
     let test = "an_interrupt_keeps_the_session_for_a_further_turn";
     let steps = [Step::bash("echo up >> effects; sleep 1000"), Step::success("after the interrupt")];
-    let Some(scene) = Scene::new(test, steps) else { return };
+    let Some(scene) = Scene::claude(test, steps) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
-    wait_until("the tool to run", PATIENCE, || (!scene.repo.effects("effects").is_empty()).then_some(()));
+    scene.wait_for_the_tool();
     scene.world.muleteer(&["interrupt", &id]).ok();
     let session = scene.world.wait_for_state(&id, &["waiting"])["session_id"].clone();
     scene.world.muleteer(&["send", &id, "Leave it then"]).ok();
@@ -171,22 +136,19 @@ fn a_message_to_a_busy_session_is_folded_into_its_turn() {
     let waiting =
         |name: &str| Step::bash(&format!("echo {name} >> effects; while [ ! -e {name} ]; do sleep 0.05; done"));
     let steps = [waiting("one"), waiting("two"), Step::success("all three").times(2)];
-    let Some(scene) = Scene::new(test, steps) else { return };
+    let Some(scene) = Scene::claude(test, steps) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
-    let effects = |count: usize| {
-        wait_until("the tool to run", PATIENCE, || (scene.repo.effects("effects").len() == count).then_some(()));
-    };
-    effects(1);
+    scene.wait_for_the_tool();
     scene.world.muleteer(&["send", &id, "FOLDED IN"]).ok();
     scene.wait_for_spool(&id, "\"queued\"", 2);
     scene.repo.write("one", "");
-    effects(2);
+    scene.wait_for_tools(2);
     wait_until("the prompt to be folded in", PATIENCE, || {
         let folded = scene.world.events_of(&id, "prompt_folded");
         (folded.first()?["turn"] == 1).then_some(())
     });
-    let second = scene.server.main_requests().pop().unwrap().body["messages"].to_string();
+    let second = scene.last_told();
     assert!(second.contains("FOLDED IN"), "the running turn has it: {second}");
     let entry = scene.world.dispatch(&id);
     assert_eq!((&entry["turns"], &entry["state"]), (&json!(1), &json!("running")), "{entry}");
@@ -203,7 +165,7 @@ fn a_message_to_a_busy_session_is_folded_into_its_turn() {
         .map(|one| one["standing"].clone())
         .collect();
     assert_eq!(standings, ["mid_tool", "mid_tool", "not_taken"]);
-    let last = scene.server.main_requests().pop().unwrap().body["messages"].to_string();
+    let last = scene.last_told();
     for said in ["Write hello.txt", "FOLDED IN", "STILL WAITING"] {
         assert_eq!(last.matches(said).count(), 1, "{said}: {last}");
     }
@@ -213,12 +175,39 @@ fn a_message_to_a_busy_session_is_folded_into_its_turn() {
     scene.world.finish(Some(daemon));
 }
 
-impl Scene {
-    /// Waits until what the agent printed holds `sign` so often.
-    fn wait_for_spool(&self, id: &str, sign: &str, count: usize) {
-        wait_until(&format!("{sign} in the output"), PATIENCE, || {
-            let raw = self.world.muleteer(&["logs", id, "--raw"]).ok();
-            (raw.matches(sign).count() >= count).then_some(())
-        });
-    }
+/// What its process used of its turns before it died, the one that resumes its session does not get again.
+#[test]
+fn a_limit_of_turns_is_of_all_its_processes() {
+    let test = "a_limit_of_turns_is_of_all_its_processes";
+    let first = Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done");
+    let Some(scene) = Scene::claude(test, [first, Step::bash("echo more >> effects")]) else { return };
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&["--max-turns", "3"]).ok();
+    scene.wait_for_the_tool();
+    let before = scene.world.wait_for_state(&id, &["running"]);
+    wait_until("the call to be recorded", PATIENCE, || scene.world.events_of(&id, "tool_called").pop());
+    scene.world.kill_9(u32::try_from(before["pid"].as_u64().unwrap()).unwrap());
+    let entry = scene.world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["attempts"]), (&json!("partial"), &json!(2)), "{entry}");
+    assert!(entry["reason"].as_str().unwrap().contains("turns limit reached"), "{entry}");
+    let requests = scene.server.main_requests().len();
+    assert_eq!(requests, 3, "one before it died, two after");
+    scene.world.finish(Some(daemon));
+}
+
+/// An answer that is long in coming is one all the same, though nothing whole is said and no cpu used.
+#[test]
+fn an_answer_that_comes_slowly_is_no_stall() {
+    let test = "an_answer_that_comes_slowly_is_no_stall";
+    let slow = Step::success("a long answer, word by word: so long that it comes in many pieces")
+        .chunk_delay(Duration::from_millis(1500));
+    let Some(scene) = Scene::claude(test, [slow]) else { return };
+    scene.world.configure("categories:\n  coding:\n    inactivity_timeout: 4s\n");
+    let daemon = scene.world.daemon();
+    let run = scene.spawn(&["--wait"]).run();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let id = run.stdout.trim();
+    assert!(scene.world.events_of(id, "stall_detected").is_empty());
+    assert_eq!(scene.world.events_of(id, "agent_said").len(), 0, "pieces are not recorded");
+    scene.world.finish(Some(daemon));
 }

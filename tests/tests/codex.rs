@@ -2,46 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use muleteer_tests::model_server::{ModelServer, Step};
-use muleteer_tests::{PATIENCE, Repo, World, codex, processes, wait_until};
+use muleteer_tests::model_server::Step;
+use muleteer_tests::{PATIENCE, Scene, processes, wait_until};
 use serde_json::{Value, json};
-use std::time::Duration;
-
-struct Scene {
-    world: World,
-    repo: Repo,
-    server: ModelServer,
-}
-
-impl Scene {
-    /// `None`, said loudly, when there is no codex to be had.
-    fn new(test: &str, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
-        let binary = codex::binary(test)?;
-        let world = World::new();
-        let server = ModelServer::start(steps);
-        codex::install(&world, &binary, &server);
-        let repo = world.repo("repo");
-        Some(Self { world, repo, server })
-    }
-
-    fn spawn(&self, more: &[&str]) -> muleteer_tests::Muleteer {
-        let options = codex::env_options(&self.world);
-        let mut args = vec!["spawn", "developer", self.repo.to_str(), "Write hello.txt"];
-        args.extend(["--backend", "codex", "--model", "gpt-5.5"]);
-        args.extend(options.iter().map(String::as_str));
-        args.extend(more);
-        self.world.muleteer(&args).deadline(Duration::from_secs(120))
-    }
-
-    /// What the model was shown last.
-    fn last_input(&self) -> String {
-        self.server.main_requests().pop().unwrap().body["input"].to_string()
-    }
-
-    fn wait_for_the_tool(&self) {
-        wait_until("the tool to run", PATIENCE, || (!self.repo.effects("effects").is_empty()).then_some(()));
-    }
-}
 
 fn tokens(entry: &Value) -> (u64, u64) {
     (entry["tokens"]["input"].as_u64().unwrap(), entry["tokens"]["output"].as_u64().unwrap())
@@ -55,7 +18,7 @@ fn it_edits_a_file_commits_and_returns_a_result_with_its_tokens() {
         Step::bash("git add hello.txt && git commit --quiet -m 'Add hello' && echo committed"),
         Step::success("hello.txt is there").usage(1000, 200),
     ];
-    let Some(scene) = Scene::new(test, steps) else { return };
+    let Some(scene) = Scene::codex(test, steps) else { return };
     let daemon = scene.world.daemon();
     let run = scene.spawn(&["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -90,7 +53,7 @@ fn a_second_turn_goes_on_in_the_same_session() {
         Step::bash("echo two >> effects"),
         Step::success("two"),
     ];
-    let Some(scene) = Scene::new(test, steps) else { return };
+    let Some(scene) = Scene::codex(test, steps) else { return };
     let daemon = scene.world.daemon();
     let run = scene.spawn(&["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -106,7 +69,7 @@ fn a_second_turn_goes_on_in_the_same_session() {
     assert_eq!(entry["session_id"], before["session_id"], "the same session");
     assert_eq!(entry["result"]["summary"], "two");
     assert_eq!(tokens(&entry), (400, 80), "what the session tells in all is counted once");
-    assert!(scene.last_input().contains("Write hello.txt"), "the second turn knows the first");
+    assert!(scene.last_told().contains("Write hello.txt"), "the second turn knows the first");
     scene.world.finish(Some(daemon));
 }
 
@@ -119,7 +82,7 @@ fn killed_in_the_middle_it_goes_on_in_the_same_session() {
         Step::bash("echo \"$$\" >> effects; while [ ! -e go ]; do sleep 0.05; done"),
         Step::success("went on").times(3),
     ];
-    let Some(scene) = Scene::new(test, steps) else { return };
+    let Some(scene) = Scene::codex(test, steps) else { return };
     let mut daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     scene.wait_for_the_tool();
@@ -136,7 +99,7 @@ fn killed_in_the_middle_it_goes_on_in_the_same_session() {
     let attempts = scene.world.events_of(&id, "attempt_finished");
     assert_eq!(attempts.iter().filter(|event| event["counted"] == true).count(), 1, "one counted restart");
     assert_eq!(scene.repo.effects("effects").len(), 1, "the prompt that was taken was not sent again");
-    let input = scene.last_input();
+    let input = scene.last_told();
     assert_eq!(input.matches("Write hello.txt").count(), 1, "{input}");
     assert!(input.contains("ended unexpectedly"), "{input}");
     scene.world.wait_for_nothing_left(&[daemon.pid()]);
@@ -147,7 +110,7 @@ fn killed_in_the_middle_it_goes_on_in_the_same_session() {
 fn killed_itself_it_is_resumed() {
     let test = "killed_itself_it_is_resumed";
     let steps = [Step::bash("echo up >> effects; sleep 1000"), Step::success("went on")];
-    let Some(scene) = Scene::new(test, steps) else { return };
+    let Some(scene) = Scene::codex(test, steps) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     scene.wait_for_the_tool();
@@ -163,7 +126,7 @@ fn killed_itself_it_is_resumed() {
 fn a_result_of_the_wrong_shape_gets_one_repair_turn() {
     let test = "a_result_of_the_wrong_shape_gets_one_repair_turn";
     let steps = [Step::text("I am done, believe me."), Step::success("now in form")];
-    let Some(scene) = Scene::new(test, steps) else { return };
+    let Some(scene) = Scene::codex(test, steps) else { return };
     let daemon = scene.world.daemon();
     let run = scene.spawn(&["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -177,7 +140,7 @@ fn a_result_of_the_wrong_shape_gets_one_repair_turn() {
 fn an_interrupt_ends_the_turn_and_a_word_goes_on_in_its_session() {
     let test = "an_interrupt_ends_the_turn_and_a_word_goes_on_in_its_session";
     let steps = [Step::bash("echo up >> effects; sleep 1000"), Step::success("after the interrupt")];
-    let Some(scene) = Scene::new(test, steps) else { return };
+    let Some(scene) = Scene::codex(test, steps) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     scene.wait_for_the_tool();
@@ -186,21 +149,21 @@ fn an_interrupt_ends_the_turn_and_a_word_goes_on_in_its_session() {
     scene.world.muleteer(&["send", &id, "Leave it then"]).ok();
     let entry = scene.world.wait_for_state(&id, &["success"]);
     assert_eq!(entry["session_id"], session, "{entry}");
-    assert!(scene.last_input().contains("Leave it then"));
+    assert!(scene.last_told().contains("Leave it then"));
     scene.world.finish(Some(daemon));
 }
 
 #[test]
 fn a_refused_key_fails_at_once_and_a_cut_stream_is_asked_again() {
     let test = "a_refused_key_fails_at_once_and_a_cut_stream_is_asked_again";
-    let Some(scene) = Scene::new(test, [Step::text("cut").die_mid(), Step::success("well")]) else { return };
+    let Some(scene) = Scene::codex(test, [Step::text("cut").die_mid(), Step::success("well")]) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&["--wait"]).ok();
     assert_eq!(scene.world.dispatch(&id)["result"]["summary"], "well");
     assert!(!scene.world.events_of(&id, "api_retried").is_empty());
     scene.world.finish(Some(daemon));
 
-    let Some(scene) = Scene::new(test, [Step::status(401)]) else { return };
+    let Some(scene) = Scene::codex(test, [Step::status(401)]) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     let entry = scene.world.wait_for_end(&id);

@@ -20,9 +20,10 @@ fn passings(point: &str) -> &'static [u32] {
     if point.starts_with("ledger.") { &[1, 2, 4] } else { &[1] }
 }
 
-/// Those of task lists are not passed by a lone dispatch; `task_lists.rs` tries them.
+/// Those of task lists and of answers are not passed by a dispatch that asks nothing; `task_lists.rs` and
+/// [`an_answer_is_neither_lost_nor_given_twice`] try them.
 fn dispatch_points() -> impl Iterator<Item = &'static &'static str> {
-    POINTS.iter().filter(|point| !point.starts_with("tasks."))
+    POINTS.iter().filter(|point| !point.starts_with("tasks.") && !point.ends_with("_answer"))
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -61,6 +62,18 @@ fn a_panic_at_every_named_point_of_the_daemon() {
         }
     }
     assert!(broken.is_empty(), "broken by a panic at {broken:?}");
+}
+
+#[test]
+fn an_answer_is_neither_lost_nor_given_twice() {
+    let points: Vec<_> = POINTS.iter().filter(|point| point.ends_with("_answer")).collect();
+    assert_eq!(points.len(), 2);
+    for point in points {
+        for how in ["kill", "panic"] {
+            eprintln!("{how} at {point}");
+            crash::answering(point, how);
+        }
+    }
 }
 
 fn seeds() -> Vec<u64> {

@@ -2,36 +2,27 @@
 
 #![allow(clippy::unwrap_used)]
 
-use muleteer_tests::model_server::{ModelServer, Step};
-use muleteer_tests::{PATIENCE, Repo, World, claude, codex, wait_until};
+use muleteer_tests::model_server::Step;
+use muleteer_tests::{PATIENCE, Repo, Scene, World, codex, wait_until};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-struct Scene {
-    world: World,
-    repo: Repo,
-    server: ModelServer,
+/// The real `claude` under a configuration.
+fn claude(test: &str, configuration: &str, steps: impl IntoIterator<Item = Step>) -> Option<Scene> {
+    let scene = Scene::claude(test, steps)?;
+    scene.world.configure(configuration);
+    Some(scene)
 }
 
-impl Scene {
-    /// `None`, said loudly, when there is no claude to be had.
-    fn new(test: &str, configuration: &str, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
-        let binary = claude::binary(test)?;
-        let world = World::new();
-        claude::link(&world, &binary);
-        world.configure(configuration);
-        let repo = world.repo("repo");
-        Some(Self { world, repo, server: ModelServer::start(steps) })
-    }
+/// Questions, and answers.
+trait Asks {
+    fn asked(&self, id: &str) -> Value;
+    fn answer(&self, id: &str, answer: &str) -> Value;
+    fn has(&self, file: &str) -> bool;
+    fn answers(&self, id: &str) -> Vec<(Value, Value)>;
+}
 
-    fn spawn(&self, more: &[&str]) -> muleteer_tests::Muleteer {
-        let options = claude::env_options(&self.server);
-        let mut args = vec!["spawn", "developer", self.repo.to_str(), "Do it", "--backend", "claude-code"];
-        args.extend(options.iter().map(String::as_str));
-        args.extend(more);
-        self.world.muleteer(&args).deadline(Duration::from_secs(120))
-    }
-
+impl Asks for Scene {
     /// What the dispatch waits for, once it does.
     fn asked(&self, id: &str) -> Value {
         let entry = self.world.wait_for_state(id, &["waiting"]);
@@ -48,11 +39,6 @@ impl Scene {
         self.repo.path.join(file).exists()
     }
 
-    /// What the model was told last.
-    fn last_messages(&self) -> String {
-        self.server.main_requests().pop().unwrap().body["messages"].to_string()
-    }
-
     fn answers(&self, id: &str) -> Vec<(Value, Value)> {
         let answered = self.world.events_of(id, "permission_answered");
         answered.into_iter().map(|event| (event["answer"].clone(), event["by"].clone())).collect()
@@ -65,7 +51,7 @@ const ASK: &str = "permissions:\n  mode: ask\n";
 fn one_is_allowed_one_is_denied_and_the_agent_is_told_why() {
     let test = "one_is_allowed_one_is_denied_and_the_agent_is_told_why";
     let steps = [Step::bash("touch one"), Step::bash("touch two"), Step::success("as told")];
-    let Some(scene) = Scene::new(test, ASK, steps) else { return };
+    let Some(scene) = claude(test, ASK, steps) else { return };
     let daemon = scene.world.daemon();
     let waiting = scene.spawn(&["--wait"]).start();
     let id =
@@ -105,7 +91,7 @@ fn one_is_allowed_one_is_denied_and_the_agent_is_told_why() {
     assert!(run.stderr.contains("may it use Bash: touch one?") && run.stderr.contains(&how), "{run:?}");
     assert!(run.stderr.contains("may it use Bash: touch two?"), "{run:?}");
     assert!(!scene.has("two"));
-    assert!(scene.last_messages().contains("leave two alone"), "the agent is told why");
+    assert!(scene.last_told().contains("leave two alone"), "the agent is told why");
     let by = || json!("operator");
     assert_eq!(scene.answers(&id), [(json!("allow"), by()), (json!("text"), by())]);
     let late = scene.world.muleteer(&["answer", &id, "allow", "--json"]).run();
@@ -124,7 +110,7 @@ fn a_policy_allows_and_denies_without_asking() {
         Step::bash("touch three"),
         Step::success("as far as it may"),
     ];
-    let Some(scene) = Scene::new(test, policy, steps) else { return };
+    let Some(scene) = claude(test, policy, steps) else { return };
     let daemon = scene.world.daemon();
     let run = scene.spawn(&["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -152,7 +138,7 @@ fn a_question_outlives_the_daemon_and_is_answered_to_its_successor() {
     let steps = [Step::tool("AskUserQuestion", question), Step::bash("touch one"), Step::success("blue it is")];
     // Waiting is no stall, in the new daemon either.
     let impatient = format!("{ASK}categories:\n  coding:\n    inactivity_timeout: 2s\n");
-    let Some(scene) = Scene::new(test, &impatient, steps) else { return };
+    let Some(scene) = claude(test, &impatient, steps) else { return };
     let mut daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     let ask = scene.asked(&id);
@@ -169,7 +155,7 @@ fn a_question_outlives_the_daemon_and_is_answered_to_its_successor() {
     });
     assert_eq!(scene.answer(&id, "blue")["answer"], "text");
     wait_until("the next question", PATIENCE, || (scene.asked(&id)["target"] == "touch one").then_some(()));
-    assert!(scene.last_messages().contains("\\\"Which colour?\\\"=\\\"Blue\\\""), "{}", scene.last_messages());
+    assert!(scene.last_told().contains("\\\"Which colour?\\\"=\\\"Blue\\\""), "{}", scene.last_told());
 
     daemon.kill_9();
     // Answering starts a daemon where none runs.
@@ -185,7 +171,7 @@ fn a_question_outlives_the_daemon_and_is_answered_to_its_successor() {
 fn a_waiting_agent_is_killed_like_any_other_and_interrupted_too() {
     let test = "a_waiting_agent_is_killed_like_any_other_and_interrupted_too";
     let steps = [Step::bash("touch one").times(2), Step::success("never").times(3)];
-    let Some(scene) = Scene::new(test, ASK, steps) else { return };
+    let Some(scene) = claude(test, ASK, steps) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     scene.asked(&id);
@@ -212,7 +198,7 @@ fn a_waiting_agent_is_killed_like_any_other_and_interrupted_too() {
 fn an_agent_that_dies_while_it_waits_asks_again() {
     let test = "an_agent_that_dies_while_it_waits_asks_again";
     let steps = [Step::bash("touch one").times(2), Step::success("in the end").times(2)];
-    let Some(scene) = Scene::new(test, ASK, steps) else { return };
+    let Some(scene) = claude(test, ASK, steps) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     let first = scene.asked(&id)["request_id"].clone();
@@ -232,10 +218,10 @@ fn another_model_is_seen_at_the_model_s_server() {
     let test = "another_model_is_seen_at_the_model_s_server";
     let steps =
         [Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done"), Step::success("changed").times(2)];
-    let Some(scene) = Scene::new(test, "", steps) else { return };
+    let Some(scene) = claude(test, "", steps) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&["--model", "claude-opus-4-5"]).ok();
-    wait_until("the tool to run", PATIENCE, || (!scene.repo.effects("effects").is_empty()).then_some(()));
+    scene.wait_for_the_tool();
     scene.world.muleteer(&["model", &id, "claude-haiku-4-5"]).ok();
     wait_until("its CLI to say yes", PATIENCE, || scene.world.events_of(&id, "model_changed").pop());
     std::fs::write(scene.repo.path.join("go"), "").unwrap();
@@ -298,7 +284,7 @@ fn mcp_server(world: &World, repo: &Repo) -> (String, Vec<String>) {
 fn an_mcp_server_works_and_a_broken_one_is_seen() {
     let test = "an_mcp_server_works_and_a_broken_one_is_seen";
     let steps = [Step::tool("mcp__sup__ping", json!({})), Step::success("ponged")];
-    let Some(scene) = Scene::new(test, "", steps) else { return };
+    let Some(scene) = claude(test, "", steps) else { return };
     let (command, args) = mcp_server(&scene.world, &scene.repo);
     let file = scene.world.path().join("mcp.json");
     let broken = json!({"command": "/no/such/program", "args": []});
@@ -327,31 +313,62 @@ fn an_mcp_server_works_and_a_broken_one_is_seen() {
 #[test]
 fn codex_calls_an_mcp_server_and_goes_on_without_a_broken_one() {
     let test = "codex_calls_an_mcp_server_and_goes_on_without_a_broken_one";
-    let Some(binary) = codex::binary(test) else { return };
-    let world = World::new();
-    let server = ModelServer::start([Step::tool("mcp__sup__ping", json!({})), Step::success("done").times(2)]);
-    codex::install(&world, &binary, &server);
-    let repo = world.repo("repo");
-    let (command, args) = mcp_server(&world, &repo);
-    let file = codex::home(&world).join("config.toml");
+    let steps = [Step::tool("mcp__sup__ping", json!({})), Step::success("done").times(2)];
+    let Some(scene) = Scene::codex(test, steps) else { return };
+    let (command, args) = mcp_server(&scene.world, &scene.repo);
+    let file = codex::home(&scene.world).join("config.toml");
     let mut configuration = std::fs::read_to_string(&file).unwrap();
     configuration += &format!("\n[mcp_servers.sup]\ncommand = {command:?}\nargs = {args:?}\n");
     configuration += "\n[mcp_servers.gone]\ncommand = \"/no/such/program\"\n";
     std::fs::write(&file, configuration).unwrap();
-    let daemon = world.daemon();
-    let options = codex::env_options(&world);
-    let mut words = vec!["spawn", "developer", repo.to_str(), "Do it", "--backend", "codex", "--model", "gpt-5.5"];
-    words.extend(options.iter().map(String::as_str));
-    words.push("--wait");
-    let run = world.muleteer(&words).deadline(Duration::from_secs(120)).run();
+    let daemon = scene.world.daemon();
+    let run = scene.spawn(&["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}");
     let id = run.stdout.trim();
-    assert_eq!(repo.effects("effects"), ["pinged"]);
-    assert!(
-        world
-            .events_of(id, "tool_called")
-            .iter()
-            .any(|event| event["tool"].to_string().contains("ping"))
+    assert_eq!(scene.repo.effects("effects"), ["pinged"]);
+    let called = scene.world.events_of(id, "tool_called");
+    assert!(called.iter().any(|event| event["tool"].to_string().contains("ping")), "{called:?}");
+    let notices: Vec<_> = scene.world.events_of(id, "agent_notice").iter().map(|e| e["text"].to_string()).collect();
+    assert_eq!(notices.len(), 1, "{notices:?}");
+    assert!(notices[0].contains("MCP server `gone` does not work"), "{notices:?}");
+    let journal = scene.world.muleteer(&["journal", id]).ok();
+    assert!(journal.contains("MCP server `gone`") || journal.contains("MCP server gone"), "{journal}");
+    scene.world.finish(Some(daemon));
+}
+
+/// Who dispatched an agent may answer it; a stranger among agents may not.
+#[test]
+fn a_parent_answers_what_its_child_asks() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let scenario = world.path().join("asks.yaml");
+    let steps = "v: 1\nturns:\n  - steps:\n      - ask: {permission: \"rm -rf build\"}\n      \
+                 - run: echo allowed >> effects\n      - result: {status: success, summary: s}\n";
+    std::fs::write(&scenario, steps).unwrap();
+    let ask = format!(
+        "id=$(muleteer spawn developer . 'the child' --backend rehearsal --scenario '{}') && echo $id > child && \
+         while [ ! -e go ]; do sleep 0.05; done && \
+         muleteer answer $id allow && muleteer wait $id",
+        scenario.display()
     );
+    let parent = world.spawn(&repo, &ask, &[]).ok();
+    let child = wait_until("the child", PATIENCE, || repo.effects("child").pop());
+    world.wait_for_state(&child, &["waiting"]);
+
+    let stranger = world
+        .spawn(&repo, &format!("muleteer answer {child} allow --json > answered; test $? = 3"), &[])
+        .ok();
+    assert_eq!(world.wait_for_end(&stranger)["state"], "success");
+    let refused = std::fs::read_to_string(repo.path.join("answered")).unwrap();
+    assert!(refused.contains("E_FORBIDDEN"), "{refused}");
+    assert_eq!(world.dispatch(&child)["state"], "waiting");
+
+    repo.write("go", "");
+    assert_eq!(world.wait_for_end(&parent)["state"], "success");
+    assert_eq!(world.dispatch(&child)["state"], "success");
+    assert_eq!(repo.effects("effects"), ["allowed"]);
+    let answered = world.events_of(&child, "permission_answered");
+    assert_eq!(answered[0]["by"], format!("agent/{parent}"), "{answered:?}");
     world.finish(Some(daemon));
 }

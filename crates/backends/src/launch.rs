@@ -63,6 +63,8 @@ pub struct LaunchSpec {
     pub args: Vec<String>,
     /// `backends.<name>.env` and `--env`, in that order: set last, so they win over everything.
     pub env: Vec<(String, String)>,
+    /// Names of the variables it gets from whoever asked for it.
+    pub inherited: Vec<String>,
     /// What the agent may do without asking.
     pub permissions: Policy,
     /// JSON schema of the result wanted.

@@ -7,6 +7,9 @@ use muleteer_model::agent_event::{AgentEvent, Timed};
 /// line of base64; what is longer than this becomes one `unknown` event with its beginning.
 pub const LINE_LIMIT: usize = 8 * 1024 * 1024;
 
+/// Longest line of stderr that is read.
+const ASIDE_LIMIT: usize = 16 * 1024;
+
 /// Room kept between lines; what a long line took beyond it is given back.
 const ROOM_KEPT: usize = 64 * 1024;
 
@@ -20,6 +23,9 @@ pub trait Parser: Send {
 
     /// The stream has ended: the last line, if it had no newline.
     fn finish(&mut self) -> Vec<Line>;
+
+    /// What `bytes` of its stderr tell beside the output. They are counted nowhere.
+    fn aside(&mut self, bytes: &[u8]) -> Vec<AgentEvent>;
 }
 
 /// What one line of stdout means.
@@ -40,6 +46,11 @@ pub struct Line {
 /// What one whole line (without its newline) means.
 pub(crate) trait Meaning: Send {
     fn read(&self, line: &[u8]) -> Understood;
+
+    /// What a line of stderr means: most are for people.
+    fn aside(&self, _line: &str) -> Option<AgentEvent> {
+        None
+    }
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +87,8 @@ pub(crate) struct LineParser<M> {
     pending: u64,
     consumed: u64,
     limit: usize,
+    /// The incomplete line of stderr, at most [`ASIDE_LIMIT`] bytes of it.
+    aside: Vec<u8>,
 }
 
 impl<M: Meaning> LineParser<M> {
@@ -84,7 +97,7 @@ impl<M: Meaning> LineParser<M> {
     }
 
     pub fn with_limit(meaning: M, limit: usize) -> Self {
-        Self { meaning, partial: Vec::new(), cut: false, pending: 0, consumed: 0, limit }
+        Self { meaning, partial: Vec::new(), cut: false, pending: 0, consumed: 0, limit, aside: Vec::new() }
     }
 
     fn keep(&mut self, bytes: &[u8]) {
@@ -137,6 +150,19 @@ impl<M: Meaning> Parser for LineParser<M> {
 
     fn finish(&mut self) -> Vec<Line> {
         if self.pending == 0 { vec![] } else { vec![self.end(b"")] }
+    }
+
+    fn aside(&mut self, bytes: &[u8]) -> Vec<AgentEvent> {
+        let mut told = Vec::new();
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let room = ASIDE_LIMIT.saturating_sub(self.aside.len());
+            self.aside.extend_from_slice(&piece[..piece.len().min(room)]);
+            if piece.ends_with(b"\n") {
+                told.extend(self.meaning.aside(String::from_utf8_lossy(&self.aside).trim_end()));
+                self.aside.clear();
+            }
+        }
+        told
     }
 }
 

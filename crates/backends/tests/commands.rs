@@ -67,6 +67,7 @@ fn claude_gets_everything_asked_for_and_no_prompt_in_its_arguments() {
     stream-json
     --verbose
     --replay-user-messages
+    --include-partial-messages
     --permission-mode
     bypassPermissions
     --setting-sources
@@ -105,7 +106,7 @@ fn codex_gets_its_schema_in_a_file_and_its_prompt_on_stdin() {
         ..launch()
     };
     let line = Codex.command_line(&launch).unwrap();
-    insta::assert_snapshot!(words(&line.argv, &path), @r"
+    insta::assert_snapshot!(words(&line.argv, &path), @r#"
     PATH/codex
     exec
     --json
@@ -115,8 +116,10 @@ fn codex_gets_its_schema_in_a_file_and_its_prompt_on_stdin() {
     gpt-5.5
     --output-schema
     /state/agents/a1/codex/result-schema.json
+    -c
+    shell_environment_policy.set.RUST_LOG=""
     -
-    ");
+    "#);
     assert_eq!(line.stdin, StdinMode::CloseAfterPrompt);
     // What the model's API asks of a schema.
     let schema: serde_json::Value = serde_json::from_str(&line.files[0].contents).unwrap();
@@ -136,8 +139,11 @@ fn codex_keeps_its_own_sandbox_where_it_is_configured() {
     let (_folder, path) = installed();
     let argv = |args: &[&str]| {
         let args = args.iter().map(|arg| (*arg).to_string()).collect();
-        let spec = LaunchSpec { path: Some(path.clone()), args, resume: Some("s-1".into()), ..launch() };
-        Codex.command_line(&spec).unwrap().argv[1..].join(" ")
+        let inherited = vec!["RUST_LOG".to_string()];
+        let spec = LaunchSpec { path: Some(path.clone()), args, inherited, resume: Some("s-1".into()), ..launch() };
+        let line = Codex.command_line(&spec).unwrap();
+        assert!(line.env.iter().all(|(name, _)| name != "RUST_LOG"), "what a person set stays");
+        line.argv[1..].join(" ")
     };
     let ours = "exec --json --skip-git-repo-check";
     assert_eq!(argv(&["--sandbox", "workspace-write"]), format!("{ours} --sandbox workspace-write resume s-1 -"));

@@ -282,7 +282,10 @@ mod tests {
             yard.create(&name(n), "codex", None);
         }
         assert_eq!(yard.turn().len(), 2);
-        yard.event(&name(0), Event::ApiRetried { attempt: 1, max: 9, status: Some(429), delay_s: 60.0 });
+        yard.event(
+            &name(0),
+            Event::ApiRetried { attempt: 1, max: 9, status: Some(429), delay_s: 60.0, awake_ms: None },
+        );
         yard.create(&name(2), "codex", None);
         yard.create(&name(3), "rehearsal", None);
         assert_eq!(yard.turn(), [name(3)], "it overtakes");

@@ -94,6 +94,8 @@ pub struct Outage {
     pub waits: u32,
     /// Awake time it has taken so far, as far as we have waited or seen others wait.
     pub spent_ms: u64,
+    /// When it began, on the shims' clock of awake time, where a CLI was seen to try again.
+    pub since_ms: Option<u64>,
 }
 
 /// What comes after a turn that ended in trouble.

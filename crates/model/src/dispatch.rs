@@ -548,6 +548,11 @@ impl Dispatch {
             }
             Event::AgentSaid { text } => {
                 self.spoke();
+                // Some CLIs say in their agent's place that there is trouble: it is not over, but what
+                // follows may be another.
+                if let Some(outage) = &mut self.outage {
+                    outage.since_ms = None;
+                }
                 if self.created.said_is_answer() {
                     self.said = Some(text.clone());
                 }
@@ -561,21 +566,22 @@ impl Dispatch {
                 }
                 self.count(event);
             }
-            Event::ApiRetried { attempt, max, status, delay_s } => {
+            Event::ApiRetried { attempt, max, status, delay_s, awake_ms } => {
                 let until = api_error::after(ts, api_error::wait(*delay_s));
-                self.trouble(Trouble::of_status(*status), *status, until, false);
+                self.trouble(Trouble::of_status(*status), *status, until, false, *awake_ms);
                 if let Some(outage) = &mut self.outage {
                     outage.tried = Some((*attempt, *max));
                 }
             }
-            Event::RateLimited { until, wait_s } => {
+            Event::RateLimited { until, wait_s, awake_ms } => {
                 let until = until.unwrap_or_else(|| api_error::after(ts, api_error::wait(*wait_s)));
-                self.trouble(Trouble::RateLimit, None, until, true);
+                self.trouble(Trouble::RateLimit, None, until, true, *awake_ms);
             }
             Event::ApiWaiting { trouble, status, until, told, waits, spent_ms } if !self.is_finished() => {
                 let (trouble, status, until) = (*trouble, *status, *until);
                 let (told, waits, spent_ms) = (*told, *waits, *spent_ms);
-                self.outage = Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms });
+                let since_ms = self.outage.as_ref().and_then(|before| before.since_ms);
+                self.outage = Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms, since_ms });
                 self.phase = Phase::Queued;
             }
             Event::ApiGivenUp { reason, .. } if self.stop.is_none() && !self.is_finished() => {
@@ -743,13 +749,16 @@ impl Dispatch {
     }
 
     /// What is known of an outage that goes on stays: how often and how long it was waited for.
-    fn trouble(&mut self, trouble: Trouble, status: Option<u16>, until: Timestamp, told: bool) {
+    fn trouble(&mut self, trouble: Trouble, status: Option<u16>, until: Timestamp, told: bool, awake_ms: Option<u64>) {
         let before = self.outage.take();
+        // A clock that begins anew, with the machine, is behind.
+        let since_ms = before.as_ref().and_then(|before| before.since_ms);
+        let since_ms = since_ms.filter(|since| awake_ms.is_none_or(|now| *since <= now)).or(awake_ms);
         let (waits, spent_ms) = before.as_ref().map_or((0, 0), |before| (before.waits, before.spent_ms));
         // A CLI's own next try does not make a limit end sooner than the API said.
         let kept = before.filter(|before| before.told && !told && before.until > until);
         let (until, told) = kept.map_or((until, told), |before| (before.until, true));
-        self.outage = Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms });
+        self.outage = Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms, since_ms });
     }
 
     /// A further turn of a dispatch that had ended: it waits for the pool again.

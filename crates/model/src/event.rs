@@ -266,11 +266,16 @@ pub enum Event {
         max: u32,
         status: Option<u16>,
         delay_s: f64,
+        /// The shim's clock of awake time, when it was printed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        awake_ms: Option<u64>,
     },
     /// The CLI was told of a limit that is reached, and until when if that was told.
     RateLimited {
         until: Option<Timestamp>,
         wait_s: f64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        awake_ms: Option<u64>,
     },
     /// The model API is not to be asked before `until`: the agent is gone, its session is kept, and
     /// the dispatch waits for a place again. `spent_ms`: all the waiting since the API last answered.
@@ -625,6 +630,17 @@ impl Created {
     /// with the session. Of any other agent, the process is the turn.
     pub fn has_turns(&self) -> bool {
         self.multi_turn || self.resumable
+    }
+
+    /// What it was promised and cannot be given, for people.
+    pub fn unkept(&self) -> Option<String> {
+        let costless = self.backend == "codex" && self.api.price.is_none();
+        let budget = self.limits.budget_usd.filter(|_| costless)?;
+        let model = self.model.as_deref().unwrap_or("a model that --model names");
+        Some(format!(
+            "the budget of ${budget:.2} cannot be kept: codex reports tokens and no cost, and models.prices has no \
+             price for {model}"
+        ))
     }
 
     /// No result line repeats the answer of a turn: it is the last thing said.

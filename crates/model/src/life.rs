@@ -422,6 +422,16 @@ fn whose(d: &Dispatch) -> Whose<'_> {
     Whose { id: d.id.as_str(), category: &d.created.category, terms: &d.created.api }
 }
 
+/// Trouble with the model API is timed by the clock of whoever saw it: the shim's, of awake time.
+pub fn timed(mut decided: Vec<Decided>, now_ms: u64) -> Vec<Decided> {
+    for (_, event) in &mut decided {
+        if let Event::ApiRetried { awake_ms, .. } | Event::RateLimited { awake_ms, .. } = event {
+            *awake_ms = Some(now_ms);
+        }
+    }
+    decided
+}
+
 fn plain(events: Vec<Event>) -> Vec<Decided> {
     events.into_iter().map(|event| (None, event)).collect()
 }

@@ -58,7 +58,7 @@ pub fn strike(record: &Record) -> Option<(Trouble, Option<u16>, Timestamp)> {
         Event::ApiRetried { status, delay_s, .. } => {
             (Trouble::of_status(*status), *status, wait(crate::api_error::wait(*delay_s)))
         }
-        Event::RateLimited { until, wait_s } => {
+        Event::RateLimited { until, wait_s, .. } => {
             (Trouble::RateLimit, None, until.unwrap_or_else(|| wait(crate::api_error::wait(*wait_s))))
         }
         Event::ApiWaiting { trouble, status, until, .. } => (*trouble, *status, *until),

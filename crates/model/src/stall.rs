@@ -18,12 +18,14 @@
 //! A CLI that tries the API again and again is alive and gets nowhere: that is bounded as well, from the
 //! first try after the last answer, by what [`crate::api_error`] allows for such trouble.
 //!
-//! The time is awake time; time in which nobody looked is no silence. What was pending
-//! when a daemon began to look (it may have been restarted in the middle of a turn) is not known: until
-//! the agent is heard for the first time, ten times the timeout is waited.
+//! The time is awake time; time in which nobody looked is no silence. What was pending when a daemon
+//! began to look (it may have been restarted in the middle of a turn) it knows from the events
+//! ([`Known`]); where they do not tell, ten times the timeout is waited until the agent is heard.
 
 use crate::agent_event::{AgentEvent, cut};
 use crate::api_error::{self, Terms, Trouble};
+use crate::dispatch::Dispatch;
+use jiff::Timestamp;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -57,10 +59,8 @@ pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
     Some(match event {
         AgentEvent::ToolCall { id: call, .. } => Mark::ToolBegan(id(call)),
         AgentEvent::ToolResult { id: call, .. } => Mark::ToolEnded(id(call)),
-        AgentEvent::Permission { id: asked, .. } => Mark::Asked(format!("permission {}", id(asked))),
-        AgentEvent::PermissionAnswer { id: asked } => Mark::Answered(format!("permission {}", id(asked))),
-        AgentEvent::Question { id: asked, .. } => Mark::Asked(format!("question {}", id(asked))),
-        AgentEvent::Answer { id: asked, .. } => Mark::Answered(format!("question {}", id(asked))),
+        AgentEvent::Permission { id: asked, .. } | AgentEvent::Question { id: asked, .. } => Mark::Asked(id(asked)),
+        AgentEvent::PermissionAnswer { id: asked } | AgentEvent::Answer { id: asked, .. } => Mark::Answered(id(asked)),
         AgentEvent::ApiRetry { delay_s, status, .. } => {
             Mark::Api(Trouble::of_status(*status), api_error::wait(*delay_s))
         }
@@ -84,8 +84,26 @@ pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
 
 /// The marks of an answer that was given to the agent.
 pub fn answered(id: &str) -> Vec<Mark> {
-    let id = cut(id, 200);
-    vec![Mark::Answered(format!("permission {id}")), Mark::Answered(format!("question {id}"))]
+    vec![Mark::Answered(cut(id, 200))]
+}
+
+/// What the events tell of a turn that somebody else watched before.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Known {
+    pub tools: Vec<String>,
+    pub asked: Vec<String>,
+    /// When the model API's trouble began, on the clock of awake time, and how long it is not asked again.
+    pub outage: Option<(Option<Duration>, Duration)>,
+}
+
+impl Known {
+    pub fn of(d: &Dispatch, now: Timestamp) -> Self {
+        let outage = d.outage.as_ref().map(|outage| {
+            let left = outage.until.duration_since(now).try_into().unwrap_or(Duration::ZERO);
+            (outage.since_ms.map(Duration::from_millis), left)
+        });
+        Self { tools: d.calls.clone(), asked: d.asks.open().map(|pending| cut(&pending.id, 200)).collect(), outage }
+    }
 }
 
 /// What is seen of an agent at one look.
@@ -135,6 +153,9 @@ pub struct Watch {
     api_wait: Duration,
     /// What the API does, and since when it has done nothing better.
     outage: Option<(Trouble, Duration)>,
+    /// Since when it did nothing better before this watch began: it counts when there is more trouble
+    /// before an answer.
+    outage_before: Option<Duration>,
     terms: Terms,
     /// It is the model's turn: it has a prompt, or the results of its tools.
     model_owes: bool,
@@ -146,6 +167,7 @@ impl Watch {
         Self {
             timeout,
             outage: None,
+            outage_before: None,
             terms: terms.clone(),
             model_owes: false,
             heard: from_the_start,
@@ -160,6 +182,23 @@ impl Watch {
         }
     }
 
+    /// Goes on with what is known. The trouble of the model API goes on also where the turn is new: the
+    /// process before it may have tried.
+    #[must_use]
+    pub fn knowing(mut self, known: Known, now: Duration) -> Self {
+        if let Some((since, left)) = known.outage {
+            // One that began after now was timed by a clock that has begun anew.
+            self.outage_before = since.filter(|since| *since <= now);
+            self.api_wait = now.saturating_add(left);
+        }
+        if !self.heard {
+            self.heard = true;
+            self.tools.extend(known.tools.into_iter().take(MOST_PENDING));
+            self.asked.extend(known.asked.into_iter().take(MOST_PENDING));
+        }
+        self
+    }
+
     /// How long to wait from one look to the next.
     pub fn interval(&self) -> Duration {
         (self.timeout / 10).clamp(Duration::from_secs(1), Duration::from_secs(30))
@@ -172,7 +211,7 @@ impl Watch {
         self.quiet_since = now;
         for mark in marks {
             if matches!(mark, Mark::Spoke | Mark::ToolBegan(_) | Mark::TurnEnded) {
-                (self.outage, self.model_owes) = (None, false);
+                (self.outage, self.outage_before, self.model_owes) = (None, None, false);
             }
             match mark {
                 Mark::ToolBegan(id) if self.tools.len() < MOST_PENDING => {
@@ -189,7 +228,8 @@ impl Watch {
                 Mark::Answered(id) => drop(self.asked.remove(id)),
                 Mark::Api(trouble, wait) => {
                     self.api_wait = self.api_wait.max(now.saturating_add(*wait));
-                    let since = self.outage.map_or(now, |(_, since)| since);
+                    let before = self.outage_before.take().unwrap_or(now);
+                    let since = self.outage.map_or(before, |(_, since)| since);
                     self.outage = Some((*trouble, since));
                     self.model_owes = true;
                 }

@@ -23,6 +23,8 @@ pub const POINTS: &[&str] = &[
     "shim.released",
     "link.before_prompt",
     "link.after_prompt",
+    "link.before_answer",
+    "link.after_answer",
     "shim.stdin_written",
     "shim.record_written",
     "link.batch_read",

@@ -148,9 +148,9 @@ catalog! {
     JournalEntry: "The agent wrote this into its journal."
         = Event::JournalEntry { text: "Chose a BTreeMap: order matters.".into() };
     ApiRetried: "The CLI tries a call to its API again."
-        = Event::ApiRetried { attempt: 1, max: 10, status: Some(529), delay_s: 2.5 };
+        = Event::ApiRetried { attempt: 1, max: 10, status: Some(529), delay_s: 2.5, awake_ms: Some(90_000) };
     RateLimited: "A limit of the model API is reached, until `until`, or for `wait_s` seconds where only that is told."
-        = Event::RateLimited { until: Some(time()), wait_s: 90.0 };
+        = Event::RateLimited { until: Some(time()), wait_s: 90.0, awake_ms: Some(90_000) };
     ApiWaiting: "The model API is asked again at `until`; no process runs meanwhile, and no place is held. `told`: the API said when; `waits`: such waits in a row; `spent_ms`: what they took in all."
         = Event::ApiWaiting {
             trouble: Trouble::RateLimit,

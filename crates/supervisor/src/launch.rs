@@ -180,6 +180,7 @@ fn launch_of(
         command: saved.command.clone(),
         args: saved.args.clone(),
         env: saved.backend_env.clone(),
+        inherited: saved.env.iter().chain(&saved.extra_env).map(|(name, _)| name.clone()).collect(),
         permissions: created.permissions.clone(),
         result_schema: created.wants_result.then(result::schema),
         scenario: saved.scenario.clone().map(Into::into),

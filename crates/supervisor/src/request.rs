@@ -17,6 +17,7 @@ use muleteer_model::{admission, prompt, role};
 use muleteer_protocol::v1::{self, WireError};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// What a start needs beyond the events: the agent's environment, which may hold secrets and so is
@@ -191,6 +192,7 @@ pub async fn prepare(
             (true, false) => ResultForm::InText,
         },
     };
+    let args = config.backends.get(choice_of(backend)).map(|backend| backend.args).unwrap_or_default();
     let price = model.as_ref().and_then(|model| config.models.prices.get(model)).copied();
     let created = Created {
         role: role.name.clone(),
@@ -213,7 +215,7 @@ pub async fn prepare(
         transcripts: backend.transcripts().is_some(),
         folds: capabilities.folds,
         trace,
-        api: Terms { price, ..terms(backend.name(), spawn, configured.as_ref(), category) },
+        api: Terms { price, ..terms(backend.name(), spawn, configured.as_ref(), category, &args) },
         ask_on_crash: part.is_none() && category.on_crash == config::OnCrash::Ask,
         permissions,
         can_ask: capabilities.asks,
@@ -226,7 +228,7 @@ pub async fn prepare(
         backend_env: configured.map(|backend| backend.env.into_iter().collect()).unwrap_or_default(),
         agent: agent.map(|agent| agent.name.to_string()),
         command,
-        args: config.backends.get(choice_of(backend)).map(|backend| backend.args).unwrap_or_default(),
+        args,
         scenario: spawn.scenario.clone(),
         system_prompt: Some(prompt::system_append(&briefing)),
     };
@@ -242,7 +244,13 @@ pub async fn prepare(
 }
 
 /// Its way to the model API, as far as its environment tells: names of variables, never their values.
-fn terms(backend: &str, spawn: &v1::Spawn, configured: Option<&config::Backend>, category: &config::Category) -> Terms {
+fn terms(
+    backend: &str,
+    spawn: &v1::Spawn,
+    configured: Option<&config::Backend>,
+    category: &config::Category,
+    args: &[String],
+) -> Terms {
     let find = |name: &str| {
         let given = spawn
             .extra_env
@@ -252,18 +260,37 @@ fn terms(backend: &str, spawn: &v1::Spawn, configured: Option<&config::Backend>,
             .map(|(_, value)| value);
         given.or_else(|| configured?.env.get(name)).filter(|value| !value.is_empty())
     };
-    let credential = api_error::credential(backend, |name| find(name).is_some());
+    let mut credential = api_error::credential(backend, |name| find(name).is_some());
     let address = match backend {
-        "claude-code" => find("ANTHROPIC_BASE_URL"),
-        "codex" => find("OPENAI_BASE_URL"),
+        "claude-code" => find("ANTHROPIC_BASE_URL").cloned(),
+        "codex" => {
+            let named = find("CODEX_HOME").map(PathBuf::from);
+            let home = named.or_else(|| Some(Path::new(find("HOME")?).join(".codex")));
+            let provider = codex::provider(&codex_config(home.as_deref()), args);
+            credential = provider.env_key.unwrap_or(credential);
+            provider.base_url.or_else(|| find("OPENAI_BASE_URL").cloned())
+        }
         _ => None,
     };
     Terms {
-        channel: api_error::channel(backend, &credential, address.map(String::as_str)),
+        channel: api_error::channel(backend, &credential, address.as_deref()),
         credential,
         price: None,
         patience_s: category.api_patience.as_secs(),
         timeout_s: category.api_timeout.as_secs(),
+    }
+}
+
+/// Codex's own configuration; empty where there is none that can be read.
+fn codex_config(home: Option<&Path>) -> String {
+    const LONGEST: u64 = 1024 * 1024;
+    let path = home.filter(|home| home.is_absolute()).map(|home| home.join("config.toml"));
+    // What is no file might not end, or not even begin.
+    let file = path.filter(|path| path.is_file()).and_then(|path| std::fs::File::open(path).ok());
+    let mut text = String::new();
+    match file.map(|file| file.take(LONGEST).read_to_string(&mut text)) {
+        Some(Ok(_)) => text,
+        _ => String::new(),
     }
 }
 

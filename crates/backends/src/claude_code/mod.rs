@@ -70,7 +70,8 @@ impl Backend for ClaudeCode {
 
         flag(&["-p", "--output-format", "stream-json", "--input-format", "stream-json"]);
         // stream-json output is refused without --verbose.
-        flag(&["--verbose", "--replay-user-messages"]);
+        // Pieces of an answer that is being written are signs of life, and nothing else to us.
+        flag(&["--verbose", "--replay-user-messages", "--include-partial-messages"]);
         if launch.permissions.is_open() {
             // What an agent may do is bounded around it.
             flag(&["--permission-mode", "bypassPermissions"]);

@@ -1,7 +1,7 @@
-//! Why a turn of Codex failed: it says so in words only, for people.
+//! Why a turn of Codex failed, and what it goes on without: it says so in words only, for people.
 
 use crate::text;
-use muleteer_model::agent_event::{AgentEvent, TurnError, TurnResult};
+use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, cut};
 
 /// The result of a `turn.failed` that says this.
 pub(super) fn result(said: &str) -> TurnResult {
@@ -27,6 +27,17 @@ pub(super) fn retry(said: &str) -> Option<AgentEvent> {
         delay_s: 0.0,
         status: status(why),
     })
+}
+
+/// A line of its log: `… WARN codex_mcp::rmcp_client: MCP server startup failed server_name="x" error=why`.
+/// Nothing that `exec --json` prints tells of it.
+pub(super) fn broken_server(line: &str) -> Option<AgentEvent> {
+    let (_, rest) = line.split_once("MCP server startup failed server_name=\"")?;
+    let (name, rest) = rest.split_once('"')?;
+    let why = rest.trim_start().strip_prefix("error=").unwrap_or(rest).trim();
+    let why = if why.is_empty() { String::new() } else { format!(" ({})", cut(why, 200)) };
+    let text = cut(&format!("MCP server `{}` does not work{why}", cut(name, 200)), TEXT_LIMIT);
+    Some(AgentEvent::Notice { text })
 }
 
 /// After `unexpected status ` or `last status: `.
@@ -61,6 +72,16 @@ mod tests {
         let retry = retry("Reconnecting... 2/5 (exceeded retry limit, last status: 429 Too Many Requests)");
         assert_eq!(retry, Some(AgentEvent::ApiRetry { attempt: 2, max: 5, delay_s: 0.0, status: Some(429) }));
         assert_eq!(super::retry("Reconnecting... soon"), None);
+    }
+
+    #[test]
+    fn a_server_that_does_not_start_is_named() {
+        let line = "2026-11-22T05:42:43.3Z  WARN codex_mcp::rmcp_client: MCP server startup failed \
+                    server_name=\"gone\" error=No such file or directory (os error 2)";
+        let text = "MCP server `gone` does not work (No such file or directory (os error 2))".to_string();
+        assert_eq!(broken_server(line), Some(AgentEvent::Notice { text }));
+        let later = "WARN codex_mcp::rmcp_client: failed to initialize MCP client during shutdown: no";
+        assert_eq!(broken_server(later), None);
     }
 
     #[test]

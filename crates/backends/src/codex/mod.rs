@@ -10,7 +10,10 @@
 
 mod failure;
 mod parser;
+mod provider;
 mod transcript;
+
+pub use provider::{Provider, provider};
 
 use crate::launch::Cli;
 use crate::lines::LineParser;
@@ -48,6 +51,11 @@ const CLI: Cli = Cli {
 /// Nobody sits at a terminal to allow anything: what an agent may do is bounded around it. The same is
 /// asked of Claude Code (`bypassPermissions`).
 const UNASKED: &str = "--dangerously-bypass-approvals-and-sandbox";
+
+/// What it logs on stderr: its errors, as without the variable, and the MCP servers that do not work,
+/// which it tells nowhere else.
+const LOG: &str = "RUST_LOG";
+const BROKEN_SERVERS: &str = "error,codex_mcp::rmcp_client=warn";
 
 /// The backend `codex`.
 #[derive(Debug, Clone, Copy)]
@@ -96,6 +104,17 @@ impl Backend for Codex {
                 flag(&["-c", &exporter]);
             }
         }
+        let given = |name: &str| {
+            let known = launch.env.iter().map(|(key, _)| key).chain(&launch.inherited);
+            known.into_iter().any(|key| key == name)
+        };
+        let mut env = Vec::new();
+        if !given(LOG) {
+            env.push((LOG.to_string(), BROKEN_SERVERS.to_string()));
+            // It is meant for Codex, not for what its tools run.
+            flag(&["-c", "shell_environment_policy.set.RUST_LOG=\"\""]);
+        }
+        env.extend(launch.env.iter().cloned());
         argv.extend(launch.args.iter().cloned());
         // After the flags: `resume` itself does not know all of them.
         if let Some(session) = &launch.resume {
@@ -105,7 +124,7 @@ impl Backend for Codex {
 
         let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
         let env_remove = NESTING.into_iter().filter(|name| !given(name)).map(str::to_string).collect();
-        Ok(CommandLine { argv, env: launch.env.clone(), env_remove, stdin: StdinMode::CloseAfterPrompt, files })
+        Ok(CommandLine { argv, env, env_remove, stdin: StdinMode::CloseAfterPrompt, files })
     }
 
     fn prompt(&self, _session: Option<&str>, key: &str, text: &str) -> Vec<u8> {

@@ -18,8 +18,16 @@ impl Meaning for ExecJson {
         if line.trim_ascii().is_empty() {
             return Understood::default();
         }
-        let events = serde_json::from_slice::<Value>(line).ok().and_then(|value| events(&value));
-        events.map_or_else(|| Understood::unknown(line), Understood::from)
+        let Ok(value) = serde_json::from_slice::<Value>(line) else {
+            // Somebody put both of its streams into one.
+            let aside = std::str::from_utf8(line).ok().and_then(failure::broken_server);
+            return aside.map_or_else(|| Understood::unknown(line), Understood::one);
+        };
+        events(&value).map_or_else(|| Understood::unknown(line), Understood::from)
+    }
+
+    fn aside(&self, line: &str) -> Option<AgentEvent> {
+        failure::broken_server(line)
     }
 }
 

@@ -27,8 +27,9 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
     Some(match event {
         Event::DispatchCreated(created) => {
             let model = created.model.as_ref().map(|model| format!(", model {}", say(model))).unwrap_or_default();
+            let unkept = created.unkept().map(|unkept| format!("; {}", say(&unkept))).unwrap_or_default();
             format!(
-                "dispatched {} ({}) to {}{model}",
+                "dispatched {} ({}) to {}{model}{unkept}",
                 code(&created.role),
                 say(&created.category),
                 say(&created.backend)
@@ -95,13 +96,13 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
             let next = if *repair { "; asking once more" } else { "" };
             format!("result invalid: {}{next}", say(&faults.join("; ")))
         }
-        Event::ApiRetried { attempt, max, status, delay_s } => {
+        Event::ApiRetried { attempt, max, status, delay_s, .. } => {
             let status = status.map(|status| format!(", status {status}")).unwrap_or_default();
             let delay = seconds(*delay_s);
             format!("model API retry {attempt} of {max}{status}, after {delay}")
         }
         Event::RateLimited { until: Some(until), .. } => format!("rate limited until {}", clock(until)),
-        Event::RateLimited { until: None, wait_s } => format!("rate limited for {}", seconds(*wait_s)),
+        Event::RateLimited { until: None, wait_s, .. } => format!("rate limited for {}", seconds(*wait_s)),
         Event::ApiWaiting { trouble, status, until, .. } => {
             format!("waiting for the model API until {}: {}", clock(until), trouble.describe(*status))
         }

@@ -81,7 +81,13 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
             events.extend(cost_so_far(d, *total, model.as_deref()))
         }
         AgentEvent::ApiRetry { attempt, max, status, delay_s } => {
-            events.push(Event::ApiRetried { attempt: *attempt, max: *max, status: *status, delay_s: *delay_s });
+            events.push(Event::ApiRetried {
+                attempt: *attempt,
+                max: *max,
+                status: *status,
+                delay_s: *delay_s,
+                awake_ms: None,
+            });
             let (trouble, status) = (Trouble::of_status(*status), *status);
             if let Some(reason) = api_error::hopeless(trouble, status, *attempt, *delay_s, whose(d))
                 && d.created.has_turns()
@@ -93,7 +99,7 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         AgentEvent::RateLimit { resets_in_s, resets_at, warning: false } => {
             let until = resets_at.and_then(api_error::moment);
             let wait_s = api_error::wait(*resets_in_s).as_secs_f64();
-            events.push(Event::RateLimited { until, wait_s });
+            events.push(Event::RateLimited { until, wait_s, awake_ms: None });
         }
         AgentEvent::Compaction { before, after } => {
             events.push(Event::Compacted { before: *before, after: *after });

@@ -74,7 +74,7 @@ fn the_table() {
         ("the turn ended with a call open", vec![call, result.clone()], 0, Some(300)),
         ("a permission is pending", vec![permission.clone()], 0, None),
         ("it was answered", vec![permission.clone(), json!({"type": "permission_answer", "id": "p1"})], 0, Some(300)),
-        ("an answer to something else", vec![permission, json!({"type": "answer", "id": "p1"})], 0, None),
+        ("an answer to something else", vec![permission, json!({"type": "answer", "id": "q1"})], 0, None),
         ("a question is pending", vec![json!({"type": "question", "id": "q", "text": "which?"})], 0, None),
         ("the API is tried again in 100 s", vec![json!({"type": "api_retry", "delay_s": 100.0})], 0, Some(400 + 20)),
         ("a rate limit of half an hour", vec![json!({"type": "rate_limit", "resets_in_s": 1800.0})], 0, Some(2100)),
@@ -156,6 +156,41 @@ fn after_a_restart_it_takes_longer() {
     let mut told = Told { watch: Watch::new(TIMEOUT, &Terms::default(), false, s(1000)), ..Told::new() };
     told.hear(json!({"type": "text", "text": "still here"}));
     assert_eq!(told.pass(3600, 0), Some(300), "once heard, all is known");
+}
+
+/// What its events tell of the turn is not forgotten with the daemon.
+#[test]
+fn after_a_restart_what_was_pending_is_pending() {
+    let after = |known: Known| {
+        let watch = Watch::new(TIMEOUT, &Terms::default(), false, s(1000)).knowing(known, s(1000));
+        Told { watch, ..Told::new() }
+    };
+    let call = || Known { tools: vec!["t1".into()], ..Known::default() };
+    let asked = || Known { asked: vec!["p1".into()], ..Known::default() };
+    let limit = |since: u64, left: u64| Known { outage: Some((Some(s(since)), s(left))), ..Known::default() };
+    assert_eq!(after(Known::default()).pass(3600, 0), Some(300), "nothing was pending, and that is known");
+    assert_eq!(after(call()).pass(3600, 0), None);
+    assert_eq!(after(asked()).pass(3600, 0), None);
+    assert_eq!(after(limit(900, 1800)).pass(3600, 0), Some(2100));
+    let mut told = after(call());
+    told.hear(json!({"type": "tool_result", "id": "t1", "ok": true}));
+    assert_eq!(told.pass(3600, 0), Some(300));
+    let mut told = after(asked());
+    told.watch.hear(&answered("p1"), s(1000));
+    assert_eq!(told.pass(3600, 0), Some(300));
+
+    // Ten minutes of the fifteen were over.
+    for (since, left) in [(400, 300), (2000, 900)] {
+        let mut told = after(limit(since, 1));
+        let down = (1..=900).step_by(10).find(|_| {
+            told.hear(json!({"type": "api_retry", "attempt": 1, "max": 9, "delay_s": 1, "status": 500}));
+            told.now += 10;
+            matches!(told.look(), Verdict::ApiDown(Trouble::Error, _))
+        });
+        assert_eq!(down.map(|second| second + 9), Some(left), "since {since}");
+    }
+    let mut told = after(limit(1, 0));
+    assert!(matches!(told.look(), Verdict::Quiet(_)), "it may have answered since");
 }
 
 #[test]

@@ -289,7 +289,7 @@ impl Open {
                 };
                 self.end_turn(at, outcome, &mut done);
             }
-            Event::ApiRetried { attempt, max, status, delay_s } => self.note(
+            Event::ApiRetried { attempt, max, status, delay_s, .. } => self.note(
                 "api_retry",
                 at,
                 vec![

@@ -2,13 +2,14 @@
 //! before an append, after it is durable and before its effects, between effects, while it reads.
 
 use crate::rng::Rng;
-use crate::world::{Command, Rec, Standing, World};
+use crate::world::{Command, Rec, Standing, Stdin, World};
 use jiff::Timestamp;
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::{Created, Entry, Event, Limits, Position, PromptKind, Record, VERSION};
 use muleteer_model::fleet::Fleet;
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::{self, Decided, Effect, Input};
+use muleteer_model::permission::{Mode, Policy};
 use std::collections::{BTreeSet, VecDeque};
 
 /// The daemon is dead: everything it had not made durable is gone.
@@ -71,7 +72,7 @@ impl Daemon {
             calls: None,
             trace: None,
             ask_on_crash: false,
-            permissions: muleteer_model::permission::Policy::default(),
+            permissions: Policy { mode: Mode::Ask, ..Policy::default() },
             can_ask: true,
             transcripts: false,
             folds: false,
@@ -257,14 +258,17 @@ impl Daemon {
                 }
                 Effect::Prompt { key, close } => {
                     assert!(self.d().stop.is_none(), "a prompt after a kill");
-                    self.tell(Command::Write { idem: key.clone(), prompt: Some(key), close });
+                    self.tell(Command::Write { idem: key.clone(), said: Some(Stdin::Prompt(key)), close });
                 }
                 Effect::CloseStdin => {
                     self.overdue = Some(self.d().epoch);
-                    self.tell(Command::Write { idem: name, prompt: None, close: true });
+                    self.tell(Command::Write { idem: name, said: None, close: true });
                 }
-                // Its agents ask nothing yet.
-                Effect::Answer { .. } | Effect::SetModel { .. } => {}
+                Effect::Answer { id } => {
+                    let idem = format!("answer/{}/{id}", self.d().epoch);
+                    self.tell(Command::Write { idem, said: Some(Stdin::Answer(id)), close: false });
+                }
+                Effect::SetModel { .. } => {}
                 Effect::Interrupt { key } => self.tell(Command::Interrupt { idem: key }),
                 Effect::Terminate => {
                     let idem = format!("terminate/{}", self.d().epoch);

@@ -10,17 +10,19 @@ mod rng;
 mod world;
 
 use daemon::{Daemon, MAX_RESTARTS};
+use muleteer_model::ask::Answer;
 use muleteer_model::dispatch::{Phase, PromptState, Stop, Turn};
 use muleteer_model::event::{Event, Outcome, PromptKind, Record};
 use muleteer_model::life::Input;
 use rng::Rng;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use world::{Flavour, World};
 
 const SEEDS: u64 = 3_000;
 /// Steps in which things may go wrong, and in which they then must come to rest.
 const UNREST: u64 = 250;
-const REST: u64 = 4_000;
+const REST: u64 = 20_000;
 
 struct Life {
     daemon: Daemon,
@@ -47,15 +49,18 @@ fn every_life_comes_to_rest_and_its_books_are_right() {
     let from = number("MULETEER_SIM_FROM").unwrap_or(0);
     let seeds = number("MULETEER_SIM_SEEDS").unwrap_or(SEEDS);
     let mut ends = std::collections::BTreeMap::<&str, u64>::new();
+    let mut heard = 0;
     for seed in from..from + seeds {
         let mut life = Life::new(seed);
         if catch_unwind(AssertUnwindSafe(|| life.live())).is_err() {
             panic!("a life went wrong; see it with MULETEER_SIM_SEED={seed}");
         }
         *ends.entry(life.daemon.d().state()).or_default() += 1;
+        heard += life.world.heard.len();
     }
-    println!("{seeds} lives ended: {ends:?}");
+    println!("{seeds} lives ended: {ends:?}; {heard} answers were heard");
     if seeds >= SEEDS {
+        assert!(heard > 500, "only {heard} answers were heard: nobody asks any more");
         for end in ["success", "partial", "failed", "blocked", "killed", "stalled", "waiting"] {
             assert!(ends.contains_key(end), "no life ended {end}: the simulator has lost its bite");
         }
@@ -104,6 +109,16 @@ impl Life {
         if self.words > 0 && self.rng.one_in(25) {
             self.words -= 1;
             self.speak();
+        }
+        let d = self.daemon.d();
+        // Somebody answers, sooner or later, and perhaps once more: nobody told them it was heard.
+        if d.waits_for_an_answer() && self.rng.one_in(20) {
+            let id = d.asks.open().next().map(|pending| pending.id.clone()).unwrap_or_default();
+            let answer = if self.rng.one_in(2) { Answer::allow() } else { Answer::deny("no") };
+            for _ in 0..=self.rng.below(2) {
+                let (id, answer, by) = (id.clone(), answer.clone(), "operator".to_string());
+                self.daemon.mailbox.push_back(Input::Answer { id, answer, by });
+            }
         }
         let d = self.daemon.d();
         if let Some(epoch) = d.owes_an_answer()
@@ -191,6 +206,15 @@ impl Life {
             _ => (row, most),
         });
         assert!(counted.1 <= MAX_RESTARTS, "{} counted restarts in a row", counted.1);
+        let mut answers = BTreeSet::new();
+        for event in events() {
+            if let Event::PermissionAnswered { request_id, .. } = event {
+                assert!(answers.insert(request_id.clone()), "{request_id} was answered twice");
+            }
+        }
+        for id in &self.world.heard {
+            assert!(answers.contains(id), "the answer to {id} was given before it was durable");
+        }
         let outcome = events().rev_find_outcome();
         let killed = matches!(d.stop, Some(Stop::Kill { .. })) || d.state() == "killed";
         for prompt in &d.prompts {

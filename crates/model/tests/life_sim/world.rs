@@ -3,6 +3,7 @@
 
 use crate::rng::Rng;
 use muleteer_model::agent_event::{AgentEvent, ModelUsage, TurnError, TurnResult};
+use muleteer_model::ask::Ask;
 use muleteer_model::dispatch::Exit;
 use muleteer_model::event::ExitCause;
 use serde_json::json;
@@ -34,11 +35,12 @@ pub enum Rec {
 pub enum Stdin {
     Prompt(String),
     Interrupt,
+    Answer(String),
 }
 
 #[derive(Debug, Clone)]
 pub enum Command {
-    Write { idem: String, prompt: Option<String>, close: bool },
+    Write { idem: String, said: Option<Stdin>, close: bool },
     Interrupt { idem: String },
     Terminate { idem: String },
 }
@@ -66,6 +68,8 @@ struct Agent {
     stdin: VecDeque<Stdin>,
     closed: bool,
     turn: Option<(String, u32)>,
+    /// It waits for the answer to this.
+    asks: Option<String>,
     failed: bool,
     /// It does not leave when its stdin ends.
     hangs: bool,
@@ -84,6 +88,9 @@ pub struct World {
     pub charged: f64,
     /// Sessions in which a prompt was worked on.
     pub worked: BTreeMap<String, Vec<String>>,
+    /// Questions so far, and those whose answer was heard.
+    pub asked: u64,
+    pub heard: BTreeSet<String>,
     /// The newest epoch a shim was started for.
     pub tried: u32,
     /// What a dead shim left cannot be ended.
@@ -111,6 +118,8 @@ impl World {
             told: BTreeMap::new(),
             charged: 0.0,
             worked: BTreeMap::new(),
+            asked: 0,
+            heard: BTreeSet::new(),
             tried: 0,
             stubborn: false,
             chaos,
@@ -158,9 +167,9 @@ impl World {
         }
         let Some(agent) = &mut self.agent else { return };
         match command {
-            Command::Write { prompt, close, .. } => {
+            Command::Write { said, close, .. } => {
                 if !agent.closed {
-                    agent.stdin.extend(prompt.map(Stdin::Prompt));
+                    agent.stdin.extend(said);
                     agent.closed |= close;
                 }
             }
@@ -242,6 +251,7 @@ impl World {
             stdin: VecDeque::new(),
             closed: false,
             turn: None,
+            asks: None,
             failed: false,
             hangs: false,
             used: 0.0,
@@ -257,6 +267,7 @@ impl World {
                 self.work(&key);
                 true
             }
+            (_, Some(Stdin::Answer(_))) => unreachable!("it asks nothing"),
             (_, Some(Stdin::Interrupt)) => {
                 self.end(Some(130), ExitCause::Exited);
                 true
@@ -288,12 +299,32 @@ impl World {
                         return true;
                     }
                     agent.turn = None;
+                    if let Some(id) = agent.asks.take() {
+                        self.say(vec![AgentEvent::PermissionAnswer { id }]);
+                    }
                     self.progress(&key, Progress::Over);
                     let error = Some(TurnError::Interrupted);
                     self.result(TurnResult { ok: false, error, ..TurnResult::default() }, 0.25);
                     return true;
                 }
+                if let Some(Stdin::Answer(id)) = agent.stdin.front().cloned() {
+                    agent.stdin.pop_front();
+                    assert!(self.heard.insert(id.clone()), "the answer to {id} was given twice");
+                    agent.asks.take_if(|asked| *asked == id);
+                    return true;
+                }
                 assert!(agent.stdin.is_empty(), "a prompt was sent into a running turn");
+                if agent.asks.is_some() {
+                    return false;
+                }
+                if left > 0 && self.flavour != Flavour::ByTurns && rng.one_in(12) {
+                    self.asked += 1;
+                    let id = format!("ask-{}", self.asked);
+                    agent.asks = Some(id.clone());
+                    let ask = Box::new(Ask::tool("Bash", json!({"command": "ls"})));
+                    self.say(vec![AgentEvent::Permission { id, ask }]);
+                    return true;
+                }
                 if left > 0 {
                     agent.turn = Some((key.clone(), left - 1));
                     self.progress(&key, Progress::Running);
@@ -307,7 +338,8 @@ impl World {
             }
             None => match agent.stdin.pop_front() {
                 Some(Stdin::Prompt(key)) => self.take(&key, rng),
-                Some(Stdin::Interrupt) => true,
+                // One that comes too late is passed over.
+                Some(Stdin::Interrupt | Stdin::Answer(_)) => true,
                 None if agent.hangs => false,
                 None if agent.closed => {
                     let code = i32::from(agent.failed);

@@ -89,11 +89,15 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     for warning in &warnings {
         context.out.note(format!("warning: {warning}"));
     }
+    let mut made = json!({ "dispatch_id": dispatch_id });
+    if !warnings.is_empty() {
+        made["warnings"] = json!(warnings);
+    }
     let out = &context.out;
     match (out.json, args.follow, args.wait) {
         (true, false, true) => {}
-        (true, true, _) => out.json_line(&json!({ "dispatch_id": dispatch_id }))?,
-        (true, false, false) => out.document(&json!({ "dispatch_id": dispatch_id }))?,
+        (true, true, _) => out.json_line(&made)?,
+        (true, false, false) => out.document(&made)?,
         (false, ..) => out.line(&dispatch_id)?,
     }
     if args.follow {

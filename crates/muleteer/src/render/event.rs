@@ -99,12 +99,12 @@ pub fn describe(event: &Event) -> Option<String> {
             warn(format!("invalid result: {}{repair}", text(&faults.join("; "))))
         }
         Event::JournalEntry { text: entry } => format!("journal: {}", text(entry)),
-        Event::ApiRetried { attempt, max, status, delay_s } => {
+        Event::ApiRetried { attempt, max, status, delay_s, .. } => {
             let status = status.map(|status| format!(" after HTTP {status}")).unwrap_or_default();
             warn(format!("the model's API is tried again ({attempt}/{max}){status}, in {delay_s:.0}s"))
         }
         Event::RateLimited { until: Some(until), .. } => warn(format!("rate limited until {}", local(until))),
-        Event::RateLimited { until: None, wait_s } => warn(format!("rate limited for {wait_s:.0}s")),
+        Event::RateLimited { until: None, wait_s, .. } => warn(format!("rate limited for {wait_s:.0}s")),
         Event::ApiWaiting { trouble, status, until, .. } => {
             warn(format!("waits for the model API until {}: {}", local(until), trouble.describe(*status)))
         }

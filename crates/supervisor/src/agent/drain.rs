@@ -17,11 +17,16 @@ const TAIL: usize = 4096;
 /// let go, and what follows a cut line means nothing anyway.
 const OPEN_LINE: u64 = 8 * 1024 * 1024;
 
+/// Of what stderr tells, so much is kept for the next step.
+const MOST_ASIDES: usize = 50;
+
 #[derive(Debug, Clone)]
 pub struct Step {
     /// Everything before it is accounted for once the step is.
     pub at: Position,
     pub input: StepInput,
+    /// The shim's clock of awake time, at its last record.
+    pub awake_ms: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -49,6 +54,8 @@ pub struct Drain {
     skip: u32,
     position: Position,
     stderr: VecDeque<u8>,
+    /// What stderr told while a line of stdout was open.
+    asides: Vec<AgentEvent>,
     shim_pid: u32,
     /// How the agent ended, held back until everything it left behind is gone too: only then is it
     /// true that the attempt is over.
@@ -75,6 +82,7 @@ impl Drain {
             skip: position.skip,
             position,
             stderr: VecDeque::new(),
+            asides: Vec::new(),
             shim_pid: 0,
             end: None,
             ended: false,
@@ -100,7 +108,15 @@ impl Drain {
                 self.stderr.extend(tail);
                 let over = self.stderr.len().saturating_sub(TAIL);
                 self.stderr.drain(..over);
+                self.asides.extend(self.parser.aside(&record.bytes));
+                self.asides.truncate(MOST_ASIDES);
+                let before = self.position;
                 self.pass(record.end.offset);
+                // A step needs a place of its own; else what was said waits for the next one.
+                if self.position > before && !self.asides.is_empty() && self.end.is_none() {
+                    let events = std::mem::take(&mut self.asides);
+                    steps.push(Step { at: self.position, input: StepInput::Agent(events), awake_ms: self.awake_ms });
+                }
             }
             Stream::Control => self.control(record, steps),
             _ => self.pass(record.end.offset),
@@ -110,14 +126,14 @@ impl Drain {
     /// A step without events at the newest position, so that long quiet stretches are accounted for.
     pub fn mark(&self, steps: &mut Vec<Step>) {
         if steps.last().is_none_or(|step| step.at < self.position) {
-            steps.push(Step { at: self.position, input: StepInput::Agent(vec![]) });
+            steps.push(Step { at: self.position, input: StepInput::Agent(vec![]), awake_ms: self.awake_ms });
         }
     }
 
     /// The end that was held back for a shim which died before it had ended everything.
     pub fn release(&mut self) -> Option<Step> {
         let input = self.end.take()?;
-        Some(Step { at: self.position, input: StepInput::Shim(Box::new(input)) })
+        Some(Step { at: self.position, input: StepInput::Shim(Box::new(input)), awake_ms: self.awake_ms })
     }
 
     fn stdout(&mut self, record: &Record, steps: &mut Vec<Step>) {
@@ -145,8 +161,9 @@ impl Drain {
         for line in lines {
             self.consume(line.consumed);
             let events: Vec<_> = line.events.into_iter().map(Timed::told).collect();
+            let events: Vec<_> = std::mem::take(&mut self.asides).into_iter().chain(events).collect();
             if events.iter().any(is_news) {
-                steps.push(Step { at: self.position, input: StepInput::Agent(events) });
+                steps.push(Step { at: self.position, input: StepInput::Agent(events), awake_ms: self.awake_ms });
             }
         }
     }
@@ -220,7 +237,7 @@ impl Drain {
             }
             _ => return,
         };
-        steps.push(Step { at, input: StepInput::Shim(Box::new(input)) });
+        steps.push(Step { at, input: StepInput::Shim(Box::new(input)), awake_ms: self.awake_ms });
     }
 }
 

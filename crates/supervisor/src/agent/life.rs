@@ -176,10 +176,10 @@ impl State {
         let mut entries = Vec::new();
         let mut last = None;
         for step in steps {
-            let at = step.at;
+            let (at, awake_ms) = (step.at, step.awake_ms);
             last = Some(at);
             for input in self.pieces.put(step, scratch.epoch) {
-                let decided = life::decide(&scratch, input);
+                let decided = life::timed(life::decide(&scratch, input), awake_ms);
                 self.stage(decided, &mut scratch, &mut entries);
                 let follow_up = life::advance(&scratch, Timestamp::now()).into_iter().map(|event| (None, event));
                 // A process that is gone concludes only when its whole output has been read.
@@ -361,6 +361,7 @@ impl State {
         let Some((pending, answer)) = self.dispatch.asks.answered().find(|(pending, _)| pending.id == id) else {
             return;
         };
+        fault::point("link.before_answer");
         match self.backend.answer(id, &pending.ask, answer) {
             Some(bytes) => {
                 let key = format!("answer/{}/{id}", self.dispatch.epoch);
@@ -368,6 +369,7 @@ impl State {
             }
             None => tracing::error!(id = %self.id, request = id, "this backend cannot be told an answer"),
         }
+        fault::point("link.after_answer");
         self.slots.monitor.cast(MonitorMsg::Heard(stall::answered(id)));
     }
 

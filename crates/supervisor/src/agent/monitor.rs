@@ -4,10 +4,11 @@
 
 use super::life::LifeMsg;
 use crate::context::Daemon;
+use jiff::Timestamp;
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::{Input, awaited, limit_reached};
-use muleteer_model::stall::{Look, Mark, Verdict, Watch};
+use muleteer_model::stall::{Known, Look, Mark, Verdict, Watch};
 use muleteer_process::{clock, group};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
@@ -123,7 +124,9 @@ impl State {
         };
         if self.watched.as_ref().is_none_or(|watched| watched.epoch != epoch) {
             let timeout = Duration::from_secs(dispatch.created.limits.inactivity_timeout_s);
-            let watch = Watch::new(timeout, &dispatch.created.api, self.from_the_start, clock::awake());
+            let now = clock::awake();
+            let watch = Watch::new(timeout, &dispatch.created.api, self.from_the_start, now);
+            let watch = watch.knowing(Known::of(dispatch, Timestamp::now()), now);
             self.watched = Some(Watched { epoch, watch });
             self.from_the_start = true;
         }

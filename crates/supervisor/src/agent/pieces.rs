@@ -23,7 +23,7 @@ impl Pieces {
 
     /// What is to be decided on at this step.
     pub fn put(&mut self, step: Step, epoch: u32) -> Vec<Input> {
-        let Step { at, input } = step;
+        let Step { at, input, .. } = step;
         let before = std::mem::replace(&mut self.before, at);
         match (&mut self.assembly, input) {
             (_, StepInput::Agent(events)) if events.is_empty() => vec![],
@@ -78,7 +78,11 @@ mod tests {
     fn run(events: &[AgentEvent], from: usize) -> Vec<(Position, Vec<AgentEvent>)> {
         let mut pieces = Pieces::new(&Acp);
         let steps = events.iter().enumerate().skip(from);
-        let steps = steps.map(|(n, event)| Step { at: at(n as u64 + 1), input: StepInput::Agent(vec![event.clone()]) });
+        let steps = steps.map(|(n, event)| Step {
+            at: at(n as u64 + 1),
+            input: StepInput::Agent(vec![event.clone()]),
+            awake_ms: 0,
+        });
         let lines = steps.flat_map(|step| pieces.put(step, 1)).filter_map(|input| match input {
             Input::Line { at, events } => Some((at, events)),
             _ => None,

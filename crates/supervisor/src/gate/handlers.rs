@@ -12,7 +12,7 @@ use crate::request::{Asker, disk_full, fault, internal, is_same, prepare, write_
 use crate::tasklist::serve as tasklist;
 use crate::{heartbeat, view};
 use muleteer_model::dispatch::Dispatch;
-use muleteer_model::event::{Created, Entry, Event, PromptKind};
+use muleteer_model::event::{Entry, Event, PromptKind};
 use muleteer_model::fleet::LookupError;
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::Input;
@@ -198,27 +198,18 @@ pub async fn create(
         }
         // Whoever made it may have died before it brought it up.
         bring_up(daemon, &known.id).await;
-        return Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings: warnings(spawn, &known.created) });
+        return Ok(Reply::Spawned {
+            dispatch_id: spawn.id.clone(),
+            warnings: known.created.unkept().into_iter().collect(),
+        });
     }
     let entries = prepare(daemon, spawn, asker, Some(trace_of(trace, &spawn.id))).await?;
     try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
     fault::point("gate.create_durable");
     let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
     bring_up(daemon, &id).await;
-    let created = daemon.snapshot().get(&id).map(|dispatch| warnings(spawn, &dispatch.created));
-    Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings: created.unwrap_or_default() })
-}
-
-/// What this request asks for and nobody can keep.
-fn warnings(spawn: &Spawn, created: &Created) -> Vec<String> {
-    let costless = created.backend == "codex" && created.api.price.is_none();
-    let unkept = (spawn.budget_usd.is_some() && costless).then(|| {
-        let model = created.model.as_deref().unwrap_or("a model that --model names");
-        format!(
-            "the budget cannot be kept: codex reports tokens and no cost, and models.prices has no price for {model}"
-        )
-    });
-    unkept.into_iter().collect()
+    let unkept = daemon.snapshot().get(&id).and_then(|dispatch| dispatch.created.unkept());
+    Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings: unkept.into_iter().collect() })
 }
 
 pub(super) fn unappended(error: &LedgerError) -> WireError {
