@@ -219,6 +219,17 @@ fn cell(cli: Cli, moment: Moment, victim: Victim, test: &str) {
         (_, Moment::MidTool | Moment::Unheard) => &["mid_tool"],
     };
     assert_eq!(scene.standings(&id), wanted, "the transcript's word");
+    // Each answer of the model costs the same; one that reached nobody stands in nobody's books.
+    // Codex writes down what an answer used when the tools of it are done: then too it is not known.
+    let unknown = match moment {
+        Moment::Recorded => true,
+        Moment::MidTool | Moment::Unheard => cli == Cli::Codex,
+        _ => false,
+    };
+    let unanswered = usize::from(unknown && victim != Victim::Daemon);
+    let answers = (steps(moment, victim).len() - unanswered) as u64;
+    let used = (&entry["tokens"]["input"], &entry["tokens"]["output"]);
+    assert_eq!(used, (&json!(answers * 100), &json!(answers * 20)), "what was used, once: {entry}");
     scene.world.finish(Some(daemon));
 }
 

@@ -4,14 +4,21 @@
 //! beginning of a line at most. What cannot be read (a damaged line that names the prompt, a record
 //! beyond all size) makes the answer unclear and never a guess.
 
-use muleteer_model::transcript::{Reading, Seen, Session, Standing};
+use muleteer_model::agent_event::{ModelUsage, cut};
+use muleteer_model::transcript::{Reading, Seen, Session, Standing, Used};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 use std::path::PathBuf;
 
 /// A record longer than this is not read: prompts are far shorter, and what else is in it tells
 /// nothing about them.
 const RECORD_LIMIT: usize = 16 * 1024 * 1024;
+
+/// More answers of the model than a turn has, and more models.
+const ANSWERS: usize = 10_000;
+const MODELS: usize = 32;
+const MODEL_LIMIT: usize = 200;
 
 /// Nobody reads on after so much: the answer is then unclear.
 const FILE_LIMIT: u64 = 2 * 1024 * 1024 * 1024;
@@ -58,9 +65,69 @@ pub(crate) struct Account {
     pub session_id: Option<String>,
     /// Of the prompt that is asked about.
     pub standing: Option<Standing>,
+    /// By its turn: of each of the model's answers what was told of it last, in no more than [`ANSWERS`].
+    used: Vec<(String, ModelUsage)>,
+    /// By all of the session's turns, where the transcript tells sums: at its end, and when the prompt came.
+    total: ModelUsage,
+    total_before: ModelUsage,
+    /// It tells sums.
+    sums: bool,
 }
 
 impl Account {
+    /// The prompt that is asked about.
+    pub fn prompted(&mut self) {
+        self.standing = Some(Standing::Unanswered);
+        self.used.clear();
+        self.total_before = self.total.clone();
+    }
+
+    /// What one of the model's answers has used, told once or several times under its name.
+    pub fn answer(&mut self, name: &str, usage: ModelUsage) {
+        if self.standing.is_none() {
+            return;
+        }
+        if let Some((_, told)) = self.used.iter_mut().rev().find(|(known, _)| known == name) {
+            *told = usage;
+        } else if self.used.len() < ANSWERS {
+            self.used.push((name.to_string(), usage));
+        }
+    }
+
+    /// What all of the session has used so far.
+    pub fn total(&mut self, total: ModelUsage) {
+        self.total = total;
+        self.sums = true;
+    }
+
+    fn used(&mut self) -> Used {
+        if self.sums {
+            let (now, before) = (&self.total, &self.total_before);
+            let models = vec![ModelUsage {
+                model: now.model.clone(),
+                input: now.input.saturating_sub(before.input),
+                output: now.output.saturating_sub(before.output),
+                cache_read: now.cache_read.saturating_sub(before.cache_read),
+                cache_write: now.cache_write.saturating_sub(before.cache_write),
+                cost_usd: 0.0,
+            }];
+            return Used { models, told_again: true };
+        }
+        let mut models: BTreeMap<String, ModelUsage> = BTreeMap::new();
+        for (_, usage) in self.used.drain(..) {
+            if models.len() == MODELS && !models.contains_key(&usage.model) {
+                continue;
+            }
+            let sum = models.entry(usage.model.clone()).or_default();
+            sum.model = cut(&usage.model, MODEL_LIMIT);
+            sum.input = sum.input.saturating_add(usage.input);
+            sum.output = sum.output.saturating_add(usage.output);
+            sum.cache_read = sum.cache_read.saturating_add(usage.cache_read);
+            sum.cache_write = sum.cache_write.saturating_add(usage.cache_write);
+        }
+        Used { models: models.into_values().collect(), told_again: false }
+    }
+
     /// Something happened in the turn of the prompt, if it has begun.
     pub fn now(&mut self, standing: Standing) {
         if self.standing.is_some() {
@@ -102,7 +169,8 @@ pub(crate) fn read(
         (None, None) => Seen::Absent,
     };
     let session = if account.held { Session::Held } else { Session::Empty };
-    Ok(Reading { session, session_id: account.session_id.filter(|_| account.held), prompt })
+    let used = if account.standing.is_some() { account.used() } else { Used::default() };
+    Ok(Reading { session, session_id: account.session_id.filter(|_| account.held), prompt, used })
 }
 
 struct LineEnd {

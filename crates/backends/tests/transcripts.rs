@@ -164,3 +164,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_the_turn_of_a_prompt_used_is_told() {
+    for (cli, name, input, output) in [
+        ("claude", "unanswered", 0, 0),
+        ("claude", "answered", 100, 20),
+        ("claude", "between_tools", 100, 20),
+        // What the CLI says in the model's name costs nothing.
+        ("claude", "api_error", 0, 0),
+        ("codex", "unanswered", 0, 0),
+        ("codex", "answered", 100, 20),
+    ] {
+        let used = read(cli, &fixture(cli, name), FIRST).used;
+        let sum: (u64, u64) = used.models.iter().fold((0, 0), |sum, m| (sum.0 + m.input, sum.1 + m.output));
+        assert_eq!(sum, (input, output), "{cli} {name}");
+        assert_eq!(used.told_again, !used.models.is_empty() && cli == "codex", "{cli} {name}");
+        assert_eq!(read(cli, &fixture(cli, name), NEVER_SENT).used.models, []);
+    }
+}

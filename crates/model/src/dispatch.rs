@@ -520,7 +520,7 @@ impl Dispatch {
             }
             Event::PromptSent { key } => self.set_prompt(key, PromptState::Sent),
             Event::PromptFolded { key, .. } => self.set_prompt(key, PromptState::Taken),
-            Event::PromptProbed { key, standing, session, session_id, detail } => {
+            Event::PromptProbed { key, standing, session, session_id, detail, .. } => {
                 self.probed(key, *standing, *session, session_id.as_ref(), detail);
             }
             Event::SessionLost { .. } => self.lose_session(),
@@ -561,7 +561,8 @@ impl Dispatch {
                 self.model_owes |= !self.subcalls.contains(call_id);
             }
             Event::UsageRecorded { cumulative, .. } => {
-                if !cumulative {
+                // Told as it comes, and not of a process that is gone.
+                if !cumulative && matches!(self.phase, Phase::Working { .. }) {
                     self.outage = None;
                 }
                 self.count(event);

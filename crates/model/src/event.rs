@@ -177,6 +177,9 @@ pub enum Event {
         /// Of the session the transcript is of.
         session: Session,
         session_id: Option<String>,
+        /// What its turn has used is known, and stands beside this.
+        #[serde(default)]
+        counted: bool,
         detail: String,
     },
     /// The CLI no longer has the session that was to go on.

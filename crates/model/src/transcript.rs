@@ -11,6 +11,7 @@
 //!        └─ unknown ─────────────────────▶ blocked: a person is asked
 //! ```
 
+use crate::agent_event::ModelUsage;
 use serde::{Deserialize, Serialize};
 
 /// What became of a prompt.
@@ -54,12 +55,22 @@ pub enum Session {
 }
 
 /// A transcript as it was read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Reading {
     pub session: Session,
     /// Whose transcript it is, where one was found.
     pub session_id: Option<String>,
     pub prompt: Seen,
+    /// By the turn of the prompt, which has no end that could tell it.
+    pub used: Used,
+}
+
+/// What a turn has used that was cut off.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Used {
+    pub models: Vec<ModelUsage>,
+    /// The sums that its CLI tells later go on from it.
+    pub told_again: bool,
 }
 
 /// Where a prompt stands in a transcript.
@@ -74,12 +85,12 @@ pub enum Seen {
 impl Reading {
     /// There is no transcript.
     pub fn missing() -> Self {
-        Self { session: Session::Missing, session_id: None, prompt: Seen::Absent }
+        Self { session: Session::Missing, session_id: None, prompt: Seen::Absent, used: Used::default() }
     }
 
     /// There may be one.
     pub fn unread(why: impl Into<String>) -> Self {
-        Self { session: Session::Unread, session_id: None, prompt: Seen::Unclear(why.into()) }
+        Self { session: Session::Unread, session_id: None, prompt: Seen::Unclear(why.into()), used: Used::default() }
     }
 }
 

@@ -90,12 +90,13 @@ catalog! {
         = Event::TurnStarted { turn: 1, key: "k1".into() };
     PromptFolded: "The CLI has made the prompt `key`, sent in the middle of turn `turn`, part of it."
         = Event::PromptFolded { key: "k2".into(), turn: 1 };
-    PromptProbed: "After its process died: what the CLI's transcript says about a prompt. `standing` is `not_taken` (it is sent again), `unanswered`, `mid_tool`, `answered` (they are gone on with) or `unknown` (a person is asked); `session` is `held`, `empty`, `missing`, `lost` or `unread`."
+    PromptProbed: "After its process died: what the CLI's transcript says about a prompt. `standing` is `not_taken` (it is sent again), `unanswered`, `mid_tool`, `answered` (they are gone on with) or `unknown` (a person is asked); `session` is `held`, `empty`, `missing`, `lost` or `unread`. `counted`: what its turn has used stands in `usage_recorded` beside it."
         = Event::PromptProbed {
             key: "k1".into(),
             standing: Standing::MidTool,
             session: Session::Held,
             session_id: Some("session-1".into()),
+            counted: true,
             detail: String::new(),
         };
     SessionLost: "The CLI no longer has the session that was to go on."

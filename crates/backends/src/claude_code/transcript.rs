@@ -6,6 +6,7 @@
 //! the transcript does not hold has had no effect.
 
 use crate::transcript::{self, Account, Place, Transcripts, folder};
+use muleteer_model::agent_event::ModelUsage;
 use muleteer_model::transcript::{Reading, Standing};
 use serde_json::Value;
 use std::io::{self, BufRead};
@@ -45,7 +46,7 @@ fn record(account: &mut Account, record: &Value, key: &str) {
         "user" => {
             hold(account, record);
             if text("uuid") == key {
-                account.standing = Some(Standing::Unanswered);
+                account.prompted();
             } else if has_part(message, "tool_result") {
                 // The result document is handed over by a tool, and ends the turn.
                 account.now(if flag("toolEndsTurn") { Standing::Answered } else { Standing::MidTool });
@@ -54,7 +55,7 @@ fn record(account: &mut Account, record: &Value, key: &str) {
         "attachment" => {
             let source = record.get("attachment").and_then(|attachment| attachment.get("source_uuid"));
             if source.and_then(Value::as_str) == Some(key) {
-                account.standing = Some(Standing::Unanswered);
+                account.prompted();
             }
         }
         "assistant" => {
@@ -64,12 +65,31 @@ fn record(account: &mut Account, record: &Value, key: &str) {
             if flag("isApiErrorMessage") || field("model") == Some("<synthetic>") {
                 return;
             }
+            if let Some((name, usage)) = message.and_then(usage) {
+                account.answer(name, usage);
+            }
             let ends = matches!(field("stop_reason"), Some("end_turn" | "stop_sequence" | "max_tokens" | "refusal"));
             let calls = has_part(message, "tool_use");
             account.now(if ends && !calls { Standing::Answered } else { Standing::MidTool });
         }
         _ => {}
     }
+}
+
+/// An answer is written in parts, each with what the whole has used until then.
+fn usage(message: &Value) -> Option<(&str, ModelUsage)> {
+    let usage = message.get("usage")?;
+    let number = |name: &str| usage.get(name).and_then(Value::as_u64).unwrap_or_default();
+    let text = |name: &str| message.get(name).and_then(Value::as_str);
+    let usage = ModelUsage {
+        model: text("model").unwrap_or_default().to_string(),
+        input: number("input_tokens"),
+        output: number("output_tokens"),
+        cache_read: number("cache_read_input_tokens"),
+        cache_write: number("cache_creation_input_tokens"),
+        cost_usd: 0.0,
+    };
+    Some((text("id")?, usage))
 }
 
 fn hold(account: &mut Account, record: &Value) {

@@ -58,20 +58,23 @@ fn events(value: &Value) -> Option<Vec<AgentEvent>> {
 
 /// `usage` is the session's, whichever processes it had. What came from the cache is part of
 /// `input_tokens`; we count it apart.
-fn completed(usage: Option<&Value>) -> AgentEvent {
-    let usage = usage.filter(|usage| usage.is_object());
-    let number = |key: &str| usage.and_then(|usage| usage.get(key)).map_or(0, text::number);
+fn completed(session: Option<&Value>) -> AgentEvent {
+    let per_session = session.filter(|usage| usage.is_object()).map(usage).into_iter().collect();
+    AgentEvent::Result(TurnResult { ok: true, per_session, ..TurnResult::default() })
+}
+
+/// Tokens as Codex tells them, in its output and in its transcript.
+pub(super) fn usage(usage: &Value) -> ModelUsage {
+    let number = |key: &str| usage.get(key).map_or(0, text::number);
     let (cache_read, cache_write) = (number("cached_input_tokens"), number("cache_write_input_tokens"));
-    let used = ModelUsage {
+    ModelUsage {
         model: String::new(),
         input: number("input_tokens").saturating_sub(cache_read).saturating_sub(cache_write),
         output: number("output_tokens"),
         cache_read,
         cache_write,
         cost_usd: 0.0,
-    };
-    let per_session = usage.map(|_| used).into_iter().collect();
-    AgentEvent::Result(TurnResult { ok: true, per_session, ..TurnResult::default() })
+    }
 }
 
 fn item_started(item: &Value) -> Option<Vec<AgentEvent>> {

@@ -45,11 +45,16 @@ fn record(account: &mut Account, record: &Value, key: &str) {
             account.session_id = text(payload, "id");
         }
         "response_item" => match (kind.as_str(), text(payload, "role").as_deref()) {
-            ("message", Some("user")) if is_marked(payload, key) => account.standing = Some(Standing::Unanswered),
+            ("message", Some("user")) if is_marked(payload, key) => account.prompted(),
             ("message", Some("assistant")) => account.now(Standing::MidTool),
             (kind, _) if kind.ends_with("_call") || kind.ends_with("_call_output") => account.now(Standing::MidTool),
             _ => {}
         },
+        "event_msg" if kind == "token_count" => {
+            if let Some(total) = payload.pointer("/info/total_token_usage") {
+                account.total(super::parser::usage(total));
+            }
+        }
         "event_msg" if kind == "task_complete" => {
             let answered = payload.get("last_agent_message").is_some_and(Value::is_string);
             if answered {

@@ -6,7 +6,7 @@
 use super::DIR_VARIABLE;
 use super::session::{Session, VERSION};
 use crate::transcript::{Place, Transcripts, folder};
-use muleteer_model::transcript::{self, Reading, Seen, Standing};
+use muleteer_model::transcript::{self, Reading, Seen, Standing, Used};
 use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 
@@ -53,7 +53,12 @@ impl Transcripts for RehearsalTranscripts {
             Some(_) => Standing::MidTool,
         };
         let prompt = if taken { Seen::Present(standing) } else { Seen::Absent };
-        Ok(Reading { session: transcript::Session::Held, session_id: Some(session.session_id), prompt })
+        Ok(Reading {
+            session: transcript::Session::Held,
+            session_id: Some(session.session_id),
+            prompt,
+            used: Used::default(),
+        })
     }
 
     fn says_lost(&self, stderr: &str) -> bool {
@@ -78,9 +83,10 @@ mod tests {
         let scenario = Scenario::parse("{v: 1, turns: [{steps: [{say: a}, {say: b}]}]}", "test").unwrap();
         let mut session = Session::new("s");
         // Begun, and the process died before it had a prompt: it must be gone on with, not begun again.
+        let begun = reading(&session, "k");
         assert_eq!(
-            reading(&session, "k"),
-            Reading { session: transcript::Session::Held, session_id: Some("s".into()), prompt: Seen::Absent }
+            (begun.session, begun.session_id, begun.prompt),
+            (transcript::Session::Held, Some("s".into()), Seen::Absent)
         );
         session.take(&scenario, &Vars::default(), Some("k"), "go");
         assert_eq!(reading(&session, "k").prompt, Seen::Present(Standing::Unanswered));

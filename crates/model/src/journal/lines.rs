@@ -61,7 +61,7 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
         Event::CallFailed { call, reason, .. } => format!("{} failed: {}", say(call), say(reason)),
         Event::TurnStarted { turn, .. } => format!("turn {turn} started"),
         Event::PromptFolded { turn, .. } => format!("further prompt taken into turn {turn}"),
-        Event::PromptProbed { standing, detail, .. } => probed(*standing, detail),
+        Event::PromptProbed { standing, counted, detail, .. } => probed(*standing, *counted, detail),
         Event::SessionLost { session_id } => format!("the session {} is no longer there", code(session_id)),
         Event::ToolCalled { tool, target, .. } if target.is_empty() => format!("tool_use: {}", say(tool)),
         Event::ToolCalled { tool, target, .. } => format!("tool_use: {} {}", say(tool), code(target)),
@@ -151,12 +151,13 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
     })
 }
 
-fn probed(standing: Standing, detail: &str) -> String {
+fn probed(standing: Standing, counted: bool, detail: &str) -> String {
+    let used = if counted { "its tokens until then are counted" } else { "what that used is not known" };
     let what = match standing {
-        Standing::NotTaken => "the prompt was not taken",
-        Standing::Unanswered => "the prompt was taken and not yet answered",
-        Standing::MidTool => "the prompt was taken and being worked on (what that used until then may not be counted)",
-        Standing::Answered => "the prompt was taken and answered (what that used may not be counted)",
+        Standing::NotTaken => "the prompt was not taken".to_string(),
+        Standing::Unanswered => "the prompt was taken and not yet answered".to_string(),
+        Standing::MidTool => format!("the prompt was taken and being worked on ({used})"),
+        Standing::Answered => format!("the prompt was taken and answered ({used})"),
         Standing::Unknown => return format!("whether the prompt was taken is not known: {}", say(detail)),
     };
     format!("its transcript says: {what}")

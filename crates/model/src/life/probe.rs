@@ -1,5 +1,6 @@
 //! What a transcript decides about a prompt whose process is gone.
 
+use super::turns;
 use crate::dispatch::{Dispatch, Phase, PromptState};
 use crate::event::Event;
 use crate::transcript::{Reading, judge};
@@ -13,11 +14,17 @@ pub(super) fn probed(d: &Dispatch, epoch: u32, key: String, reading: &Reading) -
     };
     let established = d.session_id.is_some() && d.has_history();
     let (standing, detail) = judge(reading, prompt.state == PromptState::Taken || established);
-    vec![Event::PromptProbed {
+    // What was folded into a turn is counted with it.
+    let alone = !d.prompts.iter().any(|p| p.state == PromptState::Taken && p.standing.is_some());
+    let models = reading.used.models.iter().filter(|_| alone);
+    let used: Vec<Event> = models.filter_map(|usage| turns::cut_off(d, usage, reading.used.told_again)).collect();
+    let probed = Event::PromptProbed {
         key,
         standing,
         session: reading.session,
         session_id: reading.session_id.clone(),
+        counted: !used.is_empty(),
         detail,
-    }]
+    };
+    [vec![probed], used].concat()
 }

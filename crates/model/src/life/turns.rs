@@ -310,6 +310,16 @@ fn cost_so_far(d: &Dispatch, total: f64, model: Option<&str>) -> Option<Event> {
     })
 }
 
+/// What a turn has used that came to no end, as its transcript tells it. `told_again`: what its CLI tells
+/// next goes on from there, so it is taken off then.
+pub(super) fn cut_off(d: &Dispatch, new: &ModelUsage, told_again: bool) -> Option<Event> {
+    let mut event = used(d, new)?;
+    if let Event::UsageRecorded { cumulative, .. } = &mut event {
+        *cumulative = told_again;
+    }
+    Some(event)
+}
+
 fn used(d: &Dispatch, new: &ModelUsage) -> Option<Event> {
     let ModelUsage { mut model, input, output, cache_read, cache_write, cost_usd } = new.clone();
     if model.is_empty() {

@@ -34,7 +34,7 @@ fn look(dir: &Path, dispatch: &Dispatch, transcripts: &dyn Transcripts, key: &st
     if let Phase::Gone { exit, .. } = &dispatch.phase
         && transcripts.says_lost(&exit.stderr_tail)
     {
-        return Reading { session: Session::Lost, session_id: None, prompt: Seen::Absent };
+        return Reading { session: Session::Lost, ..Reading::missing() };
     }
     let launch = match Launch::read(dir, dispatch.epoch) {
         Ok(launch) => launch,

@@ -1,7 +1,7 @@
 //! Prompts by transcript, and prompts that come in the middle of a turn.
 
 use super::*;
-use crate::transcript::{Seen, Session, Standing};
+use crate::transcript::{Seen, Session, Standing, Used};
 
 impl Told {
     /// An agent with transcripts, its first prompt on its way.
@@ -16,8 +16,12 @@ impl Told {
 
     /// Its transcript is read for `key`.
     fn reads(&mut self, key: &str, session: Session, prompt: Seen) -> bool {
+        self.reads_use(key, session, prompt, Used::default())
+    }
+
+    fn reads_use(&mut self, key: &str, session: Session, prompt: Seen, used: Used) -> bool {
         let session_id = (session == Session::Held).then(|| "s1".to_string());
-        let reading = Reading { session, session_id, prompt };
+        let reading = Reading { session, session_id, prompt, used };
         self.feed(Input::Probed { epoch: self.d.epoch, key: key.into(), reading })
     }
 
@@ -43,6 +47,37 @@ impl Told {
     fn state_of(&self, key: &str) -> PromptState {
         self.d.prompt(key).unwrap().state
     }
+}
+
+/// Of a turn that was cut off, its CLI tells nothing when it is resumed, or tells it in its sums.
+#[test]
+fn what_a_turn_used_that_was_cut_off_is_counted_once() {
+    let tokens = |input| ModelUsage { model: "m".into(), input, ..ModelUsage::default() };
+    for told_again in [false, true] {
+        let mut told = Told::kept(MULTI);
+        let mid_tool = Seen::Present(Standing::MidTool);
+        told.exit_by(None, ExitCause::Exited);
+        let used = Used { models: vec![tokens(300)], told_again };
+        assert!(told.reads_use("p1", Session::Held, mid_tool, used));
+        assert_eq!(told.d.spend.input, 300);
+        told.restarted();
+        let per_session = vec![tokens(if told_again { 350 } else { 50 })];
+        told.line(vec![AgentEvent::Result(TurnResult { ok: true, per_session, ..TurnResult::default() })]);
+        assert_eq!(told.d.spend.input, 350, "told again: {told_again}");
+    }
+}
+
+#[test]
+fn what_was_folded_into_a_turn_is_counted_with_it() {
+    let mut told = Told::kept(MULTI);
+    told.receipt("p1");
+    told.send("p2");
+    told.exit_by(None, ExitCause::Exited);
+    let used = || Used { models: vec![ModelUsage { input: 10, ..ModelUsage::default() }], told_again: false };
+    for key in ["p1", "p2"] {
+        assert!(told.reads_use(key, Session::Held, Seen::Present(Standing::MidTool), used()), "{key}");
+    }
+    assert_eq!(told.d.spend.input, 10);
 }
 
 #[test]
