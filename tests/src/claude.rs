@@ -33,8 +33,6 @@ pub fn variables(server: &ModelServer) -> Vec<(&'static str, String)> {
         ("DISABLE_AUTOUPDATER", on()),
         ("DISABLE_TELEMETRY", on()),
         ("DISABLE_ERROR_REPORTING", on()),
-        // A guess at what a person may say next: a request of its own, which would take a step of the script.
-        ("CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION", "false".into()),
         // As root, `--dangerously-skip-permissions` is refused without it.
         ("IS_SANDBOX", on()),
     ]

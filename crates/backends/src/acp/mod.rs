@@ -43,6 +43,8 @@ pub struct Known {
     /// The variable that sets what it does unasked, where there is one: as it is set where nobody needs
     /// to be asked, and where somebody does.
     pub mode: Option<Mode>,
+    /// Set where nobody else did.
+    pub env: &'static [(&'static str, &'static str)],
 }
 
 /// Agents with a sandbox of their own ask its keeper, not us, where they are left as they are.
@@ -61,6 +63,8 @@ pub const KNOWN: [Known; 4] = [
         args: &[],
         get: "npm install -g @agentclientprotocol/claude-agent-acp",
         mode: None,
+        // Else it has a next prompt thought up after each turn, which is a request more.
+        env: &[("CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION", "false")],
     },
     Known {
         name: "codex-acp",
@@ -68,9 +72,24 @@ pub const KNOWN: [Known; 4] = [
         args: &[],
         get: "npm install -g @agentclientprotocol/codex-acp",
         mode: Some(Mode { variable: "INITIAL_AGENT_MODE", unasked: "agent-full-access", asking: "read-only" }),
+        env: &[],
     },
-    Known { name: "opencode", program: "opencode", args: &["acp"], get: "npm install -g opencode-ai", mode: None },
-    Known { name: "gemini", program: "gemini", args: &["--acp"], get: "npm install -g @google/gemini-cli", mode: None },
+    Known {
+        name: "opencode",
+        program: "opencode",
+        args: &["acp"],
+        get: "npm install -g opencode-ai",
+        mode: None,
+        env: &[],
+    },
+    Known {
+        name: "gemini",
+        program: "gemini",
+        args: &["--acp"],
+        get: "npm install -g @google/gemini-cli",
+        mode: None,
+        env: &[],
+    },
 ];
 
 /// The agent of that name.
@@ -146,13 +165,15 @@ impl Backend for Acp {
         let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
         let nesting = crate::claude_code::NESTING.iter().chain(&crate::codex::NESTING);
         let env_remove = nesting.filter(|name| !given(name)).map(|name| (*name).to_string()).collect();
-        let mut env = launch.env.clone();
-        if let Some(mode) = known.and_then(|known| known.mode)
-            && !given(mode.variable)
-        {
+        let mode = known.and_then(|known| known.mode).map(|mode| {
             let value = if launch.permissions.is_open() { mode.unasked } else { mode.asking };
-            env.push((mode.variable.to_string(), value.to_string()));
-        }
+            (mode.variable, value)
+        });
+        let ours = known.iter().flat_map(|known| known.env).copied().chain(mode);
+        let ours = ours
+            .filter(|(name, _)| !given(name))
+            .map(|(name, value)| (name.to_string(), value.to_string()));
+        let env = launch.env.iter().cloned().chain(ours).collect();
         Ok(CommandLine { argv, env, env_remove, stdin: StdinMode::Open, files: vec![] })
     }
 
