@@ -318,4 +318,45 @@ mod tests {
             }
         }
     }
+
+    /// What stderr tells has a place of its own, or waits until a line of stdout that is open has one; and
+    /// who begins anew at a durable place misses none of it.
+    #[test]
+    fn what_stderr_tells_is_told_at_a_place() {
+        let broken = b"WARN codex_mcp::rmcp_client: MCP server startup failed server_name=\"x\" error=no\n";
+        let text = b"{\"type\":\"item.completed\",\"item\":{\"id\":\"i\",\"type\":\"agent_message\",\"text\":\"a\"}}\n";
+        let (half, rest) = text.split_at(20);
+        let parts: [(Stream, &[u8]); 6] = [
+            (Stream::Stderr, &broken[..30]),
+            (Stream::Stderr, &broken[30..]),
+            (Stream::Stdout, half),
+            (Stream::Stderr, broken),
+            (Stream::Stderr, b"what is for people\n"),
+            (Stream::Stdout, rest),
+        ];
+        let mut records = vec![];
+        let mut offset = 0;
+        for (stream, bytes) in parts {
+            let made = record(stream, offset, bytes);
+            offset = made.end.offset;
+            records.push(made);
+        }
+        let run = |from: Position| {
+            let mut drain = Drain::new(1, from, by_name("codex").unwrap().parser());
+            let mut steps = vec![];
+            for record in records.iter().filter(|record| record.start.offset >= from.offset) {
+                drain.feed(record, &mut steps);
+            }
+            let events = |step: &Step| match &step.input {
+                StepInput::Agent(events) => events.clone(),
+                StepInput::Shim(_) => vec![],
+            };
+            steps.iter().map(|step| (step.at, events(step))).collect::<Vec<_>>()
+        };
+        let whole = run(Position { epoch: 1, offset: 0, skip: 0 });
+        let counts: Vec<_> = whole.iter().map(|(_, events)| events.len()).collect();
+        assert_eq!(counts, [1, 2], "{whole:?}");
+        assert!(matches!(&whole[1].1[..], [AgentEvent::Notice { .. }, AgentEvent::Text { .. }]), "{whole:?}");
+        assert_eq!(run(whole[0].0)[..], whole[1..]);
+    }
 }

@@ -278,6 +278,33 @@ fn a_subagent_works_inside_of_a_call() {
     assert_eq!((told.d.model_turns, told.d.said.as_deref()), (2, Some("well")));
 }
 
+/// What began before a daemon's end, or an attempt's, has gone on since.
+#[test]
+fn trouble_is_timed_from_its_first_sign() {
+    let retry = |told: &mut Told, awake_ms: u64| {
+        told.offset += 1;
+        let at = Position { epoch: told.d.epoch, offset: told.offset, skip: 0 };
+        let event = AgentEvent::ApiRetry { attempt: 1, max: 9, delay_s: 1.0, status: Some(500) };
+        let decided = timed(decide(&told.d, Input::Line { at, events: vec![event] }), awake_ms);
+        for (at, event) in decided {
+            told.fold(at, event);
+        }
+        told.d.outage.as_ref().unwrap().since_ms
+    };
+    let mut told = Told::busy();
+    assert_eq!(retry(&mut told, 5000), Some(5000));
+    assert_eq!(retry(&mut told, 9000), Some(5000));
+    told.exit(1);
+    assert_eq!(told.d.outage.as_ref().unwrap().since_ms, Some(5000), "the next attempt meets the same");
+    let mut told = Told::busy();
+    retry(&mut told, 5000);
+    assert_eq!(retry(&mut told, 70), Some(70), "the machine began anew");
+    told.says("hello");
+    assert_eq!(retry(&mut told, 90), Some(90), "it was answered");
+    tool(&mut told, "a");
+    assert_eq!(told.d.outage, None);
+}
+
 #[test]
 fn a_price_makes_a_cost_of_tokens_where_none_is_told() {
     let price = crate::config::Price { input: 1.0, output: 10.0, cache_read: Some(0.1), cache_write: None };
