@@ -70,7 +70,6 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_SERVICE_MANAGER", Exit::Precondition, "systemd or launchd does not run here, or refused"),
     ("E_DISK_FULL", Exit::Precondition, "the state directory's disk is full: nothing new is begun"),
     ("E_BUSY", Exit::Precondition, "the daemon could not do it in time; try again"),
-    ("E_TASKS_LOCKED", Exit::Precondition, "another session works on the task list"),
     ("E_RUN_LOCKED", Exit::Precondition, "the run is under way already"),
     ("E_ACCEPTANCE_MISSING", Exit::Precondition, "the run's acceptance criteria are gone, or are not what they were"),
     ("E_CHECKPOINT_CORRUPT", Exit::Precondition, "the run's state on disk is damaged, or of a newer version"),
