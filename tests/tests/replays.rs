@@ -1,7 +1,7 @@
 //! What the real `claude` does with a prompt that it gets a second time, in a resumed session: the rules
 //! about prompts (design.md, "Prompts") stand on it. No daemon; what it prints goes through `muleteer parse`.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_tests::model_server::{ModelServer, Step};
 use muleteer_tests::{Repo, World, claude, wait_until};
