@@ -18,7 +18,8 @@ fn twelve() -> Scene {
     }
     scene.add("Fails for good", "false", &["--max-attempts", "2", "--cleanup", "echo c >> \"$HOME/cleaned\""]);
     scene.add("Blocked", "true", &["--depends-on", "task-007"]);
-    scene.add("Too slow", "sleep 1000", &["--timeout", "1", "--max-attempts", "1"]);
+    let cleanup = "echo t >> \"$HOME/cleaned\"";
+    scene.add("Too slow", "sleep 1000", &["--timeout", "1", "--max-attempts", "1", "--cleanup", cleanup]);
     scene.add("Second time", "test -f second", &[]);
     scene.add("First of all", "test -f urgent", &["--priority", "P0"]);
     scene.add("Interrupted", "test -f own", &[]);
@@ -55,7 +56,7 @@ fn check_twelve(scene: &Scene, run: &Output) {
     assert!(["f1", "f6", "second", "urgent", "own"].iter().all(|name| there(name)));
     assert_eq!(scene.repo.git(&["status", "--porcelain", "--", "f1", "second"]), "", "committed");
     assert!(!scene.repo.git(&["log", "--format=%s"]).contains("junk"));
-    assert_eq!(std::fs::read_to_string(scene.home("cleaned")).unwrap(), "c\nc\n");
+    assert_eq!(std::fs::read_to_string(scene.home("cleaned")).unwrap(), "c\nt\nc\n");
     let log = scene.log();
     let begun: Vec<_> = log.lines().filter(|line| line.contains(" Starting ")).collect();
     assert!(begun[0].contains("[task-011]"), "P0 first: {}", begun[0]);
@@ -342,6 +343,12 @@ fn a_session_recovers_what_was_interrupted_and_sessions_are_counted_and_limited(
     assert_eq!((run["status"].as_str(), scene.status("task-002").as_str()), (Some("limit"), "pending"), "{run}");
     assert_eq!(scene.list()["session_count"], 1);
     assert!(scene.list()["last_session"].is_string());
+    scene.configure("max_sessions", json!(10));
+    scene.configure("max_tasks_per_session", json!(1));
+    scene.add("And another", "true", &[]);
+    scene.run("true", &[]).expect_code(5);
+    assert_eq!((scene.status("task-002").as_str(), scene.status("task-003").as_str()), ("completed", "pending"));
+    assert!(scene.log().contains("[SESSION-2] STATS tasks_total=3 completed=2 failed=0 pending=1"), "{}", scene.log());
     scene.end();
 }
 
@@ -426,6 +433,115 @@ fn every_verb_answers_in_json() {
     scene.end();
 }
 
+#[test]
+fn a_list_begins_with_its_files_and_status_tells_how_it_stands() {
+    let scene = Scene::new();
+    let there = |name: &str| scene.repo.path.join(name).exists();
+    assert!(there(".harness-active") && !there("harness-init.sh"));
+    assert!(scene.log().contains("[SESSION-1] INIT Harness initialized for project "), "{}", scene.log());
+    let list = scene.list();
+    assert_eq!(
+        (list["version"].as_u64(), &list["tasks"], list["session_count"].as_u64()),
+        (Some(2), &json!([]), Some(0))
+    );
+    assert_eq!(list["session_config"]["concurrency_mode"], "exclusive");
+    let log = scene.log();
+    scene.tasks(&["init", "--script", "--gitignore"]).expect_code(0);
+    assert_eq!((scene.list(), scene.log()), (list, log), "what is there is kept");
+    assert!(scene.repo.read(".gitignore").lines().any(|line| line == "/harness-tasks.json"));
+    scene.add("One", "true", &[]);
+    scene.add("Two", "true", &["--depends-on", "task-001"]);
+    std::fs::remove_file(scene.repo.path.join(".harness-active")).unwrap();
+    // The script is a program, run at the session's start, from the project and with the agents' variables.
+    scene
+        .repo
+        .write("harness-init.sh", "#!/bin/sh\npwd > \"$HOME/init\"; ls -a > \"$HOME/files\"\n");
+    scene.run("ls -a > \"$HOME/files.2\"", &["--once"]).expect_code(5);
+    assert!(scene.log().contains("INIT Environment health check: PASS"), "{}", scene.log());
+    assert_eq!(std::fs::read_to_string(scene.home("init")).unwrap().trim(), scene.repo.to_str());
+    assert!(
+        std::fs::read_to_string(scene.home("files.2")).unwrap().contains(".harness-active"),
+        "a run marks the list"
+    );
+    let status = scene.tasks(&["status"]).expect_code(0).stdout;
+    assert!(status.contains("[completed] task-001: One (1/3)\n[pending] task-002: Two (0/3)\n"), "{status}");
+    assert!(
+        status.contains("2 tasks: 1 completed, 0 in progress, 0 failed, 1 pending (0 of them blocked)"),
+        "{status}"
+    );
+    let last: Vec<_> = scene.log().lines().rev().take(5).map(String::from).collect();
+    assert!(last.iter().all(|line| status.contains(line)), "{status}");
+    assert!(status.contains("sessions: 1, the last ended: 20"), "{status}");
+    scene.end();
+}
+
+#[test]
+fn concurrent_mode_holds_the_lock_only_for_a_change() {
+    let scene = Scene::new();
+    scene.configure("concurrency_mode", json!("concurrent"));
+    scene.add("Slow", "test -f done", &[]);
+    let script = "touch \"$HOME/began\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; echo > done";
+    scene.run(script, &["--detach"]).expect_code(0);
+    wait_until("the agent to begin", PATIENCE, || scene.home("began").exists().then_some(()));
+    let slow = scene.task("task-001");
+    assert!(slow["claimed_by"].is_string() && slow["lease_expires_at"].is_string(), "{slow}");
+    // While work is done, others change the list; a held task is nobody else's.
+    scene.add("Another", "true", &[]);
+    scene.tasks(&["claim", "task-001", "--worker", "other"]).expect_code(3);
+    assert_eq!(scene.tasks(&["recover", "--worker", "other", "--json"]).json()["recovered"], json!([]));
+    assert_eq!(scene.tasks(&["claim", "--worker", "other"]).expect_code(0).stdout.trim(), "task-002");
+    scene.tasks(&["complete", "task-002", "--worker", "other"]).expect_code(0);
+    std::fs::write(scene.home("go"), "").unwrap();
+    wait_until("both to be done", RUN, || scene.is_done().then_some(()));
+    wait_until("the run to end", PATIENCE, || scene.log().contains("STATS").then_some(()));
+    assert!(!scene.log().contains("LOCK"), "no session holds it: {}", scene.log());
+    scene.check_done_once();
+    scene.end();
+}
+
+#[test]
+fn a_run_that_is_stopped_at_once_leaves_its_task_to_the_next_session() {
+    let scene = Scene::new();
+    scene.add("Stepwise", "test -f one -a -f two", &[]);
+    let script = "if [ -e one ]; then cat \"$MULETEER_PROMPT_FILE\" > \"$HOME/prompt\"; echo > two; else \
+        muleteer tasks checkpoint $MULETEER_TASK_ID 1/2 nothing yet; touch \"$HOME/began\"; sleep 1000; fi";
+    scene.run(script, &["--detach"]).expect_code(0);
+    wait_until("the agent to begin", PATIENCE, || scene.home("began").exists().then_some(()));
+    scene.tasks(&["stop", "--now"]).expect_code(0);
+    wait_until("the run to end", PATIENCE, || scene.log().contains("LOCK released").then_some(()));
+    assert_eq!(scene.status("task-001"), "in_progress");
+    assert!(!scene.log().contains("ROLLBACK") && scene.task("task-001")["attempts"] == 0, "{}", scene.log());
+    // Its checkpoint holds, so the next session goes on behind it.
+    let second = "cat \"$MULETEER_PROMPT_FILE\" > \"$HOME/prompt\"; echo > one; echo > two";
+    scene.run(second, &[]).expect_code(0);
+    assert!(
+        scene
+            .log()
+            .contains("[SESSION-2] RECOVERY [task-001] action=\"resume from the last checkpoint\"")
+    );
+    let prompt = std::fs::read_to_string(scene.home("prompt")).unwrap();
+    assert!(prompt.contains("The work was interrupted") && prompt.contains("- 1/2: nothing yet"), "{prompt}");
+    scene.check_done_once();
+    scene.end();
+}
+
+#[test]
+fn a_corrupt_list_is_restored_or_stops_the_run() {
+    let scene = Scene::new();
+    scene.add("One", "true", &[]);
+    scene.add("Two", "true", &[]);
+    scene.repo.write("harness-tasks.json", "{\"version\": 2, \"tas");
+    assert_eq!(scene.tasks(&["status", "--json"]).json()["counts"]["total"], 1, "what the backup holds");
+    scene.run("true", &[]).expect_code(0);
+    assert_eq!(scene.status("task-001"), "completed");
+    scene.repo.write("harness-tasks.json", "{\"version\": 2, \"tas");
+    std::fs::remove_file(scene.repo.path.join("harness-tasks.json.bak")).unwrap();
+    let refused = scene.run("true", &["--json"]).expect_code(2);
+    assert_eq!(refused.error_code(), "E_TASKS_CORRUPT");
+    assert!(scene.log().contains("ERROR [ENV_SETUP] harness-tasks.json corrupted and unrecoverable"));
+    scene.world.finish(None);
+}
+
 fn hook(scene: &Scene, name: &str, event: &Value) -> Output {
     scene
         .world
@@ -469,6 +585,34 @@ fn hooks_do_nothing_without_the_marker_and_inside_our_own_agents() {
             ""
         );
     }
+}
+
+#[test]
+fn the_hooks_claim_and_renew_take_and_prolong_a_lease_for_a_worker() {
+    let scene = Scene::new();
+    scene.add("One", "test -f one", &[]);
+    let event = json!({"session_id": "s1", "cwd": scene.repo.path, "agent_id": "agent-7"});
+    let told = hook(&scene, "claim", &event).expect_code(0).json();
+    assert!(told["hookSpecificOutput"]["additionalContext"].as_str().unwrap().contains("task-001"), "{told}");
+    let task = scene.task("task-001");
+    assert_eq!((task["status"].as_str(), task["claimed_by"].as_str()), (Some("in_progress"), Some("agent-7")));
+    assert_eq!(
+        hook(&scene, "claim", &json!({"session_id": "s2", "cwd": scene.repo.path}))
+            .expect_code(0)
+            .stdout,
+        ""
+    );
+    scene.tasks(&["renew", "task-001", "--worker", "agent-7", "--lease", "5s"]).expect_code(0);
+    let before = scene.task("task-001")["lease_expires_at"].as_str().unwrap().to_string();
+    hook(&scene, "renew", &event).expect_code(0);
+    let after = scene.task("task-001")["lease_expires_at"].as_str().unwrap().to_string();
+    assert!(after > before, "{before} {after}");
+    scene.tasks(&["renew", "task-001", "--worker", "agent-7", "--lease", "5s"]).expect_code(0);
+    scene
+        .tasks(&["checkpoint", "task-001", "1/2", "half", "--worker", "agent-7"])
+        .expect_code(0);
+    assert!(scene.task("task-001")["lease_expires_at"].as_str().unwrap() > before.as_str(), "a checkpoint renews it");
+    scene.end();
 }
 
 #[test]
@@ -555,4 +699,36 @@ fn the_stop_of_a_real_claude_s_subagent_is_seen() {
     assert!(said[3].contains("You hold a claim on task-001 and have not said how it ended"), "refused: {}", said[3]);
     assert_eq!(scene.status("task-001"), "completed");
     scene.check_log();
+}
+
+/// docs/task-list.md maps what the reference says to tests: they must exist.
+#[test]
+fn the_map_of_the_reference_names_tests_that_are_there() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let page = read("docs/task-list.md");
+    let (_, map) = page.split_once("## The reference, sentence by sentence").unwrap();
+    let mut checked = 0;
+    for line in map
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| **") && !line.ends_with("| tests |"))
+    {
+        let (_, tests) = line.trim_end_matches(" |").rsplit_once(" | ").unwrap();
+        for test in tests.split(", ") {
+            let (place, name) = test.trim_matches('`').split_once("::").unwrap_or_else(|| panic!("{line}"));
+            let file = match place {
+                "system" => "tests/tests/task_lists.rs".to_string(),
+                "crash" => "tests/tests/task_list_crash.rs".into(),
+                "store" => "crates/store/src/tasklist/tests.rs".into(),
+                "git" => "crates/supervisor/src/tasklist/git/tests.rs".into(),
+                "steps" => "crates/supervisor/src/tasklist/steps.rs".into(),
+                "process" => "crates/process/src/bounded.rs".into(),
+                "list" | "select" => format!("crates/model/src/tasklist/{place}/tests.rs"),
+                module => format!("crates/model/src/tasklist/{module}.rs"),
+            };
+            assert!(read(&file).contains(&format!("fn {name}()")), "{file} has no test {name}, named in: {line}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 60, "{checked}");
 }

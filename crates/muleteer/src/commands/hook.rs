@@ -23,6 +23,8 @@ use std::time::Duration;
 const INPUT_LIMIT: u64 = 16 * 1024 * 1024;
 /// Sessions that are remembered.
 const SESSIONS: usize = 50;
+/// Of the log, in a session's context: the whole of it costs more than it tells.
+const LOG_LINES: usize = 20;
 /// A lease is renewed when less than this is left of it.
 const RENEW_BELOW: Duration = Duration::from_secs(10 * 60);
 
@@ -260,8 +262,8 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
         list: &list,
         session: list.session(),
         worker: &worker,
-        log: &event.root.log_tail(10).join("\n"),
-        commits: &ask(&|git| git.recent(10)),
+        log: &event.root.log_tail(LOG_LINES).join("\n"),
+        commits: &ask(&|git| git.recent(20)),
         uncommitted: &ask(&|git| git.uncommitted()),
         stashes: &ask(&|git| git.stashes()),
         interrupted: &interrupted,

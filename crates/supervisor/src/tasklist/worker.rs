@@ -35,7 +35,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 const LANDINGS: u32 = 3;
 /// Of the log, and of the commits, in a prompt.
 const LOG_LINES: usize = 15;
-const COMMITS: usize = 10;
+const COMMITS: usize = 20;
 
 /// Why a worker has ended.
 #[derive(Debug)]

@@ -75,7 +75,7 @@ pub struct Edit {
     fields: Fields,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, PartialEq, Eq, clap::Args)]
 struct Fields {
     /// P0 (first), P1, P2
     #[arg(long, value_name = "P", value_parser = priority)]
@@ -183,13 +183,37 @@ pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit,
 
 /// "Ask user: add harness files to .gitignore?"
 fn asked(context: &Context) -> bool {
-    if context.out.json || context.out.quiet || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        return false;
-    }
+    on_terminal(context)
+        && matches!(answer("Add the harness's files to .gitignore? [y/N]").to_lowercase().as_str(), "y" | "yes")
+}
+
+/// Whether there is somebody to be asked.
+fn on_terminal(context: &Context) -> bool {
+    !context.out.json && !context.out.quiet && std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+fn answer(question: &str) -> String {
     let mut answer = String::new();
-    drop(write!(std::io::stderr(), "Add the harness's files to .gitignore? [y/N] "));
-    drop(std::io::stdin().lock().take(100).read_line(&mut answer));
-    answer.trim().eq_ignore_ascii_case("y") || answer.trim().eq_ignore_ascii_case("yes")
+    drop(write!(std::io::stderr(), "{question} "));
+    drop(std::io::stdin().lock().take(64 * 1024).read_line(&mut answer));
+    answer.trim().to_string()
+}
+
+/// "Prompt user for optional fields"; an empty answer leaves one as it is.
+fn ask() -> Result<Fields, Failure> {
+    let given = |question: &str| Some(answer(question)).filter(|text| !text.is_empty());
+    let refused = |error: String| Failure::new("E_USAGE", error);
+    Ok(Fields {
+        priority: given("Priority (P0, P1, P2) [P1]:")
+            .map(|text| priority(&text))
+            .transpose()
+            .map_err(refused)?,
+        depends_on: given("Depends on (ids, separated by commas) []:")
+            .map(|text| text.split(',').map(|id| id.trim().to_string()).collect()),
+        validate: given("Validation command [none yet]:"),
+        timeout: given("Its timeout [300s]:").map(|text| seconds(&text)).transpose().map_err(refused)?,
+        ..Fields::default()
+    })
 }
 
 fn ignore(root: &Root) -> Result<(), Failure> {
@@ -213,6 +237,10 @@ fn ignore(root: &Root) -> Result<(), Failure> {
 }
 
 impl Fields {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
     fn apply(&self, task: &mut Task) {
         if let Some(priority) = self.priority {
             task.priority = priority;
@@ -271,10 +299,16 @@ pub fn add(args: &Add, said: Option<&Path>, context: &Context) -> Result<Exit, F
     if args.title.trim().is_empty() {
         return Err(Failure::new("E_USAGE", "the title is empty"));
     }
-    let mut tx = begin(&root(said)?)?;
+    let root = root(said)?;
+    // Before the lock is taken: people take their time.
+    let asked = if args.fields.is_empty() && on_terminal(context) { Some(ask()?) } else { None };
+    let mut tx = begin(&root)?;
     let id = args.id.clone().unwrap_or_else(|| tx.list.next_id());
     let mut task = Task::new(id, args.title.trim());
     args.fields.apply(&mut task);
+    if let Some(asked) = asked {
+        asked.apply(&mut task);
+    }
     tx.list.tasks.push(task.clone());
     check(&tx)?;
     tx.mark_active(true).map_err(|error| listed(&error))?;
