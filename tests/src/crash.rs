@@ -124,6 +124,8 @@ pub fn answering(point: &str, how: &str) {
     } else {
         assert!(daemon.log().contains(&format!("fault point {point}")), "{fault} was never passed");
     }
+    // The reply may have come before the end, and then nobody has needed another daemon yet.
+    world.muleteer(&["wait", &id]).deadline(PATIENCE * 4).run();
     let entry = world.wait_for_end(&id);
     assert_eq!((&entry["state"], &entry["attempts"]), (&"success".into(), &1.into()), "{fault}: {entry}");
     assert_eq!(repo.effects("effects"), ["answered"], "{fault}");
