@@ -7,7 +7,7 @@
 use muleteer_process::fault::POINTS;
 use muleteer_tests::crash::Dice;
 use muleteer_tests::task_list::{RUN, Scene};
-use muleteer_tests::{Daemon, PATIENCE, processes, wait_until};
+use muleteer_tests::{Daemon, processes, wait_until};
 use serde_json::json;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -30,7 +30,7 @@ fn seeds() -> Vec<u64> {
 /// Its answer may be lost with it: then it is only up.
 fn daemon_to_die_at(scene: &Scene, fault: &str) -> Daemon {
     let daemon = scene.world.daemon_unready(&[("MULETEER_FAULT", fault)]);
-    wait_until("the daemon to answer", PATIENCE, || (scene.world.status()["daemon"]["running"] == true).then_some(()));
+    wait_until("the daemon to answer", RUN, || (scene.world.status()["daemon"]["running"] == true).then_some(()));
     daemon
 }
 
@@ -46,7 +46,7 @@ fn killed_at_every_point_of_a_task_it_is_done_once() {
         let workers = if point == "tasks.landed" { "2" } else { "1" };
         let run = scene.run(script, &["--concurrency", workers]);
         assert_eq!(run.code, Some(0), "{point}: {run:?}\n{}", scene.log());
-        wait_until("the daemon to have died", PATIENCE, || (!daemon.is_alive()).then_some(()));
+        wait_until("the daemon to have died", RUN, || (!daemon.is_alive()).then_some(()));
         daemon.ended();
         assert_eq!(scene.task("task-001")["attempts"], 2, "{point}: {}", scene.log());
         assert_eq!(scene.effects().len(), 2, "{point}: an attempt was made twice\n{}", scene.log());

@@ -4,7 +4,7 @@
 
 use muleteer_tests::model_server::{ModelServer, Step};
 use muleteer_tests::task_list::{RUN, Scene};
-use muleteer_tests::{Output, PATIENCE, claude, wait_until};
+use muleteer_tests::{Output, claude, wait_until};
 use serde_json::{Value, json};
 
 /// Twelve tasks: a chain, an urgent one, one that fails for good and what depends on it, one whose validation
@@ -119,7 +119,7 @@ fn a_killed_daemon_s_task_is_adopted_and_not_done_twice() {
     let args = ["tasks", "run", "--backend", "subprocess", "--command", script];
     let client = scene.world.muleteer(&args).current_dir(&scene.repo.path).deadline(RUN).start();
     let effects = || std::fs::read_to_string(scene.world.home().join("effects")).unwrap_or_default();
-    wait_until("the agent to begin", PATIENCE, || (!effects().is_empty()).then_some(()));
+    wait_until("the agent to begin", RUN, || (!effects().is_empty()).then_some(()));
     daemon.kill_9();
     let daemon = scene.world.daemon();
     std::fs::write(scene.home("go"), "").unwrap();
@@ -147,10 +147,20 @@ fn the_recovery_matrix_in_real_repositories() {
         ("both, passing", true, true, "completed", ""),
         ("both, failing", true, true, "failed", "did not pass"),
     ];
-    for (what, uncommitted, commits, status, said) in table {
+    let any = table.iter().flat_map(|row| [(row, false), (row, true)]);
+    // With nothing but checkpoints, the files decide: `checkpoints_alone_are_verified_by_the_files`.
+    for ((what, uncommitted, commits, status, said), checkpoint) in
+        any.filter(|(row, some)| row.0 != "nothing" || !some)
+    {
         let scene = Scene::new();
         scene.add("Interrupted", "grep -q good work other", &["--max-attempts", "1"]);
         let base = scene.interrupt("task-001");
+        if checkpoint {
+            let mut list = scene.list();
+            list["tasks"][0]["checkpoints"] =
+                json!([{"step": 1, "total": 2, "description": "half", "timestamp": "2025-07-01T10:00:00Z"}]);
+            scene.repo.write("harness-tasks.json", &list.to_string());
+        }
         let text = if *status == "completed" { "good\n" } else { "bad\n" };
         if *commits || what.starts_with("commits") {
             commit(&scene, "work", text);
@@ -230,14 +240,14 @@ fn a_second_session_fails_fast_and_status_reads_without_the_lock() {
     let id = scene
         .run("while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; echo > done", &["--detach"])
         .expect_code(0);
-    wait_until("the task to begin", PATIENCE, || (scene.status("task-001") == "in_progress").then_some(()));
+    wait_until("the task to begin", RUN, || (scene.status("task-001") == "in_progress").then_some(()));
     scene.run("true", &[]).expect_code(3);
     scene.tasks(&["add", "Another"]).expect_code(3);
     let status = scene.tasks(&["status", "--json"]).expect_code(0).json();
     assert_eq!(status["run_id"], id.stdout.trim());
     scene.tasks(&["stop"]).expect_code(0);
     std::fs::write(scene.home("go"), "").unwrap();
-    wait_until("the run to end", PATIENCE, || scene.log().contains("LOCK released").then_some(()));
+    wait_until("the run to end", RUN, || scene.log().contains("LOCK released").then_some(()));
     assert_eq!(scene.status("task-001"), "completed", "the task in hand is done first");
     scene.end();
 }
@@ -482,7 +492,7 @@ fn concurrent_mode_holds_the_lock_only_for_a_change() {
     scene.add("Slow", "test -f done", &[]);
     let script = "touch \"$HOME/began\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; echo > done";
     scene.run(script, &["--detach"]).expect_code(0);
-    wait_until("the agent to begin", PATIENCE, || scene.home("began").exists().then_some(()));
+    wait_until("the agent to begin", RUN, || scene.home("began").exists().then_some(()));
     let slow = scene.task("task-001");
     assert!(slow["claimed_by"].is_string() && slow["lease_expires_at"].is_string(), "{slow}");
     // While work is done, others change the list; a held task is nobody else's.
@@ -493,7 +503,7 @@ fn concurrent_mode_holds_the_lock_only_for_a_change() {
     scene.tasks(&["complete", "task-002", "--worker", "other"]).expect_code(0);
     std::fs::write(scene.home("go"), "").unwrap();
     wait_until("both to be done", RUN, || scene.is_done().then_some(()));
-    wait_until("the run to end", PATIENCE, || scene.log().contains("STATS").then_some(()));
+    wait_until("the run to end", RUN, || scene.log().contains("STATS").then_some(()));
     assert!(!scene.log().contains("LOCK"), "no session holds it: {}", scene.log());
     scene.check_done_once();
     scene.end();
@@ -506,9 +516,9 @@ fn a_run_that_is_stopped_at_once_leaves_its_task_to_the_next_session() {
     let script = "if [ -e one ]; then cat \"$MULETEER_PROMPT_FILE\" > \"$HOME/prompt\"; echo > two; else \
         muleteer tasks checkpoint $MULETEER_TASK_ID 1/2 nothing yet; touch \"$HOME/began\"; sleep 1000; fi";
     scene.run(script, &["--detach"]).expect_code(0);
-    wait_until("the agent to begin", PATIENCE, || scene.home("began").exists().then_some(()));
+    wait_until("the agent to begin", RUN, || scene.home("began").exists().then_some(()));
     scene.tasks(&["stop", "--now"]).expect_code(0);
-    wait_until("the run to end", PATIENCE, || scene.log().contains("LOCK released").then_some(()));
+    wait_until("the run to end", RUN, || scene.log().contains("LOCK released").then_some(()));
     assert_eq!(scene.status("task-001"), "in_progress");
     assert!(!scene.log().contains("ROLLBACK") && scene.task("task-001")["attempts"] == 0, "{}", scene.log());
     // Its checkpoint holds, so the next session goes on behind it.

@@ -2,7 +2,7 @@
 //!
 //! One scene: three beads that commute, on rehearsal agents, maintenance after the second, a judge that
 //! finds something once, a remote and a `gh`. However often and wherever it is killed, what comes out is what
-//! comes out of the run that nobody disturbed ([`Outcome`]): the same tree, the same beads in the same
+//! comes out of the run that nobody disturbed (`Outcome`): the same tree, the same beads in the same
 //! states, the same decisions about each bead. Where only daemons die it is more: every agent's part was
 //! played once, for its agent lived on.
 

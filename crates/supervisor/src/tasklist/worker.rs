@@ -6,7 +6,7 @@
 //!            (durable)     (file)    (by its id)               (durable)          ──▶ outcome (file) ──▶ TaskEnded
 //! ```
 //!
-//! A daemon killed anywhere comes back to [`go_on`], which finds how far it came: each step is a probe.
+//! A daemon killed anywhere comes back to `go_on`, which finds how far it came: each step is a probe.
 
 use super::git::Git;
 use super::run::{Driven, ended, record};
