@@ -9,6 +9,7 @@
 //! - [`collector`], [`rotel`]: where traces go, a double that reads them back and a real one.
 //! - [`crash`]: kill -9 at named points and at seeded moments, and what must hold afterwards.
 //! - [`task_list`]: a repository with a task list in it, and what must hold of it.
+//! - [`spec_stage`]: a spec run whose agents are a shell script.
 //! - [`skip`]: how a test that cannot run says so.
 
 // This package exists to start processes and to measure time from outside.
@@ -30,6 +31,7 @@ pub mod rotel;
 pub mod run;
 pub mod scene;
 pub mod skip;
+pub mod spec_stage;
 pub mod task_list;
 pub mod wait;
 pub mod wire;

@@ -2,91 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
-use muleteer_tests::{Repo, World, events, wait_until};
-use serde_json::Value;
-use std::path::PathBuf;
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(180);
-
-/// Three beads, two of which wait for the first; the judge finds something once.
-const AGENT: &str = r#"#!/bin/sh
-set -e
-cat > /dev/null
-case "$MULETEER_PURPOSE" in
-acceptance)
-  for f in user-stories edge-cases negative-tests; do echo "secret $f" > "$MULETEER_ACCEPTANCE_DIR/$f.md"; done ;;
-decompose)
-  a=$(muleteer bead create --title Base --priority 1)
-  b=$(muleteer bead create --title Left)
-  c=$(muleteer bead create --title Right)
-  muleteer bead dep add "$b" "$a" 2>/dev/null
-  muleteer bead dep add "$c" "$a" 2>/dev/null ;;
-implement)
-  test -z "$MULETEER_ACCEPTANCE_DIR"
-  muleteer bead show "$MULETEER_BEAD_ID" --json > /dev/null
-  title=$(muleteer bead show "$MULETEER_BEAD_ID" --json | sed 's/.*"title":"\([^"]*\)".*/\1/')
-  echo "$title" > "$title.txt"
-  git add --all
-  git commit --quiet --message "$title" || true
-  for try in 1 2 3 4 5; do
-    git fetch --quiet "$MULETEER_REMOTE" "$MULETEER_TARGET_BRANCH" && git rebase --quiet FETCH_HEAD &&
-      git push --quiet "$MULETEER_REMOTE" HEAD:"$MULETEER_TARGET_BRANCH" && break
-  done
-  test "$title" != Left || muleteer bead create --title "Observation: odd" --label observation
-  muleteer bead close "$MULETEER_BEAD_ID" --reason done ;;
-maintain) muleteer bead close "$MULETEER_BEAD_ID" --reason fine --no-change ;;
-judge) grep -q secret "$MULETEER_ACCEPTANCE_DIR/user-stories.md"; echo "observations: $MULETEER_OBSERVATIONS" ;;
-structure)
-  if test "$MULETEER_ITERATION" = 1; then
-    echo '{"status":"success","specDrift":{"detected":true,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[{"title":"Mended","description":"","type":"bug"}]}'
-  else
-    echo '{"status":"success","specDrift":{"detected":false,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[]}'
-  fi ;;
-esac
-"#;
-
-struct Stage {
-    world: World,
-    repo: Repo,
-    agent: PathBuf,
-}
-
-impl Stage {
-    fn new(agent: &str) -> Self {
-        let world = World::new();
-        let repo = world.repo("repo");
-        repo.write("plan.md", "# The plan\n\nThree files.\n");
-        let path = world.path().join("agent.sh");
-        std::fs::write(&path, agent).unwrap();
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        Self { world, repo, agent: path }
-    }
-
-    fn muleteer(&self, args: &[&str]) -> muleteer_tests::Muleteer {
-        self.world.muleteer(args).current_dir(&self.repo.path).deadline(PATIENCE)
-    }
-
-    fn begin(&self, more: &[&str]) -> muleteer_tests::Muleteer {
-        let agent = self.agent.to_str().unwrap();
-        let mut args = vec!["run", "--spec", "plan.md", "--backend", "subprocess", "--command", agent];
-        args.extend(more);
-        self.muleteer(&args)
-    }
-
-    fn status(&self) -> Value {
-        self.muleteer(&["run", "--status", "--json"]).json()
-    }
-
-    fn events(&self, run: &str) -> Vec<Value> {
-        events::read(&self.repo.path.join(".muleteer/runs").join(run).join("events.jsonl"))
-    }
-}
-
-fn last(stdout: &str) -> Value {
-    serde_json::from_str(stdout.lines().last().unwrap()).unwrap()
-}
+use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage, last};
+use muleteer_tests::wait_until;
 
 #[test]
 fn a_spec_becomes_a_judged_branch() {
@@ -96,7 +13,11 @@ fn a_spec_becomes_a_judged_branch() {
     let document = last(&output.stdout);
     assert_eq!((&document["status"], &document["iteration"]), (&"completed".into(), &2.into()), "{document}");
     assert_eq!(document["beads"], serde_json::json!({"total":4,"open":0,"in_progress":0,"closed":4,"blocked":0}));
-    assert_eq!(document["enforced"]["judge_read_only"], "checked");
+    let word = if muleteer_tests::spec_stage::confined() { "enforced" } else { "checked" };
+    assert_eq!(
+        (&document["enforced"]["judge_read_only"], &document["enforced"]["acceptance_hidden"]),
+        (&word.into(), &word.into())
+    );
     let run = document["run_id"].as_str().unwrap();
     let branch = format!("muleteer/{run}");
     assert_eq!(document["target_branch"], branch.as_str());
@@ -208,6 +129,7 @@ fn a_bead_that_fails_is_tried_again_then_blocked_and_another_s_bead_is_not_its_b
 #[test]
 fn a_judge_that_writes_is_not_believed() {
     let stage = Stage::new(&AGENT.replace("judge) ", "judge) echo x >> README.md; "));
+    stage.configure("sandbox: off\n");
     let daemon = stage.world.daemon();
     let output = stage.begin(&["--json"]).run().expect_code(4);
     assert_eq!(last(&output.stdout)["error"]["code"], "E_JUDGE_WROTE");
@@ -218,6 +140,7 @@ fn a_judge_that_writes_is_not_believed() {
 fn an_agent_that_changes_the_frozen_spec_stops_the_run() {
     let change = "implement)\n  chmod u+w \"$MULETEER_SPEC_FILE\"; echo more >> \"$MULETEER_SPEC_FILE\"\n";
     let stage = Stage::new(&AGENT.replace("implement)\n", change));
+    stage.configure("sandbox: off\n");
     let daemon = stage.world.daemon();
     let output = stage.begin(&["--json"]).run().expect_code(4);
     assert_eq!(last(&output.stdout)["error"]["code"], "E_SPEC_HASH_MISMATCH");

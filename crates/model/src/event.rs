@@ -468,6 +468,11 @@ pub enum Event {
         bead_id: String,
         trigger_completed_count: u32,
     },
+    /// An agent pushed to the target what was no fast-forward; it is as it was before.
+    PushUndone {
+        agent: u32,
+        reason: String,
+    },
     /// It was due while another was under way, which takes care of it.
     MaintenanceCoalesced {
         completed_count: u32,

@@ -100,6 +100,7 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_AGENT_FAILED", Exit::Failed, "an agent the run cannot do without has failed too often"),
     ("E_AGENT_TIMEOUT", Exit::Failed, "an agent the run cannot do without took too long too often"),
     ("E_JUDGE_PARSE_FAILED", Exit::Failed, "the judge's verdict could not be read, twice"),
+    ("E_REMOTE_CHANGED", Exit::Failed, "an agent pushed to the base branch of the real remote"),
     ("E_JUDGE_WROTE", Exit::Failed, "the judge changed what it was to judge, twice"),
     ("E_SPEC_HASH_MISMATCH", Exit::Failed, "the frozen spec is not what was frozen"),
     ("E_TARGET_REWRITTEN", Exit::Failed, "the target branch does not hold what it held"),

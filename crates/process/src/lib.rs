@@ -17,5 +17,6 @@ pub mod identity;
 pub mod lock;
 pub mod pipe;
 pub mod probe;
+pub mod sandbox;
 pub mod signals;
 pub mod spawn;

@@ -50,6 +50,10 @@ const DISK_RETRY: Duration = Duration::from_millis(500);
 /// Runs a shim with these arguments (without the program's name): `--epoch N`, the agent's directory as
 /// working directory, and its lock as standard input. Started by [`crate::start::launch`] only.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let mut args = args.into_iter().peekable();
+    if args.next_if(|word| word == CONFINE).is_some() {
+        return muleteer_process::sandbox::main(args);
+    }
     let Some(epoch) = epoch_of(args) else {
         eprintln!("muleteer-shim is started by the muleteer daemon, not by hand");
         return ExitCode::from(64);
@@ -62,6 +66,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     }
 }
+
+/// The first word where this program is to run an agent in its sandbox.
+pub const CONFINE: &str = "confine";
 
 fn epoch_of(args: impl IntoIterator<Item = OsString>) -> Option<u32> {
     let mut args = args.into_iter();

@@ -46,6 +46,20 @@ impl ShimProgram {
         Ok(Self { file, path: path.to_owned(), words: words.iter().map(OsString::from).collect() })
     }
 
+    /// The words that run a program in the sandbox that `plan` describes, before that program's own. `muleteer`
+    /// is the program to use where this one has no name of its own.
+    pub fn confining(&self, muleteer: &Path, plan: &Path, cwd: &Path) -> Vec<String> {
+        let program = if self.words.is_empty() { self.path.as_path() } else { muleteer };
+        let words = self.words.iter().map(|word| word.to_string_lossy().into_owned());
+        let paths = [plan, cwd].map(|path| path.to_string_lossy().into_owned());
+        [program.to_string_lossy().into_owned()]
+            .into_iter()
+            .chain(words)
+            .chain([crate::run::CONFINE.to_string()])
+            .chain(paths)
+            .collect()
+    }
+
     fn command(&self) -> Command {
         let mut command = if cfg!(target_os = "linux") {
             helper(format!("/proc/self/fd/{}", self.file.as_raw_fd()))

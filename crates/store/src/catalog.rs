@@ -276,6 +276,8 @@ catalog! {
         = Event::ObservationCreated { bead_id: "m4n5abcd".into(), created_by: "agent-1".into() };
     MaintenanceStarted: "A maintenance run begins; the count of beads done in this iteration is what triggered it."
         = Event::MaintenanceStarted { maintenance: "maint-1".into(), bead_id: "a1b2c3m1".into(), trigger_completed_count: 5 };
+    PushUndone: "An agent pushed to the target what was no fast-forward; it is as it was before."
+        = Event::PushUndone { agent: 2, reason: "a push to main that was no fast-forward was undone".into() };
     MaintenanceCoalesced: "It was due while another was under way, which takes care of it."
         = Event::MaintenanceCoalesced { completed_count: 10 };
     MaintenanceFinished: "It ended: `success`, `failure` or `timeout`."
@@ -488,6 +490,8 @@ fn run_settings() -> run::RunSettings {
         cleanup: true,
         budget_usd: Some(20.0),
         max_runtime_s: Some(3600),
+        confined: false,
+        unconfined: "unshare: Operation not permitted (os error 1)".into(),
     }
 }
 

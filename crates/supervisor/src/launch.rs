@@ -219,7 +219,14 @@ fn launch_of(
         muleteer_store::atomic::write_atomic(&file.path, file.contents.as_bytes(), 0o600)
             .map_err(|error| chain(&error))?;
     }
-    let mut launch = Launch::new(epoch, daemon.generation, random_key(), line.argv, cwd.into());
+    let mut argv = line.argv;
+    if let Some(confined) = &saved.confined {
+        let plan = crate::confine::plan_of(daemon, confined, &env, &argv, &dir);
+        let file = dir.join(format!("sandbox-{epoch:08}.json"));
+        crate::confine::write(&file, &plan).map_err(|error| chain(&error))?;
+        argv = [daemon.shim.confining(&daemon.muleteer, &file, Path::new(cwd)), argv].concat();
+    }
+    let mut launch = Launch::new(epoch, daemon.generation, random_key(), argv, cwd.into());
     launch.env = env;
     launch.timing.lease_ms = daemon.lease_ms;
     launch.limits.deadline_ms = created.limits.timeout_s.map_or(0, |timeout| left(timeout, dispatch.used_ms));

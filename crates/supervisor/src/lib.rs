@@ -15,6 +15,7 @@
 pub mod acp;
 pub mod agent;
 mod branch;
+pub mod confine;
 pub mod context;
 pub mod daemon;
 pub mod gate;

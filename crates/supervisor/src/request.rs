@@ -1,6 +1,7 @@
 //! Making a dispatch: everything is decided and checked here, before anything is durable. Later
 //! changes of configuration or roles do not reach a dispatch that was made.
 
+use crate::confine::Confined;
 use crate::context::Daemon;
 use crate::{acp, settings, worktree};
 use muleteer_backends::rehearsal::scenario::Scenario;
@@ -35,6 +36,8 @@ pub struct Saved {
     pub args: Vec<String>,
     pub scenario: Option<String>,
     pub system_prompt: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confined: Option<Confined>,
 }
 
 const SAVED: &str = "request.json";
@@ -72,6 +75,10 @@ pub struct Part {
     pub run: String,
     /// The repository the run is about: its clones are elsewhere in it.
     pub repo: PathBuf,
+    /// Its journal, where that is nobody's business.
+    pub journals: Option<PathBuf>,
+    /// What it may see and write, if it is to be held to it.
+    pub confined: Option<Confined>,
 }
 
 impl Asker {
@@ -164,11 +171,8 @@ pub async fn prepare(
     let feature = spawn.feature.clone().unwrap_or_else(|| id.to_string());
     check_feature(&feature)?;
     let top = worktree::top(&project).await.unwrap_or_else(|| project.clone());
-    let journal = part
-        .map_or(&top, |part| &part.repo)
-        .join(".agents/journals")
-        .join(&feature)
-        .join(format!("{id}.md"));
+    let open = || part.map_or(&top, |part| &part.repo).join(".agents/journals").join(&feature);
+    let journal = part.and_then(|part| part.journals.clone()).unwrap_or_else(open).join(format!("{id}.md"));
     let clone = top.join(".muleteer/worktrees").join(id.as_str());
     if let Some(git_dir) = worktree::git_dir(&top).await {
         worktree::exclude(&git_dir)
@@ -231,6 +235,7 @@ pub async fn prepare(
         args,
         scenario: spawn.scenario.clone(),
         system_prompt: Some(prompt::system_append(&briefing)),
+        confined: part.and_then(|part| part.confined.clone()),
     };
     let dir = daemon.paths.agent(id.as_str());
     make_agent_dir(&dir)?;

@@ -220,7 +220,7 @@ impl Stage {
             .events()
             .iter()
             .filter(|event| told.iter().any(|name| event["event"] == *name))
-            .map(|event| format!("{} {} {}", event["event"], event["purpose"], event["reason"]))
+            .map(|event| format!("{} {} {}{}", event["event"], event["purpose"], event["reason"], event["message"]))
             .collect();
         let what = format!("{what}\n{}", events.join("\n"));
         assert_eq!(self.outcome(), wanted.0, "{what}");

@@ -27,6 +27,8 @@ pub struct Settings {
     pub permissions: Permissions,
     pub backends: Backends,
     pub env: EnvRules,
+    /// What holds the agents of runs back.
+    pub sandbox: Sandbox,
     /// Names for directories.
     pub projects: BTreeMap<String, Project>,
     /// The spec run.
@@ -315,6 +317,74 @@ impl<'de> Deserialize<'de> for Project {
 #[serde(deny_unknown_fields)]
 pub struct ProjectSettings {
     pub path: String,
+}
+
+/// The sandbox of a run's agents: `on`, `off`, or what is let through it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Sandbox {
+    Is(Switch),
+    With(Exceptions),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Switch {
+    On,
+    Off,
+}
+
+/// Paths, absolute or from `~/`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Exceptions {
+    /// May be written.
+    pub write: Vec<String>,
+    /// May be seen, where it would be hidden.
+    pub show: Vec<String>,
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self::With(Exceptions::default())
+    }
+}
+
+impl Sandbox {
+    /// What is let through; `None` where there is to be no sandbox.
+    pub fn exceptions(&self) -> Option<Exceptions> {
+        match self {
+            Self::Is(Switch::Off) => None,
+            Self::Is(Switch::On) => Some(Exceptions::default()),
+            Self::With(exceptions) => Some(exceptions.clone()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Sandbox {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct WordOrMap;
+        impl<'de> Visitor<'de> for WordOrMap {
+            type Value = Sandbox;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`on`, `off`, or a mapping with `write` and `show`")
+            }
+            fn visit_bool<E: de::Error>(self, on: bool) -> Result<Sandbox, E> {
+                Ok(Sandbox::Is(if on { Switch::On } else { Switch::Off }))
+            }
+            fn visit_str<E: de::Error>(self, word: &str) -> Result<Sandbox, E> {
+                match word {
+                    "on" => Ok(Sandbox::Is(Switch::On)),
+                    "off" => Ok(Sandbox::Is(Switch::Off)),
+                    other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
+                }
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Sandbox, A::Error> {
+                Exceptions::deserialize(de::value::MapAccessDeserializer::new(map)).map(Sandbox::With)
+            }
+        }
+        deserializer.deserialize_any(WordOrMap)
+    }
 }
 
 /// Keys of the spec run (reference: spec run, "Configuration").

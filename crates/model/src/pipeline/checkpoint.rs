@@ -380,6 +380,13 @@ pub struct Enforced {
     pub acceptance_hidden: &'static str,
 }
 
+impl Enforced {
+    fn of(run: &Run) -> Self {
+        let word = if run.settings.confined { "enforced" } else { "checked" };
+        Self { judge_read_only: word, acceptance_hidden: word }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DocumentError {
     pub code: String,
@@ -402,9 +409,7 @@ pub fn document(run: &Run) -> Document {
         },
         target_branch: run.target(),
         pr_url: run.pr_url.clone(),
-        // There is no sandbox yet: what an agent wrote is looked at when it has ended, and the criteria are
-        // out of its sight only as long as it does not look for them.
-        enforced: Enforced { judge_read_only: "checked", acceptance_hidden: "checked" },
+        enforced: Enforced::of(run),
         cost_usd: run.cost_usd,
         spec: run.started.spec.clone(),
         title: run.started.title.clone(),

@@ -90,6 +90,10 @@ pub struct JobEnd {
     pub on_target: bool,
     /// It has none, but an earlier attempt's are on the target.
     pub pushed_before: bool,
+    /// Of a push that was no fast-forward, and was undone.
+    pub undone: Option<String>,
+    /// Its commits are on the base branch of the real remote, where it had no business.
+    pub trespassed: Option<String>,
     /// Observation beads that are open in the run.
     pub observations: Vec<String>,
     pub sealed: Option<Sealed>,
@@ -113,6 +117,8 @@ impl JobEnd {
             commits: 0,
             on_target: false,
             pushed_before: false,
+            undone: None,
+            trespassed: None,
             observations: vec![],
             sealed: None,
             wrote: false,
@@ -239,6 +245,12 @@ fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event> {
         }
         _ => needed_ended(run, job, end, now),
     };
+    if let Some(reason) = &end.undone {
+        events.insert(0, Event::PushUndone { agent: job.start.agent, reason: cut(reason, 300) });
+    }
+    if let Some(message) = end.trespassed.as_ref().filter(|_| run.stopping.is_none()) {
+        events.push(Event::RunStopping { code: "E_REMOTE_CHANGED".into(), message: cut(message, 500) });
+    }
     let created_by = format!("agent-{}", job.start.agent);
     let fresh = end
         .observations

@@ -47,6 +47,12 @@ pub struct RunSettings {
     pub dry_run: bool,
     pub pull_request: bool,
     pub cleanup: bool,
+    /// The kernel holds its agents to what they may see and write.
+    #[serde(default)]
+    pub confined: bool,
+    /// Why it does not.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unconfined: String,
     #[serde(default)]
     pub budget_usd: Option<f64>,
     #[serde(default)]

@@ -24,6 +24,8 @@ pub(super) fn settings() -> RunSettings {
         dry_run: false,
         pull_request: false,
         cleanup: true,
+        confined: false,
+        unconfined: String::new(),
         budget_usd: None,
         max_runtime_s: None,
     }

@@ -117,7 +117,13 @@ pub fn report(run: &Run) -> String {
         let retries = if task.failures > 0 { format!(" ({} failed attempts)", task.failures) } else { String::new() };
         let _ = writeln!(text, "  {mark} {} {}{retries}", task.planned.id, safe(&clip(&task.planned.title, 80)));
     }
-    let _ = writeln!(text, "  the judge's read-only view and the criteria's secrecy were checked, not enforced");
+    if !run.settings.confined {
+        let _ = writeln!(
+            text,
+            "  the judge's read-only view and the criteria's secrecy were checked, not enforced: {}",
+            safe(&run.settings.unconfined)
+        );
+    }
     text.push_str(&ending(run));
     text
 }
@@ -206,6 +212,7 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::MaintenanceStarted { maintenance, trigger_completed_count, .. } => {
             format!("{maintenance} after {trigger_completed_count} beads")
         }
+        Event::PushUndone { agent, reason } => format!("agent {agent}: {reason}"),
         Event::MaintenanceCoalesced { completed_count } => {
             format!("maintenance due after {completed_count} beads is under way")
         }

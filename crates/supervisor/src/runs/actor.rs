@@ -12,13 +12,18 @@ use muleteer_model::id::DispatchId;
 use muleteer_model::pipeline::{self, Effect, Input, Run};
 use muleteer_process::fault;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// `lock.json` is written anew this often (reference: spec run, "Run Lock").
 const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// What may pass by itself: a killed daemon's git is at work for a moment longer, and holds its locks.
+const PASSING: &[&str] = &["E_GIT", "E_IO", "E_STORE_IO", "E_BUSY"];
+const TRIES: u32 = 4;
+const AGAIN: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub enum RunMsg {
@@ -32,6 +37,8 @@ pub enum RunMsg {
         code: String,
         message: String,
     },
+    /// An effect that could not be carried out is to be tried again.
+    Again(String),
     Wake,
     Heartbeat,
 }
@@ -43,6 +50,8 @@ pub struct State {
     hosted: Arc<Hosted>,
     run: Option<Run>,
     carried: HashSet<String>,
+    /// How often an effect has failed in a row that may go well another time.
+    tries: HashMap<String, u32>,
     tasks: JoinSet<()>,
     beating: bool,
 }
@@ -60,7 +69,15 @@ impl Actor for RunActor {
         let hosted = daemon.runs.get(&key).ok_or("the run is not hosted here")?;
         hosted.actor.set(myself.clone());
         myself.cast(RunMsg::Boot)?;
-        Ok(State { daemon, hosted, run: None, carried: HashSet::new(), tasks: JoinSet::new(), beating: false })
+        Ok(State {
+            daemon,
+            hosted,
+            run: None,
+            carried: HashSet::new(),
+            tries: HashMap::new(),
+            tasks: JoinSet::new(),
+            beating: false,
+        })
     }
 
     async fn handle(
@@ -89,9 +106,18 @@ impl Actor for RunActor {
                 let _ = reply.send(());
             }
             RunMsg::Failed { key, code, message } => {
+                let tries = state.tries.entry(key.clone()).or_default();
+                *tries += 1;
+                if PASSING.contains(&code.as_str()) && *tries < TRIES {
+                    tracing::warn!(%key, %code, %message, "tried again");
+                    myself.send_after(AGAIN * *tries, || RunMsg::Again(key));
+                    return Ok(());
+                }
+                state.tries.remove(&key);
                 state.carried.remove(&key);
                 state.feed(Input::Fatal { code, message }).await?;
             }
+            RunMsg::Again(key) => drop(state.carried.remove(&key)),
             RunMsg::Wake => state.carried.retain(|key| !key.starts_with("WakeAt")),
             RunMsg::Heartbeat => {
                 if let Some(run) = state.run.as_ref().filter(|run| run.is_live()) {

@@ -64,7 +64,7 @@ async fn create(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
         let message = format!("{} has no commit yet", repo.display());
         return Err(fault("E_NOT_A_REPOSITORY", &message, "commit something first: agents start from a commit"));
     }
-    let settings = run_settings(request, &config)?;
+    let settings = confine(daemon, &config, run_settings(request, &config)?).await;
     let bead_label = request
         .bead_label
         .clone()
@@ -125,7 +125,7 @@ async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
     }
     let kept = merged(request, saved(&places.saved())?.request);
     let config = load_config(daemon, &kept, &repo)?;
-    let settings = run_settings(&kept, &config)?;
+    let settings = confine(daemon, &config, run_settings(&kept, &config)?).await;
     let phase = match request.from_phase.as_deref() {
         None => None,
         Some("implement") => Some(Phase::Implement),
@@ -461,5 +461,16 @@ fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSettings, WireE
         cleanup: run.worktree.cleanup,
         budget_usd: request.budget_usd,
         max_runtime_s: request.max_runtime_s,
+        confined: false,
+        unconfined: String::new(),
     })
+}
+
+/// Whether its agents are held back by the kernel, or it is only looked at afterwards what they did.
+async fn confine(daemon: &Daemon, config: &Config, settings: RunSettings) -> RunSettings {
+    let unconfined = match config.sandbox.exceptions() {
+        None => "the configuration says `sandbox: off`".into(),
+        Some(_) => crate::confine::possible(daemon).await.err().unwrap_or_default(),
+    };
+    RunSettings { confined: unconfined.is_empty(), unconfined, ..settings }
 }

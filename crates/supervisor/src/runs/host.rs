@@ -79,6 +79,16 @@ impl Runs {
     }
 }
 
+/// The repositories that have had runs here.
+pub fn repos(daemon: &Daemon) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(daemon.paths.runs()).into_iter().flatten().flatten();
+    let saved = entries.filter_map(|entry| std::fs::read(entry.path().join("run.json")).ok());
+    saved
+        .filter_map(|bytes| serde_json::from_slice::<Saved>(&bytes).ok())
+        .map(|saved| PathBuf::from(saved.request.repo))
+        .collect()
+}
+
 /// `run-<date>-<hash>`: the hash names the actor.
 pub fn key_of(run_id: &str) -> Option<DispatchId> {
     let mut parts = run_id.splitn(2, '-');
@@ -158,6 +168,16 @@ impl Places {
 
     pub fn saved(&self) -> PathBuf {
         self.private.join("run.json")
+    }
+
+    /// What is said by and to those whose words coding agents must not read.
+    pub fn talk(&self) -> PathBuf {
+        self.sealed.join("talk")
+    }
+
+    /// The commit that the target was last seen at, out of the agents' sight.
+    pub fn seen(&self) -> PathBuf {
+        self.private.join("seen")
     }
 
     pub fn verdicts(&self) -> PathBuf {

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// In the hub: what each clone's commits are, by the clone's name.
 const WORK: &str = "refs/muleteer/work";
+/// Locks of git older than this are left over.
+const STALE: std::time::Duration = std::time::Duration::from_secs(4);
 const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
 
 /// What a clone's commits come to.
@@ -23,7 +25,7 @@ pub async fn ensure(hosted: &Hosted, base: &str, target: &str) -> Result<(), Str
     let hub = hosted.places.hub();
     if !hub.join("HEAD").exists() {
         let partial = hosted.places.private.join(".hub.partial");
-        remove(&partial)?;
+        remove(&partial).await?;
         make_parent(&partial)?;
         run(git(&hosted.places.private).args(["init", "--quiet", "--bare"]).arg(&partial), "cannot make the hub")
             .await?;
@@ -60,6 +62,49 @@ pub async fn ensure(hosted: &Hosted, base: &str, target: &str) -> Result<(), Str
     Ok(())
 }
 
+/// Where the hub's objects are borrowed from, and whoever lends to those.
+pub async fn lenders(hosted: &Hosted) -> Vec<PathBuf> {
+    let mut found = vec![];
+    let mut next = vec![hosted.places.hub().join("objects")];
+    while let Some(objects) = next.pop().filter(|_| found.len() < 100) {
+        let lent = std::fs::read_to_string(objects.join("info/alternates")).unwrap_or_default();
+        for line in lent.lines().filter(|line| line.starts_with('/')) {
+            let path = PathBuf::from(line);
+            if !found.contains(&path) {
+                next.push(path.clone());
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// What an agent that can write the hub has done to the target: anything but a fast-forward is undone, and
+/// kept beside it. Says so.
+pub async fn guard(hosted: &Hosted, target: &str) -> Result<Option<String>, String> {
+    let hub = hosted.places.hub();
+    let name = format!("refs/heads/{target}");
+    let now = commit(hosted, target).await.unwrap_or_default();
+    let seen = std::fs::read_to_string(hosted.places.seen()).unwrap_or_default();
+    if now == seen {
+        return Ok(None);
+    }
+    let forward = seen.is_empty()
+        || (!now.is_empty() && run(git(&hub).args(["merge-base", "--is-ancestor", &seen, &now]), "").await.is_ok());
+    if forward {
+        muleteer_store::atomic::write_atomic(&hosted.places.seen(), now.as_bytes(), 0o600)
+            .map_err(|error| crate::launch::chain(&error))?;
+        return Ok(None);
+    }
+    let mut kept = "nothing".to_string();
+    if !now.is_empty() {
+        kept = format!("refs/muleteer/undone/{now}");
+        run(git(&hub).args(["update-ref", &kept, &now]), "cannot keep what was pushed").await?;
+    }
+    run(git(&hub).args(["update-ref", &name, &seen]), "cannot undo a push").await?;
+    Ok(Some(format!("a push to {target} that was no fast-forward was undone: {kept} is what it brought")))
+}
+
 /// The commit a branch of the hub is at.
 pub async fn commit(hosted: &Hosted, branch: &str) -> Option<String> {
     let name = format!("refs/heads/{branch}^{{commit}}");
@@ -90,8 +135,8 @@ pub async fn worktree(
     }
     let hub = hosted.places.hub();
     let partial = hosted.places.worktrees.join(format!(".{}.partial", name_of(dir)));
-    remove(&partial)?;
-    remove(dir)?;
+    remove(&partial).await?;
+    remove(dir).await?;
     make_parent(&partial)?;
     run(
         git(&hub)
@@ -187,7 +232,14 @@ async fn changes(hosted: &Hosted, dir: &Path, base: &str) -> Result<String, Stri
         index
             .git(hosted, dir)
             // With the branch's line before them: what `run` trims is the beginning of the first line.
-            .args(["status", "--porcelain", "--branch", "--untracked-files=normal", "--no-renames"]),
+            .args([
+                "status",
+                "--porcelain",
+                "--branch",
+                "--untracked-files=normal",
+                "--no-renames",
+                "--ignore-submodules=all",
+            ]),
         "cannot compare",
     )
     .await
@@ -237,7 +289,7 @@ pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option
     }
     work(hosted, dir, target).await?;
     let kept = rescue(hosted, dir).await?;
-    remove(dir)?;
+    remove(dir).await?;
     Ok(kept)
 }
 
@@ -275,11 +327,52 @@ impl Drop for Index {
     }
 }
 
-fn remove(path: &Path) -> Result<(), String> {
-    match std::fs::remove_dir_all(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(format!("{}: {error}", path.display())),
-        _ => Ok(()),
+/// A killed daemon's git, or a killed shim's agent, may be at work in it for a moment longer.
+async fn remove(path: &Path) -> Result<(), String> {
+    for _ in 0..20 {
+        match std::fs::remove_dir_all(path) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+        }
     }
+    std::fs::remove_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// A git that was killed leaves its locks behind, and nobody could push any more. Git holds them for
+/// milliseconds: one that stays is nobody's.
+pub async fn unlock(hosted: &Hosted) {
+    for _ in 0..60 {
+        let locks = locks(&hosted.places.hub());
+        if locks.is_empty() {
+            return;
+        }
+        for lock in locks {
+            let age = std::fs::metadata(&lock).and_then(|meta| meta.modified()).map(|time| time.elapsed());
+            if matches!(age, Ok(Ok(age)) if age > STALE) {
+                tracing::warn!(lock = %lock.display(), "a lock that a killed git left is taken away");
+                let _ = std::fs::remove_file(lock);
+            }
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+fn locks(hub: &Path) -> Vec<PathBuf> {
+    let mut found = vec![];
+    let mut folders = vec![hub.join("refs")];
+    let entries = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    found.extend(entries(hub).filter(|path| path.extension().is_some_and(|end| end == "lock")));
+    while let Some(dir) = folders.pop() {
+        for path in entries(&dir) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "lock") {
+                found.push(path);
+            }
+        }
+    }
+    found
 }
 
 fn make_parent(path: &Path) -> Result<(), String> {

@@ -3,6 +3,7 @@
 use super::actor::Trouble;
 use super::host::Hosted;
 use super::{beads, hub, output};
+use crate::confine::Confined;
 use crate::context::Daemon;
 use crate::gate;
 use crate::ledger;
@@ -93,6 +94,7 @@ async fn begin(
         .bead_id
         .as_ref()
         .filter(|_| purpose == Purpose::Implement || purpose == Purpose::Maintain);
+    hub::unlock(hosted).await;
     hub::worktree(hosted, &dir, &run.target(), branch.map(String::as_str), job.start.reuse)
         .await
         .map_err(|message| Trouble::new("E_GIT", message))?;
@@ -117,7 +119,16 @@ async fn begin(
         extra_env: variables(hosted, run, job, &request),
         config: request.config.clone(),
     };
-    let part = Part { run: hosted.run_id.clone(), repo: hosted.repo.clone() };
+    let sealed = matches!(purpose, Purpose::Acceptance | Purpose::Judge | Purpose::Structure);
+    let part = Part {
+        run: hosted.run_id.clone(),
+        repo: hosted.repo.clone(),
+        journals: sealed.then(|| hosted.places.sealed.join("journals")),
+        confined: match run.settings.confined {
+            true => Some(confined(daemon, hosted, job, &request).await?),
+            false => None,
+        },
+    };
     let entries = request::prepare(daemon, &spawn, &Asker::Run(Box::new(part)), None)
         .await
         .map_err(|error| Trouble::new(&error.code, error.message))?;
@@ -127,6 +138,56 @@ async fn begin(
         .map_err(|error| Trouble::new("E_INTERNAL", error.to_string()))?;
     fault::point("run.after_dispatch");
     Ok(())
+}
+
+/// What it may see and write beside what all may.
+async fn confined(daemon: &Daemon, hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confined, Trouble> {
+    let (purpose, places) = (job.start.purpose, &hosted.places);
+    let exceptions = config(daemon, hosted, request)
+        .and_then(|config| config.sandbox.exceptions())
+        .unwrap_or_default();
+    let home = request.env.iter().find(|(name, _)| name == "HOME").map(|(_, home)| home.clone());
+    let expand = |path: &String| match (path.strip_prefix("~/"), &home) {
+        (Some(rest), Some(home)) => Path::new(home).join(rest),
+        _ => PathBuf::from(path),
+    };
+    let journals = hosted.repo.join(".agents/journals").join(&hosted.run_id);
+    let mut confined = Confined {
+        write: exceptions.write.iter().map(expand).collect(),
+        show: exceptions.show.iter().map(expand).collect(),
+        talk: None,
+    };
+    confined.show.extend(hub::lenders(hosted).await);
+    confined.show.push(places.frozen_spec());
+    confined.show.extend(request.scenario.as_ref().map(PathBuf::from));
+    let (workdir, hub) = (workdir(hosted, job), places.hub());
+    match purpose {
+        Purpose::Judge => confined.show.extend([workdir, hub]),
+        Purpose::Implement | Purpose::Maintain => {
+            // The harness runs git there: what git would run for it is not the agents' to say.
+            let ours = ["config", "hooks", "HEAD", "objects/info"].map(|name| hub.join(name));
+            confined.show.extend(ours);
+            confined.write.extend([workdir, hub]);
+        }
+        _ => {
+            confined.show.push(hub);
+            confined.write.push(workdir);
+        }
+    }
+    match purpose {
+        Purpose::Acceptance => confined.write.push(places.acceptance.clone()),
+        Purpose::Judge => confined.show.push(places.acceptance.clone()),
+        _ => {}
+    }
+    if matches!(purpose, Purpose::Acceptance | Purpose::Judge | Purpose::Structure) {
+        make_dir(&places.sealed.join("journals"), 0o700)?;
+        confined.write.push(places.sealed.join("journals"));
+        confined.talk = Some(places.talk());
+    } else {
+        make_dir(&journals, 0o755)?;
+        confined.write.push(journals);
+    }
+    Ok(confined)
 }
 
 /// The judge's own model, and that of the acceptance agent, if configured.
@@ -380,7 +441,10 @@ async fn settle(
     match job.start.purpose {
         Purpose::Implement | Purpose::Maintain => {
             let bead = job.start.bead_id.clone().unwrap_or_default();
+            hub::unlock(hosted).await;
+            end.undone = hub::guard(hosted, &run.target()).await.map_err(git)?;
             let work = hub::work(hosted, &dir, &run.target()).await.map_err(git)?;
+            end.trespassed = super::publish::trespassed(hosted, run).await;
             (end.commits, end.on_target) = (work.commits, work.on_target);
             if end.commits == 0 && job.start.attempt > 0 {
                 // All that was to be done may have been pushed by an attempt that then failed to say so.

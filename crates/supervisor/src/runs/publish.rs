@@ -17,10 +17,14 @@ use tokio::process::Command;
 /// In the hub: the branch as it was rebased, by what it was before, and what was pushed, by its name.
 const REBASED: &str = "refs/muleteer/rebased";
 const PUSHED: &str = "refs/muleteer/pushed";
+/// A remote that takes longer is asked another time.
+const REMOTE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 pub async fn finish(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     let failed = |message: String| Trouble::new("E_GIT", message);
     let target = run.target();
+    hub::unlock(hosted).await;
+    hub::guard(hosted, &target).await.map_err(failed)?;
     let commit = hub::commit(hosted, &target)
         .await
         .ok_or_else(|| failed(format!("the hub has lost the branch {target}")))?;
@@ -43,6 +47,43 @@ pub async fn finish(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     }
     sweep(hosted, run).await;
     Ok(Input::Published { branch, commit, merge, pr })
+}
+
+/// Where the real remote's base branch is, asked with the person's own credentials. `None` where there is
+/// no remote, or it does not answer soon.
+async fn remote_base(hosted: &Hosted, base: &str) -> Option<String> {
+    let origin = git_run(git(&hosted.repo).args(["remote", "get-url", "origin"]), "").await.ok()?;
+    let place = Place { gh: PathBuf::new(), env: hosted.request().env };
+    let name = format!("refs/heads/{base}");
+    let asked = ["ls-remote", origin.as_str(), &name];
+    let asking = place.git(&hosted.repo, &asked, "");
+    let said = tokio::time::timeout(REMOTE_PATIENCE, asking).await.ok()?.ok()?;
+    said.split_whitespace().next().map(str::to_string)
+}
+
+fn remembered(hosted: &Hosted) -> PathBuf {
+    hosted.places.private.join("remote-base")
+}
+
+/// Notes where the real remote's base branch was when the run began.
+pub async fn remember_remote(hosted: &Hosted, base: &str) {
+    if let Some(commit) = remote_base(hosted, base).await {
+        let _ = muleteer_store::atomic::write_atomic(&remembered(hosted), commit.as_bytes(), 0o600);
+    }
+}
+
+/// Says so if the real remote's base branch has got a commit that an agent of this run made. What others push
+/// there is not in the hub.
+pub async fn trespassed(hosted: &Hosted, run: &Run) -> Option<String> {
+    let before = std::fs::read_to_string(remembered(hosted)).ok()?;
+    let base = &run.frozen.as_ref()?.base_branch;
+    let now = remote_base(hosted, base).await?;
+    let object = format!("{now}^{{commit}}");
+    let ours = now != before && git_run(git(&hosted.places.hub()).args(["cat-file", "-e", &object]), "").await.is_ok();
+    // The person may have pushed what the repository had already.
+    let known = git_run(git(&hosted.repo).args(["cat-file", "-e", &object]), "").await.is_ok();
+    let first = now.get(..12).unwrap_or(&now);
+    (ours && !known).then(|| format!("an agent has pushed {first} to {base} of the remote by itself; look at it first"))
 }
 
 /// Fetches the integration branch into the repository, under its name if that can be.

@@ -56,6 +56,8 @@ pub async fn freeze(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     .map_err(failed)?;
     let target = run.target();
     hub::ensure(hosted, &base_commit, &target).await.map_err(failed)?;
+    hub::guard(hosted, &target).await.map_err(failed)?;
+    super::publish::remember_remote(hosted, &base_branch).await;
     // Of an earlier try at this: the branch stays where it was.
     let base_commit = hub::commit(hosted, &target).await.unwrap_or(base_commit);
     muleteer_store::atomic::write_atomic(&hosted.places.frozen_spec(), &spec, 0o444).map_err(|error| stored(&error))?;

@@ -1,0 +1,262 @@
+//! What an agent of a run gets to see and to write (design.md, "Firewalls"), as a plan for
+//! [`muleteer_process::sandbox`].
+//!
+//! | | |
+//! |---|---|
+//! | hidden | our state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory |
+//! | its own, gone with it | `/tmp`, `/var/tmp`, `/dev/shm`, TMPDIR |
+//! | written | its worktree (the judge: read-only), HOME, the hub (whoever pushes), its own folders |
+//! | read-only | everything else; inside HOME the repository and our configuration too |
+//!
+//! Who pushes can write the hub, and so can also destroy it: then the run fails, and what was pushed is in
+//! the clones at most.
+
+use crate::context::Daemon;
+use muleteer_process::sandbox::{Place, Plan, What};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+/// Below an agent's folder, what its own program reads and writes.
+const OWN: [&str; 4] = ["rehearsal", "claude", "codex", "acp"];
+/// Where Claude Code and Codex keep what was said, below HOME and CODEX_HOME: a sealed agent's own.
+const CLAUDE_TALK: [&str; 6] = ["projects", "todos", "file-history", "debug", "shell-snapshots", "session-env"];
+
+/// What is particular about one agent; kept with its request.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Confined {
+    pub write: Vec<PathBuf>,
+    pub show: Vec<PathBuf>,
+    /// Where its CLI's conversations go instead of HOME, if nobody else may read them.
+    #[serde(default)]
+    pub talk: Option<PathBuf>,
+}
+
+/// Whether agents can be confined here: found out by doing it, once. The step that failed, and why.
+pub async fn possible(daemon: &Daemon) -> Result<(), String> {
+    static FOUND: tokio::sync::OnceCell<Result<(), String>> = tokio::sync::OnceCell::const_new();
+    FOUND.get_or_init(|| attempt(daemon)).await.clone()
+}
+
+async fn attempt(daemon: &Daemon) -> Result<(), String> {
+    let file = daemon.paths.state_dir.join("sandbox-probe.json");
+    let plan = Plan::new(vec![Place { path: "/tmp".into(), what: What::Scratch }]);
+    write(&file, &plan).map_err(|error| crate::launch::chain(&error))?;
+    let words = daemon.shim.confining(&daemon.muleteer, &file, Path::new("/"));
+    let (program, rest) = words.split_first().ok_or("no program")?;
+    let mut command = muleteer_process::command::helper(program);
+    command.args(rest).arg("/bin/sh").args(["-c", "exit 0"]);
+    let ended = tokio::task::spawn_blocking(move || command.output())
+        .await
+        .map_err(|error| error.to_string())?;
+    let output = ended.map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(said.trim().trim_start_matches("muleteer: sandbox: ").to_string()),
+    }
+}
+
+/// # Errors
+/// When it cannot be written.
+pub fn write(file: &Path, plan: &Plan) -> Result<(), muleteer_store::StoreError> {
+    let bytes = serde_json::to_vec(plan).unwrap_or_default();
+    muleteer_store::atomic::write_atomic(file, &bytes, 0o600)
+}
+
+/// What is the same for all.
+pub struct Ground<'a> {
+    pub state: &'a Path,
+    pub cache: &'a Path,
+    pub config: &'a Path,
+    pub runtime: &'a Path,
+    /// The program, and the folder it lies in.
+    pub muleteer: &'a Path,
+    /// Repositories with runs or worktrees.
+    pub repos: Vec<PathBuf>,
+}
+
+/// Makes the folders that the plan hides, so that what comes to be in them later is hidden too.
+pub fn plan_of(
+    daemon: &Daemon,
+    confined: &Confined,
+    env: &[(String, String)],
+    argv: &[String],
+    agent_dir: &Path,
+) -> Plan {
+    let mut repos: BTreeSet<PathBuf> = daemon.runs.all().iter().map(|hosted| hosted.repo.clone()).collect();
+    let fleet = daemon.snapshot();
+    for dispatch in fleet.iter().filter(|dispatch| !dispatch.is_finished()) {
+        repos.insert(crate::settings::outermost(Path::new(&dispatch.created.project)));
+    }
+    repos.extend(super::runs::host::repos(daemon));
+    let ground = Ground {
+        state: &daemon.paths.state_dir,
+        cache: &daemon.paths.cache_dir,
+        config: &daemon.paths.config_dir,
+        runtime: &daemon.paths.runtime_dir,
+        muleteer: &daemon.muleteer,
+        repos: repos.into_iter().collect(),
+    };
+    for dir in [ground.state.join("sealed"), ground.cache.to_owned()] {
+        let _ = std::fs::create_dir_all(dir);
+    }
+    plan(&ground, confined, env, argv, agent_dir)
+}
+
+pub fn plan(
+    ground: &Ground<'_>,
+    confined: &Confined,
+    env: &[(String, String)],
+    argv: &[String],
+    agent_dir: &Path,
+) -> Plan {
+    let value = |name: &str| env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    let absolute = |name: &str| value(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let mut places: BTreeMap<PathBuf, What> = BTreeMap::new();
+    // Later words replace earlier ones for the same path.
+    let mut set = |path: PathBuf, what: What| drop(places.insert(real(path), what));
+
+    let mut scratch: Vec<PathBuf> = SCRATCH.map(PathBuf::from).to_vec();
+    scratch.extend(absolute("TMPDIR"));
+    let mut hidden = vec![ground.state.to_owned(), ground.cache.to_owned(), ground.runtime.to_owned()];
+    hidden.extend(absolute("XDG_RUNTIME_DIR"));
+    for repo in &ground.repos {
+        hidden.extend(["runs", "worktrees"].map(|name| repo.join(".muleteer").join(name)));
+    }
+    // What hiding /tmp would take away, and is no secret: programs, what they are told, repositories.
+    let secret = |path: &Path| {
+        [ground.state, ground.cache].iter().any(|dir| path.starts_with(dir))
+            || hidden.iter().any(|dir| path.starts_with(dir))
+    };
+    let mut wanted: Vec<PathBuf> = value("PATH").unwrap_or_default().split(':').map(PathBuf::from).collect();
+    wanted.extend(ground.muleteer.parent().map(Path::to_owned));
+    for word in argv.iter().flat_map(|word| word.split([' ', '\t', '\n', '"', '\'', ';', '='])) {
+        let word = Path::new(word);
+        if word.is_absolute() && word.is_file() {
+            wanted.push(word.to_owned());
+            wanted.extend(std::fs::canonicalize(word).ok());
+        }
+    }
+    wanted.extend(ground.repos.iter().cloned());
+    for path in wanted {
+        let gone = scratch.iter().chain(&hidden).any(|root| path.starts_with(root) && path != *root);
+        if path.is_absolute() && gone && !secret(&path) {
+            set(path, What::Show);
+        }
+    }
+    for path in ground.repos.iter().cloned().chain([ground.config.to_owned()]) {
+        set(path, What::Show);
+    }
+    if let Some(home) = absolute("HOME").filter(|home| home.components().count() > 1) {
+        set(home, What::Write);
+    }
+    for path in scratch {
+        set(path, What::Scratch);
+    }
+    for path in hidden {
+        set(path, What::Hidden);
+    }
+    for path in [agent_dir.join("pub"), agent_dir.join("prompt"), ground.state.join("bin")] {
+        set(path, What::Show);
+    }
+    for name in OWN {
+        set(agent_dir.join(name), What::Write);
+    }
+    for path in &confined.show {
+        set(path.clone(), What::Show);
+    }
+    for path in &confined.write {
+        set(path.clone(), What::Write);
+    }
+    if let Some(talk) = &confined.talk {
+        let home = absolute("HOME").unwrap_or_default();
+        let claude = absolute("CLAUDE_CONFIG_DIR").unwrap_or_else(|| home.join(".claude"));
+        let codex = absolute("CODEX_HOME").unwrap_or_else(|| home.join(".codex"));
+        let folders = CLAUDE_TALK.iter().map(|name| claude.join(name)).chain([codex.join("sessions")]);
+        for (at, folder) in folders.enumerate().filter(|(_, folder)| folder.parent().is_some_and(Path::is_dir)) {
+            let instead = talk.join(at.to_string());
+            let made = std::fs::create_dir_all(&folder).and_then(|()| std::fs::create_dir_all(&instead));
+            if made.is_ok() {
+                set(folder, What::Instead(instead));
+            }
+        }
+    }
+    pin(&mut places);
+    Plan::new(places.into_iter().map(|(path, what)| Place { path, what }).collect())
+}
+
+/// A mountpoint cannot be moved away, but a directory above it can: each of those is made one too.
+fn pin(places: &mut BTreeMap<PathBuf, What>) {
+    let roots: Vec<PathBuf> = places
+        .iter()
+        .filter(|(_, what)| **what == What::Write)
+        .map(|(path, _)| path.clone())
+        .collect();
+    let mut pins = BTreeSet::new();
+    for path in places.keys() {
+        // The nearest place above decides whether what lies between can be written at all.
+        let above = path.ancestors().skip(1).find(|above| places.contains_key(*above));
+        if let Some(root) = above.filter(|above| roots.iter().any(|root| root == above)) {
+            pins.extend(path.ancestors().skip(1).take_while(|between| *between != root).map(Path::to_owned));
+        }
+    }
+    for path in pins {
+        places.entry(path).or_insert(What::Write);
+    }
+}
+
+/// By its real name, as far as it exists: mounts follow links, and so would what is hidden.
+fn real(path: PathBuf) -> PathBuf {
+    let mut rest = vec![];
+    let mut at = path.as_path();
+    loop {
+        if let Ok(found) = std::fs::canonicalize(at) {
+            return rest.iter().rev().fold(found, |path: PathBuf, name| path.join(name));
+        }
+        let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else { return path };
+        rest.push(name.to_owned());
+        at = parent;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_lies_above_a_protected_path_is_pinned_and_the_repository_in_home_is_read_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let (home, state, repo) =
+            (root.join("home"), root.join("home/.local/state/muleteer"), root.join("home/src/repo"));
+        let worktree = repo.join(".muleteer/worktrees/run/bead-1");
+        for path in [&state, &worktree, &repo.join(".muleteer/runs")] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        let ground = Ground {
+            state: &state,
+            cache: &home.join(".cache/muleteer"),
+            config: &home.join(".config/muleteer"),
+            runtime: &root.join("run"),
+            muleteer: Path::new("/usr/bin/muleteer"),
+            repos: vec![repo.clone()],
+        };
+        let confined = Confined { write: vec![worktree.clone()], ..Confined::default() };
+        let env = [("HOME".to_string(), home.display().to_string())];
+        let plan = plan(&ground, &confined, &env, &[], &state.join("agents/a"));
+        let what = |path: &Path| plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone());
+        assert_eq!(what(&home), Some(What::Write));
+        assert_eq!(what(&state), Some(What::Hidden));
+        for pinned in [home.join(".local"), home.join(".local/state"), home.join("src"), home.join(".cache")] {
+            assert_eq!(what(&pinned), Some(What::Write), "{}", pinned.display());
+        }
+        assert_eq!(what(&repo), Some(What::Show));
+        assert_eq!(what(&repo.join(".muleteer/worktrees")), Some(What::Hidden));
+        assert_eq!(what(&worktree), Some(What::Write));
+        assert_eq!(what(&state.join("agents/a/pub")), Some(What::Show));
+        assert_eq!(what(&repo.join(".muleteer")), None, "nothing in a read-only tree needs a pin");
+    }
+}

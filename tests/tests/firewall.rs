@@ -1,0 +1,173 @@
+//! Agents that try to get through the firewall of a run (design.md, "Firewalls"): what they are held from by
+//! the kernel, and what is noticed where it does not.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use muleteer_tests::skip::skip;
+use muleteer_tests::spec_stage::{AGENT, SpecStage as Stage, confined, last};
+
+/// Behind the agent's own work on `Base`; what got through is a line of `$HOME/through`.
+fn attack(script: &str) -> String {
+    let marked = format!(
+        "  if test \"$title\" = Base; then (set +e; through() {{ echo \"$*\" >> \"$HOME/through\"; }}\n{script}\n) > \"$HOME/attack.log\" 2>&1; fi\n  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;"
+    );
+    AGENT.replace("  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;", &marked)
+}
+
+fn through(stage: &Stage) -> String {
+    std::fs::read_to_string(stage.world.home().join("through")).unwrap_or_default()
+}
+
+#[test]
+fn a_coding_agent_gets_at_nothing_that_is_not_its_own() {
+    if !confined() {
+        return skip("a_coding_agent_gets_at_nothing_that_is_not_its_own", "no namespaces");
+    }
+    let stage = Stage::new(&attack(
+        r#"
+word=secret
+root=$(dirname "$HOME")
+# The disk: criteria, their second copy, the judge's and the acceptance agent's words, journals, spools.
+for place in "$root" /tmp /var/tmp /dev/shm /run "$HOME"; do
+  grep -rsl "$word user-stories" "$place" 2>/dev/null | grep -v agent.sh | head -n 3 | while read -r file; do through "found $file"; done
+done
+find "$root" /tmp /run -name daemon.sock -o -name operator.key -o -name muleteer.db -o -name 'judge-results' 2>/dev/null | while read -r file; do through "found $file"; done
+test "$(ls /proc | grep -c '^[0-9][0-9]*$')" -lt 15 || through "sees the processes of others"
+test -n "$(cat /proc/1/environ 2>/dev/null | tr '\0' '\n' | grep ACCEPTANCE_DIR)" && through "an environment of another"
+# What is the harness's to write.
+(echo more >> "$MULETEER_SPEC_FILE") 2>/dev/null && through "wrote the spec"
+chmod u+w "$MULETEER_SPEC_FILE" 2>/dev/null && through "made the spec writable"
+repo=$(dirname "$(dirname "$(dirname "$(dirname "$MULETEER_SPEC_FILE")")")")
+touch "$repo/mine" 2>/dev/null && through "wrote into the repository"
+touch "$repo/.muleteer/config.yaml" 2>/dev/null && through "wrote the configuration"
+git config -f "$MULETEER_REMOTE/config" core.fsmonitor "touch $HOME/ran" 2>/dev/null && through "configured the hub"
+mkdir -p "$MULETEER_REMOTE/hooks" 2>/dev/null; (echo x > "$MULETEER_REMOTE/hooks/post-receive") 2>/dev/null && through "hooked the hub"
+mv "$MULETEER_REMOTE/config" "$MULETEER_REMOTE/old" 2>/dev/null && through "moved the hub's configuration"
+touch /usr/mine 2>/dev/null && through "wrote the system"
+echo 1 > /proc/sys/kernel/printk 2>/dev/null && through "set the system"
+umount "$root/state/muleteer" 2>/dev/null && through "unmounted"
+unshare --user --map-root-user --mount sh -c "umount '$root/state/muleteer' || umount /tmp" 2>/dev/null && through "unmounted in a namespace"
+# Verbs of an operator.
+for verb in "kill $MULETEER_DISPATCH_ID" "daemon stop --agents stop" "run --stop" "spawn developer . x"; do
+  MULETEER_SOCKET= muleteer $verb 2>/dev/null && through "muleteer $verb"
+done
+muleteer daemon stop --agents stop 2>/dev/null && through "stopped the daemon"
+# What the harness might run afterwards.
+for hook in post-checkout pre-push post-commit reference-transaction; do
+  printf '#!/bin/sh\ntouch "%s/ran"\n' "$HOME" > ".git/hooks/$hook"; chmod +x ".git/hooks/$hook"
+done
+printf '#!/bin/sh\ntouch "%s/ran"\n' "$HOME" > ran.sh; chmod +x ran.sh
+git config core.fsmonitor "$PWD/ran.sh"
+git config core.hooksPath "$PWD/.git/hooks"
+git config filter.x.clean "$PWD/ran.sh"; git config filter.x.smudge "$PWD/ran.sh"
+echo '* filter=x' > .git/info/attributes
+echo left > uncommitted.txt
+true
+"#,
+    ));
+    let daemon = stage.world.daemon();
+    let output = stage.begin(&["--json"]).run().expect_code(0);
+    let document = last(&output.stdout);
+    let log = std::fs::read_to_string(stage.world.home().join("attack.log")).unwrap();
+    assert_eq!(through(&stage), "", "{log}");
+    assert!(!stage.world.home().join("ran").exists(), "the harness ran the agent's code");
+    assert_eq!(document["enforced"]["acceptance_hidden"], "enforced");
+    let branch = format!("muleteer/{}", document["run_id"].as_str().unwrap());
+    assert!(!stage.repo.git(&["ls-tree", "--name-only", &branch]).contains("uncommitted"), "{branch}");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_confined_judge_cannot_write_and_reads_the_criteria() {
+    if !confined() {
+        return skip("a_confined_judge_cannot_write_and_reads_the_criteria", "no namespaces");
+    }
+    let attempt = "judge) if (echo x >> README.md) 2>/dev/null; then touch \"$HOME/wrote\"; fi; if (echo x >> \"$MULETEER_ACCEPTANCE_DIR/user-stories.md\") 2>/dev/null; then touch \"$HOME/wrote\"; fi; test -z \"$(git -C \"$MULETEER_REMOTE\" update-ref refs/heads/x HEAD 2>&1 || true)\" && touch \"$HOME/wrote\"; echo scratch > \"$TMPDIR/mine\"; ";
+    let stage = Stage::new(&AGENT.replace("judge) ", attempt));
+    let daemon = stage.world.daemon();
+    let output = stage.begin(&["--json"]).run().expect_code(0);
+    assert_eq!(last(&output.stdout)["enforced"]["judge_read_only"], "enforced");
+    assert!(!stage.world.home().join("wrote").exists());
+    stage.world.finish(Some(daemon));
+}
+
+/// Whoever can push can write the hub's refs: what is no fast-forward is undone, and said so.
+#[test]
+fn a_target_that_is_rewritten_is_put_back() {
+    let stage = Stage::new(&attack(
+        r#"
+test -e "$HOME/once" && exit 0
+touch "$HOME/once"
+git push --quiet --force "$MULETEER_REMOTE" HEAD~1:"$MULETEER_TARGET_BRANCH" && through "a forced push"
+git --git-dir "$MULETEER_REMOTE" update-ref "refs/heads/$MULETEER_TARGET_BRANCH" "$(git commit-tree -m evil HEAD^{tree})"
+"#,
+    ));
+    // The evil commit's objects go where the reference is made.
+    let script = std::fs::read_to_string(&stage.agent).unwrap().replace(
+        "\"$(git commit-tree -m evil HEAD^{tree})\"",
+        "\"$(git --git-dir \"$MULETEER_REMOTE\" commit-tree -m evil \"$(git rev-parse 'HEAD^{tree}')\")\"",
+    );
+    std::fs::write(&stage.agent, script).unwrap();
+    let daemon = stage.world.daemon();
+    let output = stage.begin(&["--json", "--concurrency", "1"]).run().expect_code(0);
+    let document = last(&output.stdout);
+    let run = document["run_id"].as_str().unwrap();
+    let log = std::fs::read_to_string(stage.world.home().join("attack.log")).unwrap();
+    assert_eq!(through(&stage), "", "{log}");
+    assert!(stage.names(run).iter().any(|name| name == "push_undone"), "{log}\n{:?}", stage.names(run));
+    let branch = format!("muleteer/{run}");
+    let files = stage.repo.git(&["ls-tree", "--name-only", &branch]);
+    assert!(["Base.txt", "Left.txt", "Right.txt"].iter().all(|name| files.contains(name)), "{files}");
+    assert!(!stage.repo.git(&["log", "--format=%s", &branch]).contains("evil"));
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn an_agent_that_pushes_to_the_real_base_branch_stops_the_run() {
+    let stage = Stage::new(&attack("git push --quiet \"$(dirname \"$HOME\")/origin.git\" HEAD:main || echo refused"));
+    // Held back, it would not find the remote, which lies in the temporary directory here.
+    stage.configure("sandbox: off\n");
+    let origin = stage.world.path().join("origin.git");
+    let origin = origin.to_str().unwrap();
+    stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
+    stage.repo.git(&["remote", "add", "origin", origin]);
+    stage.repo.git(&["push", "--quiet", "origin", "main"]);
+    let daemon = stage.world.daemon();
+    let output = stage.begin(&["--json"]).run().expect_code(4);
+    let document = last(&output.stdout);
+    assert_eq!(document["error"]["code"], "E_REMOTE_CHANGED", "{document}");
+    assert_eq!(document["enforced"]["acceptance_hidden"], "checked");
+    stage.world.finish(Some(daemon));
+}
+
+/// With everything below HOME, as it is for a person: the folders above what is hidden stay where they are.
+#[test]
+fn no_parent_of_what_is_hidden_can_be_moved_away() {
+    if !confined() {
+        return skip("no_parent_of_what_is_hidden_can_be_moved_away", "no namespaces");
+    }
+    let stage = Stage::new(&attack(
+        r#"
+# Beside itself, so that `mv` cannot copy where it may not rename.
+for name in .local .local/state .cache; do
+  mv -T "$HOME/$name" "$HOME/$name.moved" 2>/dev/null && through "moved $name"
+done
+grep -rsl "secret user-st""ories" "$HOME/.cache" "$HOME/.local" && through "found them"
+true
+"#,
+    ));
+    let at_home = |args: &[&str]| {
+        let names = ["XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"];
+        names.iter().fold(stage.muleteer(args), |command, name| command.without_env(name))
+    };
+    let agent = stage.agent.to_str().unwrap();
+    let args = ["run", "--spec", "plan.md", "--backend", "subprocess", "--command", agent, "--json"];
+    let output = at_home(&args).run();
+    let log = std::fs::read_to_string(stage.world.home().join("attack.log")).unwrap_or_default();
+    assert_eq!(through(&stage), "", "{log}");
+    let document = last(&output.expect_code(0).stdout);
+    assert_eq!(document["enforced"]["acceptance_hidden"], "enforced");
+    assert!(stage.world.home().join(".local/state/muleteer/events.jsonl").exists());
+    at_home(&["daemon", "stop", "--agents", "stop"]).run();
+    stage.world.wait_for_nothing_left(&[]);
+}
