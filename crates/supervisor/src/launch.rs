@@ -221,6 +221,9 @@ fn launch_of(
     }
     let mut argv = line.argv;
     if let Some(confined) = &saved.confined {
+        // What is not there cannot be shown, and what is hidden cannot be made from inside.
+        let own = dir.join(created.backend.split('-').next().unwrap_or_default());
+        muleteer_store::atomic::create_dir_durable(&own, 0o700).map_err(|error| chain(&error))?;
         let plan = crate::confine::plan_of(daemon, confined, &env, &argv, &dir);
         let file = dir.join(format!("sandbox-{epoch:08}.json"));
         crate::confine::write(&file, &plan).map_err(|error| chain(&error))?;

@@ -7,6 +7,7 @@
 //! played once, for its agent lived on.
 
 use super::Dice;
+use crate::run::Running;
 use crate::{Daemon, Repo, World, events, processes, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -127,6 +128,25 @@ impl Stage {
         self.run = self.muleteer(&["run", "--spec", "plan.md", "--scenario", scenario, "--detach"]).ok();
     }
 
+    /// Begins the run by a client that never starts a daemon itself, and leaves it waiting for its answer.
+    fn begin_without_help(&mut self) -> Running {
+        let scenario = self.world.path().join("scenario.yaml");
+        let scenario = scenario.to_str().expect("a test's paths are UTF-8");
+        let socket = wait_until("the daemon to answer", LONG, || {
+            let status = self.world.status();
+            (status["daemon"]["running"] == true).then(|| status["daemon"]["socket"].as_str().map(str::to_string))?
+        });
+        let client = self
+            .muleteer(&["run", "--spec", "plan.md", "--scenario", scenario, "--detach"])
+            .env("MULETEER_SOCKET", socket)
+            .start();
+        self.run = wait_until("the run to begin", LONG, || {
+            let entry = std::fs::read_dir(self.repo.path.join(".muleteer/runs")).ok()?.flatten().next()?;
+            entry.file_name().into_string().ok()
+        });
+        client
+    }
+
     fn events(&self) -> Vec<Value> {
         events::read(&self.log())
     }
@@ -226,9 +246,11 @@ impl Stage {
         assert_eq!(self.outcome(), wanted.0, "{what}");
         if only_daemons_died {
             assert_eq!(self.effects(), wanted.1, "a prompt was given twice: {what}");
+            // What was cut off in the middle of git may stay, where it could not be brought to safety.
+            let left = std::fs::read_dir(self.repo.path.join(".muleteer/worktrees").join(&self.run));
+            let left: Vec<_> = left.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+            assert!(left.is_empty(), "{left:?} are left: {what}");
         }
-        let left = self.repo.path.join(".muleteer/worktrees").join(&self.run);
-        assert!(!left.exists(), "{what}: worktrees are left");
     }
 }
 
@@ -255,15 +277,11 @@ fn undisturbed() -> &'static (Outcome, Vec<String>) {
 /// When the run does not come to what it should, or a point was never passed.
 pub fn through(points: &[String]) {
     let mut stage = Stage::new();
-    let mut last: Option<Daemon> = None;
+    let (mut last, mut client): (Option<Daemon>, Option<Running>) = (None, None);
     for (at, point) in points.iter().enumerate() {
         let mut daemon = stage.world.daemon_unready(&[("MULETEER_FAULT", point)]);
         if at == 0 {
-            // Its answer may be lost with it.
-            wait_until("the daemon to answer", crate::PATIENCE, || {
-                (stage.world.status()["daemon"]["running"] == true).then_some(())
-            });
-            stage.begin();
+            client = Some(stage.begin_without_help());
         }
         wait_until(&format!("a daemon to die at {point}"), LONG, || {
             if !daemon.is_alive() {
@@ -276,6 +294,7 @@ pub fn through(points: &[String]) {
         last = Some(daemon);
     }
     stage.finish();
+    drop(client);
     stage.check(true, &format!("killed at {points:?}"));
     stage.world.finish(last);
 }
@@ -326,10 +345,7 @@ pub fn seeded(seed: u64) {
 pub fn two_resumes_of_a_stopped_host() {
     let mut stage = Stage::new();
     let mut first = stage.world.daemon_unready(&[("MULETEER_FAULT", "run.agent_ended:3")]);
-    wait_until("the daemon to answer", crate::PATIENCE, || {
-        (stage.world.status()["daemon"]["running"] == true).then_some(())
-    });
-    stage.begin();
+    let client = stage.begin_without_help();
     first.ended();
     let host = stage.world.daemon();
     stage.world.signal(host.pid(), Signal::STOP);
@@ -345,6 +361,7 @@ pub fn two_resumes_of_a_stopped_host() {
     let refused = answers.iter().find(|answer| answer.code == Some(3)).expect("one was refused");
     assert_eq!(refused.error_code(), "E_RUN_LOCKED");
     stage.finish();
+    drop(client);
     stage.check(true, "two resumes");
     stage.world.finish(Some(host));
 }
