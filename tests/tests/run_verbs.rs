@@ -1,0 +1,178 @@
+//! What a person can do with a run beside letting it go on: look, approve, bound, stop, go on.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage, last};
+use muleteer_tests::wait_until;
+use rustix::process::Signal;
+use std::os::unix::fs::PermissionsExt;
+
+fn count(stage: &Stage, run: &str, name: &str) -> usize {
+    stage.names(run).iter().filter(|known| *known == name).count()
+}
+
+/// One that finds nothing, so that a run is over after one iteration.
+fn content() -> String {
+    AGENT.replace("if test \"$MULETEER_ITERATION\" = 1; then", "if false; then")
+}
+
+#[test]
+fn beads_wait_for_approval_and_yes_goes_on() {
+    let stage = Stage::new(&content());
+    stage.configure("run: {phases: {decompose: {human_review: true}}}\n");
+    let daemon = stage.world.daemon();
+    let waits = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
+    assert_eq!((&waits["status"], &waits["beads"]["open"]), (&"awaiting_approval".into(), &3.into()), "{waits}");
+    let run = waits["run_id"].as_str().unwrap();
+    // Without a word for it, it waits on.
+    let again = last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!(again["status"], "awaiting_approval");
+    let done = last(&stage.muleteer(&["run", "--resume", run, "--yes", "--json"]).run().expect_code(0).stdout);
+    assert_eq!(done["status"], "completed", "{done}");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_run_stops_at_its_time_and_goes_on_with_more_of_it() {
+    let stage = Stage::new(&content().replace("implement)\n", "implement)\n  test -e \"$HOME/go\" || sleep 600\n"));
+    let daemon = stage.world.daemon();
+    let stopped = stage.begin(&["--json", "--max-runtime", "6"]).run().expect_code(4);
+    let document = last(&stopped.stdout);
+    assert_eq!(document["error"]["code"], "E_MAX_RUNTIME", "{document}");
+    assert_eq!(
+        (&document["agents"], &document["beads"]["in_progress"]),
+        (&0.into(), &0.into()),
+        "its agents are ended"
+    );
+    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    let run = document["run_id"].as_str().unwrap();
+    let args = ["run", "--resume", run, "--max-runtime", "10m", "--json"];
+    assert_eq!(last(&stage.muleteer(&args).run().expect_code(0).stdout)["status"], "completed");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_run_stops_at_its_budget_and_goes_on_from_a_phase() {
+    let spend = "echo '{\"type\":\"usage\",\"input\":10,\"output\":10,\"cost_usd\":0.4}'\n";
+    let stage = Stage::new(&content().replace("implement)\n", &format!("implement)\n  {spend}")));
+    let daemon = stage.world.daemon();
+    let stopped = stage.begin(&["--json", "--budget-usd", "0.5", "--concurrency", "1"]).run().expect_code(4);
+    let document = last(&stopped.stdout);
+    assert_eq!(document["error"]["code"], "E_BUDGET", "{document}");
+    assert!(document["cost_usd"].as_f64().unwrap() >= 0.4, "{document}");
+    let run = document["run_id"].as_str().unwrap();
+    let args = ["run", "--resume", run, "--budget-usd", "50", "--from-phase", "implement", "--json"];
+    let done = last(&stage.muleteer(&args).run().expect_code(0).stdout);
+    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn ctrl_c_ends_the_agents_and_resume_goes_on_in_their_worktrees() {
+    let stage = Stage::new(
+        &content().replace("implement)\n", "implement)\n  echo half > half.txt\n  test -e \"$HOME/go\" || sleep 600\n"),
+    );
+    let daemon = stage.world.daemon();
+    let client = stage.begin(&["--json"]).start();
+    wait_until("a bead to be worked on", PATIENCE, || {
+        let status = stage.muleteer(&["run", "--status", "--json"]).run();
+        let document: serde_json::Value = serde_json::from_str(&status.stdout).ok()?;
+        let half = stage.repo.path.join(".muleteer/worktrees").join(document["run_id"].as_str()?);
+        let begun = std::fs::read_dir(half)
+            .ok()?
+            .flatten()
+            .any(|entry| entry.path().join("half.txt").exists());
+        (begun && document["beads"]["in_progress"].as_u64()? > 0).then_some(())
+    });
+    stage.world.signal(client.pid(), Signal::INT);
+    let output = client.finish();
+    let document = last(&output.stdout);
+    assert_eq!((&document["status"], &document["agents"]), (&"pending".into(), &0.into()), "{document}");
+    assert!(output.stderr.contains("--resume"), "{}", output.stderr);
+    let run = document["run_id"].as_str().unwrap();
+    assert!(stage.repo.path.join(".muleteer/worktrees").join(run).exists(), "what they were at is kept");
+    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    let done = last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!(done["status"], "completed", "{done}");
+    assert!(
+        stage
+            .repo
+            .git(&["ls-tree", "--name-only", &format!("muleteer/{run}")])
+            .contains("half.txt")
+    );
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_run_can_be_looked_at_with_no_daemon_and_reported_on() {
+    let stage = Stage::new(&AGENT.replace("maintain) ", "maintain) test -n \"$MULETEER_BEAD_ID\"; "));
+    stage.configure("run: {phases: {maintain: {n: 2}}}\n");
+    let daemon = stage.world.daemon();
+    let run = last(&stage.begin(&["--json"]).run().expect_code(0).stdout)["run_id"]
+        .as_str()
+        .unwrap()
+        .to_string();
+    assert_eq!(count(&stage, &run, "maintenance_finished"), 1, "{:?}", stage.names(&run));
+    stage.world.expect_clean_end(Some(daemon));
+    let document = stage.status();
+    assert_eq!((&document["status"], &document["maintenance_runs"]), (&"completed".into(), &1.into()));
+    let report = stage.muleteer(&["run", "report", &run]).ok();
+    assert!(
+        ["Base", "Left", "Right", "Mended", "judge: fail", "judge: pass"]
+            .iter()
+            .all(|word| report.contains(word))
+    );
+    assert!(stage.muleteer(&["runs"]).ok().contains(&run));
+    assert_eq!(stage.world.status()["daemon"]["running"], false, "nobody was started for it");
+}
+
+/// Over the limit once, as a CLI without turns tells it: no attempt is counted, and the run goes on.
+#[test]
+fn a_rate_limit_in_a_run_costs_no_attempt() {
+    let limited = "implement)\n  if test \"$(muleteer bead show \"$MULETEER_BEAD_ID\" --json | grep -c '\"Left\"')\" = 1 && ! test -e \"$HOME/limited\"; then touch \"$HOME/limited\"; echo '{\"type\":\"rate_limit\",\"resets_in_s\":1}'; exit 1; fi\n";
+    let stage = Stage::new(&content().replace("implement)\n", limited));
+    let daemon = stage.world.daemon();
+    let run = last(&stage.begin(&["--json"]).run().expect_code(0).stdout)["run_id"]
+        .as_str()
+        .unwrap()
+        .to_string();
+    let retried: Vec<_> = stage
+        .events(&run)
+        .into_iter()
+        .filter(|event| event["event"] == "bead_retried")
+        .map(|event| event["counted"].clone())
+        .collect();
+    assert_eq!(retried, [serde_json::Value::from(false)], "{:?}", stage.names(&run));
+    assert_eq!(count(&stage, &run, "pool_slowed"), 1);
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_pull_request_is_made_of_the_rebased_branch_and_lists_what_conflicts() {
+    let stage = Stage::new(&content());
+    let origin = stage.world.path().join("origin.git");
+    let origin = origin.to_str().unwrap();
+    stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
+    stage.repo.git(&["remote", "add", "origin", origin]);
+    // Somebody else has gone on there, with a file of the same name.
+    stage.repo.write("Base.txt", "somebody else's\n");
+    stage.repo.git(&["add", "Base.txt"]);
+    stage.repo.git(&["commit", "--quiet", "--message=theirs"]);
+    stage.repo.git(&["push", "--quiet", "origin", "main"]);
+    stage.repo.git(&["reset", "--quiet", "--hard", "HEAD~1"]);
+    let gh = stage.world.bin().join("gh");
+    let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf '%s\\n' \"$@\" > \"$HOME/pr\"; echo https://example.invalid/pull/7 ;;\nesac\n";
+    std::fs::write(&gh, script).unwrap();
+    std::fs::set_permissions(&gh, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let daemon = stage.world.daemon();
+    let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
+    assert_eq!(document["pr_url"], "https://example.invalid/pull/7", "{document}");
+    let asked = std::fs::read_to_string(stage.world.home().join("pr")).unwrap();
+    let run = document["run_id"].as_str().unwrap();
+    for word in [&format!("muleteer/{run}"), "muleteer run: The plan", "muleteer-run", "automated", "- Base.txt"] {
+        assert!(asked.contains(word), "{word} in {asked}");
+    }
+    let pushed = stage.repo.git(&["ls-remote", "origin", &format!("refs/heads/muleteer/{run}")]);
+    assert!(!pushed.is_empty());
+    stage.world.finish(Some(daemon));
+}
