@@ -11,6 +11,7 @@
 //! append to the log. Killed anywhere in between, the list is the old one or the new one.
 
 mod files;
+mod intent;
 mod lock;
 mod root;
 

@@ -1,5 +1,6 @@
 //! Reading and changing the list and its log.
 
+use super::intent;
 use super::lock::SessionLock;
 use super::{Locked, Root, TaskListError};
 use jiff::Timestamp;
@@ -107,6 +108,10 @@ impl Root {
             },
             Err(error) => return Err(error),
         };
+        if let Some(lines) = intent::unsaid(self) {
+            append(&self.progress(), &lines)?;
+        }
+        intent::forget(self);
         let mut tx =
             Tx { root: self.clone(), list, stale_lock, now, lines: vec![], session: None, _lock: lock, _flock: flock };
         if restored {
@@ -235,9 +240,16 @@ impl Tx {
     /// # Errors
     /// As [`Self::commit`].
     pub fn save(&mut self) -> Result<(), TaskListError> {
+        let lines = self.said();
+        if !lines.is_empty() {
+            let file = self.root.private();
+            intent::write(&self.root, &self.list.to_text(), &lines).map_err(TaskListError::io(&file, "write to"))?;
+        }
         self.replace()?;
         muleteer_process::fault::point("tasks.list_written");
-        self.flush()
+        append(&self.root.progress(), &lines)?;
+        intent::forget(&self.root);
+        Ok(())
     }
 
     /// Makes the hooks of agents' own sessions take effect, or not any more.
@@ -294,10 +306,22 @@ impl Tx {
     }
 
     fn flush(&mut self) -> Result<(), TaskListError> {
+        let text = self.said();
+        append(&self.root.progress(), &text)
+    }
+
+    fn said(&mut self) -> String {
         let session = self.session.unwrap_or_else(|| self.list.session());
         let now = self.now;
-        let text: String = self.lines.drain(..).map(|entry| format!("{}\n", entry.at(session, now))).collect();
-        append(&self.root.progress(), &text)
+        self.lines.drain(..).map(|entry| format!("{}\n", entry.at(session, now))).collect()
+    }
+
+    /// As far as one that is killed between the list and the log comes.
+    #[cfg(test)]
+    pub(super) fn die_before_the_log(mut self) {
+        let lines = self.said();
+        intent::write(&self.root, &self.list.to_text(), &lines).expect("an intent");
+        self.replace().expect("a list");
     }
 }
 

@@ -157,6 +157,26 @@ fn the_log_is_only_appended_to_and_a_torn_line_gets_an_end() {
 }
 
 #[test]
+fn what_a_killed_change_had_to_say_is_said_once_by_the_next_and_only_if_it_was_made() {
+    let place = Place::new();
+    let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+    muleteer_model::tasklist::outcome::complete(&mut tx.list.tasks[0], now());
+    tx.log(Entry::completed("task-001", "abc1234"));
+    tx.die_before_the_log();
+    assert!(!place.log().contains("Completed"));
+    for _ in 0..2 {
+        drop(place.root.begin(Right::Own, now()).expect("begins"));
+        assert_eq!(place.log().matches("Completed [task-001] (commit abc1234)\n").count(), 1);
+    }
+    let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+    tx.list.tasks.push(Task::new("task-002", "Never"));
+    super::intent::write(&place.root, &tx.list.to_text(), "not so\n").expect("an intent");
+    drop(tx);
+    drop(place.root.begin(Right::Own, now()).expect("begins"));
+    assert!(!place.log().contains("not so"));
+}
+
+#[test]
 fn the_marker_goes_when_nothing_is_left_to_do() {
     let place = Place::new();
     let mut tx = place.root.begin(Right::Own, now()).expect("begins");
