@@ -1,5 +1,6 @@
 //! A real agent CLI in a world of its own, against a scripted model.
 
+use crate::acp::Agent;
 use crate::model_server::{ModelServer, Step};
 use crate::{Muleteer, PATIENCE, Repo, World, claude, codex, wait_until};
 use std::time::Duration;
@@ -32,6 +33,18 @@ impl Scene {
         codex::install(&world, &binary, &server);
         let mut options: Vec<_> = ["--backend", "codex", "--model", "gpt-5.5"].map(String::from).into();
         options.extend(codex::env_options(&world));
+        Some(Self::new(world, server, options))
+    }
+
+    /// `None`, said loudly, when the agent is not to be had.
+    pub fn acp(test: &str, agent: Agent, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
+        let world = World::new();
+        let server = ModelServer::start(steps);
+        if !agent.install(&world, &server, test) {
+            return None;
+        }
+        let mut options = vec!["--backend".to_string(), agent.backend().into()];
+        options.extend(agent.options(&world, &server));
         Some(Self::new(world, server, options))
     }
 

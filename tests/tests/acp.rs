@@ -3,45 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use muleteer_tests::acp::Agent;
-use muleteer_tests::model_server::{ModelServer, Step};
-use muleteer_tests::{PATIENCE, Repo, World, processes, wait_until};
+use muleteer_tests::model_server::Step;
+use muleteer_tests::{PATIENCE, Repo, Scene, World, processes, wait_until};
 use serde_json::{Value, json};
-use std::time::Duration;
-
-struct Scene {
-    agent: Agent,
-    world: World,
-    repo: Repo,
-    server: ModelServer,
-}
-
-impl Scene {
-    /// `None`, said loudly, when the agent is not to be had.
-    fn new(test: &str, agent: Agent, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
-        let world = World::new();
-        let server = ModelServer::start(steps);
-        let repo = world.repo("repo");
-        agent.install(&world, &server, test).then_some(Self { agent, world, repo, server })
-    }
-
-    fn spawn(&self, more: &[&str]) -> muleteer_tests::Muleteer {
-        let options = self.agent.options(&self.world, &self.server);
-        let mut args = vec!["spawn", "developer", self.repo.to_str(), "Write hello.txt"];
-        args.extend(["--backend", self.agent.backend()]);
-        args.extend(options.iter().map(String::as_str));
-        args.extend(more);
-        self.world.muleteer(&args).deadline(Duration::from_secs(120))
-    }
-
-    /// What the model was shown last.
-    fn last_request(&self) -> String {
-        self.server.main_requests().pop().unwrap().body.to_string()
-    }
-
-    fn wait_for_the_tool(&self) {
-        wait_until("the tool to run", PATIENCE, || (!self.repo.effects("effects").is_empty()).then_some(()));
-    }
-}
 
 fn edits_commits_and_returns_a_result(test: &str, agent: Agent) {
     let steps = [
@@ -49,7 +13,7 @@ fn edits_commits_and_returns_a_result(test: &str, agent: Agent) {
         Step::bash("git add hello.txt && git commit --quiet -m 'Add hello' && echo committed"),
         Step::success("hello.txt is there").usage(1000, 200),
     ];
-    let Some(scene) = Scene::new(test, agent, steps) else { return };
+    let Some(scene) = Scene::acp(test, agent, steps) else { return };
     let daemon = scene.world.daemon();
     let run = scene.spawn(&["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -92,7 +56,7 @@ fn a_further_turn(test: &str, agent: Agent) {
         Step::bash("echo two >> effects"),
         Step::success("two"),
     ];
-    let Some(scene) = Scene::new(test, agent, steps) else { return };
+    let Some(scene) = Scene::acp(test, agent, steps) else { return };
     let daemon = scene.world.daemon();
     let run = scene.spawn(&["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -107,7 +71,7 @@ fn a_further_turn(test: &str, agent: Agent) {
     let entry = scene.world.dispatch(&id);
     assert_eq!((&entry["session_id"], &entry["result"]["summary"]), (&session, &json!("two")));
     assert_eq!(scene.world.events_of(&id, "tool_called").len(), 2, "the past that was told again is no news");
-    assert!(scene.last_request().contains("Write hello.txt"), "the second turn knows the first");
+    assert!(scene.last_told().contains("Write hello.txt"), "the second turn knows the first");
     scene.world.finish(Some(daemon));
 }
 
@@ -126,7 +90,7 @@ fn killed_in_the_middle(test: &str, agent: Agent) {
         Step::bash("echo \"$$\" >> effects; while [ ! -e go ]; do sleep 0.05; done"),
         Step::success("went on").times(3),
     ];
-    let Some(scene) = Scene::new(test, agent, steps) else { return };
+    let Some(scene) = Scene::acp(test, agent, steps) else { return };
     let mut daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     scene.wait_for_the_tool();
@@ -139,7 +103,7 @@ fn killed_in_the_middle(test: &str, agent: Agent) {
     let entry = scene.world.wait_for_end(&id);
     assert_eq!((&entry["state"], &entry["result"]["summary"]), (&json!("success"), &json!("went on")), "{entry}");
     assert_eq!(scene.repo.effects("effects").len(), 1, "the prompt that was taken was not sent again");
-    let last = scene.last_request();
+    let last = scene.last_told();
     assert!(last.contains("Write hello.txt"), "the loaded session holds the first prompt");
     let greeted = scene.world.events_of(&id, "agent_greeted");
     assert_eq!((greeted.len(), &greeted[1]["load"]), (2, &entry["session_id"]), "{greeted:?}");
@@ -161,7 +125,7 @@ fn interrupted(test: &str, agent: Agent) {
         Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done"),
         Step::success("after the interrupt").times(2),
     ];
-    let Some(scene) = Scene::new(test, agent, steps) else { return };
+    let Some(scene) = Scene::acp(test, agent, steps) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     scene.wait_for_the_tool();
@@ -197,7 +161,7 @@ fn asks(test: &str, agent: Agent) {
         ),
     };
     let steps = [touch("one"), touch("two"), Step::success("as told")];
-    let Some(scene) = Scene::new(test, agent, steps) else { return };
+    let Some(scene) = Scene::acp(test, agent, steps) else { return };
     scene.world.configure("permissions:\n  mode: ask\n");
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
@@ -248,7 +212,7 @@ fn goes_on_with_another_model(test: &str, agent: Agent, model: &str) {
         Step::success("one"),
         Step::success("two").times(3),
     ];
-    let Some(scene) = Scene::new(test, agent, steps) else { return };
+    let Some(scene) = Scene::acp(test, agent, steps) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     scene.wait_for_the_tool();

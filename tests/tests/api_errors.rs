@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use muleteer_tests::acp::Agent;
 use muleteer_tests::model_server::Step;
 use muleteer_tests::{PATIENCE, Repo, Scene, World, wait_until};
 use serde_json::{Value, json};
@@ -333,6 +334,124 @@ fn codex_costs_what_its_tokens_cost() {
     });
     assert!(reason(&entry).contains("budget limit reached"), "{entry}");
     assert_eq!(scene.server.main_requests().len(), requests, "nothing more was asked");
+    scene.world.finish(Some(daemon));
+}
+
+// ---- Agents behind ACP
+
+fn acp_is_refused(test: &str, agent: Agent) {
+    let Some(scene) = Scene::acp(test, agent, [Step::status(401)]) else { return };
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    let entry = ended(&scene.world, &id);
+    assert_eq!((&entry["state"], &entry["attempts"]), (&json!("failed"), &json!(1)), "{entry}");
+    assert!(reason(&entry).contains("refused the key"), "{entry}");
+    assert!(scene.server.main_requests().len() <= 6, "{}", scene.server.main_requests().len());
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn acp_claude_is_refused() {
+    acp_is_refused("acp_claude_is_refused", Agent::Claude);
+}
+
+#[test]
+fn acp_codex_is_refused() {
+    acp_is_refused("acp_codex_is_refused", Agent::Codex);
+}
+
+/// However it is told: the agent waits by itself, or gives up and is waited for. It is no failure of its own.
+fn acp_is_limited(test: &str, agent: Agent, status: u16, times: usize) {
+    let steps = [Step::status(status).times(times), Step::success("well")];
+    let Some(scene) = Scene::acp(test, agent, steps) else { return };
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    let entry = ended(&scene.world, &id);
+    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&json!("success"), &json!("well")), "{entry}");
+    let attempts = scene.world.events_of(&id, "attempt_finished");
+    assert_eq!(counted(&scene.world, &id), 0, "no failure of the agent: {attempts:?}");
+    let requests = scene.server.main_requests().len();
+    assert!(requests <= 2 * times + 2, "{requests}");
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn acp_claude_is_limited() {
+    acp_is_limited("acp_claude_is_limited", Agent::Claude, 429, 3);
+}
+
+#[test]
+fn acp_claude_meets_an_overload() {
+    acp_is_limited("acp_claude_meets_an_overload", Agent::Claude, 529, 3);
+}
+
+#[test]
+fn acp_codex_is_limited() {
+    acp_is_limited("acp_codex_is_limited", Agent::Codex, 429, 3);
+}
+
+fn acp_meets_errors(test: &str, agent: Agent) {
+    let Some(scene) = Scene::acp(test, agent, [Step::text("a cut text").die_mid(), Step::success("well")]) else {
+        return;
+    };
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    assert_eq!(ended(&scene.world, &id)["result"]["summary"], "well");
+    assert!(scene.server.main_requests().len() <= 3);
+    scene.world.finish(Some(daemon));
+
+    let Some(scene) = Scene::acp(test, agent, [Step::status(500)]) else { return };
+    scene.world.configure("categories:\n  coding:\n    max_restarts: 1\n");
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    let entry = ended(&scene.world, &id);
+    assert_eq!((&entry["state"], &entry["attempts"]), (&json!("failed"), &json!(2)), "{entry}");
+    assert!(reason(&entry).contains("model API error"), "{entry}");
+    assert!(scene.server.main_requests().len() <= 12, "{}", scene.server.main_requests().len());
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn acp_claude_meets_errors() {
+    acp_meets_errors("acp_claude_meets_errors", Agent::Claude);
+}
+
+#[test]
+fn acp_codex_meets_errors() {
+    acp_meets_errors("acp_codex_meets_errors", Agent::Codex);
+}
+
+fn acp_meets_silence(test: &str, agent: Agent) {
+    for step in [Step::hang(Duration::from_secs(3600)), Step::text("a begun text").hang_mid(Duration::from_secs(3600))]
+    {
+        let Some(scene) = Scene::acp(test, agent, [step]) else { return };
+        is_silent(&scene);
+    }
+}
+
+#[test]
+fn acp_claude_meets_silence() {
+    acp_meets_silence("acp_claude_meets_silence", Agent::Claude);
+}
+
+#[test]
+fn acp_codex_meets_silence() {
+    acp_meets_silence("acp_codex_meets_silence", Agent::Codex);
+}
+
+#[test]
+fn acp_claude_stops_at_its_budget() {
+    let test = "acp_claude_stops_at_its_budget";
+    let steps = [Step::bash("echo on >> effects").usage(1_000_000, 100_000)];
+    let Some(scene) = Scene::acp(test, Agent::Claude, steps) else { return };
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&["--budget-usd", "1"]).ok();
+    let entry = ended(&scene.world, &id);
+    assert_eq!(entry["state"], "partial", "{entry}");
+    assert!(reason(&entry).contains("budget limit reached"), "{entry}");
+    assert!(entry["cost_usd"].as_f64().unwrap() >= 1.0, "{entry}");
+    let requests = scene.server.main_requests().len();
+    assert!(requests <= 3, "it went on: {requests} requests");
     scene.world.finish(Some(daemon));
 }
 

@@ -24,7 +24,7 @@
 
 use crate::agent_event::{AgentEvent, cut};
 use crate::api_error::{self, Terms, Trouble};
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, PromptState};
 use jiff::Timestamp;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -82,6 +82,12 @@ pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
     })
 }
 
+/// As [`mark`], of an agent that says everything in pieces: a piece is not the whole, so the model owes the
+/// rest until a tool is called or the turn ends.
+pub fn mark_of_piece(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
+    mark(event, unix_now).filter(|mark| *mark != Mark::Spoke)
+}
+
 /// The marks of an answer that was given to the agent.
 pub fn answered(id: &str) -> Vec<Mark> {
     vec![Mark::Answered(cut(id, 200))]
@@ -92,6 +98,8 @@ pub fn answered(id: &str) -> Vec<Mark> {
 pub struct Known {
     pub tools: Vec<String>,
     pub asked: Vec<String>,
+    /// It is the model's turn.
+    pub model_owes: bool,
     /// When the model API's trouble began, on the clock of awake time, and how long it is not asked again.
     pub outage: Option<(Option<Duration>, Duration)>,
 }
@@ -102,7 +110,14 @@ impl Known {
             let left = outage.until.duration_since(now).try_into().unwrap_or(Duration::ZERO);
             (outage.since_ms.map(Duration::from_millis), left)
         });
-        Self { tools: d.calls.clone(), asked: d.asks.open().map(|pending| cut(&pending.id, 200)).collect(), outage }
+        // An agent that is spoken to by calls gives no receipt: what it was sent, it has.
+        let sent = d.created.calls.is_some() && d.prompts.iter().any(|prompt| prompt.state == PromptState::Sent);
+        Self {
+            tools: d.calls.clone(),
+            asked: d.asks.open().map(|pending| cut(&pending.id, 200)).collect(),
+            model_owes: d.model_owes || sent,
+            outage,
+        }
     }
 }
 
@@ -186,6 +201,7 @@ impl Watch {
     /// process before it may have tried.
     #[must_use]
     pub fn knowing(mut self, known: Known, now: Duration) -> Self {
+        self.model_owes = known.model_owes;
         if let Some((since, left)) = known.outage {
             // One that began after now was timed by a clock that has begun anew.
             self.outage_before = since.filter(|since| *since <= now);

@@ -63,8 +63,12 @@ pub const KNOWN: [Known; 4] = [
         args: &[],
         get: "npm install -g @agentclientprotocol/claude-agent-acp",
         mode: None,
-        // Else it has a next prompt thought up after each turn, which is a request more.
-        env: &[("CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION", "false")],
+        env: &[
+            // Else it has a next prompt thought up after each turn, which is a request more.
+            ("CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION", "false"),
+            // It tells nobody of its tries; ten of them are minutes of silence. Who waits then is told why.
+            ("CLAUDE_CODE_MAX_RETRIES", "1"),
+        ],
     },
     Known {
         name: "codex-acp",

@@ -113,11 +113,13 @@ fn status(error: &Value, said: &str) -> Option<u16> {
 }
 
 fn status_in(said: &str) -> Option<u16> {
-    ["API Error: ", "status: ", "unexpected status "].iter().find_map(|before| {
-        let (_, rest) = said.split_once(before)?;
-        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-        digits.parse().ok().filter(|status| (100..600).contains(status))
-    })
+    ["API Error: ", "API Error: Request rejected (", "status: ", "unexpected status "]
+        .iter()
+        .find_map(|before| {
+            let (_, rest) = said.split_once(before)?;
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            digits.parse().ok().filter(|status| (100..600).contains(status))
+        })
 }
 
 fn reason(said: &str, status: Option<u16>) -> TurnError {

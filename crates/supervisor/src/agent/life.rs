@@ -209,7 +209,8 @@ impl State {
             StepInput::Agent(events) => events.as_slice(),
             StepInput::Shim(_) => &[],
         });
-        let marks = events.filter_map(|event| stall::mark(event, unix_now)).collect();
+        let mark = if self.backend.by_calls() { stall::mark_of_piece } else { stall::mark };
+        let marks = events.filter_map(|event| mark(event, unix_now)).collect();
         self.slots.monitor.cast(MonitorMsg::Heard(marks));
     }
 
