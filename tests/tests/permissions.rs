@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use muleteer_tests::model_server::Step;
-use muleteer_tests::{PATIENCE, Repo, Scene, World, codex, wait_until};
+use muleteer_tests::{PATIENCE, Scene, World, wait_until};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -258,82 +258,6 @@ fn who_cannot_ask_is_not_dispatched_under_a_policy() {
     let model = world.muleteer(&["model", "zzzz", "x", "--json"]).run();
     assert_eq!(model.error_code(), "E_NOT_FOUND");
     world.finish(Some(daemon));
-}
-
-/// A server of one tool, in a shell: `ping` leaves a line in the file named first.
-const MCP_SERVER: &str = r#"
-while read -r line; do
-  id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9][0-9]*\).*/\1/p')
-  case "$line" in
-    *'"method":"initialize"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"sup","version":"1"}}}' ;;
-    *'"method":"tools/list"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"tools":[{"name":"ping","description":"p","inputSchema":{"type":"object","properties":{}}}]}}' ;;
-    *'"method":"tools/call"'*) echo pinged >> "$1"; echo '{"jsonrpc":"2.0","id":'$id',"result":{"content":[{"type":"text","text":"pong"}]}}' ;;
-    *'"id"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{}}' ;;
-  esac
-done
-"#;
-
-fn mcp_server(world: &World, repo: &Repo) -> (String, Vec<String>) {
-    let script = world.path().join("mcp.sh");
-    std::fs::write(&script, MCP_SERVER).unwrap();
-    let effects = repo.path.join("effects").display().to_string();
-    ("/bin/sh".into(), vec![script.display().to_string(), effects])
-}
-
-#[test]
-fn an_mcp_server_works_and_a_broken_one_is_seen() {
-    let test = "an_mcp_server_works_and_a_broken_one_is_seen";
-    let steps = [Step::tool("mcp__sup__ping", json!({})), Step::success("ponged")];
-    let Some(scene) = claude(test, "", steps) else { return };
-    let (command, args) = mcp_server(&scene.world, &scene.repo);
-    let file = scene.world.path().join("mcp.json");
-    let broken = json!({"command": "/no/such/program", "args": []});
-    let crashes = json!({"command": "/bin/sh", "args": ["-c", "exit 3"]});
-    let servers = json!({"mcpServers": {"sup": {"command": command, "args": args}, "gone": broken, "dies": crashes}});
-    std::fs::write(&file, servers.to_string()).unwrap();
-    let file = file.display();
-    scene
-        .world
-        .configure(&format!("backends:\n  claude_code:\n    args: [--strict-mcp-config, --mcp-config, {file}]\n"));
-    let daemon = scene.world.daemon();
-    let run = scene.spawn(&["--wait"]).run();
-    assert_eq!(run.code, Some(0), "{run:?}");
-    let id = run.stdout.trim();
-    assert_eq!(scene.repo.effects("effects"), ["pinged"]);
-    let notices: Vec<_> = scene.world.events_of(id, "agent_notice").iter().map(|e| e["text"].to_string()).collect();
-    for server in ["gone", "dies"] {
-        assert!(notices.iter().any(|text| text.contains(server)), "{server}: {notices:?}");
-    }
-    assert!(!notices.iter().any(|text| text.contains("`sup`")), "{notices:?}");
-    let journal = scene.world.muleteer(&["journal", id]).ok();
-    assert!(journal.contains("MCP server `gone`") || journal.contains("MCP server gone"), "{journal}");
-    scene.world.finish(Some(daemon));
-}
-
-#[test]
-fn codex_calls_an_mcp_server_and_goes_on_without_a_broken_one() {
-    let test = "codex_calls_an_mcp_server_and_goes_on_without_a_broken_one";
-    let steps = [Step::tool("mcp__sup__ping", json!({})), Step::success("done").times(2)];
-    let Some(scene) = Scene::codex(test, steps) else { return };
-    let (command, args) = mcp_server(&scene.world, &scene.repo);
-    let file = codex::home(&scene.world).join("config.toml");
-    let mut configuration = std::fs::read_to_string(&file).unwrap();
-    configuration += &format!("\n[mcp_servers.sup]\ncommand = {command:?}\nargs = {args:?}\n");
-    configuration += "\n[mcp_servers.gone]\ncommand = \"/no/such/program\"\n";
-    std::fs::write(&file, configuration).unwrap();
-    let daemon = scene.world.daemon();
-    let run = scene.spawn(&["--wait"]).run();
-    assert_eq!(run.code, Some(0), "{run:?}");
-    let id = run.stdout.trim();
-    assert_eq!(scene.repo.effects("effects"), ["pinged"]);
-    let called = scene.world.events_of(id, "tool_called");
-    assert!(called.iter().any(|event| event["tool"].to_string().contains("ping")), "{called:?}");
-    let notices: Vec<_> = scene.world.events_of(id, "agent_notice").iter().map(|e| e["text"].to_string()).collect();
-    assert_eq!(notices.len(), 1, "{notices:?}");
-    assert!(notices[0].contains("MCP server `gone` does not work"), "{notices:?}");
-    let journal = scene.world.muleteer(&["journal", id]).ok();
-    assert!(journal.contains("MCP server `gone`") || journal.contains("MCP server gone"), "{journal}");
-    scene.world.finish(Some(daemon));
 }
 
 /// Who dispatched an agent may answer it; a stranger among agents may not.

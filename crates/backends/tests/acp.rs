@@ -237,3 +237,23 @@ fn what_a_session_begins_with() {
         assert_eq!(opened.unwrap(), (true, true, Some(by.to_string())), "{name}");
     }
 }
+
+/// Codex tells of an MCP server's tool as of a command: a rule about either must not take it for the other.
+#[test]
+fn a_call_of_an_mcp_server_is_named_as_rules_name_it() {
+    let call = |call: Value| {
+        let mut update = serde_json::json!({"sessionUpdate": "tool_call", "toolCallId": "c1", "kind": "execute"});
+        update.as_object_mut().unwrap().extend(call.as_object().unwrap().clone());
+        let message = serde_json::json!({"jsonrpc": "2.0", "method": "session/update", "params": {"update": update}});
+        match events(format!("{message}\n").as_bytes()).into_iter().next() {
+            Some(AgentEvent::ToolCall { name, input, .. }) => (name, input.to_string()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let raw = serde_json::json!({"server": "sup", "tool": "ping", "arguments": {"n": 1}});
+    let meta = serde_json::json!({"is_mcp_tool_call": true});
+    let told = call(serde_json::json!({"title": "whatever", "rawInput": raw, "_meta": meta}));
+    assert_eq!(told, ("mcp__sup__ping".to_string(), r#"{"n":1}"#.to_string()));
+    assert_eq!(call(serde_json::json!({"title": "mcp.sup.ping", "rawInput": raw})).0, "mcp__sup__ping");
+    assert_eq!(call(serde_json::json!({"title": "curl", "rawInput": raw})).0, "Bash", "fields alone prove nothing");
+}

@@ -78,6 +78,9 @@ pub(super) fn name(update: &Value) -> String {
     {
         return cut(told, 200);
     }
+    if let Some((name, _)) = mcp(update) {
+        return name;
+    }
     match string("kind") {
         Some("execute") => "Bash".into(),
         Some("edit" | "delete" | "move") => "Edit".into(),
@@ -88,9 +91,21 @@ pub(super) fn name(update: &Value) -> String {
     }
 }
 
+/// A call of an MCP server's tool as Codex tells it, of the kind `execute`: its name as Claude writes such,
+/// and what it is called with.
+fn mcp(update: &Value) -> Option<(String, Option<&Value>)> {
+    let raw = update.get("rawInput")?;
+    let field = |key: &str| raw.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let (server, tool) = (field("server")?, field("tool")?);
+    let told = update.pointer("/_meta/is_mcp_tool_call").and_then(Value::as_bool).unwrap_or_default();
+    let titled = update.get("title").and_then(Value::as_str) == Some(format!("mcp.{server}.{tool}").as_str());
+    (told || titled).then(|| (cut(&format!("mcp__{server}__{tool}"), 200), raw.get("arguments")))
+}
+
 /// What it was called with, and what it works on where only that is told.
 pub(super) fn input(update: &Value) -> Map<String, Value> {
-    let mut input = match update.get("rawInput") {
+    let raw = mcp(update).map_or(update.get("rawInput"), |(_, arguments)| arguments);
+    let mut input = match raw {
         Some(Value::Object(input)) => input.clone(),
         None | Some(Value::Null) => Map::new(),
         Some(other) => Map::from_iter([("input".to_string(), other.clone())]),
