@@ -77,12 +77,22 @@ fn check_twelve(scene: &Scene, run: &Output) {
 fn twelve_tasks_with_a_failure_a_timeout_a_chain_a_rollback_and_a_recovery() {
     let scene = twelve();
     let scenario = scene.world.path().join("scenario.yaml");
+    let used = json!({"input": 100, "output": 10, "cost_usd": 0.5});
     let text = json!({"v": 1, "turns": [{"steps": [
-        {"run": WORK}, {"run": "test ! -e wrong"}, {"result": {"status": "success", "summary": "done"}},
+        {"usage": used}, {"run": WORK}, {"run": "test ! -e wrong"}, {"result": {"status": "success", "summary": "done"}},
     ]}]});
     std::fs::write(&scenario, text.to_string()).unwrap();
     let run = scene.tasks(&["run", "--scenario", scenario.to_str().unwrap(), "--json"]);
     check_twelve(&scene, &run.expect_code(4));
+    // Each attempt is a dispatch as any other: what it cost is in the books, what happened in its journal.
+    let attempts = scene.log().matches(" Starting [").count();
+    assert_eq!(attempts, 12);
+    let cost = scene.world.muleteer(&["cost", "--json"]).json();
+    assert_eq!((&cost["total"]["cost_usd"], &cost["total"]["dispatches"]), (&json!(6.0), &json!(12)), "{cost}");
+    for dispatch in scene.world.status()["dispatches"].as_array().unwrap() {
+        let journal = std::fs::read_to_string(dispatch["journal"].as_str().unwrap()).unwrap();
+        assert!(journal.contains("finished: "), "{journal}");
+    }
     scene.world.finish(None);
 }
 
@@ -223,9 +233,17 @@ fn lists_that_cannot_be_worked_on_stop_the_run_with_their_exit_codes() {
     scene.add("One", "true", &[]);
     scene.add("Two", "true", &[]);
     scene.run("true", &["--max-tasks", "1"]).expect_code(5);
+    let mends = "if [ -e \"$HOME/mended\" ]; then exit 0; fi; touch \"$HOME/mended\"; exit 1\n";
+    scene.repo.write("harness-init.sh", mends);
+    scene.run("true", &["--max-tasks", "1"]).expect_code(0);
+    let init: Vec<_> = ["FAIL", "PASS"]
+        .map(|how| scene.log().matches(&format!("health check: {how}")).count())
+        .into();
+    assert_eq!(init, [1, 1], "the second time it is well, and the run goes on");
     scene.repo.write("harness-init.sh", "echo broken; exit 1\n");
+    scene.add("Three", "true", &[]);
     scene.run("true", &[]).expect_code(3);
-    assert_eq!(scene.log().matches("INIT Environment health check: FAIL").count(), 2, "run twice, then stopped");
+    assert_eq!(scene.log().matches("INIT Environment health check: FAIL").count(), 3, "run twice, then stopped");
     scene
         .repo
         .write("harness-tasks.json", "{\"version\": 2, \"tasks\": [{\"id\": \"a\", \"status\": \"odd\"}]}");

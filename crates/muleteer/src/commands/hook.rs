@@ -24,7 +24,9 @@ const INPUT_LIMIT: u64 = 16 * 1024 * 1024;
 /// Sessions that are remembered.
 const SESSIONS: usize = 50;
 /// Of the log, in a session's context: the whole of it costs more than it tells.
-const LOG_LINES: usize = 20;
+const LOG_LINES: usize = 200;
+/// What a session is told is cut by its CLI beyond some ten thousand characters.
+const LOG_BYTES: usize = 4 * 1024;
 /// A lease is renewed when less than this is left of it.
 const RENEW_BELOW: Duration = Duration::from_secs(10 * 60);
 
@@ -262,7 +264,7 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
         list: &list,
         session: list.session(),
         worker: &worker,
-        log: &event.root.log_tail(LOG_LINES).join("\n"),
+        log: &event.root.log_tail_within(LOG_LINES, LOG_BYTES).join("\n"),
         commits: &ask(&|git| git.recent(20)),
         uncommitted: &ask(&|git| git.uncommitted()),
         stashes: &ask(&|git| git.stashes()),

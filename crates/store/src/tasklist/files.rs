@@ -177,9 +177,21 @@ impl Root {
 
     /// The last lines of the log, oldest first.
     pub fn log_tail(&self, lines: usize) -> Vec<String> {
+        self.log_tail_within(lines, usize::MAX)
+    }
+
+    /// The same, of no more than `bytes` in all: the newest.
+    pub fn log_tail_within(&self, lines: usize, bytes: usize) -> Vec<String> {
         let text = self.log_end();
-        let all: Vec<_> = text.lines().collect();
-        all[all.len().saturating_sub(lines)..].iter().map(ToString::to_string).collect()
+        let mut left = bytes;
+        let fits = |line: &&str| {
+            let fits = line.len() < left;
+            left = left.saturating_sub(line.len() + 1);
+            fits
+        };
+        let mut end: Vec<_> = text.lines().rev().take(lines).take_while(fits).map(String::from).collect();
+        end.reverse();
+        end
     }
 
     /// When tasks failed that do not say so themselves.

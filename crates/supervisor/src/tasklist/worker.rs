@@ -34,7 +34,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// What was validated on a tip that has moved on is validated again, so often before others have to wait.
 const LANDINGS: u32 = 3;
 /// Of the log, and of the commits, in a prompt.
-const LOG_LINES: usize = 15;
+const LOG_LINES: usize = 200;
+const LOG_BYTES: usize = 16 * 1024;
 const COMMITS: usize = 20;
 
 /// Why a worker has ended.
@@ -414,7 +415,7 @@ fn brief(place: &Place, task: &Task, resumed: bool, off: &dyn Fn() -> bool) -> R
         None => (text, false),
     });
     let last = if task.attempts > 0 { place.kept_output(&task.id, "last") } else { None };
-    let log = place.root.log_tail(LOG_LINES).join("\n");
+    let log = place.root.log_tail_within(LOG_LINES, LOG_BYTES).join("\n");
     let commits = place.git.recent(COMMITS);
     Ok(Some(prompt(&Brief { task, resumed, before, last: last.as_deref(), log: &log, commits: &commits })))
 }
