@@ -71,10 +71,7 @@ fn killed_at_one_point_after_the_other_two_workers_do_each_task_once() {
     let mut client = None;
     for point in points() {
         let mut daemon = daemon_to_die_at(&scene, point);
-        client.get_or_insert_with(|| {
-            let args = ["tasks", "run", "--concurrency", "2", "--backend", "subprocess", "--command", script];
-            scene.world.muleteer(&args).current_dir(&scene.repo.path).deadline(RUN).start()
-        });
+        client.get_or_insert_with(|| scene.begin(script, 2));
         wait_until(&format!("a daemon to die at {point}"), RUN, || {
             assert!(!scene.is_done(), "{point} was not passed any more");
             (!daemon.is_alive()).then_some(())
@@ -82,7 +79,8 @@ fn killed_at_one_point_after_the_other_two_workers_do_each_task_once() {
         daemon.ended();
     }
     let last = scene.world.daemon();
-    client.unwrap().finish().expect_code(0);
+    scene.wait_until_done();
+    drop(client);
     let wanted: Vec<_> = (1..=6).flat_map(|number| [number.to_string(), number.to_string()]).collect();
     assert_eq!(scene.effects(), wanted, "two attempts each, and none of them twice\n{}", scene.log());
     assert!((1..=6).all(|n| scene.repo.path.join(format!("w{n}")).exists()));
@@ -109,9 +107,7 @@ fn driver_killed_at_random(seed: u64, workers: u64) {
     }
     let mut daemon = scene.world.daemon();
     let script = "n=${MULETEER_TASK_ID#task-00}; echo $n >> \"$HOME/effects\"; sleep 0.3; echo x > w$n";
-    let workers = workers.to_string();
-    let args = ["tasks", "run", "--concurrency", &workers, "--backend", "subprocess", "--command", script];
-    let client = scene.world.muleteer(&args).current_dir(&scene.repo.path).deadline(RUN).start();
+    let client = scene.begin(script, workers);
     wait_until("the first to begin", RUN, || (!scene.effects().is_empty()).then_some(()));
     let mut struck = vec![];
     for _ in 0..3 + dice.below(3) {
@@ -146,7 +142,8 @@ fn driver_killed_at_random(seed: u64, workers: u64) {
         }
     }
     eprintln!("seed {seed}, {workers} workers: killed {struck:?}");
-    client.finish().expect_code(0);
+    scene.wait_until_done();
+    drop(client);
     scene.check_done_once();
     if struck.iter().all(|what| *what == "daemon") {
         assert_eq!(scene.effects().len(), 9, "each was begun once: {:?}", scene.effects());

@@ -126,14 +126,14 @@ fn a_killed_daemon_s_task_is_adopted_and_not_done_twice() {
     scene.add("Slow", "test -f done", &[]);
     let mut daemon = scene.world.daemon();
     let script = "echo began >> \"$HOME/effects\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; echo x > done";
-    let args = ["tasks", "run", "--backend", "subprocess", "--command", script];
-    let client = scene.world.muleteer(&args).current_dir(&scene.repo.path).deadline(RUN).start();
+    let client = scene.begin(script, 1);
     let effects = || std::fs::read_to_string(scene.world.home().join("effects")).unwrap_or_default();
     wait_until("the agent to begin", RUN, || (!effects().is_empty()).then_some(()));
     daemon.kill_9();
     let daemon = scene.world.daemon();
     std::fs::write(scene.home("go"), "").unwrap();
-    client.finish().expect_code(0);
+    scene.wait_until_done();
+    drop(client);
     assert_eq!((effects().as_str(), scene.status("task-001").as_str()), ("began\n", "completed"));
     assert_eq!(scene.log().matches(" Starting ").count(), 1);
     scene.check_log();
