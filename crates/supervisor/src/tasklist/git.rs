@@ -584,10 +584,11 @@ fn start_ref(task: &str) -> String {
 fn ref_part(id: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let plain: String = id.chars().map(|c| if fits(c) { c } else { '_' }).collect();
-    if plain == id { plain } else { format!("{plain}-{:08x}", crc32(id)) }
+    if plain == id { plain } else { format!("{plain}-{:08x}", hash(id)) }
 }
 
-fn crc32(text: &str) -> u32 {
+/// FNV-1a: tells two ids apart whose plain forms are alike.
+fn hash(text: &str) -> u32 {
     text.bytes()
         .fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
