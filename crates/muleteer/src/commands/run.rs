@@ -51,7 +51,7 @@ pub struct Args {
     /// Coding agents at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     concurrency: Option<u32>,
-    /// The agents' program: auto, claude-code, codex, subprocess, rehearsal
+    /// The agents' program: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// What the `subprocess` backend runs, under `sh -c`; a JSON list of words runs as it is

@@ -44,7 +44,7 @@ pub struct Args {
     /// The model [default: the role's, its category's, the configured default]
     #[arg(long)]
     model: Option<String>,
-    /// The agent's program: auto, claude-code, subprocess, rehearsal
+    /// The agent's program: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// What the `subprocess` backend runs, under `sh -c`; a JSON list of words runs as it is

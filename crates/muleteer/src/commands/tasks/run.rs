@@ -47,7 +47,7 @@ pub struct Args {
     /// Who does the tasks: a role's name
     #[arg(long, default_value = "developer")]
     role: String,
-    /// The agent's program: auto, claude-code, codex, subprocess, rehearsal
+    /// The agent's program: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// What the `subprocess` backend runs, under `sh -c`; a JSON list of words runs as it is
