@@ -122,7 +122,10 @@ pub fn answering(point: &str, how: &str) {
         let status = daemon.ended();
         assert!(status.code().is_none(), "{fault}: the daemon was to be killed, but {status}: {}", daemon.log());
     } else {
-        assert!(daemon.log().contains(&format!("fault point {point}")), "{fault} was never passed");
+        // The answer is told when it is durable, and carried out after that.
+        wait_until(&format!("{fault} to be passed"), PATIENCE, || {
+            daemon.log().contains(&format!("fault point {point}")).then_some(())
+        });
     }
     // The reply may have come before the end, and then nobody has needed another daemon yet.
     world.muleteer(&["wait", &id]).deadline(PATIENCE * 4).run();
