@@ -176,3 +176,22 @@ fn a_pull_request_is_made_of_the_rebased_branch_and_lists_what_conflicts() {
     assert!(!pushed.is_empty());
     stage.world.finish(Some(daemon));
 }
+
+#[test]
+fn the_judge_alone_is_asked_once_more() {
+    let stage = Stage::new(&AGENT.replace("test \"$MULETEER_ITERATION\" = 1;", "! test -e \"$HOME/content\";"));
+    stage.configure("run: {phases: {judge: {max_iterations: 1}}}\n");
+    let daemon = stage.world.daemon();
+    let stopped = last(&stage.begin(&["--json"]).run().expect_code(5).stdout);
+    assert_eq!(stopped["error"]["code"], "E_MAX_ITERATIONS", "{stopped}");
+    let run = stopped["run_id"].as_str().unwrap();
+    // With iterations left, and still not content.
+    stage.configure("run: {phases: {judge: {max_iterations: 5}}}\n");
+    let again = last(&stage.muleteer(&["run", "--judge-only", run, "--json"]).run().expect_code(5).stdout);
+    assert!(again["error"]["message"].as_str().unwrap().contains("nobody but the judge was asked"), "{again}");
+    assert_eq!((count(&stage, run, "verdict_applied"), count(&stage, run, "iteration_started")), (2, 0));
+    std::fs::write(stage.world.home().join("content"), "").unwrap();
+    let done = last(&stage.muleteer(&["run", "--judge-only", run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!((&done["status"], count(&stage, run, "iteration_started")), (&"completed".into(), 0), "{done}");
+    stage.world.finish(Some(daemon));
+}

@@ -289,7 +289,8 @@ pub struct Run {
     /// What waits for approval is approved.
     #[serde(default)]
     pub yes: bool,
-    /// `implement` or `judge`: go back to this phase of a run that has ended.
+    /// `implement` or `judge`: go back to this phase of a run that has ended. `judge-only`: have it judged, and
+    /// begin no further iteration.
     #[serde(default)]
     pub from_phase: Option<String>,
     #[serde(default)]

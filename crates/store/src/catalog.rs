@@ -484,6 +484,7 @@ fn run_settings() -> run::RunSettings {
         acceptance: true,
         acceptance_path: Some("/criteria".into()),
         max_iterations: 3,
+        judge_only: false,
         human_review: false,
         dry_run: false,
         pull_request: true,

@@ -425,6 +425,12 @@ fn applied(run: &Run, triage: Triage) -> Vec<Event> {
     let mut events = vec![Event::VerdictApplied { iteration: run.iteration, triage: Box::new(triage.clone()) }];
     if result.passed() {
         events.push(Event::PhaseChanged { phase: Phase::Finish });
+    } else if run.settings.judge_only {
+        let message = format!(
+            "the judge found something, and nobody but the judge was asked; {} beads are left open",
+            triage.beads.len()
+        );
+        events.push(Event::RunStopping { code: "E_MAX_ITERATIONS".into(), message });
     } else if run.iteration >= run.settings.max_iterations {
         let message = format!(
             "the judge found something in each of {} iterations; {} beads are left open",

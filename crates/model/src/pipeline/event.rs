@@ -43,6 +43,9 @@ pub struct RunSettings {
     #[serde(default)]
     pub acceptance_path: Option<String>,
     pub max_iterations: u32,
+    /// Only the judge was asked for: whatever it finds, no further iteration begins.
+    #[serde(default)]
+    pub judge_only: bool,
     pub human_review: bool,
     pub dry_run: bool,
     pub pull_request: bool,

@@ -20,6 +20,7 @@ pub(super) fn settings() -> RunSettings {
         acceptance: false,
         acceptance_path: None,
         max_iterations: 3,
+        judge_only: false,
         human_review: false,
         dry_run: false,
         pull_request: false,

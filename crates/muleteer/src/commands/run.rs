@@ -189,7 +189,11 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
         max_runtime_s: args.max_runtime,
         dry_run: args.dry_run,
         yes: args.yes,
-        from_phase: args.judge_only.as_ref().map(|_| "judge".to_string()).or_else(|| args.from_phase.clone()),
+        from_phase: args
+            .judge_only
+            .as_ref()
+            .map(|_| "judge-only".to_string())
+            .or_else(|| args.from_phase.clone()),
         env: spawn::passed_env(&config),
         extra_env: args.env.clone(),
         config: context.config.as_deref().map(utf8).transpose()?,

@@ -116,6 +116,9 @@ async fn create(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
     Ok(())
 }
 
+/// As a phase to go on from: the judge, and nothing after it but the end.
+const JUDGE_ONLY: &str = "judge-only";
+
 async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Result<(), WireError> {
     let repo = PathBuf::from(&request.repo);
     let places = Places::new(daemon, &repo, &request.run_id);
@@ -125,11 +128,12 @@ async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
     }
     let kept = merged(request, saved(&places.saved())?.request);
     let config = load_config(daemon, &kept, &repo)?;
-    let settings = confine(daemon, &config, run_settings(&kept, &config)?).await;
+    let mut settings = confine(daemon, &config, run_settings(&kept, &config)?).await;
+    settings.judge_only = request.from_phase.as_deref() == Some(JUDGE_ONLY);
     let phase = match request.from_phase.as_deref() {
         None => None,
         Some("implement") => Some(Phase::Implement),
-        Some("judge") => Some(Phase::Judge),
+        Some("judge" | JUDGE_ONLY) => Some(Phase::Judge),
         Some(other) => {
             return Err(fault("E_BAD_INPUT", &format!("`{other}` is no phase to go on from"), "implement or judge"));
         }
@@ -455,6 +459,7 @@ fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSettings, WireE
         acceptance: judge.acceptance && (run.acceptance.generate || run.acceptance.path.is_some()),
         acceptance_path: run.acceptance.path.clone(),
         max_iterations: judge.max_iterations.max(1),
+        judge_only: false,
         human_review: run.phases.decompose.human_review,
         dry_run: request.dry_run,
         pull_request: judge.on_complete == OnComplete::Pr,
