@@ -43,7 +43,10 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
                 events.push(failed(MODEL, &reason, true));
             } else {
                 let model_by = model_by.as_deref().map(|by| cut(by, ID_LIMIT));
-                let set_model_by = model_by.clone().filter(|_| wanted.is_some());
+                // What a loaded session says of its model is not believed: Codex names the one it had, and
+                // after a kill asks another.
+                let told = wanted.is_some() || (load.is_some() && d.model().is_some());
+                let set_model_by = model_by.clone().filter(|_| told);
                 events.push(Event::SessionOpened { session_id, set_model_by, model_by });
             }
             events
