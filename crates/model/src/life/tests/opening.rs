@@ -184,3 +184,13 @@ fn what_a_session_cost_is_counted_once_however_it_is_told() {
     told.line(vec![total(0.60)]);
     assert!((told.d.spend.cost_usd - 0.60).abs() < 1e-9, "gone on: {:?}", told.d.spend);
 }
+
+/// Found by the real codex-acp, killed in the middle of a turn: it names the model it had, and asks another.
+#[test]
+fn a_loaded_session_is_told_its_model_whatever_it_says_of_it() {
+    let mut told = Told::dies_with_a_prompt_on_its_way();
+    told.d.created.model = Some("small".into());
+    told.greets(true);
+    told.opens(None, Some("option model"));
+    assert_eq!(told.calls(), Some(Call::SetModel { by: "option model".into(), model: "small".into() }));
+}
