@@ -163,3 +163,27 @@ fn a_dry_run_shows_its_plan_and_goes_on_when_resumed_once() {
     wait_until("the run to be over", PATIENCE, || (stage.status()["status"] == "completed").then_some(()));
     stage.world.finish(Some(daemon));
 }
+
+/// The script in docs/subprocess-agents.md, as a reader would copy it.
+#[test]
+fn the_script_in_the_document_plays_every_part_of_a_run() {
+    let document = include_str!("../../docs/subprocess-agents.md");
+    let script: Vec<&str> = document.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let [script] = script.as_slice() else { panic!("one script is wanted, not {}", script.len()) };
+    let stage = Stage::new(script);
+    stage.configure("run: {phases: {maintain: {n: 2}}}\n");
+    let daemon = stage.world.daemon();
+    let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
+    assert_eq!((&document["status"], &document["beads"]["closed"]), (&"completed".into(), &2.into()), "{document}");
+    let run = document["run_id"].as_str().unwrap();
+    let played: std::collections::BTreeSet<String> = stage
+        .events(run)
+        .into_iter()
+        .filter(|event| event["event"] == "agent_finished" && event["status"] == "success")
+        .map(|event| event["purpose"].as_str().unwrap().to_string())
+        .collect();
+    let parts = ["acceptance", "decompose", "implement", "judge", "maintain", "structure"];
+    assert_eq!(played.into_iter().collect::<Vec<_>>(), parts, "every part was played, and none badly");
+    assert_eq!(stage.names(run).iter().filter(|name| *name == "bead_retried").count(), 0);
+    stage.world.finish(Some(daemon));
+}
