@@ -10,6 +10,7 @@
 //! - [`crash`]: kill -9 at named points and at seeded moments, and what must hold afterwards.
 //! - [`task_list`]: a repository with a task list in it, and what must hold of it.
 //! - [`spec_stage`]: a spec run whose agents are a shell script.
+//! - [`talk`], [`tally`]: what the model is asked, and a whole spec run played by it.
 //! - [`skip`]: how a test that cannot run says so.
 
 // This package exists to start processes and to measure time from outside.
@@ -32,6 +33,8 @@ pub mod run;
 pub mod scene;
 pub mod skip;
 pub mod spec_stage;
+pub mod talk;
+pub mod tally;
 pub mod task_list;
 pub mod wait;
 pub mod wire;

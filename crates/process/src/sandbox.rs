@@ -41,6 +41,15 @@ pub struct Place {
     pub what: What,
 }
 
+impl Place {
+    /// Where `path`, which is in this place, lies outside; `None` where it is not, or lies where it seems to.
+    pub fn instead_of(&self, path: &Path) -> Option<PathBuf> {
+        let What::Instead(other) = &self.what else { return None };
+        let rest = path.strip_prefix(&self.path).ok()?;
+        Some(if rest.as_os_str().is_empty() { other.clone() } else { other.join(rest) })
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {

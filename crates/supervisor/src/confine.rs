@@ -58,6 +58,28 @@ async fn attempt(daemon: &Daemon) -> Result<(), String> {
     }
 }
 
+/// The plan of one of an agent's processes.
+pub fn file(agent_dir: &Path, epoch: u32) -> PathBuf {
+    agent_dir.join(format!("sandbox-{epoch:08}.json"))
+}
+
+/// Where what a process of the agent calls `path` lies outside of its sandbox, if it had one.
+///
+/// # Errors
+/// When its plan cannot be read.
+pub fn outside(agent_dir: &Path, epoch: u32, path: &Path) -> Result<PathBuf, String> {
+    let file = file(agent_dir, epoch);
+    let fault = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+    let bytes = match std::fs::read(&file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(path.to_owned()),
+        Err(error) => return Err(fault(&error)),
+    };
+    let plan: Plan = serde_json::from_slice(&bytes).map_err(|error| fault(&error))?;
+    let path = real(path.to_owned());
+    Ok(plan.places.iter().find_map(|place| place.instead_of(&path)).unwrap_or(path))
+}
+
 /// # Errors
 /// When it cannot be written.
 pub fn write(file: &Path, plan: &Plan) -> Result<(), muleteer_store::StoreError> {
@@ -81,6 +103,7 @@ pub struct Ground<'a> {
 pub fn plan_of(
     daemon: &Daemon,
     confined: &Confined,
+    backend: &str,
     env: &[(String, String)],
     argv: &[String],
     agent_dir: &Path,
@@ -102,12 +125,13 @@ pub fn plan_of(
     for dir in [ground.state.join("sealed"), ground.cache.to_owned()] {
         let _ = std::fs::create_dir_all(dir);
     }
-    plan(&ground, confined, env, argv, agent_dir)
+    plan(&ground, confined, backend, env, argv, agent_dir)
 }
 
 pub fn plan(
     ground: &Ground<'_>,
     confined: &Confined,
+    backend: &str,
     env: &[(String, String)],
     argv: &[String],
     agent_dir: &Path,
@@ -152,6 +176,10 @@ pub fn plan(
     if let Some(home) = absolute("HOME").filter(|home| home.components().count() > 1) {
         set(home, What::Write);
     }
+    // Their CLIs' own homes, which a person may have put elsewhere.
+    for home in ["CLAUDE_CONFIG_DIR", "CODEX_HOME"].into_iter().filter_map(absolute) {
+        set(home, What::Write);
+    }
     for path in scratch {
         set(path, What::Scratch);
     }
@@ -174,8 +202,16 @@ pub fn plan(
         let home = absolute("HOME").unwrap_or_default();
         let claude = absolute("CLAUDE_CONFIG_DIR").unwrap_or_else(|| home.join(".claude"));
         let codex = absolute("CODEX_HOME").unwrap_or_else(|| home.join(".codex"));
+        // A CLI that was never used here makes its home itself, and what is said must not be left in there.
+        let certain = |home: &Path| match backend {
+            "claude-code" => home == claude,
+            "codex" => home == codex,
+            "acp" => true,
+            _ => false,
+        };
         let folders = CLAUDE_TALK.iter().map(|name| claude.join(name)).chain([codex.join("sessions")]);
-        for (at, folder) in folders.enumerate().filter(|(_, folder)| folder.parent().is_some_and(Path::is_dir)) {
+        let kept = |folder: &PathBuf| folder.parent().is_some_and(|home| home.is_dir() || certain(home));
+        for (at, folder) in folders.enumerate().filter(|(_, folder)| kept(folder)) {
             let instead = talk.join(at.to_string());
             let made = std::fs::create_dir_all(&folder).and_then(|()| std::fs::create_dir_all(&instead));
             if made.is_ok() {
@@ -246,7 +282,7 @@ mod tests {
         };
         let confined = Confined { write: vec![worktree.clone()], ..Confined::default() };
         let env = [("HOME".to_string(), home.display().to_string())];
-        let plan = plan(&ground, &confined, &env, &[], &state.join("agents/a"));
+        let plan = plan(&ground, &confined, "subprocess", &env, &[], &state.join("agents/a"));
         let what = |path: &Path| plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone());
         assert_eq!(what(&home), Some(What::Write));
         assert_eq!(what(&state), Some(What::Hidden));
@@ -258,5 +294,40 @@ mod tests {
         assert_eq!(what(&worktree), Some(What::Write));
         assert_eq!(what(&state.join("agents/a/pub")), Some(What::Show));
         assert_eq!(what(&repo.join(".muleteer")), None, "nothing in a read-only tree needs a pin");
+    }
+
+    /// A judge's conversations are kept apart, on a machine its CLI was never used on too, and its transcript
+    /// is looked for where they are: an absent one would mean that its prompt was not taken.
+    #[test]
+    fn what_is_said_by_a_sealed_agent_lies_elsewhere_and_is_found_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let (home, state, talk) = (root.join("home"), root.join("state"), root.join("sealed/talk"));
+        let agent = state.join("agents/a");
+        for path in [&home, &agent] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        let ground = Ground {
+            state: &state,
+            cache: &root.join("cache"),
+            config: &root.join("config"),
+            runtime: &root.join("run"),
+            muleteer: Path::new("/usr/bin/muleteer"),
+            repos: vec![],
+        };
+        let confined = Confined { talk: Some(talk.clone()), ..Confined::default() };
+        let codex = root.join("elsewhere/codex");
+        let env =
+            [("HOME", &home), ("CODEX_HOME", &codex)].map(|(name, path)| (name.into(), path.display().to_string()));
+        let projects = home.join(".claude/projects");
+        assert_eq!(outside(&agent, 1, &projects), Ok(projects.clone()), "it has no sandbox yet");
+        write(&file(&agent, 1), &plan(&ground, &confined, "claude-code", &env, &[], &agent)).unwrap();
+        let found = outside(&agent, 1, &projects).unwrap();
+        assert!(found.starts_with(&talk) && found.is_dir(), "{}", found.display());
+        assert!(!codex.exists(), "what it does not use is left alone");
+        let plan = plan(&ground, &confined, "codex", &env, &[], &agent);
+        let what = |path: &Path| plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone());
+        assert_eq!(what(&codex), Some(What::Write));
+        assert!(matches!(what(&codex.join("sessions")), Some(What::Instead(_))));
     }
 }

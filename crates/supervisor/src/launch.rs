@@ -182,7 +182,7 @@ fn launch_of(
         env: saved.backend_env.clone(),
         inherited: saved.env.iter().chain(&saved.extra_env).map(|(name, _)| name.clone()).collect(),
         permissions: created.permissions.clone(),
-        result_schema: created.wants_result.then(result::schema),
+        result_schema: saved.schema.clone().or_else(|| created.wants_result.then(result::schema)),
         scenario: saved.scenario.clone().map(Into::into),
         telemetry: daemon.telemetry.as_ref().map(|settings| settings.endpoint.to_string()),
     };
@@ -224,8 +224,8 @@ fn launch_of(
         // What is not there cannot be shown, and what is hidden cannot be made from inside.
         let own = dir.join(created.backend.split('-').next().unwrap_or_default());
         muleteer_store::atomic::create_dir_durable(&own, 0o700).map_err(|error| chain(&error))?;
-        let plan = crate::confine::plan_of(daemon, confined, &env, &argv, &dir);
-        let file = dir.join(format!("sandbox-{epoch:08}.json"));
+        let plan = crate::confine::plan_of(daemon, confined, &created.backend, &env, &argv, &dir);
+        let file = crate::confine::file(&dir, epoch);
         crate::confine::write(&file, &plan).map_err(|error| chain(&error))?;
         argv = [daemon.shim.confining(&daemon.muleteer, &file, Path::new(cwd)), argv].concat();
     }

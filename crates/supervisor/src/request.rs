@@ -38,6 +38,9 @@ pub struct Saved {
     pub system_prompt: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confined: Option<Confined>,
+    /// What its answer is to look like, where that is not a dispatch's result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<serde_json::Value>,
 }
 
 const SAVED: &str = "request.json";
@@ -79,6 +82,8 @@ pub struct Part {
     pub journals: Option<PathBuf>,
     /// What it may see and write, if it is to be held to it.
     pub confined: Option<Confined>,
+    /// What its answer is to look like, as JSON schema.
+    pub schema: Option<serde_json::Value>,
 }
 
 impl Asker {
@@ -236,6 +241,7 @@ pub async fn prepare(
         scenario: spawn.scenario.clone(),
         system_prompt: Some(prompt::system_append(&briefing)),
         confined: part.and_then(|part| part.confined.clone()),
+        schema: part.and_then(|part| part.schema.clone()),
     };
     let dir = daemon.paths.agent(id.as_str());
     make_agent_dir(&dir)?;

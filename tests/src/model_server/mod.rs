@@ -1,9 +1,10 @@
 //! A scripted model: the Anthropic Messages and the OpenAI Responses API on loopback, so that system
 //! tests drive the real `claude` and `codex` binaries with no network and no model.
 //!
-//! Steps are taken one per *main* request (a `POST` of either that declares tools); the last one
-//! repeats. Requests without tools (titles, quota probes) get a short text and use up no step.
-//! Every request is kept for assertions.
+//! Steps are taken one per *main* request (a `POST` of either that declares tools): from a list, whose
+//! last one repeats, or from a player, who makes each from what it is asked ([`ModelServer::playing`]).
+//! Requests without tools (titles, quota probes) get a short text and use up no step. Every request
+//! is kept for assertions.
 //!
 //! Plain threads and blocking sockets: a test's server has a handful of connections, and a hanging
 //! step is then just a thread that waits.
@@ -16,6 +17,8 @@ mod step;
 pub use step::Step;
 
 use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fmt;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -44,9 +47,23 @@ pub struct ModelServer {
 
 #[derive(Debug)]
 struct Shared {
-    steps: Vec<Step>,
+    script: Script,
     state: Mutex<State>,
     stopped: Condvar,
+}
+
+enum Script {
+    Steps(Vec<Step>),
+    Player(Box<dyn Fn(&Request) -> Step + Send + Sync>),
+}
+
+impl fmt::Debug for Script {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Steps(steps) => steps.fmt(out),
+            Self::Player(_) => out.write_str("a player"),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -57,6 +74,8 @@ struct State {
     workers: Vec<JoinHandle<()>>,
     stopping: bool,
     released: bool,
+    /// What agents have come to, for others to wait for.
+    marks: BTreeSet<String>,
     ids: u64,
 }
 
@@ -68,9 +87,22 @@ impl ModelServer {
     pub fn start(steps: impl IntoIterator<Item = Step>) -> Self {
         let steps: Vec<Step> = steps.into_iter().flat_map(Step::repeated).collect();
         assert!(!steps.is_empty(), "a script needs a step");
+        Self::listening(Script::Steps(steps))
+    }
+
+    /// A model that answers what it is asked, whoever asks: for many agents at once. What a player says
+    /// may only depend on the request, since a request may be made again.
+    ///
+    /// # Panics
+    /// When no socket is to be had.
+    pub fn playing(player: impl Fn(&Request) -> Step + Send + Sync + 'static) -> Self {
+        Self::listening(Script::Player(Box::new(player)))
+    }
+
+    fn listening(script: Script) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a loopback port");
         let address = listener.local_addr().expect("its address");
-        let shared = Arc::new(Shared { steps, state: Mutex::default(), stopped: Condvar::new() });
+        let shared = Arc::new(Shared { script, state: Mutex::default(), stopped: Condvar::new() });
         let acceptor = std::thread::spawn({
             let shared = Arc::clone(&shared);
             move || accept(&listener, &shared)
@@ -143,11 +175,25 @@ impl Shared {
         format!("{prefix}_{:08}", state.ids)
     }
 
-    fn take_step(&self) -> Step {
+    fn take_step(&self, request: &Request) -> Step {
+        match &self.script {
+            Script::Player(play) => play(request),
+            Script::Steps(steps) => {
+                let mut state = self.lock();
+                let at = state.taken.min(steps.len() - 1);
+                state.taken += 1;
+                steps[at].clone()
+            }
+        }
+    }
+
+    /// Says what `step` has come to, and waits for what it waits for.
+    fn meet(&self, step: &Step) {
         let mut state = self.lock();
-        let at = state.taken.min(self.steps.len() - 1);
-        state.taken += 1;
-        self.steps[at].clone()
+        state.marks.extend(step.marks.iter().cloned());
+        self.stopped.notify_all();
+        let missing = |state: &State| step.awaits.iter().any(|mark| !state.marks.contains(mark));
+        drop(self.stopped.wait_while(state, |state| !state.stopping && missing(state)));
     }
 }
 
@@ -180,8 +226,9 @@ fn serve(connection: &TcpStream, shared: &Shared) -> std::io::Result<()> {
         let is_responses = is_post && path.ends_with("/responses");
         let has_tools = request.body["tools"].as_array().is_some_and(|tools| !tools.is_empty());
         let main = (is_messages || is_responses) && has_tools;
-        let step = if main { shared.take_step() } else { Step::text("ok") };
+        let step = if main { shared.take_step(&request) } else { Step::text("ok") };
         shared.lock().requests.push(Request { main, ..request.clone() });
+        shared.meet(&step);
         let go_on = if is_messages {
             answer::messages(connection, shared, &request.body, &step)?
         } else if is_responses {

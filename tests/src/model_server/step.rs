@@ -16,6 +16,8 @@ pub struct Step {
     pub(super) status: Option<u16>,
     pub(super) hang: Option<Duration>,
     pub(super) held: bool,
+    pub(super) marks: Vec<String>,
+    pub(super) awaits: Vec<String>,
     pub(super) hang_mid: Option<Duration>,
     pub(super) die_mid: bool,
     pub(super) pre_delay: Option<Duration>,
@@ -91,6 +93,18 @@ impl Step {
     /// Answers only after [`super::ModelServer::release`].
     pub fn held(mut self) -> Self {
         self.held = true;
+        self
+    }
+
+    /// Tells everybody, before it answers, that this has come.
+    pub fn tells(mut self, mark: &str) -> Self {
+        self.marks.push(mark.into());
+        self
+    }
+
+    /// Answers only when each of `marks` has been told.
+    pub fn awaits(mut self, marks: &[&str]) -> Self {
+        self.awaits.extend(marks.iter().map(ToString::to_string));
         self
     }
 

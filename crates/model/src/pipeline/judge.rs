@@ -127,6 +127,41 @@ fn first_line(text: &str) -> String {
     crate::agent_event::cut(text.lines().next().unwrap_or_default(), 200)
 }
 
+/// The JSON schema of a verdict, for CLIs that hold an agent to one (reference: spec run, "Two-Pass Evaluation").
+/// Every field is required and none else allowed, as some models' APIs want it.
+pub fn schema() -> serde_json::Value {
+    use serde_json::{Map, Value, json};
+    let object = |fields: &[(&str, Value)]| {
+        let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+        let properties: Map<_, _> = fields.iter().map(|(name, kind)| ((*name).to_string(), kind.clone())).collect();
+        json!({"type": "object", "properties": properties, "required": names, "additionalProperties": false})
+    };
+    let list = |of: Value| json!({"type": "array", "items": of});
+    let word = |words: &[&str]| json!({"type": "string", "enum": words});
+    let (text, yes) = (json!({"type": "string"}), json!({"type": "boolean"}));
+    let issue = object(&[
+        ("section", text.clone()),
+        ("description", text.clone()),
+        ("severity", word(&["critical", "major", "minor"])),
+    ]);
+    let criterion = object(&[("criterion", text.clone()), ("passed", yes.clone()), ("evidence", text.clone())]);
+    let observation = object(&[
+        ("beadId", text.clone()),
+        ("action", word(&["promote", "dismiss", "merge"])),
+        ("reason", text.clone()),
+        ("mergeWith", json!({"type": ["string", "null"]})),
+    ]);
+    let bead =
+        object(&[("title", text.clone()), ("description", text), ("type", word(&["bug", "task", "feature", "chore"]))]);
+    object(&[
+        ("status", word(&["success", "failure", "timeout"])),
+        ("specDrift", object(&[("detected", yes.clone()), ("issues", list(issue))])),
+        ("acceptance", object(&[("passed", yes), ("results", list(criterion))])),
+        ("observations", list(observation)),
+        ("newBeads", list(bead)),
+    ])
+}
+
 /// Reads the one document in what an agent printed: all of it, a fenced block, or from a brace to its end.
 ///
 /// # Errors
@@ -196,6 +231,30 @@ mod tests {
         }
         assert!(parse("all is well").is_err() && parse("{}").is_err());
         assert!(parse(&PASS.replace("success", "fine")).expect_err("no such status").contains("fine"));
+    }
+
+    /// What the schema names is what is read: a field that only one of them knows would be lost.
+    #[test]
+    fn the_schema_has_every_field_of_a_verdict() {
+        fn fields(schema: &serde_json::Value) -> serde_json::Value {
+            match schema["type"].as_str() {
+                Some("object") => schema["properties"]
+                    .as_object()
+                    .into_iter()
+                    .flatten()
+                    .map(|(name, of)| (name.clone(), fields(of)))
+                    .collect(),
+                Some("array") => serde_json::json!([fields(&schema["items"])]),
+                _ => match schema["enum"][0].clone() {
+                    serde_json::Value::Null if schema["type"] == "boolean" => true.into(),
+                    serde_json::Value::Null => "x".into(),
+                    word => word,
+                },
+            }
+        }
+        let sample = fields(&schema());
+        let read: JudgeResult = serde_json::from_value(sample.clone()).expect("a verdict");
+        assert_eq!(serde_json::to_value(check(read).expect("of allowed words")).expect("JSON"), sample);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Finds and reads the transcript of an agent whose process is gone. Looking changes nothing, so it may
 //! be done as often as one likes; what cannot be looked at is said, never taken for absent.
 
+use crate::confine;
 use crate::context::Daemon;
 use muleteer_backends::{Backend, Place, Transcripts};
 use muleteer_model::dispatch::{Dispatch, Phase};
@@ -42,6 +43,10 @@ fn look(dir: &Path, dispatch: &Dispatch, transcripts: &dyn Transcripts, key: &st
     };
     let place = match transcripts.place(&launch.env) {
         Ok(place) => place,
+        Err(why) => return Reading::unread(why),
+    };
+    let place = match confine::outside(dir, dispatch.epoch, &place.root) {
+        Ok(root) => Place { root, ..place },
         Err(why) => return Reading::unread(why),
     };
     let chosen = || transcripts.chooses_session().then(|| life::new_session_id(dispatch));

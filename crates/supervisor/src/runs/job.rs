@@ -128,6 +128,7 @@ async fn begin(
             true => Some(confined(daemon, hosted, job, &request).await?),
             false => None,
         },
+        schema: (purpose == Purpose::Structure).then(judge::schema),
     };
     let entries = request::prepare(daemon, &spawn, &Asker::Run(Box::new(part)), None)
         .await
@@ -490,7 +491,10 @@ async fn settle(
             }
         }
         Purpose::Structure if end.outcome == Outcome::Success => {
-            let verdict = judge::parse(&said.answer()).or_else(|_| judge::parse(&said.everything()));
+            let enforced = judge::parse(&said.document());
+            let verdict = enforced
+                .or_else(|_| judge::parse(&said.answer()))
+                .or_else(|_| judge::parse(&said.everything()));
             if let Ok(result) = &verdict
                 && let Ok(text) = muleteer_model::pipeline::checkpoint::to_yaml(result)
             {

@@ -15,6 +15,8 @@ pub struct Said {
     text: String,
     /// The final text of its last turn, where its CLI tells one.
     last: Option<String>,
+    /// The document its CLI had it make, last.
+    document: Option<serde_json::Value>,
     /// Its stdout, byte for byte.
     raw: String,
     stderr: String,
@@ -29,6 +31,11 @@ impl Said {
             Some(last) => last.clone(),
             None => self.raw.clone(),
         }
+    }
+
+    /// What its CLI held it to; nothing where there is no such thing.
+    pub fn document(&self) -> String {
+        self.document.as_ref().map(ToString::to_string).unwrap_or_default()
     }
 
     /// For a reader that finds a document anywhere.
@@ -98,7 +105,10 @@ fn take(said: &mut Said, events: impl Iterator<Item = AgentEvent>) {
                     said.text.drain(..from);
                 }
             }
-            AgentEvent::Result(result) => said.last = result.text.or(said.last.take()),
+            AgentEvent::Result(result) => {
+                said.last = result.text.or(said.last.take());
+                said.document = result.structured.or(said.document.take());
+            }
             _ => {}
         }
     }

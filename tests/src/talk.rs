@@ -1,0 +1,84 @@
+//! What a request of the model says, of either API: the prompts, and what the tools have answered so far.
+//! A player of many parts decides by it what comes next, without keeping anything in mind itself.
+
+use crate::model_server::Request;
+use serde_json::Value;
+
+#[derive(Debug, Clone)]
+pub struct Talk {
+    /// Whose conversation it is: one for each agent, however many processes it had.
+    pub session: String,
+    /// All that was said to the agent by others than its tools.
+    pub prompt: String,
+    /// What its tools answered, the last one last.
+    pub results: Vec<String>,
+    /// How often the model has answered.
+    pub answers: usize,
+}
+
+impl Talk {
+    pub fn of(request: &Request) -> Self {
+        let mut talk = Self { session: session(request), prompt: String::new(), results: vec![], answers: 0 };
+        let body = &request.body;
+        for message in body["messages"].as_array().into_iter().flatten() {
+            talk.answers += usize::from(message["role"] == "assistant");
+            if message["role"] == "user" {
+                talk.take(&message["content"]);
+            }
+        }
+        for item in body["input"].as_array().into_iter().flatten() {
+            match item["type"].as_str() {
+                Some("function_call_output" | "custom_tool_call_output") => talk.results.push(text(&item["output"])),
+                Some("function_call" | "custom_tool_call") => talk.answers += 1,
+                _ if item["role"] == "user" => talk.take(&item["content"]),
+                _ => {}
+            }
+        }
+        talk
+    }
+
+    /// The last thing a tool has answered.
+    pub fn last(&self) -> &str {
+        self.results.last().map_or("", String::as_str)
+    }
+
+    /// What stands between `before` and `after` in the prompt.
+    pub fn told(&self, before: &str, after: &str) -> Option<&str> {
+        let rest = self.prompt.split_once(before)?.1;
+        Some(rest.split_once(after)?.0)
+    }
+
+    fn take(&mut self, content: &Value) {
+        for block in content.as_array().into_iter().flatten() {
+            match block["type"].as_str() {
+                Some("tool_result") => self.results.push(text(&block["content"])),
+                _ => self.said(block["text"].as_str().unwrap_or_default()),
+            }
+        }
+        self.said(content.as_str().unwrap_or_default());
+    }
+
+    fn said(&mut self, text: &str) {
+        self.prompt.push_str(text);
+        self.prompt.push('\n');
+    }
+}
+
+/// A text, or a list of blocks with one each.
+fn text(content: &Value) -> String {
+    let blocks = content.as_array().into_iter().flatten().filter_map(|block| block["text"].as_str());
+    content
+        .as_str()
+        .map(String::from)
+        .unwrap_or_else(|| blocks.collect::<Vec<_>>().join("\n"))
+}
+
+/// Codex names its cache after it, Claude says it in its metadata: JSON in a text.
+fn session(request: &Request) -> String {
+    if let Some(thread) = request.body["prompt_cache_key"].as_str() {
+        return thread.into();
+    }
+    let user = request.body["metadata"]["user_id"].as_str().unwrap_or_default();
+    let user: Value = serde_json::from_str(user).unwrap_or_default();
+    user["session_id"].as_str().expect("a session in the metadata").into()
+}

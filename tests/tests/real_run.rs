@@ -1,0 +1,261 @@
+//! A spec run on the real `claude`, and one on the real `codex`: [`tally`] has what they are to make and what
+//! each of them thinks; the rest (decomposition, clones, rebases, pushes, tests, the judge) is real.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use muleteer_tests::model_server::ModelServer;
+use muleteer_tests::spec_stage::{confined, last};
+use muleteer_tests::talk::Talk;
+use muleteer_tests::tally::{self, Length};
+use muleteer_tests::{Muleteer, Output, Repo, World, claude, codex, events};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Of one whole run, on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(400);
+
+struct Stage {
+    world: World,
+    repo: Repo,
+    server: ModelServer,
+    options: Vec<String>,
+}
+
+impl Stage {
+    fn claude(test: &str, length: Length) -> Option<Self> {
+        let binary = claude::binary(test)?;
+        let world = World::new();
+        claude::link(&world, &binary);
+        let server = ModelServer::playing(move |request| tally::play(length, request));
+        let mut options = vec!["--backend".to_string(), "claude-code".into()];
+        options.extend(claude::env_options(&server));
+        Some(Self::new(world, server, options))
+    }
+
+    fn codex(test: &str, length: Length) -> Option<Self> {
+        let binary = codex::binary(test)?;
+        let world = World::new();
+        let server = ModelServer::playing(move |request| tally::play(length, request));
+        codex::install(&world, &binary, &server);
+        // It tells tokens only.
+        world.configure("models:\n  prices:\n    gpt-5.5: {input: 1, output: 10}\n");
+        let mut options: Vec<_> = ["--backend", "codex", "--model", "gpt-5.5"].map(String::from).into();
+        options.extend(codex::env_options(&world));
+        Some(Self::new(world, server, options))
+    }
+
+    fn new(world: World, server: ModelServer, options: Vec<String>) -> Self {
+        let repo = world.repo("repo");
+        repo.write("plan.md", tally::SPEC);
+        std::fs::create_dir(repo.path.join(".muleteer")).unwrap();
+        repo.write(".muleteer/config.yaml", "run: {phases: {maintain: {n: 3}}}\n");
+        Self { world, repo, server, options }
+    }
+
+    fn muleteer(&self, args: &[&str]) -> Muleteer {
+        self.world.muleteer(args).current_dir(&self.repo.path).deadline(PATIENCE)
+    }
+
+    fn begin(&self, more: &[&str]) -> Muleteer {
+        let mut args = vec!["run", "--spec", "plan.md"];
+        args.extend(self.options.iter().map(String::as_str));
+        args.extend(more);
+        self.muleteer(&args)
+    }
+
+    fn events(&self, run: &str, name: &str) -> Vec<Value> {
+        let path = self.repo.path.join(".muleteer/runs").join(run).join("events.jsonl");
+        events::read(&path).into_iter().filter(|event| event["event"] == name).collect()
+    }
+
+    fn bead(&self, id: &str) -> Value {
+        self.muleteer(&["bead", "show", id, "--json"]).json()
+    }
+
+    /// The first request of the bead's agents that is `so`.
+    fn heard(&self, title: &str, so: impl Fn(&Talk) -> bool) -> Talk {
+        let title = format!("**Title**: {title}\n");
+        let talks = self.server.main_requests().into_iter().map(|request| Talk::of(&request));
+        let mut own = talks.filter(|talk| talk.prompt.contains(&title));
+        own.find(|talk| so(talk)).unwrap_or_else(|| panic!("no such request of {title}"))
+    }
+
+    /// What is true of every run that went well. The run's id.
+    fn check(&self, output: Output, beads: u64) -> String {
+        if output.code != Some(0) {
+            self.tell();
+        }
+        let document = last(&output.expect_code(0).stdout);
+        let run = document["run_id"].as_str().unwrap().to_string();
+        assert_eq!((&document["status"], &document["iteration"]), (&"completed".into(), &2.into()), "{document}");
+        assert_eq!(
+            (&document["beads"]["total"], &document["beads"]["closed"]),
+            (&beads.into(), &beads.into()),
+            "{document}"
+        );
+        let word = if confined() { "enforced" } else { "checked" };
+        assert_eq!(
+            (&document["enforced"]["judge_read_only"], &document["enforced"]["acceptance_hidden"]),
+            (&word.into(), &word.into())
+        );
+        let verdicts: Vec<_> =
+            self.events(&run, "judge_finished").iter().map(|event| event["verdict"].clone()).collect();
+        assert_eq!(verdicts, ["fail", "pass"]);
+        assert!(!self.repo.path.join(".muleteer/worktrees").join(&run).exists(), "worktrees are tidied away");
+
+        // Each agent was asked once, and what it cost is known.
+        let started = self.events(&run, "agent_started").len();
+        let openings = self.openings();
+        assert!(openings.values().all(|times| *times == 1), "{openings:?}");
+        assert_eq!(openings.len(), started, "{openings:?}");
+        let finished = self.events(&run, "agent_finished");
+        let costs: Vec<f64> = finished.iter().map(|event| event["cost_usd"].as_f64().unwrap()).collect();
+        assert!(costs.len() == started && costs.iter().all(|cost| *cost > 0.0), "{finished:?}");
+        let (sum, told) = (costs.iter().sum::<f64>(), document["cost_usd"].as_f64().unwrap());
+        assert!((sum - told).abs() < 1e-6, "{sum} {told}");
+
+        // The verdict's form was asked for in the CLI's own way.
+        let requests = self.server.main_requests();
+        let structured = requests.iter().filter(|request| {
+            request.body["text"]["format"]["schema"]["properties"]["specDrift"].is_object()
+                || request.body["tools"].to_string().contains("specDrift")
+        });
+        assert_eq!(structured.filter(|request| Talk::of(request).answers == 0).count(), 2);
+        // Nobody who wrote code has ever seen what it was judged by.
+        for talk in requests.iter().map(Talk::of) {
+            assert!(!talk.last().contains("LEAKED"), "{}", talk.last());
+            let knows =
+                talk.results.iter().any(|told| told.contains(tally::SECRET)) || talk.prompt.contains(tally::SECRET);
+            let may = talk.prompt.contains("acceptance criteria");
+            assert!(!knows || may, "{}", talk.prompt);
+        }
+        run
+    }
+
+    /// Conversations, with how often the model was asked to begin each.
+    fn openings(&self) -> BTreeMap<String, usize> {
+        let mut openings = BTreeMap::new();
+        for request in self.server.main_requests() {
+            let talk = Talk::of(&request);
+            *openings.entry(talk.session).or_default() += usize::from(talk.answers == 0);
+        }
+        openings
+    }
+
+    /// The branch in a folder of its own, with its tests passed and a mistake told as the spec has it.
+    fn result(&self, branch: &str) -> PathBuf {
+        let folder = self.world.path().join("result");
+        self.repo
+            .git(&["worktree", "add", "--quiet", "--detach", folder.to_str().unwrap(), branch]);
+        let (code, said) = node(&folder, &["--test"], "");
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(node(&folder, &["src/cli.js", "nope"], "x").0, Some(2));
+        folder
+    }
+
+    /// What the agents did, for a person who wants to know why it failed.
+    fn tell(&self) {
+        for talk in self.server.main_requests().iter().map(Talk::of) {
+            let title = talk.told("**Title**: ", "\n").unwrap_or_default();
+            eprintln!("--- {} {title} {}\n{}", talk.session, talk.answers, cut(talk.last()));
+        }
+    }
+}
+
+fn cut(text: &str) -> String {
+    let all: Vec<char> = text.chars().collect();
+    all[all.len().saturating_sub(600)..].iter().collect()
+}
+
+fn node(folder: &Path, args: &[&str], input: &str) -> (Option<i32>, String) {
+    let mut command = Command::new("node");
+    command.args(args).current_dir(folder);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // It may end without reading.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_string())
+}
+
+#[test]
+fn a_spec_becomes_a_program_by_the_real_claude() {
+    let test = "a_spec_becomes_a_program_by_the_real_claude";
+    let Some(stage) = Stage::claude(test, Length::Whole) else { return };
+    let daemon = stage.world.daemon();
+    let output = stage.begin(&["--json"]).run();
+    let run = stage.check(output, 10);
+
+    // Who ended without a word goes on where it was; whose API failed begins anew.
+    let retried = stage.events(&run, "bead_retried");
+    let how = |title: &str| {
+        let of = |event: &&Value| stage.bead(event["bead_id"].as_str().unwrap())["title"] == title;
+        retried.iter().filter(of).map(|event| event["reuse"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!((how("Unique"), how("Shout"), retried.len()), (vec![true.into()], vec![false.into()], 2), "{retried:?}");
+    let again = stage.heard("Unique", |talk| talk.prompt.contains("The attempt before yours"));
+    assert!(again.prompt.contains("have no time left for the rest"), "it is told the last lines: {}", again.prompt);
+
+    // Both added the same line: the second had a conflict, and both lines are there.
+    let lines = stage.heard("Lines", |talk| talk.last().contains("== resolved"));
+    assert!(lines.results.iter().any(|told| told.contains("CONFLICT (content)")), "{:?}", lines.results);
+    assert!(lines.last().contains("UU src/commands.js") && lines.last().contains("== resolved 0"), "{}", lines.last());
+    // Both pushed at once: one of them was refused, and went on until it was not.
+    let pushes = ["Longest", "Reverse"].map(|title| {
+        let all = stage.heard(title, |talk| talk.last().contains("== closed")).results;
+        all.into_iter().filter(|told| told.contains("== push")).collect::<Vec<_>>()
+    });
+    let refused = pushes.iter().flatten().filter(|told| told.contains("rejected]")).count();
+    assert!(refused >= 1 && pushes.iter().any(|all| all.len() == 1), "{pushes:?}");
+    assert!(pushes.iter().all(|all| all.last().unwrap().contains("== push 0")), "{pushes:?}");
+
+    // What merges broke was mended beside the others' work.
+    let mended = stage.events(&run, "maintenance_finished");
+    assert!(!mended.is_empty() && mended.iter().all(|event| event["status"] == "success"), "{mended:?}");
+    let branch = format!("muleteer/{run}");
+    let log = stage.repo.git(&["log", "--format=%s", &branch]);
+    assert_eq!(log.matches("chore: fix test/build breakage").count(), 1, "{log}");
+
+    // Of what agents noted, one became a bead of the next iteration.
+    let triage = stage.events(&run, "verdict_applied")[0]["triage"].clone();
+    let titles = |list: &Value| {
+        let ids = list.as_array().unwrap().iter().map(|id| id.as_str().unwrap());
+        ids.map(|id| stage.bead(id)["title"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(titles(&triage["promoted"]), ["Observation: reverse takes letters of two units apart"]);
+    assert_eq!(titles(&triage["dismissed"]), ["Observation: no colours"]);
+    let folder = stage.result(&branch);
+    for (name, input, output) in [
+        ("words", "one two  three", "3"),
+        ("lines", "a\nb", "2"),
+        ("longest", "a bcd ef", "bcd"),
+        ("reverse", "ab\u{1f600}", "\u{1f600}ba"),
+        ("unique", "a b a", "2"),
+        ("shout", "hey", "HEY"),
+    ] {
+        assert_eq!(node(&folder, &["src/cli.js", name], input), (Some(0), output.to_string()), "{name}");
+    }
+    assert!(std::fs::read_to_string(folder.join("MANUAL.md")).unwrap().contains("- `shout`"));
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_short_spec_becomes_a_program_by_the_real_codex() {
+    let test = "a_short_spec_becomes_a_program_by_the_real_codex";
+    let Some(stage) = Stage::codex(test, Length::Short) else { return };
+    let daemon = stage.world.daemon();
+    let output = stage.begin(&["--json"]).run();
+    let run = stage.check(output, 4);
+    assert_eq!(stage.events(&run, "bead_retried").len(), 0);
+    let folder = stage.result(&format!("muleteer/{run}"));
+    assert_eq!(node(&folder, &["src/cli.js", "words"], "one two"), (Some(0), "2".to_string()));
+    stage.world.finish(Some(daemon));
+}
