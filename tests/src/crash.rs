@@ -117,9 +117,7 @@ pub fn answering(point: &str, how: &str) {
     world.wait_for_state(&id, &["waiting"]);
     // Its reply may be lost with the daemon; then it asks again.
     let answered = world.muleteer(&["answer", &id, "allow"]).deadline(PATIENCE).run();
-    // Asked again when the agent has gone on already, there is nothing left to answer.
-    let overtaken = how == "kill" && answered.stderr.contains("E_NOTHING_ASKED");
-    assert!(answered.code == Some(0) || overtaken, "{fault}: {answered:?}");
+    assert_eq!(answered.code, Some(0), "{fault}: {answered:?}");
     if how == "kill" {
         let status = daemon.ended();
         assert!(status.code().is_none(), "{fault}: the daemon was to be killed, but {status}: {}", daemon.log());

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+use muleteer_protocol::v1::Request;
 use muleteer_tests::model_server::Step;
+use muleteer_tests::wire::Wire;
 use muleteer_tests::{PATIENCE, Scene, World, wait_until};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -294,5 +296,47 @@ fn a_parent_answers_what_its_child_asks() {
     assert_eq!(repo.effects("effects"), ["allowed"]);
     let answered = world.events_of(&child, "permission_answered");
     assert_eq!(answered[0]["by"], format!("agent/{parent}"), "{answered:?}");
+    world.finish(Some(daemon));
+}
+
+/// The daemon dies after it has written the answer down and before it says so; the client asks again, and by then
+/// the agent asks something else.
+#[test]
+fn an_answer_that_is_repeated_says_what_it_said_and_answers_nothing_else() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let scenario = world.path().join("scenario.yaml");
+    let steps = "v: 1\nturns:\n  - steps:\n      - ask: {permission: \"the first\"}\n      \
+                 - ask: {permission: \"the second\"}\n      - result: {status: success, summary: s}\n";
+    std::fs::write(&scenario, steps).expect("a scenario");
+    let scenario = scenario.display().to_string();
+    let spawn = ["spawn", "developer", repo.to_str(), "do it", "--scenario", &scenario];
+    let id = world.muleteer(&spawn).ok();
+    let waits_for = |text: &str| {
+        wait_until(&format!("a request for {text}"), PATIENCE, || {
+            let waiting = world.dispatch(&id)["waiting_for"].clone();
+            waiting.to_string().contains(text).then(|| waiting[0]["request_id"].clone())
+        })
+    };
+    let first = waits_for("the first");
+    let mut client = Wire::greeted(&world, true);
+    client.receive().expect("a welcome");
+    let mut allow = |key: &str| -> Value {
+        let (id, answer) = (id.clone(), "allow".to_string());
+        client.request(Request::Answer { id, request: None, answer, key: key.into() });
+        serde_json::to_value(client.receive().expect("a reply")).expect("json")
+    };
+    let told = allow("once");
+    assert!(told.to_string().contains(first.as_str().unwrap_or("?")), "{told}");
+    let second = waits_for("the second");
+    assert_ne!(first, second);
+    assert_eq!(allow("once"), told, "the same again");
+    assert_eq!(waits_for("the second"), second, "nobody has answered that");
+    assert_ne!(allow("twice"), told);
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    assert_eq!(world.events_of(&id, "permission_answered").len(), 2);
+    let refused = allow("not a key").to_string();
+    assert!(refused.contains("E_BAD_INPUT"), "{refused}");
     world.finish(Some(daemon));
 }

@@ -16,6 +16,7 @@ use crate::agent_event::{cut, target};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::collections::VecDeque;
 
 /// Of one dispatch, so many may be open: what comes beyond is refused.
 pub const MOST_OPEN: usize = 32;
@@ -275,6 +276,8 @@ pub fn looks_cut(text: &str) -> bool {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Asks {
     list: Vec<Pending>,
+    /// The newest keys of clients' answers, with what each answered and how.
+    heard: VecDeque<(String, String, Verdict)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -314,6 +317,22 @@ impl Asks {
         for _ in 0..over {
             if let Some(oldest) = self.list.iter().position(|pending| pending.answer.is_some()) {
                 self.list.remove(oldest);
+            }
+        }
+    }
+
+    /// What the client's request with this key answered, and how: it may ask again long after the agent has
+    /// gone on.
+    pub fn by_key(&self, key: &str) -> Option<(&str, Verdict)> {
+        let found = self.heard.iter().find(|(known, ..)| known == key && !key.is_empty());
+        found.map(|(_, id, verdict)| (id.as_str(), *verdict))
+    }
+
+    pub(crate) fn heard(&mut self, key: &str, id: &str, verdict: Verdict) {
+        if !key.is_empty() {
+            self.heard.push_back((key.into(), id.into(), verdict));
+            while self.heard.len() > MOST_ANSWERED {
+                self.heard.pop_front();
             }
         }
     }
@@ -413,6 +432,18 @@ mod tests {
         }
         assert_eq!((asks.open().count(), asks.answered().count()), (10, MOST_ANSWERED));
         assert!(asks.get("49").is_some() && asks.get("3").is_none());
+        for n in 0..50 {
+            asks.heard(&format!("k{n}"), &n.to_string(), Verdict::Allow);
+        }
+        asks.clear();
+        assert_eq!(
+            (asks.by_key("k49"), asks.by_key("k3"), asks.by_key("")),
+            (Some(("49", Verdict::Allow)), None, None)
+        );
+        for n in 40..50 {
+            asks.request(&n.to_string(), &Ask::default(), Timestamp::UNIX_EPOCH);
+            asks.answer(&n.to_string(), Answer::allow());
+        }
         asks.answer("49", Answer::deny("no"));
         assert_eq!(
             asks.get("49").and_then(|pending| pending.answer.clone()),

@@ -724,7 +724,8 @@ impl Dispatch {
                 self.asks.call_ended(call_id);
             }
             Event::PermissionRequested { request_id, ask, .. } => self.asks.request(request_id, ask, ts),
-            Event::PermissionAnswered { request_id, answer, text, .. } => {
+            Event::PermissionAnswered { request_id, answer, text, key, .. } => {
+                self.asks.heard(key, request_id, *answer);
                 self.asks.answer(request_id, Answer { verdict: *answer, text: text.clone() });
             }
             Event::PermissionClosed { request_id } => self.asks.close(request_id),

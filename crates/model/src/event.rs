@@ -222,6 +222,9 @@ pub enum Event {
         /// Of the policy, what decided.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rule: Option<String>,
+        /// Of a client's request, by which it is known again when the client repeats it.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        key: String,
     },
     /// The agent no longer wants to know.
     PermissionClosed {

@@ -162,6 +162,8 @@ pub enum Input {
         id: String,
         answer: Answer,
         by: String,
+        /// Of the client's request; empty where it gave none.
+        key: String,
     },
     Interrupt {
         key: String,
@@ -256,7 +258,7 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         Input::Send { key, by } if hears(d) && d.prompt(&key).is_none() => {
             plain(vec![Event::PromptQueued { key, kind: PromptKind::Send, by }])
         }
-        Input::Answer { id, answer, by } => plain(asks::answered(d, id, answer, by)),
+        Input::Answer { id, answer, by, key } => plain(asks::answered(d, id, answer, by, key)),
         Input::Interrupt { key, by }
             if matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
                 && d.interrupt.as_ref() != Some(&key) =>

@@ -148,6 +148,9 @@ pub enum Request {
         request: Option<String>,
         /// `allow`, `deny`, or a text.
         answer: String,
+        /// Chosen by the client; a repeated key is answered, not repeated.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        key: String,
     },
     /// Goes on with another model.
     SetModel {

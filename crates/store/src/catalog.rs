@@ -109,13 +109,14 @@ catalog! {
         = Event::ToolFinished { call_id: "t1".into() };
     PermissionRequested: "The agent waits to be told. `kind` is `permission`, `question` or `other` (refused at once); `input` may be cut; `answered`: the answer is the next line, as nobody had to be asked."
         = Event::PermissionRequested { request_id: "r1".into(), answered: true, ask: Box::new(ask()) };
-    PermissionAnswered: "Written before the agent is told. `answer` is `allow`, `deny` or `text`; `rule` is what decided where `by` is `policy`."
+    PermissionAnswered: "Written before the agent is told. `answer` is `allow`, `deny` or `text`; `rule` is what decided where `by` is `policy`; `key` is of the client's request."
         = Event::PermissionAnswered {
             request_id: "r1".into(),
             answer: Verdict::Deny,
             text: "use `git clean` instead".into(),
             by: "operator".into(),
             rule: Some("Bash(rm *)".into()),
+            key: "k3f9".into(),
         };
     PermissionClosed: "The agent no longer wants to know."
         = Event::PermissionClosed { request_id: "r1".into() };

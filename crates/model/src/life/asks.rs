@@ -16,7 +16,14 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
         return vec![];
     }
     let deny = |by: &str, text: String, rule| {
-        Some(Event::PermissionAnswered { request_id: id.into(), answer: Verdict::Deny, text, by: by.into(), rule })
+        Some(Event::PermissionAnswered {
+            request_id: id.into(),
+            answer: Verdict::Deny,
+            text,
+            by: by.into(),
+            rule,
+            key: String::new(),
+        })
     };
     let answer = if ask.kind == AskKind::Other {
         deny(OURSELVES, format!("`{}` is not known here", ask.tool), None)
@@ -26,7 +33,14 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
             _ => String::new(),
         };
         let rule = Some(said.rule);
-        Some(Event::PermissionAnswered { request_id: id.into(), answer: said.verdict, text, by: POLICY.into(), rule })
+        Some(Event::PermissionAnswered {
+            request_id: id.into(),
+            answer: said.verdict,
+            text,
+            by: POLICY.into(),
+            rule,
+            key: String::new(),
+        })
     } else if d.asks.open().count() >= MOST_OPEN {
         deny(OURSELVES, format!("{MOST_OPEN} requests are waiting for an answer already."), None)
     } else {
@@ -47,13 +61,13 @@ pub(super) fn withdrawn(d: &Dispatch, id: &str) -> Vec<Event> {
 }
 
 /// Somebody has answered. The first answer counts.
-pub(super) fn answered(d: &Dispatch, id: String, answer: Answer, by: String) -> Vec<Event> {
+pub(super) fn answered(d: &Dispatch, id: String, answer: Answer, by: String, key: String) -> Vec<Event> {
     let open = d.waits_for_an_answer() && d.asks.open().any(|pending| pending.id == id);
     if !open {
         return vec![];
     }
     let Answer { verdict, text } = answer;
-    vec![Event::PermissionAnswered { request_id: id, answer: verdict, text, by, rule: None }]
+    vec![Event::PermissionAnswered { request_id: id, answer: verdict, text, by, rule: None, key }]
 }
 
 /// Nobody answers any more what stands in the way of an interrupt.
@@ -64,6 +78,7 @@ pub(super) fn cancelled(d: &Dispatch) -> Vec<Event> {
         text: INTERRUPTED.into(),
         by: OURSELVES.into(),
         rule: None,
+        key: String::new(),
     });
     denied.collect()
 }

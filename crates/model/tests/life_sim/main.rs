@@ -117,7 +117,7 @@ impl Life {
             let answer = if self.rng.one_in(2) { Answer::allow() } else { Answer::deny("no") };
             for _ in 0..=self.rng.below(2) {
                 let (id, answer, by) = (id.clone(), answer.clone(), "operator".to_string());
-                self.daemon.mailbox.push_back(Input::Answer { id, answer, by });
+                self.daemon.mailbox.push_back(Input::Answer { id, answer, by, key: String::new() });
             }
         }
         let d = self.daemon.d();

@@ -1,6 +1,7 @@
 //! `answer`: say what an agent waits to be told.
 
 use crate::commands::act;
+use crate::commands::spawn::random;
 use crate::connect::unexpected;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -32,7 +33,8 @@ pub struct Args {
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let id = act::target(context, &args.id).await?;
-    let request = Request::Answer { id, request: args.request.clone(), answer: args.answer.clone() };
+    let key = muleteer_model::id::encode(&[random()?, random()?].concat());
+    let request = Request::Answer { id, request: args.request.clone(), answer: args.answer.clone(), key };
     match context.ask(request).await? {
         Reply::Answered { dispatch_id, request_id, answer } if context.out.json => {
             let document = json!({ "dispatch_id": dispatch_id, "request_id": request_id, "answer": answer });

@@ -163,7 +163,15 @@ pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
         ("request_send", Request::Send { id: id.clone(), key, text: "Now a test for it".into() }),
         ("request_interrupt", Request::Interrupt { id: id.clone() }),
         ("request_kill", Request::Kill { id: id.clone(), reason: text("superseded") }),
-        ("request_answer", Request::Answer { id: id.clone(), request: text("r1"), answer: "allow".into() }),
+        // Of a client that knows of no keys.
+        (
+            "request_answer",
+            Request::Answer { id: id.clone(), request: text("r1"), answer: "allow".into(), key: String::new() },
+        ),
+        (
+            "request_answer_keyed",
+            Request::Answer { id: id.clone(), request: None, answer: "deny".into(), key: "a1".into() },
+        ),
         ("request_set_model", Request::SetModel { id: id.clone(), key: "m1".into(), model: "haiku".into() }),
         ("request_wait", Request::Wait { ids: vec![id, "mmmm".into()] }),
         ("request_stop", Request::Stop { agents: "keep".into() }),

@@ -24,6 +24,7 @@ pub async fn answer(
     id: &str,
     request: Option<&str>,
     said: &str,
+    key: &str,
     by: String,
 ) -> Result<Reply, WireError> {
     if said.len() > ANSWER_LIMIT {
@@ -31,22 +32,47 @@ pub async fn answer(
         return Err(fault("E_BAD_INPUT", &message, "put it into a file, and name that"));
     }
     let dispatch = find(daemon, id)?;
+    if !key.is_empty() && !is_key(key) {
+        return Err(bad_key(&dispatch));
+    }
+    if let Some(reply) = heard(&dispatch, key) {
+        return Ok(reply);
+    }
     let (request_id, answer, known) = {
         let (pending, answer) = ask::read_answer(&dispatch.asks, request, said).map_err(|e| refused(&dispatch, &e))?;
         (pending.id.clone(), answer, pending.answer.is_some())
     };
-    let word = match answer.verdict {
+    let reply = replied(&dispatch, &request_id, answer.verdict);
+    let input = Input::Answer { id: request_id, answer, by, key: key.into() };
+    if known || command(daemon, &dispatch.id, input).await? {
+        return Ok(reply);
+    }
+    // Between the look and the word somebody has answered, perhaps this very client, or the agent has gone on.
+    heard(&*find(daemon, id)?, key).ok_or_else(|| refused(&dispatch, &Unanswerable::NothingOpen))
+}
+
+/// The reply to a request that was carried out before, and whose client may not have heard so.
+fn heard(dispatch: &Dispatch, key: &str) -> Option<Reply> {
+    let (request_id, verdict) = dispatch.asks.by_key(key)?;
+    Some(replied(dispatch, request_id, verdict))
+}
+
+fn replied(dispatch: &Dispatch, request_id: &str, verdict: Verdict) -> Reply {
+    let answer = match verdict {
         Verdict::Allow => "allow",
         Verdict::Deny => "deny",
         Verdict::Text => "text",
     };
-    let reply =
-        Reply::Answered { dispatch_id: dispatch.id.to_string(), request_id: request_id.clone(), answer: word.into() };
-    if known || command(daemon, &dispatch.id, Input::Answer { id: request_id.clone(), answer, by }).await? {
-        return Ok(reply);
-    }
-    // Between the look and the word somebody else has answered, or the agent has gone on.
-    Err(refused(&dispatch, &Unanswerable::NothingOpen))
+    Reply::Answered { dispatch_id: dispatch.id.to_string(), request_id: request_id.into(), answer: answer.into() }
+}
+
+fn is_key(key: &str) -> bool {
+    (1..=64).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+}
+
+fn bad_key(dispatch: &Dispatch) -> WireError {
+    let message = "a key is 1 to 64 letters, digits and dashes";
+    WireError { dispatch_id: Some(dispatch.id.to_string()), ..fault("E_BAD_INPUT", message, "") }
 }
 
 fn refused(dispatch: &Dispatch, error: &Unanswerable) -> WireError {
@@ -79,9 +105,8 @@ pub async fn set_model(daemon: &Arc<Daemon>, id: &str, key: &str, model: &str, b
     if model.is_empty() || model.len() > MODEL_LIMIT || model.chars().any(char::is_control) {
         return fail("E_BAD_INPUT", "that is no name of a model", "");
     }
-    let keyed = (1..=64).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-    if !keyed {
-        return fail("E_BAD_INPUT", "a key is 1 to 64 letters, digits and dashes", "");
+    if !is_key(key) {
+        return Err(bad_key(&dispatch));
     }
     let backend = muleteer_backends::by_name(&dispatch.created.backend)
         .map_err(|error| fault(error.code(), &error.to_string(), &error.hint()))?;
