@@ -52,6 +52,15 @@ for verb in "kill $MULETEER_DISPATCH_ID" "daemon stop --agents stop" "run --stop
   MULETEER_SOCKET= muleteer $verb 2>/dev/null && through "muleteer $verb"
 done
 muleteer daemon stop --agents stop 2>/dev/null && through "stopped the daemon"
+# Through its own socket: another agent, held by nothing, and what others said.
+muleteer spawn developer . x --backend subprocess --command "touch $HOME/unconfined" 2>/dev/null && through "dispatched"
+muleteer events --since 0 --json 2>/dev/null | grep -q '"event":"dispatch_created"' && through "read the events"
+muleteer run --status --json 2>/dev/null | grep -q run_id && through "read the run"
+others=$(muleteer status --json | grep -o '"id":"[a-z0-9]*"' | grep -vc "\"$MULETEER_DISPATCH_ID\"")
+test "$others" = 0 || through "sees $others others"
+first=$(echo "$MULETEER_DISPATCH_ID" | sed 's/x.*/x1/')
+muleteer status "$first" --json 2>/dev/null | grep -q '"role"' && through "looked at another"
+muleteer wait "$first" 2>/dev/null && through "waited for another"
 # What the harness might run afterwards.
 for hook in post-checkout pre-push post-commit reference-transaction; do
   printf '#!/bin/sh\ntouch "%s/ran"\n' "$HOME" > ".git/hooks/$hook"; chmod +x ".git/hooks/$hook"

@@ -3,7 +3,7 @@
 //! `MULETEER_RUN_POINT` picks one point (with `:nth`), `MULETEER_CRASH_SEED` one seed, `MULETEER_CRASH_SEEDS` how
 //! many.
 
-use muleteer_process::fault::RUN_POINTS;
+use muleteer_process::fault::{POINTS, RUN_POINTS};
 use muleteer_tests::crash::runs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,6 +23,13 @@ fn a_run_killed_at_every_named_point_comes_to_the_same() {
         None => RUN_POINTS.iter().map(|point| (*point).to_string()).collect(),
     };
     runs::through(&points);
+}
+
+/// One run, one of whose shims dies at each point in the order of its life.
+#[test]
+fn a_run_whose_shims_die_at_every_named_point_comes_to_the_same() {
+    let points: Vec<&str> = POINTS.iter().copied().filter(|point| point.starts_with("shim.")).collect();
+    runs::shims_through(&points);
 }
 
 /// Each point alone, and at later passings: for `cargo xtask crash --runs`.

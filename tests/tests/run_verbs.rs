@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage, last};
-use muleteer_tests::wait_until;
+use muleteer_tests::{processes, wait_until};
 use rustix::process::Signal;
 use std::os::unix::fs::PermissionsExt;
 
@@ -100,6 +100,52 @@ fn ctrl_c_ends_the_agents_and_resume_goes_on_in_their_worktrees() {
             .git(&["ls-tree", "--name-only", &format!("muleteer/{run}")])
             .contains("half.txt")
     );
+    stage.world.finish(Some(daemon));
+}
+
+/// Stopped while eight agents begin, at one moment after the other: whoever is said to have ended has, nobody
+/// begins afterwards, and the run goes on whole.
+#[test]
+fn nobody_who_was_about_to_begin_outlives_a_stop() {
+    let beads: String = (0..8).map(|n| format!("  muleteer bead create --title Part{n}\n")).collect();
+    let agent = AGENT.replace("decompose)\n", &format!("decompose)\n{beads}  exit 0\n"));
+    let wait = "implement)\n  echo x >> \"$HOME/begun\"\n  test -e \"$HOME/go\" || sleep 600\n";
+    let stage = Stage::new(&agent.replace("implement)\n", wait));
+    stage.configure("run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n");
+    let daemon = stage.world.daemon();
+    let (mut run, mut given) = (String::new(), 0);
+    for (round, moment) in [1, 4, 8].into_iter().enumerate() {
+        let client = match round {
+            0 => stage.begin(&["--json", "--concurrency", "8"]).start(),
+            _ => stage.muleteer(&["run", "--resume", &run, "--json"]).start(),
+        };
+        let folder = stage.repo.path.join(".muleteer/runs");
+        run = wait_until("the run to begin", PATIENCE, || {
+            std::fs::read_dir(&folder).ok()?.flatten().next()?.file_name().into_string().ok()
+        });
+        wait_until(&format!("{moment} beads to be given out"), PATIENCE, || {
+            (count(&stage, &run, "bead_assigned") >= given + moment).then_some(())
+        });
+        stage.world.signal(client.pid(), Signal::INT);
+        let output = client.finish();
+        assert_eq!(output.code, Some(4), "{output:?}");
+        assert_eq!(last(&output.stdout)["status"], "pending", "{}", output.stdout);
+        let status = stage.world.status();
+        let living: Vec<_> = status["dispatches"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|entry| ["queued", "starting", "running"].iter().any(|state| entry["state"] == *state))
+            .collect();
+        assert!(living.is_empty(), "after {moment} of round {round}: {living:?}");
+        let begun = std::fs::read_to_string(stage.world.home().join("begun")).unwrap_or_default();
+        let all = stage.world.processes();
+        assert!(processes::shims(&all).is_empty(), "{} have begun, and {all:?} live", begun.lines().count());
+        given = count(&stage, &run, "bead_assigned");
+    }
+    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    let done = last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &8.into()), "{done}");
     stage.world.finish(Some(daemon));
 }
 

@@ -28,10 +28,12 @@ impl Graph {
         let index: HashMap<String, usize> = ids.iter().cloned().zip(0..).collect();
         let mut graph =
             Self { forward: vec![vec![]; ids.len()], reverse: vec![vec![]; ids.len()], ids, index, outside: vec![] };
+        // Who was last seen to depend on it: one that names another twice has one dependency.
+        let mut last = vec![usize::MAX; graph.ids.len()];
         for (at, (_, depends_on)) in nodes.into_iter().enumerate() {
             for on in depends_on {
                 match graph.index.get(on) {
-                    Some(&on) if graph.reverse[at].contains(&on) => {}
+                    Some(&on) if std::mem::replace(&mut last[on], at) == at => {}
                     Some(&on) => {
                         graph.forward[on].push(at);
                         graph.reverse[at].push(on);
@@ -286,6 +288,16 @@ mod tests {
         let graph = Graph::new(nodes);
         assert_eq!((graph.impact()[0], graph.cycles().len(), graph.height()[0]), (99_999, 0, 100_000));
         assert_eq!(graph.downstream(0).len(), 99_999);
+    }
+
+    /// Quadratic work would take hours here.
+    #[test]
+    fn one_may_wait_for_a_hundred_thousand_and_name_each_of_them_twice() {
+        let names: Vec<String> = (0..100_000).map(|n| format!("n{n}")).collect();
+        let all: Vec<&str> = names.iter().chain(&names).map(String::as_str).collect();
+        let nodes = names.iter().map(|name| (name.as_str(), vec![])).chain([("last", all)]);
+        let graph = Graph::new(nodes);
+        assert_eq!((graph.edges(), graph.blockers(100_000).len(), graph.impact()[7]), (100_000, 100_000, 1));
     }
 
     proptest! {

@@ -185,6 +185,15 @@ fn refuse(group: Vec<Job>, error: &LedgerError) {
     }
 }
 
+/// Returns when everything that was asked to be appended before is in the fleet or will never be: also what
+/// somebody asked for who has not waited for the answer.
+///
+/// # Errors
+/// When the ledger cannot write.
+pub async fn settled(daemon: &Daemon) -> Result<(), LedgerError> {
+    append(daemon, vec![]).await.map(|_| ())
+}
+
 /// Appends and returns once the entries are durable and folded in, across restarts of the ledger:
 /// the entries keep their ids, so one that was written before a lost reply is not written again.
 ///

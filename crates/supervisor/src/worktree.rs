@@ -8,7 +8,16 @@
 use muleteer_model::id::DispatchId;
 use std::io::Write;
 use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
 use tokio::process::Command;
+
+/// Most that is read of what a git prints, and of its complaints.
+const OUTPUT_LIMIT: u64 = 64 << 20;
+const WORD_LIMIT: u64 = 64 << 10;
+/// A git that takes longer hangs: a clone of a large repository over a slow disk takes minutes.
+const PATIENCE: Duration = Duration::from_secs(30 * 60);
 
 /// git, deaf to configuration that could run somebody's code or ask somebody something.
 pub(crate) fn git(dir: &Path) -> Command {
@@ -23,18 +32,44 @@ pub(crate) fn git(dir: &Path) -> Command {
         .env_remove("GIT_DIR")
         .env_remove("GIT_WORK_TREE")
         .env_remove("GIT_INDEX_FILE")
-        .stdin(std::process::Stdio::null())
+        .stdin(Stdio::null())
         .kill_on_drop(true);
     command
 }
 
+/// Runs it to its end, and gives what it said, trimmed. An agent sets how much that is and how long it takes,
+/// so both have an end.
+///
+/// # Errors
+/// `what`, with git's last word.
 pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, String> {
-    let output = command.output().await.map_err(|error| format!("cannot run git: {error}"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
+    let unable = |error: std::io::Error| format!("cannot run git: {error}");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(unable)?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let ended = async {
+        // One byte more than is allowed tells that there was more; then its pipe is closed, and it ends.
+        tokio::try_join!(read(stdout, OUTPUT_LIMIT + 1), read(stderr, WORD_LIMIT)).map(|(out, said)| (out, said))
+    };
+    let ((out, said), status) = tokio::time::timeout(PATIENCE, async { Ok((ended.await?, child.wait().await?)) })
+        .await
+        .map_err(|_| format!("{what}: git had not ended after {} s", PATIENCE.as_secs()))?
+        .map_err(unable)?;
+    if out.len() as u64 > OUTPUT_LIMIT {
+        return Err(format!("{what}: git said more than {} MB", OUTPUT_LIMIT >> 20));
     }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{what}: {}", stderr.trim().lines().next_back().unwrap_or("git failed")))
+    if status.success() {
+        return Ok(String::from_utf8_lossy(&out).trim().to_string());
+    }
+    let said = String::from_utf8_lossy(&said);
+    Err(format!("{what}: {}", said.trim().lines().next_back().unwrap_or("git failed")))
+}
+
+async fn read(stream: Option<impl tokio::io::AsyncRead + Unpin>, limit: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    if let Some(stream) = stream {
+        stream.take(limit).read_to_end(&mut bytes).await?;
+    }
+    Ok(bytes)
 }
 
 /// Makes the clone unless it is there. It appears under its name only when it is complete.

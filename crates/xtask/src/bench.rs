@@ -15,6 +15,7 @@ mod events;
 mod memory;
 mod output;
 mod peers;
+mod runs;
 mod start;
 mod table;
 mod task_lists;
@@ -200,6 +201,105 @@ pub const ROWS: &[Row] = &[
         gate: Some(32.0),
         ambition: Some(18.0),
         run: memory::busy_daemon,
+    },
+    Row {
+        name: "schedule_500",
+        what: "a schedule of 500 beads made from nothing, and its first choice",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(1.0),
+        ambition: Some(0.5),
+        run: runs::schedule_small,
+    },
+    Row {
+        name: "schedule_100000",
+        what: "the same of 100,000 beads",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(50.0),
+        ambition: Some(30.0),
+        run: runs::schedule_wide,
+    },
+    Row {
+        name: "schedule_deep",
+        what: "the same of a chain of 100,000 beads",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(50.0),
+        ambition: Some(30.0),
+        run: runs::schedule_deep,
+    },
+    Row {
+        name: "schedule_step",
+        what: "one of 100,000 beads closed, and the next choice",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(1.0),
+        ambition: Some(0.1),
+        run: runs::schedule_step,
+    },
+    Row {
+        name: "beads_load",
+        what: "`muleteer bead ready --json` of 100,000 beads, from exec to exit",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(360.0),
+        ambition: Some(200.0),
+        run: runs::load,
+    },
+    Row {
+        name: "run_fold",
+        what: "the log of a run of 2,000 beads, half of them done, read, checked and folded",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(200.0),
+        ambition: Some(50.0),
+        run: runs::fold,
+    },
+    Row {
+        name: "run_resume",
+        what: "a daemon's start until the run of 2,000 beads its killed predecessor left is under way again",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(200.0),
+        ambition: Some(100.0),
+        run: runs::resume,
+    },
+    Row {
+        name: "run_snapshots",
+        what: "checkpoint and run log of a run of 2,000 beads, durable",
+        floor: "as many bytes in two files, replaced as durably",
+        judged: Judged::Ratio,
+        gate: Some(2.0),
+        ambition: Some(1.3),
+        run: runs::snapshots,
+    },
+    Row {
+        name: "run_transition",
+        what: "one of 200 beads done and the next given out: decided, durable, folded, with both snapshots",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(1.0),
+        ambition: Some(0.5),
+        run: runs::transitions,
+    },
+    Row {
+        name: "run_200",
+        what: "a run of 200 beads on instant agents, two at a time, from `run` to its exit",
+        floor: "a shell loop of the same git commands, two at a time",
+        judged: Judged::Ratio,
+        gate: Some(1.2),
+        ambition: Some(1.1),
+        run: runs::two_hundred,
+    },
+    Row {
+        name: "run_memory",
+        what: "private dirty memory of a daemon with a run of 2,000 beads",
+        floor: "",
+        judged: Judged::Absolute("MB"),
+        gate: Some(48.0),
+        ambition: Some(24.0),
+        run: runs::memory,
     },
 ];
 

@@ -103,7 +103,8 @@ impl Stage {
         std::fs::create_dir_all(repo.path.join(".muleteer")).expect("a directory");
         repo.write(
             ".muleteer/config.yaml",
-            "run:\n  agent: {max_concurrency: 2, max_retries_per_bead: 3}\n  phases: {maintain: {n: 2}}\n",
+            // As many as a campaign may kill of one agent in a row.
+            "run:\n  agent: {max_concurrency: 2, max_retries_per_bead: 10}\n  phases: {maintain: {n: 2}}\n",
         );
         std::fs::write(world.path().join("scenario.yaml"), SCENARIO).expect("a scenario");
         let gh = world.bin().join("gh");
@@ -296,6 +297,37 @@ pub fn through(points: &[String]) {
     stage.finish();
     drop(client);
     stage.check(true, &format!("killed at {points:?}"));
+    stage.world.finish(last);
+}
+
+/// At each of the points in turn one shim of the run dies, whoever's it is, and then its daemon, the next one going
+/// on with the run.
+///
+/// # Panics
+/// When the run does not come to what it should, or a point was never passed.
+pub fn shims_through(points: &[&str]) {
+    let mut stage = Stage::new();
+    let (mut last, mut client): (Option<Daemon>, Option<Running>) = (None, None);
+    for (at, point) in points.iter().enumerate() {
+        let mark = stage.world.path().join(format!("struck-{at}"));
+        let once = mark.to_str().expect("a test's paths are UTF-8");
+        let mut daemon = stage.world.daemon_unready(&[("MULETEER_FAULT", point), ("MULETEER_FAULT_ONCE", once)]);
+        if at == 0 {
+            client = Some(stage.begin_without_help());
+        }
+        wait_until(&format!("a shim to die at {point}"), LONG, || {
+            if mark.exists() {
+                return Some(());
+            }
+            assert!(!stage.is_over(), "{point} was never passed");
+            None
+        });
+        daemon.kill_9();
+        last = Some(daemon);
+    }
+    stage.finish();
+    drop(client);
+    stage.check(false, &format!("shims killed at {points:?}"));
     stage.world.finish(last);
 }
 

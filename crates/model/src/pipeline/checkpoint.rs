@@ -310,6 +310,11 @@ pub fn run_log(run: &Run) -> RunLog {
     }
 }
 
+/// The files that tell how a run stands, by name, with their text.
+pub fn snapshots(run: &Run, pid_of: impl Fn(&str) -> Option<u32>) -> [(&'static str, Result<String, String>); 2] {
+    [("checkpoint.yml", to_yaml(&checkpoint(run, pid_of))), ("run-log.yml", to_yaml(&run_log(run)))]
+}
+
 /// As YAML.
 ///
 /// # Errors

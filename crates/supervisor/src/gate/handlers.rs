@@ -39,7 +39,7 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
     let daemon = connection.daemon.clone();
     match body {
         Request::Ping => Ok(Ok(Some(Reply::Pong))),
-        Request::Status { id } => Ok(status(&daemon, id.as_deref()).map(Some)),
+        Request::Status { id } => Ok(status(&daemon, id.as_deref(), &connection.identity).map(Some)),
         Request::Tree => Ok(tree(&daemon).await.map(Some)),
         Request::Spawn(spawn) => {
             let asker = asker(&connection.identity);
@@ -49,9 +49,9 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             Ok(send(&daemon, &id, &key, &text, connection.identity.as_str()).await.map(Some))
         }
         Request::Interrupt { id } => Ok(interrupt(&daemon, &id, connection.identity.as_str()).await.map(Some)),
-        Request::Answer { id, request, answer: said } => {
+        Request::Answer { id, request, answer: said, key } => {
             let by = asker(&connection.identity).name();
-            Ok(answer::answer(&daemon, &id, request.as_deref(), &said, by).await.map(Some))
+            Ok(answer::answer(&daemon, &id, request.as_deref(), &said, &key, by).await.map(Some))
         }
         Request::SetModel { id, key, model } => {
             let by = asker(&connection.identity).name();
@@ -97,8 +97,26 @@ fn asker(identity: &Identity) -> Asker {
 }
 
 /// Reading is for everyone who got this far; acting is the operator's. An agent may dispatch
-/// others, and act on those it dispatched.
+/// others, and act on those it dispatched. An agent of a run may do neither, and sees itself alone: what the
+/// others say is about criteria it is not to know, and whom it dispatched would not be held as it is.
 fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(), WireError> {
+    if let Identity::Agent(id) = identity
+        && in_a_run(daemon, id)
+    {
+        let allowed = match body {
+            Request::Ping | Request::Tree | Request::Bead { .. } | Request::Unknown => true,
+            // Of others the list leaves them out.
+            Request::Status { id: asked } => asked.as_ref().is_none_or(|asked| asked == id.as_str()),
+            _ => false,
+        };
+        return allowed.then_some(()).ok_or_else(|| {
+            fault(
+                "E_FORBIDDEN",
+                &format!("agent {id} is part of a run, and may not do that"),
+                "it works on its own bead; what else is to be done is for `muleteer bead create --label observation`",
+            )
+        });
+    }
     let reads = matches!(
         body,
         Request::Ping
@@ -156,8 +174,26 @@ pub(super) fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireE
     })
 }
 
-fn status(daemon: &Daemon, id: Option<&str>) -> Result<Reply, WireError> {
-    let dispatches = match id {
+/// It, or whoever dispatched it, is an agent of a run.
+fn in_a_run(daemon: &Daemon, id: &DispatchId) -> bool {
+    let fleet = daemon.snapshot();
+    let mut next = fleet.get(id);
+    // Ancestors are older, so this ends; the depth of dispatches is limited besides.
+    while let Some(dispatch) = next {
+        if dispatch.created.by.starts_with("run/") {
+            return true;
+        }
+        next = dispatch.created.parent.as_ref().and_then(|parent| fleet.get(parent));
+    }
+    false
+}
+
+fn status(daemon: &Daemon, id: Option<&str>, asker: &Identity) -> Result<Reply, WireError> {
+    let only = match asker {
+        Identity::Agent(agent) if in_a_run(daemon, agent) => Some(agent.as_str()),
+        _ => id,
+    };
+    let dispatches = match only {
         Some(id) => vec![view::status(&daemon.snapshot(), &*find(daemon, id)?)],
         None => view::statuses(&daemon.snapshot()),
     };

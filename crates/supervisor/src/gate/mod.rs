@@ -26,7 +26,7 @@ const CONNECTIONS: usize = 256;
 /// Of these, one agent may hold so many: its flood must not keep people out.
 const PER_AGENT: usize = 16;
 
-pub(crate) use handlers::bring_up;
+pub(crate) use handlers::{bring_up, command};
 
 #[derive(Debug)]
 pub enum GateMsg {

@@ -48,7 +48,8 @@ pub struct RunActor;
 pub struct State {
     daemon: Arc<Daemon>,
     hosted: Arc<Hosted>,
-    run: Option<Run>,
+    /// Shared with whoever looks at it; changed by a copy.
+    run: Option<Arc<Run>>,
     carried: HashSet<String>,
     /// How often an effect has failed in a row that may go well another time.
     tries: HashMap<String, u32>,
@@ -92,7 +93,7 @@ impl Actor for RunActor {
                 if state.run.is_none() {
                     let hosted = state.hosted.clone();
                     let folded = tokio::task::spawn_blocking(move || hosted.open_log()).await?;
-                    state.run = folded.map_err(|error| crate::launch::chain(&error))?;
+                    state.run = folded.map_err(|error| crate::launch::chain(&error))?.map(Arc::new);
                     state.publish();
                 }
                 if !std::mem::replace(&mut state.beating, true) {
@@ -161,29 +162,30 @@ impl State {
         let hosted = self.hosted.clone();
         let records = tokio::task::spawn_blocking(move || hosted.append(events)).await??;
         fault::point("run.committed");
-        let Some(run) = &mut self.run else { return Ok(()) };
+        let Some(run) = self.run.as_mut().map(Arc::make_mut) else { return Ok(()) };
         for record in &records {
             run.apply(record);
             steps::tidy(&self.daemon, &self.hosted, run, &record.entry.event, &mut self.tasks);
         }
-        let (daemon, hosted, snapshot) = (self.daemon.clone(), self.hosted.clone(), run.clone());
-        tokio::task::spawn_blocking(move || hosted.write_snapshots(&daemon, &snapshot)).await?;
+        if let Some(run) = self.run.clone() {
+            let (daemon, hosted) = (self.daemon.clone(), self.hosted.clone());
+            tokio::task::spawn_blocking(move || hosted.write_snapshots(&daemon, &run)).await?;
+        }
         fault::point("run.checkpointed");
         self.publish();
         Ok(())
     }
 
     fn publish(&self) {
-        self.hosted.state.send_replace(self.run.clone().map(Arc::new));
+        self.hosted.state.send_replace(self.run.clone());
     }
 
     fn carry_out(&mut self, myself: &ActorRef<RunMsg>) {
-        let Some(run) = &self.run else { return };
+        let Some(run) = self.run.clone() else { return };
         if !run.is_live() {
             self.rest();
             return;
         }
-        let run = Arc::new(run.clone());
         for effect in pipeline::effects(&run) {
             let key = key_of(&run, &effect);
             if !self.carried.insert(key.clone()) {
@@ -259,7 +261,7 @@ async fn carry(
         Effect::SealGiven => steps::seal_given(hosted, run).await.map(Some),
         Effect::Gather { made } => steps::gather(hosted, run, made).await.map(Some),
         Effect::AcceptBeads => steps::accept(hosted, run).await.map(Some),
-        Effect::Agent(job) => job::run(daemon, hosted, run, &job).await.map(Some),
+        Effect::Agent(job) => job::run(daemon, hosted, run, &job).await,
         Effect::End(job) => job::end(daemon, hosted, run, &job).await.map(Some),
         Effect::LookOutside => steps::look_outside(hosted, run).await.map(Some),
         Effect::ApplyVerdict { iteration, result } => {

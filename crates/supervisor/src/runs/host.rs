@@ -25,6 +25,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// Reading the log of a run that is taken over takes no longer.
 const LOG_PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
@@ -120,6 +121,12 @@ pub struct Hosted {
     pub request: Mutex<v1::Run>,
     pub beads: tokio::sync::Mutex<BeadStore>,
     pub log: Mutex<Option<EventLog>>,
+    /// Its agents are being ended: none may begin any more. Cancelled once and for good, for a run that is gone on
+    /// with is hosted anew.
+    pub halt: CancellationToken,
+    /// Held for reading by whoever makes a worktree and a dispatch; whoever ends one passes through for writing, and
+    /// then knows whether there is one.
+    pub begins: tokio::sync::RwLock<()>,
     /// Somebody began it or went on with it through this daemon: the next one is refused.
     pub claimed: Mutex<bool>,
     _lock: LockGuard,
@@ -251,6 +258,8 @@ impl Hosted {
             state: watch::Sender::new(None),
             request: Mutex::new(request),
             log: Mutex::new(None),
+            halt: CancellationToken::new(),
+            begins: tokio::sync::RwLock::default(),
             claimed: Mutex::new(false),
             _lock: lock,
         }
@@ -316,11 +325,7 @@ impl Hosted {
             let id = DispatchId::try_from(dispatch.to_string()).ok()?;
             fleet.get(&id)?.pid()
         };
-        let texts = [
-            ("checkpoint.yml", checkpoint::to_yaml(&checkpoint::checkpoint(run, pid))),
-            ("run-log.yml", checkpoint::to_yaml(&checkpoint::run_log(run))),
-        ];
-        for (name, text) in texts {
+        for (name, text) in checkpoint::snapshots(run, pid) {
             let path = self.places.public.join(name);
             let written = text.and_then(|text| {
                 write_atomic(&path, text.as_bytes(), 0o644).map_err(|error| crate::launch::chain(&error))

@@ -30,34 +30,53 @@ const GUIDELINES_LIMIT: usize = 64 * 1024;
 const CRITERIA: [&str; 3] = ["user-stories.md", "edge-cases.md", "negative-tests.md"];
 const KILL_PATIENCE: Duration = Duration::from_secs(45);
 
-/// Sees to it that the agent runs, waits for its end, and says what it came to.
-pub async fn run(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Arc<Run>, job: &Job) -> Result<Input, Trouble> {
+/// Sees to it that the agent runs, waits for its end, and says what it came to; nothing if it is being ended before
+/// it began, which [`end`] speaks of.
+pub async fn run(
+    daemon: &Arc<Daemon>,
+    hosted: &Arc<Hosted>,
+    run: &Arc<Run>,
+    job: &Job,
+) -> Result<Option<Input>, Trouble> {
     let id = id_of(job)?;
     if daemon.snapshot().get(&id).is_none() {
-        begin(daemon, hosted, run, job, &id).await?;
+        tokio::select! {
+            biased;
+            () = hosted.halt.cancelled() => return Ok(None),
+            begun = begin(daemon, hosted, run, job, &id) => begun?,
+        }
     }
     gate::bring_up(daemon, &id).await;
     ended(daemon, &id).await;
     fault::point("run.agent_ended");
     let end = settle(daemon, hosted, run, job, &id).await?;
-    Ok(Input::JobEnded { dispatch: job.start.dispatch.clone(), end: Box::new(end) })
+    Ok(Some(Input::JobEnded { dispatch: job.start.dispatch.clone(), end: Box::new(end) }))
 }
 
-/// Ends the agent, and says what it came to.
+/// Ends the agent, and says what it came to. It is not said to have ended before that is known.
+///
+/// # Errors
+/// `E_BUSY` when it has not ended in time: to be tried again.
 pub async fn end(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Arc<Run>, job: &Job) -> Result<Input, Trouble> {
     let id = id_of(job)?;
     let mut end = JobEnd::new(Outcome::Failure, "the run was stopped");
+    hosted.halt.cancel();
+    drop(hosted.begins.write().await);
+    // Whoever was cut off may have asked for it and not have waited.
+    ledger::settled(daemon).await.map_err(|error| Trouble::new("E_BUSY", error.to_string()))?;
     if daemon.snapshot().get(&id).is_some() {
         gate::bring_up(daemon, &id).await;
         let kill = life::Input::Kill { reason: "the run was stopped".into(), by: format!("run/{}", hosted.run_id) };
-        if let Some(life) = daemon.agent(&id).life.get() {
-            let _ = life
-                .call(|reply| crate::agent::life::LifeMsg::Command(kill, reply), Some(Duration::from_secs(5)))
-                .await;
-        }
-        if tokio::time::timeout(KILL_PATIENCE, ended(daemon, &id)).await.is_ok()
-            && let Ok(settled) = settle(daemon, hosted, run, job, &id).await
-        {
+        gate::command(daemon, &id, kill)
+            .await
+            .map_err(|error| Trouble::new(&error.code, error.message))?;
+        tokio::time::timeout(KILL_PATIENCE, ended(daemon, &id)).await.map_err(|_| {
+            Trouble::new(
+                "E_BUSY",
+                format!("dispatch {id} had not ended {} s after it was killed", KILL_PATIENCE.as_secs()),
+            )
+        })?;
+        if let Ok(settled) = settle(daemon, hosted, run, job, &id).await {
             end = settled;
         }
     }
@@ -78,6 +97,7 @@ pub fn workdir(hosted: &Hosted, job: &Job) -> PathBuf {
     hosted.repo.join(&job.start.workdir)
 }
 
+/// Makes the agent's worktree and its dispatch. Dropped, it has made either or not.
 async fn begin(
     daemon: &Arc<Daemon>,
     hosted: &Arc<Hosted>,
@@ -85,6 +105,7 @@ async fn begin(
     job: &Job,
     id: &DispatchId,
 ) -> Result<(), Trouble> {
+    let _begins = hosted.begins.read().await;
     let spec = super::steps::verified_spec(hosted, run).await?;
     let dir = workdir(hosted, job);
     let purpose = job.start.purpose;

@@ -7,13 +7,15 @@
 
 use muleteer_model::tasklist::OWN_FILES;
 use muleteer_process::command::helper;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Output of git that we read: no list of changed files is larger.
 const OUTPUT_LIMIT: usize = 64 * 1024 * 1024;
+/// Of its complaints.
+const WORD_LIMIT: usize = 64 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GitError {
@@ -629,12 +631,22 @@ fn run(mut command: Command, stdin: &[u8], what: &str) -> Result<String, GitErro
         // git may answer before it has read everything.
         std::thread::spawn(move || drop(pipe.write_all(&bytes)))
     });
-    let output = child.wait_with_output().map_err(fail)?;
+    // Its complaints are read beside its answer, or it could wait for us for ever.
+    let stderr = child.stderr.take();
+    let complaints = std::thread::spawn(move || at_most(stderr, WORD_LIMIT));
+    // One byte more than is allowed tells that there was more; then its pipe is closed, and it ends.
+    let stdout = at_most(child.stdout.take(), OUTPUT_LIMIT + 1);
+    let status = child.wait().map_err(fail)?;
     if let Some(writer) = writer {
         drop(writer.join());
     }
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr);
+    let stdout = stdout.map_err(fail)?;
+    if stdout.len() > OUTPUT_LIMIT {
+        return Err(failed(what, "its answer is too long"));
+    }
+    if !status.success() {
+        let stderr = complaints.join().ok().and_then(Result::ok).unwrap_or_default();
+        let stderr = String::from_utf8_lossy(&stderr);
         let said = stderr
             .trim()
             .lines()
@@ -643,11 +655,16 @@ fn run(mut command: Command, stdin: &[u8], what: &str) -> Result<String, GitErro
             .join("; ");
         return Err(failed(what, if said.is_empty() { "it failed" } else { &said }));
     }
-    if output.stdout.len() > OUTPUT_LIMIT {
-        return Err(failed(what, "its answer is too long"));
-    }
-    let text = String::from_utf8(output.stdout).map_err(|_| failed(what, "a path is not UTF-8"))?;
+    let text = String::from_utf8(stdout).map_err(|_| failed(what, "a path is not UTF-8"))?;
     Ok(text.trim_matches('\n').trim_end_matches('\0').to_string())
+}
+
+fn at_most(stream: Option<impl Read>, limit: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    if let Some(stream) = stream {
+        stream.take(limit as u64).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]

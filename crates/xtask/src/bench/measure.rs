@@ -1,6 +1,7 @@
 //! Rounds in turns, and medians.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use xtask::Failure;
 
@@ -84,6 +85,27 @@ pub fn in_turns(
                     *slot = None;
                 }
             }
+        }
+    }
+    Ok(samples)
+}
+
+/// Runs a probe, which measures by itself and prints a line `floor_us ours_us` for each round; a floor of 0 is
+/// none.
+///
+/// # Errors
+/// What it says when it fails.
+pub fn probed(command: &mut Command) -> Result<Samples, Failure> {
+    let output = command.output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+    }
+    let mut samples = Samples::default();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let mut numbers = line.split(' ').filter_map(|word| word.parse::<f64>().ok());
+        if let (Some(floor), Some(ours)) = (numbers.next(), numbers.next()) {
+            samples.floor.extend((floor > 0.0).then_some(floor / 1000.0));
+            samples.ours.push(ours / 1000.0);
         }
     }
     Ok(samples)

@@ -61,7 +61,7 @@ fn shims(place: &Place) -> Vec<u32> {
 }
 
 #[allow(clippy::cast_precision_loss)] // Kilobytes of one process.
-fn private_dirty_kb(pid: u32) -> Option<f64> {
+pub fn private_dirty_kb(pid: u32) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:"))?;
     line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kb| kb as f64)

@@ -22,9 +22,13 @@ const ENOUGH: usize = 50;
 
 /// The peers found here.
 pub fn found() -> Vec<&'static str> {
+    KNOWN.iter().filter(|(_, program)| has(program)).map(|(name, _)| *name).collect()
+}
+
+/// It is on PATH.
+pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let there = |program: &str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
-    KNOWN.iter().filter(|(_, program)| there(program)).map(|(name, _)| *name).collect()
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 /// Peers that can start `count` programs at once.
