@@ -69,8 +69,10 @@ const fn command(
 pub enum Length {
     /// Eight beads, and everything that may go wrong between them.
     Whole,
-    /// Three beads, one after the other two.
+    /// Three beads, two of which wait for the first.
     Short,
+    /// The same, with nothing wrong with it; one of its agents and its judge wait where they may be killed.
+    Killed,
 }
 
 /// The answer to one request of one of the agents.
@@ -86,7 +88,7 @@ pub fn play(length: Length, request: &Request) -> Step {
     } else if says("Several agents have merged their work") {
         maintain(&talk)
     } else if says("You judge whether a repository") {
-        judge(&talk)
+        judge(length, &talk)
     } else {
         let title = talk.told("**Title**: ", "\n").unwrap_or_default().to_string();
         implement(length, &title, &talk)
@@ -157,7 +159,7 @@ fn decompose(length: Length, talk: &Talk) -> Step {
             after("manual", &["words", "lines", "unique", "shout"]),
         ]
         .concat(),
-        ("looked", Length::Short) => [
+        ("looked", Length::Short | Length::Killed) => [
             create("base", "The command line", 0),
             create("words", "Words", 1),
             create("lines", "Lines", 1),
@@ -202,7 +204,11 @@ fn implement(length: Length, title: &str, talk: &Talk) -> Step {
         ("closed", true) => Step::text(format!("{title} is done.")),
         _ => Step::text(format!("I do not know how to go on: {}", talk.last())),
     };
-    if whole { meet(title, at, well, talk, step) } else { step }
+    match (length, title) {
+        (Length::Whole, _) => meet(title, at, well, talk, step),
+        (Length::Killed, "Words") if at == "rebase" => step.tells("pushing").awaits(&["daemon killed"]),
+        _ => step,
+    }
 }
 
 /// Who waits for whom, so that what is to happen between agents happens however fast each of them is.
@@ -258,6 +264,9 @@ fn files(length: Length, title: &str) -> String {
         return module(length, command);
     }
     match title {
+        "The command line" if length == Length::Killed => {
+            files(Length::Short, title).replace("process.exit(1)", "process.exit(2)")
+        }
         "The command line" => "mkdir -p src test
 cat > package.json <<'END'
 {\"name\": \"tally\", \"type\": \"module\", \"scripts\": {\"test\": \"node --test\"}}
@@ -364,12 +373,13 @@ fn maintain(talk: &Talk) -> Step {
 }
 
 /// Tries what the spec and the criteria ask for. It cannot write, so it does not try to.
-fn judge(talk: &Talk) -> Step {
+fn judge(length: Length, talk: &Talk) -> Step {
     match stage(talk).0 {
         "" => told(
             "read",
             "cat \"$MULETEER_ACCEPTANCE_DIR\"/*.md; ls; cat src/commands.js; echo \"$MULETEER_OBSERVATIONS\"",
         ),
+        "read" if length == Length::Killed => told("tested", "node --test").tells("judging").awaits(&["judge killed"]),
         "read" => told("tested", "node --test"),
         "tested" => told("tried", "code=0; echo x | node src/cli.js nope || code=$?; echo \"it ended with $code\""),
         _ => {

@@ -125,6 +125,17 @@ impl ModelServer {
         self.shared.stopped.notify_all();
     }
 
+    /// Lets go who awaits this.
+    pub fn tell(&self, mark: &str) {
+        self.shared.lock().marks.insert(mark.into());
+        self.shared.stopped.notify_all();
+    }
+
+    /// Whether somebody has told this.
+    pub fn was_told(&self, mark: &str) -> bool {
+        self.shared.lock().marks.contains(mark)
+    }
+
     /// The requests that took a step of the script.
     pub fn main_requests(&self) -> Vec<Request> {
         self.shared.lock().requests.iter().filter(|request| request.main).cloned().collect()
