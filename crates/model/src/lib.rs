@@ -13,7 +13,8 @@
 //! - [`tasklist`]: the rules of the task-list harness.
 //! - [`ask`]: what an agent waits to be told; [`permission`]: what it need not ask.
 //! - [`doctor`]: what to make of the facts about a machine; [`telemetry`]: spans and metrics of the events.
-//! - [`bead`]: the nodes of a run's graph, [`graph`]: what holds what back, [`schedule`]: who is next;
+//! - [`bead`]: the nodes of a run's graph, [`graph`]: what holds what back, [`schedule`]: who is next,
+//!   [`layered`]: how a graph is drawn;
 //! - [`pipeline`]: the spec run;
 //! - [`admission`]: who starts next; [`restart`]: who starts again, and when; [`cost`]: what it came to;
 //!   [`api_error`]: what trouble with the model API means, and
@@ -34,6 +35,7 @@ pub mod fleet;
 pub mod graph;
 pub mod id;
 pub mod journal;
+pub mod layered;
 pub mod life;
 pub mod opening;
 pub mod permission;

@@ -14,13 +14,23 @@ pub async fn until_interrupted(
     what: &str,
     following: impl Future<Output = Result<Exit, Failure>>,
 ) -> Result<Exit, Failure> {
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::from)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::from)?;
     tokio::select! {
         done = following => return done,
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+        waited = wait() => waited?,
     }
     context.out.note(format!("\nstopped following; {what}"));
     Ok(Exit::Done)
+}
+
+/// Returns on Ctrl-C, or TERM.
+///
+/// # Errors
+/// When the system lets nobody listen for signals.
+pub async fn wait() -> Result<(), Failure> {
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::from)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::from)?;
+    tokio::select! {
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    }
 }

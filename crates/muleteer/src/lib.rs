@@ -21,6 +21,7 @@ pub mod file_watch;
 pub mod history;
 pub mod interrupt;
 pub mod live_fleet;
+pub mod live_run;
 pub mod moment;
 pub mod offline;
 pub mod on_demand;

@@ -5,6 +5,8 @@
 pub mod agent;
 pub mod cost;
 pub mod event;
+pub mod page;
+pub mod progress;
 pub mod run;
 pub mod status;
 pub mod table;

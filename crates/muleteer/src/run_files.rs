@@ -2,7 +2,9 @@
 
 use crate::failure::Failure;
 use crate::offline::stored;
+use muleteer_model::event::Record;
 use muleteer_model::pipeline::Run;
+use muleteer_model::pipeline::chronicle::Chronicle;
 use muleteer_store::events;
 use muleteer_supervisor::settings;
 use std::path::{Path, PathBuf};
@@ -80,16 +82,35 @@ impl Runs {
     /// # Errors
     /// When its events cannot be read, or there are none.
     pub fn read(&self, run_id: &str) -> Result<Run, Failure> {
-        let path = self.events(run_id);
         let mut run: Option<Run> = None;
-        events::read(&path, |record| match &mut run {
+        self.each(run_id, |record| match &mut run {
             Some(run) => run.apply(&record),
             None => run = Run::begin(&record),
-        })
-        .map_err(|error| stored(error).run(run_id))?;
-        run.ok_or_else(|| {
-            Failure::new("E_CHECKPOINT_CORRUPT", format!("{} does not begin with a run", path.display())).run(run_id)
-        })
+        })?;
+        run.ok_or_else(|| self.no_run(run_id))
+    }
+
+    /// The same with what each of its agents did.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn chronicle(&self, run_id: &str) -> Result<Chronicle, Failure> {
+        let mut chronicle: Option<Chronicle> = None;
+        self.each(run_id, |record| match &mut chronicle {
+            Some(chronicle) => chronicle.apply(&record),
+            None => chronicle = Chronicle::begin(&record),
+        })?;
+        chronicle.ok_or_else(|| self.no_run(run_id))
+    }
+
+    fn each(&self, run_id: &str, take: impl FnMut(Record)) -> Result<(), Failure> {
+        let read = events::read(&self.events(run_id), take);
+        read.map(|_| ()).map_err(|error| stored(error).run(run_id))
+    }
+
+    fn no_run(&self, run_id: &str) -> Failure {
+        let path = self.events(run_id);
+        Failure::new("E_CHECKPOINT_CORRUPT", format!("{} does not begin with a run", path.display())).run(run_id)
     }
 }
 

@@ -30,9 +30,12 @@
 //! durable, [`advance()`] says what follows by itself, and [`effects()`] what is to be done now. Effects follow
 //! from the state alone, so a daemon killed anywhere folds, and does the same again.
 
+pub mod at_work;
 pub mod checkpoint;
+pub mod chronicle;
 mod decide;
 mod effects;
+pub mod estimate;
 pub mod event;
 pub mod judge;
 pub mod prompts;

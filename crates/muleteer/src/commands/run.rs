@@ -4,18 +4,24 @@ use crate::commands::spawn;
 use crate::connect::unexpected;
 use crate::context::{Context, absolute};
 use crate::exit::{self, Exit};
-use crate::failure::Failure;
-use crate::render::{event, run as show};
+use crate::failure::{Failure, chain};
+use crate::interrupt;
+use crate::live_run::{LiveRun, TICK};
+use crate::render::{event, page, run as show};
 use crate::run_files::{Runs, new_id, utf8};
 use crate::settings;
+use jiff::tz::TimeZone;
 use muleteer_model::event::Record;
 use muleteer_model::pipeline::Run;
 use muleteer_model::pipeline::checkpoint::document;
+use muleteer_model::pipeline::chronicle::Chronicle;
 use muleteer_model::pipeline::event::RunStatus;
-use muleteer_protocol::client::{ClientError, Next};
+use muleteer_protocol::client::{Client, ClientError, Next};
 use muleteer_protocol::v1::{self, Item, Reply, Request};
+use muleteer_store::atomic::write_atomic;
 use serde_json::json;
-use std::path::PathBuf;
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
 
 const EXAMPLES: &str = "\
@@ -23,12 +29,21 @@ Examples:
   muleteer run --spec plan.md                     freeze, decompose, implement, judge, and a branch
   muleteer run --spec plan.md --dry-run           only freeze and decompose: shows the beads and their order
   muleteer run --status                           how the newest run stands, from any terminal
+  muleteer run --status --follow                  and as it goes; Ctrl-C leaves it alone
   muleteer run --resume                           go on with it, after a stop, a crash or an approval
   muleteer run --spec plan.md --backend subprocess --command ./agent.sh
 
 Ctrl-C stops the run: its agents are ended, and --resume goes on. With --detach it goes on without you.
 Exit codes: 0 the judge passed it, 2 bad input, 3 locked or something is missing, 4 failed, 5 the judge
 found something in every iteration there may be.";
+
+const REPORT: &str = "\
+Examples:
+  muleteer run report run-2026-02-12-a1b2c3
+  muleteer run report --html run.html             one file, to be opened in a browser or sent to somebody
+
+The page is made from the run's files, whatever state it is in, and fetches nothing. While the run is
+unfinished it leaves the acceptance criteria out, which the run's agents may not know.";
 
 /// Drive a spec to judged, merged code
 #[derive(Debug, clap::Args)]
@@ -45,6 +60,9 @@ pub struct Args {
     /// Show how a run stands [default: the newest]
     #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["spec", "resume"])]
     status: Option<String>,
+    /// With --status: show the run as it goes, until it rests or has ended; exits as the run does
+    #[arg(short, long, requires = "status")]
+    follow: bool,
     /// Only freeze and decompose; `--resume` goes on
     #[arg(long)]
     dry_run: bool,
@@ -95,10 +113,13 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Sub {
     /// Show what a run did, and what came of it
-    #[command(after_help = "Example:\n  muleteer run report run-2026-02-12-a1b2c3")]
+    #[command(after_help = REPORT)]
     Report {
         /// The run [default: the newest]
         run: Option<String>,
+        /// Write a page for the browser: graph, timeline, cost, findings. `-` is stdout
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
     },
 }
 
@@ -106,16 +127,16 @@ enum Sub {
 /// Bad input before anything was made; then how the run ended.
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let runs = Runs::here()?;
-    if let Some(Sub::Report { run }) = &args.verb {
-        let run = runs.read(&runs.resolve(run.as_deref().unwrap_or_default())?)?;
-        match context.out.json {
-            true => context.out.document(&document(&run))?,
-            false => context.out.text(show::report(&run))?,
-        }
-        return Ok(Exit::Done);
+    if let Some(Sub::Report { run, html }) = &args.verb {
+        let id = runs.resolve(run.as_deref().unwrap_or_default())?;
+        return report(context, &runs, &id, html.as_deref());
     }
     if let Some(id) = &args.status {
-        let run = runs.read(&runs.resolve(id)?)?;
+        let id = runs.resolve(id)?;
+        let run = runs.read(&id)?;
+        if args.follow && attend(context, &runs, &run).await? {
+            return conclude(context, &runs.read(&id)?);
+        }
         match context.out.json {
             true => context.out.document(&document(&run))?,
             false => context.out.text(show::status(&run))?,
@@ -124,10 +145,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     }
     let request = request(args, context, &runs)?;
     let run_id = request.run_id.clone();
-    let mut from = 0;
-    if request.resume {
-        from = runs.read(&run_id)?.seq + 1;
-    }
+    let known = if request.resume { Some(runs.chronicle(&run_id)?) } else { None };
     up(context, &request).await?;
     if args.detach {
         match context.out.json {
@@ -137,9 +155,43 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     context.out.note(format!("run {run_id} ({})", runs.folder().join(&run_id).display()));
-    follow(context, &runs, &request, from).await?;
+    follow(context, &runs, &request, known).await?;
     let run = runs.read(&run_id)?;
     conclude(context, &run)
+}
+
+fn report(context: &Context, runs: &Runs, id: &str, html: Option<&Path>) -> Result<Exit, Failure> {
+    let Some(file) = html else {
+        let run = runs.read(id)?;
+        match context.out.json {
+            true => context.out.document(&document(&run))?,
+            false => context.out.text(show::report(&run))?,
+        }
+        return Ok(Exit::Done);
+    };
+    let chronicle = runs.chronicle(id)?;
+    let results = context.paths.state_dir.join("sealed").join(id).join("judge-results");
+    let setting = page::Setting {
+        zone: TimeZone::system(),
+        judge_results: results.is_dir().then(|| results.display().to_string()),
+    };
+    let text = page::page(&chronicle, &setting);
+    if file == Path::new("-") {
+        return context.out.text(text).map(|()| Exit::Done);
+    }
+    // A pipe or a device is written to, not replaced.
+    let special = std::fs::metadata(file).is_ok_and(|meta| !meta.is_file());
+    let written = if special {
+        std::fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
+    } else {
+        write_atomic(file, text.as_bytes(), 0o600).map_err(|error| chain(&error))
+    };
+    written.map_err(|error| Failure::new("E_IO", error).file(file))?;
+    match context.out.json {
+        true => context.out.document(&json!({ "run_id": id, "html": absolute(file) }))?,
+        false => context.out.line(file.display().to_string())?,
+    }
+    Ok(Exit::Done)
 }
 
 async fn up(context: &Context, request: &v1::Run) -> Result<(), Failure> {
@@ -202,13 +254,16 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
 
 /// Shows what happens until the run rests or has ended. A daemon that goes away is started again, and goes
 /// on with the run. The first Ctrl-C stops the run, the second leaves it to itself.
-async fn follow(context: &Context, runs: &Runs, request: &v1::Run, mut next: u64) -> Result<(), Failure> {
+async fn follow(context: &Context, runs: &Runs, request: &v1::Run, known: Option<Chronicle>) -> Result<(), Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::from)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::from)?;
     let mut stopped = false;
     let run_id = &request.run_id;
+    let mut next = known.as_ref().map_or(0, |known| known.run.seq + 1);
+    let live = RefCell::new(LiveRun::new(context, known));
     loop {
-        let watching = watch(context, run_id, &mut next);
+        let client = context.connect_or_start().await?;
+        let watching = watch(context, client, run_id, &mut next, &live);
         tokio::pin!(watching);
         let ended = loop {
             tokio::select! {
@@ -217,17 +272,17 @@ async fn follow(context: &Context, runs: &Runs, request: &v1::Run, mut next: u64
                 _ = terminate.recv() => {}
             }
             if stopped {
+                live.borrow_mut().clear();
                 context.out.note(format!("left; `muleteer run --status {run_id}` shows how it stands"));
                 return Ok(());
             }
             stopped = true;
-            context
-                .out
-                .note(format!("\nstopping: its agents are ended; `muleteer run --resume {run_id}` goes on"));
+            live.borrow()
+                .note(format!("stopping: its agents are ended; `muleteer run --resume {run_id}` goes on"));
             stop(context, run_id).await?;
         };
-        let live = runs.read(run_id).is_ok_and(|run| run.is_live());
-        if ended && !live {
+        let under_way = runs.read(run_id).is_ok_and(|run| run.is_live());
+        if ended && !under_way {
             return Ok(());
         }
         if stopped {
@@ -240,13 +295,49 @@ async fn follow(context: &Context, runs: &Runs, request: &v1::Run, mut next: u64
     }
 }
 
+/// Looks on until the run rests or has ended, without starting or stopping anything. False when there is nothing to
+/// look at: no daemon, or nothing under way.
+async fn attend(context: &Context, runs: &Runs, run: &Run) -> Result<bool, Failure> {
+    if !run.is_live() {
+        return Ok(true);
+    }
+    let Some(client) = context.connect_if_running().await? else {
+        context
+            .out
+            .note("no daemon is running: as last recorded on disk; the next one goes on with the run");
+        return Ok(false);
+    };
+    let known = runs.chronicle(run.id())?;
+    let mut next = known.run.seq + 1;
+    let live = RefCell::new(LiveRun::new(context, Some(known)));
+    live.borrow_mut().draw();
+    let watching = async { watch(context, client, run.id(), &mut next, &live).await.map(|_| Exit::Done) };
+    let mut interrupted = false;
+    tokio::select! {
+        ended = watching => { ended?; }
+        waited = interrupt::wait() => { waited?; interrupted = true; }
+    }
+    live.borrow_mut().clear();
+    if interrupted {
+        context
+            .out
+            .note(format!("stopped looking; the run goes on (`muleteer run --status {}`)", run.id()));
+    }
+    Ok(!interrupted)
+}
+
 async fn stop(context: &Context, run_id: &str) -> Result<(), Failure> {
     context.ask(Request::RunStop { run_id: run_id.into() }).await.map(|_| ())
 }
 
 /// True when the stream has ended, false when the daemon went away.
-async fn watch(context: &Context, run_id: &str, next: &mut u64) -> Result<bool, Failure> {
-    let mut client = context.connect_or_start().await?;
+async fn watch(
+    context: &Context,
+    mut client: Client,
+    run_id: &str,
+    next: &mut u64,
+    live: &RefCell<LiveRun<'_>>,
+) -> Result<bool, Failure> {
     let request = Request::RunEvents { run_id: run_id.into(), from_seq: *next, follow: true };
     let mut stream = match client.stream(request).await {
         Ok(stream) => stream,
@@ -254,19 +345,37 @@ async fn watch(context: &Context, run_id: &str, next: &mut u64) -> Result<bool, 
         Err(error) => return Err(error.into()),
     };
     loop {
-        match stream.next().await {
+        let item = drawn(stream.next(), live).await;
+        match item {
             Ok(Next::Item(Item::Event { seq, line })) => {
                 *next = (*next).max(seq + 1);
                 if context.out.json {
                     context.out.line(&line)?;
-                } else if let Some(text) = serde_json::from_str::<Record>(&line).ok().as_ref().and_then(event::line) {
-                    context.out.note(text);
+                } else if let Ok(record) = serde_json::from_str::<Record>(&line) {
+                    if let Some(text) = event::line(&record) {
+                        live.borrow().note(text);
+                    }
+                    live.borrow_mut().take(&record);
                 }
             }
             Ok(Next::Item(_)) => {}
             Ok(Next::End(_)) => return Ok(true),
             Err(ClientError::Lost) => return Ok(false),
             Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Waits, and meanwhile keeps the times on the screen going.
+async fn drawn<T>(waiting: impl Future<Output = T>, live: &RefCell<LiveRun<'_>>) -> T {
+    tokio::pin!(waiting);
+    if !live.borrow().is_on_screen() {
+        return waiting.await;
+    }
+    loop {
+        tokio::select! {
+            done = &mut waiting => return done,
+            () = tokio::time::sleep(TICK) => live.borrow_mut().draw(),
         }
     }
 }

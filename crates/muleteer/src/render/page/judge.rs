@@ -1,0 +1,112 @@
+//! What the judge found.
+
+use super::{Clock, PROSE, Setting, TITLE, cut};
+use maud::{Markup, html};
+use muleteer_model::pipeline::chronicle::{Chronicle, Judgement};
+use muleteer_model::pipeline::event::Verdict;
+use muleteer_model::pipeline::judge::JudgeResult;
+
+/// Words of the judge shown, the last ones; findings of one are bounded where they are read.
+const WORDS: usize = 50;
+
+pub fn section(chronicle: &Chronicle, clock: Clock<'_>, setting: &Setting) -> Markup {
+    let run = &chronicle.run;
+    let skipped = chronicle.judgements.len().saturating_sub(WORDS);
+    // Whoever codes must not learn the criteria, and a page may lie anywhere.
+    let secret = run.outcome.is_none();
+    html! {
+        section #judge aria-labelledby="judge-title" {
+            h2 #judge-title { "What the judge found" }
+            @if !run.settings.judge {
+                p.empty { "The judge is switched off." }
+            } @else if chronicle.judgements.is_empty() {
+                p.empty { "The judge has said nothing yet." }
+            }
+            @if skipped > 0 { p.dim { "The " (WORDS) " last of " (chronicle.judgements.len()) "." } }
+            @for word in chronicle.judgements.iter().skip(skipped) { (verdict(word, clock, secret)) }
+            @if !chronicle.judgements.is_empty() {
+                @if let Some(path) = &setting.judge_results {
+                    p.dim { "Its own words are in " code { (cut(path, PROSE)) } "." }
+                }
+            }
+        }
+    }
+}
+
+fn verdict(word: &Judgement, clock: Clock<'_>, secret: bool) -> Markup {
+    let end = &word.end;
+    let class = match end.verdict {
+        Verdict::Pass => "completed",
+        Verdict::Fail => "failed",
+        _ => "partial",
+    };
+    html! {
+        article.verdict {
+            h3 {
+                "Iteration " (end.iteration) ": " span class={ "badge " (class) } { (end.verdict.as_str()) }
+                " " small { (clock.short(word.at)) }
+            }
+            @if !end.reason.is_empty() { p { (cut(&end.reason, PROSE)) } }
+            @if let Some(result) = &end.result { (findings(result, secret)) }
+            @if end.new_beads > 0 { p { (end.new_beads) @if end.new_beads == 1 { " bead" } @else { " beads" } " made of it." } }
+        }
+    }
+}
+
+fn findings(result: &JudgeResult, secret: bool) -> Markup {
+    let accepted = result.acceptance.results.iter().filter(|one| one.passed).count();
+    html! {
+        @if !result.spec_drift.issues.is_empty() {
+            h4 { "Drift from the spec" }
+            ul.findings {
+                @for issue in &result.spec_drift.issues {
+                    li {
+                        span class={ "severity " (severity(&issue.severity)) } { (cut(&issue.severity, 20)) }
+                        " " strong { (cut(&issue.section, TITLE)) } " " (cut(&issue.description, PROSE))
+                    }
+                }
+            }
+        }
+        @if !result.acceptance.results.is_empty() {
+            h4 { "Acceptance: " (accepted) " of " (result.acceptance.results.len()) }
+            @if secret {
+                p.dim { "The criteria are left out until the run has ended: its agents may not know them, and could read this page." }
+            } @else {
+                ul.findings {
+                    @for one in &result.acceptance.results {
+                        li {
+                            span class=(if one.passed { "passed" } else { "missed" }) { @if one.passed { "✓ passed" } @else { "✗ missed" } }
+                            " " (cut(&one.criterion, PROSE))
+                            @if !one.evidence.is_empty() { span.evidence { (cut(&one.evidence, PROSE)) } }
+                        }
+                    }
+                }
+            }
+        }
+        @if !result.observations.is_empty() {
+            h4 { "What the agents had noted" }
+            ul.findings {
+                @for one in &result.observations {
+                    li { code { (cut(&one.bead_id, 80)) } " " strong { (cut(&one.action, 20)) } " " (cut(&one.reason, PROSE)) }
+                }
+            }
+        }
+        @if !result.new_beads.is_empty() {
+            h4 { "New beads" }
+            ul.findings {
+                @for bead in &result.new_beads {
+                    li { strong { (cut(&bead.title, TITLE)) } @if !secret { " " (cut(&bead.description, PROSE)) } }
+                }
+            }
+        }
+    }
+}
+
+/// Of what it was called, the class it is shown with.
+fn severity(word: &str) -> &'static str {
+    match word.to_ascii_lowercase().as_str() {
+        "critical" | "blocker" | "high" | "major" => "high",
+        "low" | "minor" | "trivial" => "low",
+        _ => "medium",
+    }
+}
