@@ -40,9 +40,17 @@ fn nothing_is_left(world: &World) {
 fn all_of_it_holds_and_nothing_is_left() {
     let world = World::new();
     let output = demo(&world, &[]).run().expect_code(0);
-    assert!(!output.stdout.contains('✗') && output.stdout.contains("all 11 hold"), "{}", output.stdout);
+    assert!(!output.stdout.contains('✗') && output.stdout.contains("all 14 hold"), "{}", output.stdout);
     assert!(!output.stdout.contains('\u{1b}'), "no colours where there is no terminal");
-    for told in ["kill -9", "connected again", "agent adopted from shim", "muleteer/", "Status: completed"] {
+    for told in [
+        "kill -9",
+        "connected again",
+        "tried again",
+        "judge: fail",
+        "judge: pass",
+        "git merge muleteer/run-",
+        "run report --html",
+    ] {
         assert!(output.stdout.contains(told), "{told}:\n{}", output.stdout);
     }
     nothing_is_left(&world);
@@ -60,7 +68,7 @@ fn json_is_the_events_as_lines_and_then_the_checks() {
     assert_eq!(last["ok"], true, "{last}");
     let checks = last["checks"].as_array().expect("checks");
     assert!(checks.iter().all(|check| check["ok"] == true && check["seen"].is_string()), "{last}");
-    assert_eq!(last["dispatches"].as_array().map(Vec::len), Some(3));
+    assert_eq!((&last["run"]["status"], &last["run"]["beads"]["closed"]), (&"completed".into(), &4.into()), "{last}");
     assert_eq!(last["kept"], Value::Null);
     nothing_is_left(&world);
 }
@@ -107,7 +115,7 @@ fn interrupted_it_cleans_up() {
     let pid = running.pid();
     wait_until("its agents to run", PATIENCE, || {
         let all = world.processes();
-        (processes::shims(&all).len() == 3).then_some(())
+        (!processes::shims(&all).is_empty()).then_some(())
     });
     assert!(running.is_running());
     let raw = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a pid");

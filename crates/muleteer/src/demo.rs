@@ -3,10 +3,13 @@
 //! ```text
 //!  Place ── a folder, a repository, a private daemon ──────────────────────────────┐
 //!    │                                                                             │
-//!  Play ─▶ three agents ─▶ kill -9 one ─▶ kill -9 the daemon ─▶ a new daemon ─▶ end │
+//!  Play ─▶ a run ─▶ kill -9 an agent ─▶ kill -9 the daemon ─▶ a new daemon ─▶ merge │
 //!    │ writes                                                                      │
 //!  Log ──▶ checks (✓/✗ with what was seen) ──▶ report                dropped: all gone
 //! ```
+//!
+//! The run is a whole one: criteria, beads, agents side by side, maintenance, a judge that finds something
+//! and then nothing, a merge. Its agents are rehearsed ([`cast`], `run.yaml`).
 //!
 //! Architecture invariant: the demo is a client like any other. It asks the daemon over its socket and
 //! reads files; it knows nothing that `muleteer events` and `muleteer status` do not tell, so what it

@@ -11,12 +11,14 @@ Examples:
   muleteer demo --keep                  look around afterwards
   muleteer demo --json | tail -n 1 | jq .checks
 
-Three rehearsed agents work in a small git repository, under a daemon of the demo's own. One is
-killed with -9 and resumed; then the daemon is, and the next one adopts the agents. All of it is in
-a temporary folder: nothing of yours is read or changed. It needs git and sh, and no network.
+Rehearsed agents take a spec through a whole run, under a daemon of the demo's own: criteria, beads,
+agents side by side, maintenance, a judge who finds something and then nothing, a merge. One agent is
+killed with -9 and its bead is tried again; then the daemon is, and the next one adopts the agents.
+All of it is in a temporary folder: nothing of yours is read or changed. It needs git and sh, and no
+network.
 Exits 0 only if all of it held; every check says what it saw.";
 
-/// See it work: three agents, one crash, one dead daemon, and nothing lost
+/// See it work: from a spec to merged code, with one crash, one dead daemon, and nothing lost
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -1,16 +1,18 @@
 //! What must hold afterwards. Each check says what it saw, whether it holds or not: a ✓ that nobody can
 //! retrace is worth as little as a promise.
 
-use crate::demo::cast::{CAST, Part, VICTIM};
+use crate::demo::cast::{CAST, KILLED_USD, VICTIM, price, survivors};
 use crate::demo::log::Log;
 use crate::demo::place::Place;
-use crate::demo::play::is_adopted;
+use crate::demo::play::{is_adopted, ledger};
 use crate::failure::Failure;
 use crate::render::usd;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::journal::summarize;
+use muleteer_model::pipeline::event::{RunStatus, Verdict};
 use muleteer_process::clock::awake;
 use muleteer_store::events;
+use rustix::process::Signal;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -48,56 +50,71 @@ impl Check {
 }
 
 pub async fn all(place: &Place, log: &Log) -> Vec<Check> {
+    let ledger = ledger(place);
     vec![
-        successes(log),
-        resumed(log),
-        second_daemon(log),
+        completed(log),
+        tried_again(log, &ledger),
+        second_daemon(log, &ledger),
         Check::new(
             "the agents worked on while no daemon lived",
-            log.unattended.len() == CAST.len(),
+            log.unattended.len() == survivors().count(),
             format!("{} got to their next commit", list(&log.unattended)),
         ),
-        adopted(log),
+        adopted(log, &ledger),
+        maintained(log),
+        judged(log),
         every_event(place, log),
         every_effect(place, log),
-        journals(log),
+        journals(&ledger),
         cost(log),
+        page(place, log),
         nothing_left(place).await,
     ]
 }
 
-fn successes(log: &Log) -> Check {
-    let states: Vec<_> = log.statuses.iter().map(|status| format!("{} {}", status.role, status.state)).collect();
-    let all = log.statuses.len() == CAST.len() && log.statuses.iter().all(|status| status.state == "success");
-    Check::new("three dispatches, three successes", all, list(&states))
+fn completed(log: &Log) -> Check {
+    let status = log.outcome();
+    let seen = match (&log.chronicle, status) {
+        (Some(chronicle), Some(status)) => format!(
+            "{}, {} of {} beads done, {} agents in {} iterations",
+            status.as_str(),
+            log.done(),
+            chronicle.run.beads.len(),
+            chronicle.run.spawns,
+            chronicle.run.iteration
+        ),
+        _ => "it did not end".into(),
+    };
+    let held = status == Some(RunStatus::Completed) && log.done() == CAST.len() && log.merged.is_some();
+    Check::new("the spec became judged code, and was merged", held, seen)
 }
 
-fn resumed(log: &Log) -> Check {
-    let sessions: BTreeSet<&str> = log
-        .of(VICTIM)
+fn tried_again(log: &Log, ledger: &[Record]) -> Check {
+    let (dispatch, pid, reached) = log.killed.clone().unwrap_or_default();
+    let died = ledger.iter().any(|record| {
+        record.entry.dispatch_id.as_ref().is_some_and(|id| id.as_str() == dispatch)
+            && matches!(record.entry.event, Event::AgentExited { signal: Some(signal), .. } if signal == Signal::KILL.as_raw())
+    });
+    let retries: Vec<_> = log
+        .events()
         .filter_map(|event| match event {
-            Event::SessionStarted { session_id, .. } => Some(session_id.as_str()),
-            Event::AttemptStarted { resume, .. } => resume.as_deref(),
+            Event::BeadRetried { bead_id, reuse, .. } => Some((log.part(bead_id).map_or("?", |part| part.key), *reuse)),
             _ => None,
         })
-        .chain(log.status(VICTIM).and_then(|status| status.session_id.as_deref()))
         .collect();
-    let attempts = |role| log.status(role).map_or(0, |status| status.attempts);
-    let resumes = log.count(VICTIM, |event| matches!(event, Event::AttemptStarted { resume: Some(_), .. }));
-    let others = CAST.iter().all(|part| part.role == VICTIM || attempts(part.role) == 1);
-    let (pid, reached) = log.killed.unwrap_or_default();
-    let killed = if reached { "killed" } else { "not killed" };
-    let names: Vec<_> = sessions.iter().copied().collect();
+    let attempts: Vec<_> = CAST.iter().map(|part| (part.key, log.attempts(part.key))).collect();
+    let others = attempts.iter().all(|(key, count)| *count == 1 + u32::from(*key == VICTIM));
+    let told: Vec<_> = attempts.iter().map(|(key, count)| format!("{key} {count}")).collect();
+    let killed = if reached && died { "died of SIGKILL" } else { "did not die of SIGKILL" };
     Check::new(
-        "the killed agent was resumed, and nobody else restarted",
-        reached && attempts(VICTIM) == 2 && resumes == 1 && sessions.len() == 1 && others,
-        format!("pid {pid} {killed}, {} attempts in session {}", attempts(VICTIM), list(&names)),
+        "the killed agent's bead was tried again in a fresh worktree, and no other",
+        reached && died && retries == [(VICTIM, false)] && others,
+        format!("pid {pid} {killed}; attempts: {}", list(&told)),
     )
 }
 
-fn second_daemon(log: &Log) -> Check {
-    let started: Vec<_> = log
-        .records
+fn second_daemon(log: &Log, ledger: &[Record]) -> Check {
+    let started: Vec<_> = ledger
         .iter()
         .filter_map(|record| match record.entry.event {
             Event::DaemonStarted { pid, generation, .. } => Some((pid, generation)),
@@ -111,146 +128,192 @@ fn second_daemon(log: &Log) -> Check {
         .collect();
     let killed = if log.daemon_killed { "the first died of SIGKILL" } else { "the first did not die of SIGKILL" };
     Check::new(
-        "the daemon was killed, and another took over",
+        "the daemon was killed, and another went on with the run",
         in_order && log.daemon_killed,
         format!("{}; {killed}", list(&told)),
     )
 }
 
-fn adopted(log: &Log) -> Check {
+fn adopted(log: &Log, ledger: &[Record]) -> Check {
     let mut wrong = vec![];
     let mut pids = vec![];
-    for part in &CAST {
-        match log.processes.iter().find(|(role, ..)| *role == part.role) {
+    for part in survivors() {
+        match log.processes.iter().find(|(key, ..)| *key == part.key) {
             Some((_, process, true)) => pids.push(process.pid.to_string()),
-            Some((_, process, false)) => wrong.push(format!("the {}'s pid {} did not go on", part.role, process.pid)),
-            None => wrong.push(format!("the {} was not running", part.role)),
-        }
-        let adopted = log.count(part.role, is_adopted);
-        if adopted != 1 {
-            wrong.push(format!("the {} was adopted {adopted} times", part.role));
+            Some((_, process, false)) => wrong.push(format!("pid {} at {} did not go on", process.pid, part.key)),
+            None => wrong.push(format!("nobody was at {}", part.key)),
         }
     }
+    let adopted = ledger.iter().filter(|record| is_adopted(&record.entry.event)).count();
+    if adopted != survivors().count() {
+        wrong.push(format!("{adopted} agents were adopted"));
+    }
     Check::of(
-        "all agents were adopted as the processes they were",
+        "its agents were adopted as the processes they were",
         &wrong,
         format!("pids {} before and after", list(&pids)),
     )
 }
 
-/// The file is whole (checksums, no gap), and the stream showed just what is in it.
+fn maintained(log: &Log) -> Check {
+    let ended: Vec<_> = log
+        .events()
+        .filter_map(|event| match event {
+            Event::MaintenanceFinished { maintenance, status } => Some((maintenance.as_str(), status.as_str())),
+            _ => None,
+        })
+        .collect();
+    let told: Vec<_> = ended.iter().map(|(which, status)| format!("{which} {status}")).collect();
+    let held = !ended.is_empty() && ended.iter().all(|(_, status)| *status == "success");
+    Check::new("the tests were run between, by maintenance", held, list(&told))
+}
+
+fn judged(log: &Log) -> Check {
+    let words: Vec<_> = log
+        .chronicle
+        .iter()
+        .flat_map(|chronicle| &chronicle.judgements)
+        .map(|word| (word.end.iteration, word.end.verdict))
+        .collect();
+    let told: Vec<_> = words
+        .iter()
+        .map(|(iteration, verdict)| format!("{} in iteration {iteration}", verdict.as_str()))
+        .collect();
+    let held = words == [(1, Verdict::Fail), (2, Verdict::Pass)];
+    Check::new("the judge found something, and nothing once it was mended", held, list(&told))
+}
+
+/// Both files are whole (checksums, no gap), and the stream showed just what is in the run's.
 fn every_event(place: &Place, log: &Log) -> Check {
     let what = "no event was lost or doubled";
-    let mut stored: Vec<Record> = vec![];
-    let recovery = match events::read(&place.context.paths.events(), |record| stored.push(record)) {
-        Ok(recovery) => recovery,
-        Err(error) => return Check::new(what, false, crate::failure::chain(&error)),
-    };
     let mut wrong = vec![];
-    if recovery.cut_bytes > 0 {
-        wrong.push(format!("{} bytes at the end are torn", recovery.cut_bytes));
-    }
-    if let Some((at, _)) = stored.iter().enumerate().find(|(at, record)| record.seq != *at as u64 + 1) {
-        wrong.push(format!("event {} is not where it belongs", at + 1));
-    }
-    let ids: BTreeSet<_> = stored.iter().map(|record| &record.entry.id).collect();
-    if ids.len() != stored.len() {
-        wrong.push(format!("{} events are there twice", stored.len() - ids.len()));
-    }
-    // What the daemon recorded while it stopped was not waited for.
-    if log.records.is_empty() || !stored.starts_with(&log.records) {
-        let first = log.records.iter().zip(&stored).position(|(streamed, stored)| streamed != stored);
-        let at = first.map_or(stored.len().min(log.records.len()), |at| at);
-        wrong.push(format!("the stream differs from the file at event {}", at + 1));
+    let mut seen = vec![];
+    let files = [("the run's", place.run_events(&log.run_id)), ("the daemon's", place.context.paths.events())];
+    for (whose, path) in files {
+        let mut stored: Vec<Record> = vec![];
+        let recovery = match events::read(&path, |record| stored.push(record)) {
+            Ok(recovery) => recovery,
+            Err(error) => return Check::new(what, false, crate::failure::chain(&error)),
+        };
+        if recovery.cut_bytes > 0 {
+            wrong.push(format!("{} bytes at the end of {whose} are torn", recovery.cut_bytes));
+        }
+        if let Some((at, _)) = stored.iter().enumerate().find(|(at, record)| record.seq != *at as u64 + 1) {
+            wrong.push(format!("event {} of {whose} is not where it belongs", at + 1));
+        }
+        let ids: BTreeSet<_> = stored.iter().map(|record| &record.entry.id).collect();
+        if ids.len() != stored.len() {
+            wrong.push(format!("{} of {whose} events are there twice", stored.len() - ids.len()));
+        }
+        seen.push(format!("{} {whose}", stored.len()));
+        if whose == "the run's" && (log.records.is_empty() || stored != log.records) {
+            let first = log.records.iter().zip(&stored).position(|(streamed, stored)| streamed != stored);
+            let at = first.map_or(stored.len().min(log.records.len()), |at| at);
+            wrong.push(format!("the stream differs from the file at event {}", at + 1));
+        }
     }
     if log.lost != 1 || log.back != 1 {
         wrong.push(format!("the stream broke off {} times and came back {} times", log.lost, log.back));
     }
-    let seen = format!(
-        "{} events with good checksums, 1 to {}; the {} streamed are the same",
-        stored.len(),
-        recovery.last_seq,
-        log.records.len()
-    );
-    Check::of(what, &wrong, seen)
+    let told = format!("events with good checksums: {}; the run's were streamed each once", list(&seen));
+    Check::of(what, &wrong, told)
 }
 
 fn every_effect(place: &Place, log: &Log) -> Check {
-    let mut wrong = vec![];
-    let (mut commits, mut lines) = (0, 0);
-    for part in &CAST {
-        match effects(place, log, part) {
-            Ok(found) if found.is_empty() => {
-                commits += part.commits.len();
-                lines += part.lines.len();
-            }
-            Ok(found) => wrong.extend(found),
-            Err(failure) => wrong.push(failure.document()["error"]["message"].as_str().unwrap_or_default().to_string()),
-        }
-    }
-    let seen = format!("{commits} commits on 3 branches, {lines} appended lines, each exactly once");
+    let found = effects(place, log);
+    let wrong = match found {
+        Ok(wrong) => wrong,
+        Err(failure) => vec![failure.document()["error"]["message"].as_str().unwrap_or_default().to_string()],
+    };
+    let commits: usize = CAST.iter().map(|part| part.commits.len()).sum();
+    let lines: usize = CAST.iter().map(|part| part.lines.len()).sum();
+    let seen = format!("{commits} commits on main, {lines} appended lines, each exactly once");
     Check::of("every effect on files happened exactly once", &wrong, seen)
 }
 
-/// What is wrong with one agent's branch.
-fn effects(place: &Place, log: &Log, part: &Part) -> Result<Vec<String>, Failure> {
+/// What is wrong with main.
+fn effects(place: &Place, log: &Log) -> Result<Vec<String>, Failure> {
     let mut wrong = vec![];
-    let Some(branch) = log.id(part.role).map(|id| format!("muleteer/{id}")) else {
-        return Ok(vec![format!("the {} was never sent", part.role)]);
-    };
-    let range = format!("main..{branch}");
-    let subjects = place.git(&["log", "--reverse", "--format=%s", &range])?;
-    if !subjects.lines().eq(part.commits.iter().copied()) {
-        wrong.push(format!("the {} committed {:?}", part.role, subjects.lines().collect::<Vec<_>>()));
+    if log.merged.is_none() {
+        return Ok(vec!["nothing was merged".into()]);
     }
-    let files = place.git(&["diff", "--name-only", &range])?;
-    if !files.lines().eq(part.files.iter().copied()) {
-        wrong.push(format!("the {} changed {:?}", part.role, files.lines().collect::<Vec<_>>()));
+    let subjects = place.git(&["log", "--reverse", "--format=%s", "main"])?;
+    let wanted = CAST.iter().flat_map(|part| part.commits).copied();
+    let mut wanted: Vec<&str> = wanted.chain([super::place::FIRST]).collect();
+    let mut subjects: Vec<&str> = subjects.lines().collect();
+    for part in &CAST {
+        let own: Vec<&str> = subjects.iter().copied().filter(|subject| part.commits.contains(subject)).collect();
+        if own != part.commits {
+            wrong.push(format!("of {} there is {own:?}", part.key));
+        }
     }
-    for (file, line) in part.lines {
-        let text = place.git(&["show", &format!("{branch}:{file}")])?;
+    wanted.sort_unstable();
+    subjects.sort_unstable();
+    if subjects != wanted {
+        wrong.push(format!("main has the commits {subjects:?}"));
+    }
+    for (file, line) in CAST.iter().flat_map(|part| part.lines) {
+        let text = place.git(&["show", &format!("main:{file}")])?;
         let times = text.lines().filter(|found| found == line).count();
         if times != 1 {
-            wrong.push(format!("`{line}` is {times} times in the {}'s {file}", part.role));
+            wrong.push(format!("`{line}` is {times} times in {file}"));
         }
     }
     Ok(wrong)
 }
 
-fn journals(log: &Log) -> Check {
+fn journals(ledger: &[Record]) -> Check {
     let mut wrong = vec![];
-    let mut entries = 0;
-    for part in &CAST {
-        let path = log
-            .dispatch(part.role)
-            .map(|dispatch| dispatch.created.journal.clone())
-            .unwrap_or_default();
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let mut texts = vec![];
+    for record in ledger {
+        let Event::DispatchCreated(created) = &record.entry.event else { continue };
+        let text = std::fs::read_to_string(&created.journal).unwrap_or_default();
         let summary = summarize(&text);
-        entries += summary.entries;
-        match summary.status.as_deref() {
-            Some("completed") => {}
-            other => wrong.push(format!("the {}'s journal says {}", part.role, other.unwrap_or("nothing"))),
+        if !matches!(summary.status.as_deref(), Some("completed" | "failed")) {
+            wrong.push(format!("{} says {}", created.journal, summary.status.as_deref().unwrap_or("nothing")));
         }
-        let own = text.matches(part.journal).count();
-        let told =
-            log.count(part.role, |event| matches!(event, Event::JournalEntry { text } if text.contains(part.journal)));
+        texts.push(text);
+    }
+    for part in survivors() {
+        let own: usize = texts.iter().map(|text| text.matches(part.journal).count()).sum();
+        let told = ledger
+            .iter()
+            .filter(|record| matches!(&record.entry.event, Event::JournalEntry { text } if text.contains(part.journal)))
+            .count();
         if own != 1 || told != 1 {
-            wrong.push(format!("what the {} wrote is there {own} times and was told {told} times", part.role));
+            wrong.push(format!("what {} wrote is there {own} times and was told {told} times", part.key));
         }
     }
-    let seen = format!("3 completed, {entries} entries, among them what each agent wrote with no daemon alive");
+    let seen = format!("{} journals, among them what each agent wrote with no daemon alive", texts.len());
     Check::of("the journals are complete, the agents' own words told once", &wrong, seen)
 }
 
 fn cost(log: &Log) -> Check {
-    let wanted: f64 = CAST.iter().map(|part| part.cost_usd).sum();
-    let parts = CAST
-        .iter()
-        .map(|part| (part, log.status(part.role).map_or(0.0, |status| status.cost_usd)));
-    let same = parts.clone().all(|(part, cost)| (cost - part.cost_usd).abs() < 1e-9);
-    let told: Vec<_> = parts.map(|(part, cost)| format!("{} {}", part.role, usd(cost))).collect();
-    Check::new("every model call was paid for once", same, format!("{}; {} in all", list(&told), usd(wanted)))
+    let killed = log.killed.as_ref().map(|(dispatch, ..)| dispatch.as_str()).unwrap_or_default();
+    let wanted: f64 = log
+        .stints()
+        .map(|stint| match stint.start.bead_id.as_deref().and_then(|bead| log.part(bead)) {
+            _ if stint.start.dispatch == killed => KILLED_USD,
+            Some(part) => part.cost_usd,
+            None => price(stint.start.purpose),
+        })
+        .sum();
+    let told = log.chronicle.as_ref().map_or(0.0, |chronicle| chronicle.run.cost_usd);
+    let by_dispatch: f64 = log.statuses.iter().map(|status| status.cost_usd).sum();
+    let same = (told - wanted).abs() < 1e-9 && (by_dispatch - wanted).abs() < 1e-9;
+    let seen = format!("{} of {} by the run, {} by its dispatches", usd(told), usd(wanted), usd(by_dispatch));
+    Check::new("every model call was paid for once", same, seen)
+}
+
+fn page(place: &Place, log: &Log) -> Check {
+    let text = std::fs::read_to_string(place.page()).unwrap_or_default();
+    let whole = text.starts_with("<!DOCTYPE html>") && text.ends_with("</html>");
+    let beads = CAST.iter().filter(|part| text.contains(part.title)).count();
+    Check::new(
+        "the run is told on one page",
+        whole && beads == CAST.len() && text.contains(&log.run_id),
+        format!("run.html, {} KB, {beads} beads", text.len() / 1024),
+    )
 }
 
 async fn nothing_left(place: &Place) -> Check {

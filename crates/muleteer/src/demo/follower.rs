@@ -1,4 +1,4 @@
-//! Following the events through a daemon's death: what an operations channel would do.
+//! Following a run's events through a daemon's death: what `muleteer run` does, and any script may.
 //!
 //! A task of its own, so that nothing the play waits for holds it up; dropping the [`Follower`] ends
 //! it. It remembers the next sequence number it wants, and so neither loses nor repeats an event.
@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 
 /// How long it tries to reach a daemon again.
 const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(20);
 /// Read ahead of what was shown. Then the daemon's stream waits, by its credits.
 const AHEAD: usize = 64;
 
@@ -24,6 +25,8 @@ pub enum News {
     Lost,
     /// One answers again; the stream goes on with this event.
     Back { next: u64 },
+    /// The run has ended, and nothing more will come.
+    Ended,
 }
 
 #[derive(Debug)]
@@ -33,11 +36,11 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Follows the daemon that `context` means, from the first event on.
-    pub fn start(context: Context) -> Self {
+    /// Follows a run of the daemon that `context` means, from its first event on.
+    pub fn start(context: Context, run_id: String) -> Self {
         let (sender, news) = mpsc::channel(AHEAD);
         let mut task = JoinSet::new();
-        task.spawn(follow(context, sender));
+        task.spawn(follow(context, run_id, sender));
         Self { news, _task: task }
     }
 
@@ -50,15 +53,29 @@ impl Follower {
     }
 }
 
-async fn follow(context: Context, news: Sender<News>) {
+async fn follow(context: Context, run_id: String, news: Sender<News>) {
     let mut next = 1;
     let mut lost = false;
     while let Ok(mut client) = context.dial_within(PATIENCE).await {
-        let Ok(mut stream) = client.stream(Request::Events { from_seq: next, follow: true }).await else { continue };
+        let wanted = Request::RunEvents { run_id: run_id.clone(), from_seq: next, follow: true };
+        let Ok(mut stream) = client.stream(wanted).await else {
+            // A daemon that has just started may not have taken the run over yet.
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
         if lost && news.send(News::Back { next }).await.is_err() {
             return;
         }
-        while let Ok(Next::Item(item)) = stream.next().await {
+        loop {
+            let item = match stream.next().await {
+                Ok(Next::Item(item)) => item,
+                Ok(Next::End(_)) => {
+                    // Nobody may be listening any more.
+                    drop(news.send(News::Ended).await);
+                    return;
+                }
+                Err(_) => break,
+            };
             let Item::Event { seq, line } = item else { continue };
             next = next.max(seq + 1);
             let record = serde_json::from_str(&line).ok().map(Box::new);

@@ -1,20 +1,19 @@
-//! What was seen of the play: the events as they were streamed, and what no event tells.
+//! What was seen of the play: the run's events as they were streamed, and what no event tells.
 
-use crate::demo::cast::Part;
-use muleteer_model::dispatch::Dispatch;
-use muleteer_model::event::{Event, FinalState, Record};
-use muleteer_model::fleet::Fleet;
-use muleteer_model::id::DispatchId;
+use crate::demo::cast::{CAST, Part};
+use muleteer_model::event::{Event, Record};
+use muleteer_model::pipeline::chronicle::{Chronicle, Stint};
+use muleteer_model::pipeline::event::{AgentStarted, Purpose, RunStatus};
+use muleteer_model::pipeline::{Job, Stage};
 use muleteer_process::identity::ProcessId;
 use muleteer_protocol::v1::DispatchStatus;
 
 #[derive(Debug, Default)]
 pub struct Log {
-    /// In the order in which they came, repeated ones too.
+    /// Of the run, in the order in which they came, repeated ones too.
     pub records: Vec<Record>,
-    pub fleet: Fleet,
-    /// The dispatches, in the order of the cast.
-    pub agents: Vec<(DispatchId, &'static Part)>,
+    pub chronicle: Option<Chronicle>,
+    pub run_id: String,
     /// Pids of the daemons that were started, oldest first.
     pub daemons: Vec<u32>,
     /// The first one died of SIGKILL, and nothing else.
@@ -22,72 +21,88 @@ pub struct Log {
     /// How often the stream broke off, and went on.
     pub lost: u32,
     pub back: u32,
-    /// Of the victim, and whether the signal reached it.
-    pub killed: Option<(u32, bool)>,
-    /// Each agent's process when the daemon was killed; true once it was still there, the very same,
+    /// All of its events were streamed.
+    pub ended: bool,
+    /// Of the victim: its dispatch, its pid, and whether the signal reached it.
+    pub killed: Option<(String, u32, bool)>,
+    /// Each survivor's process when the daemon was killed; true once it was still there, the very same,
     /// after the next daemon had taken it over.
     pub processes: Vec<(&'static str, ProcessId, bool)>,
     /// Who got work done while no daemon lived.
     pub unattended: Vec<&'static str>,
     /// What `status` said at the end.
     pub statuses: Vec<DispatchStatus>,
+    /// What git said when the result was merged.
+    pub merged: Option<String>,
 }
 
 impl Log {
     pub fn take(&mut self, record: Record) {
-        self.fleet.apply(&record);
+        match &mut self.chronicle {
+            Some(chronicle) => chronicle.apply(&record),
+            None => self.chronicle = Chronicle::begin(&record),
+        }
         self.records.push(record);
     }
 
-    pub fn id(&self, role: &str) -> Option<&DispatchId> {
-        self.agents.iter().find(|(_, part)| part.role == role).map(|(id, _)| id)
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.records.iter().map(|record| &record.entry.event)
     }
 
-    pub fn role(&self, id: &DispatchId) -> Option<&'static str> {
-        self.agents.iter().find(|(of, _)| of == id).map(|(_, part)| part.role)
+    pub fn stints(&self) -> impl Iterator<Item = &Stint> {
+        self.chronicle.iter().flat_map(|chronicle| &chronicle.stints)
     }
 
-    pub fn dispatch(&self, role: &str) -> Option<&Dispatch> {
-        self.fleet.get(self.id(role)?).map(|dispatch| &**dispatch)
+    /// The part that a bead plays.
+    pub fn part(&self, bead: &str) -> Option<&'static Part> {
+        let title = &self.chronicle.as_ref()?.run.beads.get(bead)?.planned.title;
+        CAST.iter().find(|part| part.title == title)
     }
 
-    pub fn status(&self, role: &str) -> Option<&DispatchStatus> {
-        self.statuses.iter().find(|status| status.role == role)
+    pub fn bead(&self, key: &str) -> Option<&str> {
+        let run = &self.chronicle.as_ref()?.run;
+        run.order
+            .iter()
+            .map(String::as_str)
+            .find(|id| self.part(id).is_some_and(|part| part.key == key))
     }
 
-    /// The events of one role's dispatch.
-    pub fn of<'a>(&'a self, role: &str) -> impl Iterator<Item = &'a Event> {
-        let id = self.id(role).cloned();
-        let of = move |record: &&Record| id.is_some() && record.entry.dispatch_id == id;
-        self.records.iter().filter(of).map(|record| &record.entry.event)
+    /// Whose an agent is: a bead's, or what it is for.
+    pub fn who(&self, start: &AgentStarted) -> &'static str {
+        let part = start.bead_id.as_deref().and_then(|bead| self.part(bead));
+        part.map_or(start.purpose.as_str(), |part| part.key)
     }
 
-    /// True when the agent has come to a gate (see `hold.sh`).
-    pub fn waits_at(&self, role: &str, gate: &str) -> bool {
-        let command = format!("hold\" {gate}");
-        self.of(role)
-            .any(|event| matches!(event, Event::ToolCalled { target, .. } if target.ends_with(&command)))
+    /// The agent that is at a bead now.
+    pub fn job(&self, key: &str) -> Option<&Job> {
+        let bead = self.bead(key)?;
+        let run = &self.chronicle.as_ref()?.run;
+        run.jobs
+            .values()
+            .find(|job| job.start.purpose == Purpose::Implement && job.start.bead_id.as_deref() == Some(bead))
     }
 
-    /// True when this holds of every one of the cast.
-    pub fn all(&self, holds: impl Fn(&'static str) -> bool) -> bool {
-        !self.agents.is_empty() && self.agents.iter().all(|(_, part)| holds(part.role))
+    pub fn attempts(&self, key: &str) -> u32 {
+        let run = self.chronicle.as_ref().map(|chronicle| &chronicle.run);
+        self.bead(key).and_then(|bead| run?.beads.get(bead)).map_or(0, |task| task.attempts)
     }
 
-    /// One that has ended in another way than it should.
+    pub fn outcome(&self) -> Option<RunStatus> {
+        self.chronicle.as_ref()?.run.outcome
+    }
+
+    pub fn done(&self) -> usize {
+        self.chronicle.as_ref().map_or(0, |chronicle| chronicle.run.count(Stage::Done))
+    }
+
+    /// The run has ended, or rests, in another way than it should.
     pub fn failed(&self) -> Option<String> {
-        self.agents.iter().find_map(|(_, part)| {
-            self.of(part.role).find_map(|event| match event {
-                Event::DispatchFinished { state, reason, .. } if *state != FinalState::Success => {
-                    Some(format!("the {} ended {}: {reason}", part.role, state.as_str()))
-                }
-                _ => None,
-            })
-        })
-    }
-
-    /// How often each of these happened to a role.
-    pub fn count(&self, role: &str, is_it: impl Fn(&Event) -> bool) -> usize {
-        self.of(role).filter(|event| is_it(event)).count()
+        let run = &self.chronicle.as_ref()?.run;
+        match (run.status(), &run.error, &run.resting) {
+            (_, Some(error), _) => Some(format!("the run failed: {} {}", error.code, error.message)),
+            (_, _, Some((_, reason))) => Some(format!("the run rests: {reason}")),
+            (RunStatus::InProgress | RunStatus::Completed, ..) => None,
+            (status, ..) => Some(format!("the run ended {}", status.as_str())),
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! last act, an error, Ctrl-C or a panic. Only what was asked to be kept stays.
 
 use crate::context::Context;
-use crate::demo::cast::CAST;
+use crate::demo::cast::SCENARIO;
 use crate::failure::Failure;
 use crate::output::Output;
 use muleteer_model::id;
@@ -27,6 +27,9 @@ const OWN: [(&str, &str); 6] = [
     ("XDG_RUNTIME_DIR", "run"),
     ("TMPDIR", "tmp"),
 ];
+
+/// The commit the run begins from.
+pub const FIRST: &str = "Begin with words, and a spec";
 
 #[derive(Debug)]
 pub struct Place {
@@ -56,12 +59,30 @@ impl Place {
         self.root.join("wordtools")
     }
 
-    pub fn gates(&self) -> PathBuf {
-        self.root.join("gates")
+    /// Below HOME, which is what confined agents can write beside their worktree.
+    pub fn stage(&self) -> PathBuf {
+        self.root.join("home/stage")
     }
 
-    pub fn scenario(&self, role: &str) -> PathBuf {
-        self.root.join(format!("{role}.yaml"))
+    pub fn gates(&self) -> PathBuf {
+        self.stage().join("gates")
+    }
+
+    pub fn scenario(&self) -> PathBuf {
+        self.root.join("run.yaml")
+    }
+
+    pub fn spec(&self) -> PathBuf {
+        self.repo().join("plan.md")
+    }
+
+    /// The run as a page.
+    pub fn page(&self) -> PathBuf {
+        self.root.join("run.html")
+    }
+
+    pub fn run_events(&self, run_id: &str) -> PathBuf {
+        self.repo().join(".muleteer/runs").join(run_id).join("events.jsonl")
     }
 
     /// To be read by a shell that wants to look at a kept demo.
@@ -74,8 +95,14 @@ impl Place {
     }
 
     /// True when the agent has come to a gate, whether a daemon lives to tell or not (see `hold.sh`).
-    pub fn has_reached(&self, role: &str, gate: &str) -> bool {
-        self.gates().join(format!("{role}.{gate}")).exists()
+    pub fn has_reached(&self, who: &str, gate: &str) -> bool {
+        self.gates().join(format!("{who}.{gate}")).exists()
+    }
+
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep_page(&self, page: &str) -> Result<(), Failure> {
+        write(&self.page(), page)
     }
 
     /// Nobody will look at it: the folder goes, whatever was asked.
@@ -84,7 +111,10 @@ impl Place {
     }
 
     fn furnish(&self) -> Result<(), Failure> {
-        let folders = OWN.iter().map(|(_, dir)| *dir).chain(["gates", "wordtools/lib"]);
+        let folders =
+            OWN.iter()
+                .map(|(_, dir)| *dir)
+                .chain(["home/stage/gates", "wordtools/lib", "wordtools/.muleteer"]);
         for dir in folders {
             let path = self.root.join(dir);
             fs::DirBuilder::new()
@@ -93,16 +123,17 @@ impl Place {
                 .create(&path)
                 .map_err(|error| io_failure(&path, &error))?;
         }
-        write(&self.root.join("hold"), include_str!("hold.sh"))?;
-        for part in CAST {
-            write(&self.scenario(part.role), part.scenario)?;
-        }
+        write(&self.stage().join("hold"), include_str!("hold.sh"))?;
+        write(&self.scenario(), SCENARIO)?;
         let line = |(name, dir): &(&str, &str)| format!("export {name}='{}'\n", self.root.join(dir).display());
         // Not HOME and TMPDIR: who looks around keeps their own.
         let exports: String = OWN.iter().filter(|(name, _)| name.starts_with("XDG_")).map(line).collect();
         write(&self.env_file(), &exports)?;
         write(&self.repo().join("README.md"), include_str!("project/README.md"))?;
         write(&self.repo().join("lib/words.sh"), include_str!("project/words.sh"))?;
+        write(&self.spec(), include_str!("project/plan.md"))?;
+        write(&self.repo().join(".muleteer/config.yaml"), "run: {phases: {maintain: {n: 2}}}\n")?;
+        write(&self.repo().join(".gitignore"), ".muleteer/\n.agents/\n")?;
         for words in [
             &["init", "--quiet", "."][..],
             // Not `--initial-branch`: older gits do not know it.
@@ -110,7 +141,7 @@ impl Place {
             &["config", "user.name", "Muleteer Demo"],
             &["config", "user.email", "demo@muleteer.invalid"],
             &["add", "."],
-            &["commit", "--quiet", "--message", "Begin with words"],
+            &["commit", "--quiet", "--message", FIRST],
         ] {
             self.git(words)?;
         }

@@ -1,30 +1,32 @@
 //! The play, act by act. It waits for states, never for a time: the agents stand at gates
 //! (`hold.sh`) while something is done to them, so it goes the same way on a slow machine.
 
-use crate::commands::spawn::random;
 use crate::connect::unexpected;
-use crate::demo::cast::{ADOPTED, CAST, CRASH, OUTAGE, Part, VICTIM};
+use crate::demo::cast::{ADOPTED, CRASH, OUTAGE, VICTIM, survivors};
 use crate::demo::follower::{Follower, News};
 use crate::demo::log::Log;
 use crate::demo::place::{Place, text};
 use crate::demo::screen::Screen;
 use crate::failure::Failure;
 use crate::file_watch::FileWatch;
+use crate::render::page::{Setting, page};
 use crate::render::status;
+use crate::run_files::new_id;
 use jiff::Timestamp;
-use muleteer_model::event::Event;
-use muleteer_model::id::DispatchId;
+use jiff::tz::TimeZone;
+use muleteer_model::event::{Event, Record};
 use muleteer_process::identity::ProcessId;
-use muleteer_protocol::v1::{DispatchStatus, Reply, Request, Spawn, StatusReport};
-use rustix::process::Signal;
+use muleteer_protocol::v1::{DispatchStatus, Reply, Request, Run, StatusReport};
+use muleteer_store::events;
 use std::ffi::OsString;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// For what takes well under a second; a loaded machine is no reason to fail.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// For what takes a second or two; a loaded machine is no reason to fail.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(20);
 /// Ends what a demo that was itself killed leaves behind, in seconds.
-const DISPATCH_TIMEOUT: u64 = 120;
+const RUN_TIMEOUT: u64 = 180;
 
 #[derive(Debug)]
 pub struct Play<'a> {
@@ -43,16 +45,18 @@ impl<'a> Play<'a> {
     /// # Errors
     /// At the first thing that does not come; what was seen until then is in the log.
     pub async fn run(mut self) -> Result<(), Failure> {
-        self.screen.act("a git repository and a private daemon, in a folder of their own")?;
+        self.screen
+            .act("a git repository with a spec, and a private daemon, in a folder of their own")?;
         self.start_daemon().await?;
+        self.screen
+            .act("muleteer run --spec plan.md: criteria, beads, then an agent for each that nothing holds back")?;
+        self.begin().await?;
+        let context = self.place.context.clone();
         let mut stage = Stage {
-            follower: Follower::start(self.place.context.clone()),
-            gates: FileWatch::on(&[&self.place.gates()])?,
+            follower: Follower::start(context, self.log.run_id.clone()),
+            // The daemon's events too: that an agent died or was adopted stands there.
+            files: FileWatch::on(&[&self.place.gates(), &self.place.context.paths.state_dir])?,
         };
-        self.screen.act("three agents, each in a worktree of its own")?;
-        for part in &CAST {
-            self.spawn(part).await?;
-        }
         self.kill_the_agent(&mut stage).await?;
         self.kill_the_daemon(&mut stage).await?;
         self.adopt(&mut stage).await?;
@@ -65,103 +69,119 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    async fn spawn(&mut self, part: &'static Part) -> Result<(), Failure> {
-        let id = DispatchId::from_random(random()?);
+    async fn begin(&mut self) -> Result<(), Failure> {
         let plain = |(name, value): (OsString, OsString)| (text(&name), text(&value));
-        let spawn = Spawn {
-            id: id.to_string(),
-            role: part.role.into(),
-            project: self.place.repo().display().to_string(),
-            prompt: part.prompt.into(),
-            feature: Some("demo".into()),
+        self.log.run_id = new_id()?;
+        let run = Run {
+            run_id: self.log.run_id.clone(),
+            repo: self.place.repo().display().to_string(),
+            spec: Some(self.place.spec().display().to_string()),
             backend: Some("rehearsal".into()),
-            scenario: Some(self.place.scenario(part.role).display().to_string()),
-            timeout_s: Some(DISPATCH_TIMEOUT),
-            worktree: true,
+            scenario: Some(self.place.scenario().display().to_string()),
+            max_runtime_s: Some(RUN_TIMEOUT),
             env: self.place.variables().into_iter().map(plain).collect(),
-            extra_env: vec![("DEMO".into(), self.place.root.display().to_string())],
-            ..Spawn::default()
+            extra_env: vec![("DEMO".into(), self.place.stage().display().to_string())],
+            ..Run::default()
         };
-        // Known before it is asked for: its first events may come before the answer.
-        self.log.agents.push((id, part));
-        match self.place.ask(Request::Spawn(Box::new(spawn))).await? {
-            Reply::Spawned { .. } => Ok(()),
+        match self.place.ask(Request::Run(Box::new(run))).await? {
+            Reply::RunUp { .. } => Ok(()),
             other => Err(unexpected(&other)),
         }
     }
 
     async fn kill_the_agent(&mut self, stage: &mut Stage) -> Result<(), Failure> {
-        self.until(stage, "the developer to be in the middle of its work", |log, _| log.waits_at(VICTIM, CRASH))
-            .await?;
-        let pid = self.log.dispatch(VICTIM).and_then(|dispatch| dispatch.pid()).unwrap_or_default();
+        let there = |log: &Log, place: &Place| log.job(VICTIM).is_some() && place.has_reached(VICTIM, CRASH);
+        self.until(stage, "the agent at slug to be in the middle of its work", there).await?;
+        let dispatch = self.log.job(VICTIM).map(|job| job.start.dispatch.clone()).unwrap_or_default();
+        let pid = self.pid(&dispatch).await?;
         self.screen
-            .act(format!("kill -9 {pid}: the developer's agent, between writing and committing"))?;
-        self.log.killed = Some((pid, self.place.kill(pid)));
-        let died = |log: &Log, _: &Place| log.count(VICTIM, is_killed) > 0;
-        self.until(stage, "its death to be noticed", died).await?;
+            .act(format!("kill -9 {pid}: the agent at slug, between writing and committing"))?;
+        self.log.killed = Some((dispatch, pid, self.place.kill(pid)));
+        let retried = |log: &Log, _: &Place| log.events().any(|event| matches!(event, Event::BeadRetried { .. }));
+        self.until(stage, "its death to be noticed", retried).await?;
         self.place.open(CRASH)?;
-        let resumed = |log: &Log, _: &Place| log.all(|role| log.waits_at(role, OUTAGE));
-        self.until(stage, "the developer to be resumed, and all three to be at work", resumed)
-            .await
+        let at_work = |log: &Log, place: &Place| {
+            survivors().all(|part| log.job(part.key).is_some() && place.has_reached(part.key, OUTAGE))
+        };
+        self.until(stage, "slug to be begun again, and both beads to be worked on", at_work).await
     }
 
     async fn kill_the_daemon(&mut self, stage: &mut Stage) -> Result<(), Failure> {
-        for (_, part) in &self.log.agents {
-            let pid = self.log.dispatch(part.role).and_then(|dispatch| dispatch.pid());
-            if let Some(process) = pid.and_then(ProcessId::of) {
-                self.log.processes.push((part.role, process, false));
+        for part in survivors() {
+            let dispatch = self.log.job(part.key).map(|job| job.start.dispatch.clone()).unwrap_or_default();
+            if let Some(process) = ProcessId::of(self.pid(&dispatch).await?) {
+                self.log.processes.push((part.key, process, false));
             }
         }
         let pid = self.log.daemons.last().copied().unwrap_or_default();
-        self.screen.act(format!("kill -9 {pid}: the daemon, with three agents at work"))?;
+        self.screen.act(format!("kill -9 {pid}: the daemon, with two agents at work"))?;
         self.log.daemon_killed = self.place.kill_daemon();
         self.until(stage, "the stream of events to break off", |log, _| log.lost > 0).await?;
         self.place.open(OUTAGE)?;
-        let worked = |_: &Log, place: &Place| CAST.iter().all(|part| place.has_reached(part.role, ADOPTED));
+        let worked = |_: &Log, place: &Place| survivors().all(|part| place.has_reached(part.key, ADOPTED));
         self.until(stage, "the agents to go on without a daemon", worked).await?;
-        let reached = CAST.iter().map(|part| part.role).filter(|role| self.place.has_reached(role, ADOPTED));
-        self.log.unattended = reached.collect();
+        self.log.unattended = survivors()
+            .map(|part| part.key)
+            .filter(|key| self.place.has_reached(key, ADOPTED))
+            .collect();
         self.screen.remark("no daemon lives, and each agent has gone on and committed")
     }
 
     async fn adopt(&mut self, stage: &mut Stage) -> Result<(), Failure> {
-        self.screen.act("a new daemon, on the same state directory")?;
+        self.screen.act("a new daemon, on the same state directory: it goes on with the run")?;
         self.start_daemon().await?;
-        let adopted = |log: &Log, _: &Place| {
-            log.back > 0
-                && log.all(|role| log.waits_at(role, ADOPTED))
-                && log.all(|role| log.count(role, is_adopted) > 0)
-        };
+        let adopted = |log: &Log, place: &Place| log.back > 0 && adoptions(place) >= survivors().count();
         self.until(stage, "the agents to be adopted", adopted).await?;
-        for (role, process, same) in &mut self.log.processes {
-            let now = self
-                .log
-                .fleet
-                .iter()
-                .find(|dispatch| dispatch.created.role == *role)
-                .and_then(|dispatch| dispatch.pid());
-            *same = process.is_alive() && now == Some(process.pid);
-        }
         let statuses = self.statuses().await?;
+        let pid_now = |log: &Log, key: &str| {
+            let dispatch = &log.job(key)?.start.dispatch;
+            statuses.iter().find(|one| one.id == *dispatch)?.pid
+        };
+        let now: Vec<_> = self.log.processes.iter().map(|(key, ..)| pid_now(self.log, key)).collect();
+        for ((_, process, same), pid) in self.log.processes.iter_mut().zip(now) {
+            *same = process.is_alive() && pid == Some(process.pid);
+        }
         self.screen.act("muleteer status, now")?;
-        self.screen.block(&status::table(&statuses, Timestamp::now()))?;
+        let active: Vec<DispatchStatus> = statuses.into_iter().filter(|one| one.pid.is_some()).collect();
+        self.screen.block(&status::table(&active, Timestamp::now()))?;
+        self.screen.act("on to the end: maintenance after two beads, then the judge")?;
         self.place.open(ADOPTED)
     }
 
     async fn end(&mut self, stage: &mut Stage) -> Result<(), Failure> {
-        self.screen.act("the three finish")?;
-        let finished = |log: &Log, _: &Place| {
-            log.all(|role| log.count(role, |event| matches!(event, Event::DispatchFinished { .. })) > 0)
-        };
-        self.until(stage, "the three to finish", finished).await?;
+        self.until(stage, "the run to be judged", |log, _| log.ended && log.outcome().is_some())
+            .await?;
         self.log.statuses = self.statuses().await?;
-        self.place.stop_daemon().await
+        self.place.stop_daemon().await?;
+        let branch = format!("muleteer/{}", self.log.run_id);
+        self.screen.act(format!("git merge {branch}"))?;
+        self.log.merged = Some(self.place.git(&["merge", "--quiet", "--no-edit", "--ff-only", &branch])?);
+        if let Some(chronicle) = &self.log.chronicle {
+            let setting = Setting { zone: TimeZone::system(), judge_results: None };
+            self.place.keep_page(&page(chronicle, &setting))?;
+        }
+        Ok(())
     }
 
     async fn statuses(&self) -> Result<Vec<DispatchStatus>, Failure> {
         match self.place.ask(Request::Status { id: None }).await? {
             Reply::Status(StatusReport { dispatches, .. }) => Ok(dispatches),
             other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Of a dispatch that is at work: the daemon may hear of its process a moment later than we do.
+    async fn pid(&self, dispatch: &str) -> Result<u32, Failure> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let found = self.statuses().await?.into_iter().find(|one| one.id == dispatch);
+            if let Some(pid) = found.and_then(|one| one.pid) {
+                return Ok(pid);
+            }
+            if Instant::now() > deadline {
+                return Err(Failure::new("E_DEMO", format!("dispatch {dispatch} has no process")));
+            }
+            sleep_until(Instant::now() + PAUSE).await;
         }
     }
 
@@ -182,7 +202,7 @@ impl<'a> Play<'a> {
             }
             tokio::select! {
                 news = stage.follower.next() => self.take(news)?,
-                () = stage.gates.changed() => {}
+                () = stage.files.changed() => {}
                 () = sleep_until(deadline) => {
                     return Err(Failure::new("E_DEMO", format!("waited {}s in vain for {what}", PATIENCE.as_secs())));
                 }
@@ -193,9 +213,8 @@ impl<'a> Play<'a> {
     fn take(&mut self, news: News) -> Result<(), Failure> {
         match news {
             News::Event { line, record: Some(record) } => {
-                let role = record.entry.dispatch_id.as_ref().and_then(|id| self.log.role(id));
-                self.screen.event(&line, &record, role)?;
-                self.log.take(*record);
+                self.log.take((*record).clone());
+                self.screen.event(&line, &record, &self.who(&record.entry.event))?;
             }
             // Ours cannot say what we do not know: the checks will miss it in the stream.
             News::Event { record: None, .. } => {}
@@ -203,6 +222,7 @@ impl<'a> Play<'a> {
                 self.log.lost += 1;
                 self.screen.remark("the stream of events broke off: the daemon is gone")?;
             }
+            News::Ended => self.log.ended = true,
             News::Back { next } => {
                 self.log.back += 1;
                 self.screen.remark(format!("connected again: the stream goes on with event {next}"))?;
@@ -210,17 +230,40 @@ impl<'a> Play<'a> {
         }
         Ok(())
     }
+
+    fn who(&self, event: &Event) -> String {
+        let bead = |id: &str| self.log.part(id).map_or("-", |part| part.key);
+        let who = match event {
+            Event::AgentStarted(start) => self.log.who(start),
+            Event::AgentFinished(end) => {
+                let part = end.bead_id.as_deref().and_then(|id| self.log.part(id));
+                part.map_or(end.purpose.as_str(), |part| part.key)
+            }
+            Event::BeadCompleted { bead_id, .. } | Event::BeadRetried { bead_id, .. } => bead(bead_id),
+            _ => "run",
+        };
+        who.into()
+    }
 }
 
 /// What is listened to while the play waits.
 #[derive(Debug)]
 struct Stage {
     follower: Follower,
-    gates: FileWatch,
+    files: FileWatch,
 }
 
-pub fn is_killed(event: &Event) -> bool {
-    matches!(event, Event::AgentExited { signal: Some(signal), .. } if *signal == Signal::KILL.as_raw())
+/// The daemon's own events, as far as they are on disk.
+pub fn ledger(place: &Place) -> Vec<Record> {
+    let mut records = vec![];
+    // What cannot be read now is read again, and missed by the checks at the latest.
+    drop(events::read(&place.context.paths.events(), |record| records.push(record)));
+    records
+}
+
+fn adoptions(place: &Place) -> usize {
+    let ledger = ledger(place);
+    ledger.iter().filter(|record| is_adopted(&record.entry.event)).count()
 }
 
 pub fn is_adopted(event: &Event) -> bool {

@@ -1,4 +1,4 @@
-//! What is told at the end: journals, commits, results, the checks, and how to look at each.
+//! What is told at the end: the run, its commits, the checks, and how to look at each.
 
 use crate::demo::cast::CAST;
 use crate::demo::checks::Check;
@@ -8,17 +8,14 @@ use crate::demo::screen::color;
 use crate::failure::Failure;
 use crate::on_demand::own_program;
 use crate::output::Output;
-use crate::render::status::ending;
+use crate::render::run as told;
 use crate::render::{BOLD, DIM, GREEN, RED, RESET, clip, usd};
+use muleteer_model::pipeline::checkpoint;
 use serde_json::{Value, json};
-use std::path::Path;
 use std::time::Duration;
 
-/// Room for a line of a journal.
+/// Room for a line.
 const LINE: usize = 110;
-/// Lines of a journal that everyone expects; the file has them.
-const ROUTINE: [&str; 7] =
-    ["tool_use:", "agent started", "session `", "turn ", "result:", "agent exited with", "attempt 1 started"];
 
 pub fn show(
     out: Output,
@@ -32,17 +29,8 @@ pub fn show(
         return out.json_line(&document(place, log, checks, took, keep));
     }
     if !out.quiet {
-        journals(out, log)?;
-        commits(out, place, log)?;
-        heading(out, "Results")?;
-        for status in &log.statuses {
-            out.line(format!("  {}{:<9}{RESET} {}", color(&status.role), status.role, ending(status)))?;
-        }
-        let total: f64 = log.statuses.iter().map(|status| status.cost_usd).sum();
-        out.line(format!(
-            "  {DIM}{} in all, as a model would have cost; a rehearsal costs nothing{RESET}",
-            usd(total)
-        ))?;
+        run(out, log)?;
+        commits(out, place)?;
         look(out, place, log, keep)?;
         heading(out, "Checks")?;
     }
@@ -62,87 +50,73 @@ fn heading(out: Output, text: &str) -> Result<(), Failure> {
     out.line(format!("\n{BOLD}{text}{RESET}"))
 }
 
-fn journals(out: Output, log: &Log) -> Result<(), Failure> {
-    heading(out, "Journals, shortened")?;
-    for part in &CAST {
-        let Some(dispatch) = log.dispatch(part.role) else { continue };
-        let path = Path::new(&dispatch.created.journal);
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        out.line(format!("  {}{}{RESET} {DIM}.agents/journals/demo/{name}{RESET}", color(part.role), part.role))?;
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let expected = |line: &str| ROUTINE.iter().any(|start| line.contains(&format!("[harness] {start}")));
-        for line in text
-            .lines()
-            .filter(|line| line.starts_with("Status:") || line.starts_with("- "))
-            .filter(|line| !expected(line))
-        {
-            out.line(format!("    {}", clip(line, LINE)))?;
-        }
+fn run(out: Output, log: &Log) -> Result<(), Failure> {
+    heading(out, "muleteer run report")?;
+    let Some(chronicle) = &log.chronicle else { return out.line("  it did not begin") };
+    for line in told::report(&chronicle.run).lines() {
+        out.line(format!("  {line}"))?;
     }
-    Ok(())
+    out.line(format!(
+        "  {DIM}{} in all, as a model would have cost; a rehearsal costs nothing{RESET}",
+        usd(chronicle.run.cost_usd)
+    ))
 }
 
-fn commits(out: Output, place: &Place, log: &Log) -> Result<(), Failure> {
-    heading(out, "Commits")?;
-    for (id, part) in &log.agents {
-        out.line(format!("  {}muleteer/{id}{RESET}", color(part.role)))?;
-        let range = format!("main..muleteer/{id}");
-        // A branch that is not there is told by the checks.
-        let shown = place.git(&["log", "--format=%h %s", "--shortstat", &range]).unwrap_or_default();
-        for line in shown.lines().filter(|line| !line.is_empty()) {
-            out.line(format!("    {}", clip(line, LINE)))?;
-        }
+fn commits(out: Output, place: &Place) -> Result<(), Failure> {
+    heading(out, "git log main")?;
+    // What is not there is told by the checks.
+    let shown = place.git(&["log", "--format=%h %s", "--shortstat", "main"]).unwrap_or_default();
+    for line in shown.lines().filter(|line| !line.is_empty()) {
+        let part = CAST.iter().find(|part| part.commits.iter().any(|subject| line.ends_with(subject)));
+        out.line(format!("    {}{}{RESET}", part.map_or("", |part| color(part.key)), clip(line, LINE)))?;
     }
     Ok(())
 }
 
 fn look(out: Output, place: &Place, log: &Log, keep: bool) -> Result<(), Failure> {
     let program = own_program().display().to_string();
-    let first = log.agents.first().map(|(id, _)| id.to_string()).unwrap_or_default();
     if keep {
         heading(out, &format!("Look around, in {}", place.root.display()))?;
     } else {
         heading(out, "Look around, after `muleteer demo --keep`, which leaves the folder and says where")?;
     }
     let folder = if keep { place.root.display().to_string() } else { "FOLDER".into() };
-    let id = if keep { first } else { "ID".into() };
+    let run = if keep { log.run_id.as_str() } else { "" };
     let commands = [
-        (format!(". {folder}/env.sh"), "point this shell at the private daemon's state"),
-        (format!("{program} status"), "dispatches, and what came of them"),
-        (format!("{program} status {id}"), "one in full"),
-        (format!("{program} events --since 0"), "all that happened"),
-        (format!("{program} journal {id}"), "a journal"),
-        (format!("{program} logs {id}"), "all an agent printed and did"),
-        (format!("git -C {folder}/wordtools log --graph --oneline --all"), "the work"),
+        (format!("{folder}/run.html"), "the run as a page, for a browser: graph, timeline, cost, findings"),
+        (format!(". {folder}/env.sh && cd {folder}/wordtools"), "point this shell at it"),
+        (format!("{program} run report {run}"), "what the run did, and what came of it"),
+        (format!("{program} run report --html run.html"), "that page, of any run"),
+        (format!("{program} status"), "its agents' dispatches"),
+        (format!("{program} events --since 0"), "all that happened to them"),
+        ("git log --graph --oneline --all".into(), "the work"),
     ];
     let width = commands.iter().map(|(command, _)| command.chars().count()).max().unwrap_or_default();
     for (command, what) in commands {
-        out.line(format!("  {command:<width$}  {DIM}{what}{RESET}"))?;
+        out.line(format!("  {:<width$}  {DIM}{what}{RESET}", command.trim_end()))?;
     }
     Ok(())
 }
 
 fn document(place: &Place, log: &Log, checks: &[Check], took: Duration, keep: bool) -> Value {
-    let commits: Vec<_> = log
-        .agents
-        .iter()
-        .flat_map(|(id, part)| {
-            let range = format!("main..muleteer/{id}");
-            let shown = place.git(&["log", "--reverse", "--format=%H %s", &range]).unwrap_or_default();
-            let commit = move |line: &str| {
-                let (commit, subject) = line.split_once(' ')?;
-                Some(json!({ "role": part.role, "branch": format!("muleteer/{id}"), "commit": commit, "subject": subject }))
-            };
-            shown.lines().filter_map(commit).collect::<Vec<_>>()
+    let shown = place.git(&["log", "--reverse", "--format=%H %s", "main"]).unwrap_or_default();
+    let commits: Vec<_> = shown
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter_map(|(commit, subject)| {
+            let part = CAST.iter().find(|part| part.commits.contains(&subject))?;
+            Some(json!({ "bead": part.title, "commit": commit, "subject": subject }))
         })
         .collect();
+    let run = log.chronicle.as_ref().map(|chronicle| &chronicle.run);
     json!({
         "ok": checks.iter().all(|check| check.held),
         "seconds": (took.as_secs_f64() * 10.0).round() / 10.0,
         "checks": checks,
+        "run": run.map(checkpoint::document),
         "dispatches": log.statuses,
         "commits": commits,
-        "cost_usd": log.statuses.iter().map(|status| status.cost_usd).sum::<f64>(),
+        "cost_usd": run.map_or(0.0, |run| run.cost_usd),
         "kept": keep.then(|| place.root.display().to_string()),
     })
 }

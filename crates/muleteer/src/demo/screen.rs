@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::render::{BLUE, BOLD, CYAN, DIM, MAGENTA, RESET, YELLOW, event};
 use jiff::Timestamp;
-use muleteer_model::event::{Event, Record};
+use muleteer_model::event::Record;
 use std::cell::Cell;
 use std::path::Path;
 
@@ -48,43 +48,27 @@ impl Screen {
         }
     }
 
-    pub fn event(&self, line: &str, record: &Record, role: Option<&str>) -> Result<(), Failure> {
+    pub fn event(&self, line: &str, record: &Record, who: &str) -> Result<(), Failure> {
         if self.out.json {
             return self.out.line(line);
         }
-        let Some(what) = event::describe(&record.entry.event).filter(|_| !self.out.quiet && worth_a_line(record))
-        else {
+        let Some(what) = event::describe(&record.entry.event).filter(|_| !self.out.quiet) else {
             return Ok(());
         };
         let began = self.began.get().unwrap_or(record.ts);
         self.began.set(Some(began));
         let after = record.ts.duration_since(began).as_secs_f64();
-        let who = role.unwrap_or("-");
         let what = what.trim_end().replace(&self.root, "$DEMO");
-        self.out.line(format!("{DIM}{after:>5.1}s{RESET} {}{who:<9}{RESET} {what}", color(who)))
+        self.out.line(format!("{DIM}{after:>5.1}s{RESET} {}{who:<10}{RESET} {what}", color(who)))
     }
 }
 
-/// The others are the machinery's; `muleteer events` shows them.
-fn worth_a_line(record: &Record) -> bool {
-    use Event::{DispatchClosing, OutputRead, PromptQueued, PromptSent, SessionStarted, TurnFinished, UsageRecorded};
-    !matches!(
-        record.entry.event,
-        PromptQueued { .. }
-            | PromptSent { .. }
-            | SessionStarted { .. }
-            | TurnFinished { ok: true, .. }
-            | UsageRecorded { .. }
-            | OutputRead {}
-            | DispatchClosing { .. }
-    )
-}
-
-pub fn color(role: &str) -> &'static str {
-    match role {
-        "developer" => CYAN,
-        "tester" => MAGENTA,
-        "reviewer" => BLUE,
+pub fn color(who: &str) -> &'static str {
+    match who {
+        "slug" => CYAN,
+        "test" => MAGENTA,
+        "readme" | "dash" => BLUE,
+        "judge" | "structure" => YELLOW,
         _ => DIM,
     }
 }
