@@ -124,6 +124,12 @@ impl Stage {
         let (sum, told) = (costs.iter().sum::<f64>(), document["cost_usd"].as_f64().unwrap());
         assert!((sum - told).abs() < 1e-6, "{sum} {told}");
 
+        let log = self.repo.path.join(".muleteer/runs").join(&run).join("run-log.yml");
+        let log = std::fs::read_to_string(log).unwrap();
+        for line in ["status: completed".to_string(), format!("total_agent_spawns: {started}")] {
+            assert!(log.contains(&line), "{line} in {log}");
+        }
+
         // The verdict's form was asked for in the CLI's own way.
         let requests = self.server.main_requests();
         let structured = requests.iter().filter(|request| {

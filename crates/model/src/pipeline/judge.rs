@@ -151,8 +151,7 @@ pub fn schema() -> serde_json::Value {
         ("reason", text.clone()),
         ("mergeWith", json!({"type": ["string", "null"]})),
     ]);
-    let bead =
-        object(&[("title", text.clone()), ("description", text), ("type", word(&["bug", "task", "feature", "chore"]))]);
+    let bead = object(&[("title", text.clone()), ("description", text), ("type", word(&["bug", "task", "feature"]))]);
     object(&[
         ("status", word(&["success", "failure", "timeout"])),
         ("specDrift", object(&[("detected", yes.clone()), ("issues", list(issue))])),
