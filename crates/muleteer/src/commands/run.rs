@@ -277,7 +277,7 @@ async fn follow(context: &Context, runs: &Runs, request: &v1::Run, known: Option
                 return Ok(());
             }
             stopped = true;
-            live.borrow()
+            live.borrow_mut()
                 .note(format!("stopping: its agents are ended; `muleteer run --resume {run_id}` goes on"));
             stop(context, run_id).await?;
         };
@@ -352,10 +352,7 @@ async fn watch(
                 if context.out.json {
                     context.out.line(&line)?;
                 } else if let Ok(record) = serde_json::from_str::<Record>(&line) {
-                    if let Some(text) = event::line(&record) {
-                        live.borrow().note(text);
-                    }
-                    live.borrow_mut().take(&record);
+                    live.borrow_mut().take(&record, event::line(&record).as_deref());
                 }
             }
             Ok(Next::Item(_)) => {}
