@@ -127,6 +127,13 @@ impl Bead {
         self.labels.iter().any(|known| known == label)
     }
 
+    /// A run with this label may work on it: it is open, or begun by that very run. What is deferred, blocked or
+    /// in somebody's hands is nobody's to give out.
+    pub fn is_free(&self, own: &str) -> bool {
+        let begun = self.status == Status::InProgress && self.has_label(own);
+        (self.status == Status::Open || begun) && self.staged.is_none() && !self.is_observation()
+    }
+
     pub fn is_observation(&self) -> bool {
         self.has_label(OBSERVATION)
     }
@@ -150,8 +157,9 @@ impl Scope {
                     && !bead.is_observation()
             })
         };
+        let selected = |label: &str| open().filter(|bead| bead.has_label(label) && bead.is_free("")).count();
         Self {
-            selected: label.map_or(0, |label| open().filter(|bead| bead.has_label(label)).count()),
+            selected: label.map_or(0, selected),
             unscoped: open().filter(|bead| !bead.labels.iter().any(|label| label.starts_with("run:"))).count(),
         }
     }

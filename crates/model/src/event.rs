@@ -452,6 +452,11 @@ pub enum Event {
         reason: String,
         dependants: Vec<String>,
     },
+    /// A person gave it back, and its failures with it.
+    BeadReopened {
+        bead_id: String,
+        by: String,
+    },
     /// Something outside the run that a bead waited for was closed.
     OutsideClosed {
         bead_id: String,

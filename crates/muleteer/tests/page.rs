@@ -159,12 +159,12 @@ fn what_others_wrote_is_text_and_is_cut() {
     });
     let mut found = verdict(1, Verdict::Fail);
     if let Some(result) = &mut found.result {
-        for issue in &mut result.spec_drift.issues {
+        for issue in result.spec_drift.iter_mut().flat_map(|drift| &mut drift.issues) {
             issue.severity = evil.into();
             issue.section = evil.into();
             issue.description = long.clone();
         }
-        for one in &mut result.acceptance.results {
+        for one in result.acceptance.iter_mut().flat_map(|acceptance| &mut acceptance.results) {
             one.criterion = evil.into();
             one.evidence = evil.into();
         }

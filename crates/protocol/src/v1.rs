@@ -292,7 +292,7 @@ pub struct Run {
     /// What waits for approval is approved.
     #[serde(default)]
     pub yes: bool,
-    /// `implement` or `judge`: go back to this phase of a run that has ended. `judge-only`: have it judged, and
+    /// `implement`, `maintain` or `judge`: go on from this phase of a run that has ended. `judge-only`: have it judged, and
     /// begin no further iteration.
     #[serde(default)]
     pub from_phase: Option<String>,

@@ -147,6 +147,7 @@ fn settings() -> RunSettings {
         timeout_s: 900,
         maintain_every: 0,
         maintain_after_all: false,
+        maintain_parallel: true,
         judge: false,
         spec_drift: false,
         acceptance: false,

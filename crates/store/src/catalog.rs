@@ -12,7 +12,7 @@ use muleteer_model::event::{
 };
 use muleteer_model::id::DispatchId;
 use muleteer_model::pipeline::event as run;
-use muleteer_model::pipeline::judge::{JudgeResult, NewBead};
+use muleteer_model::pipeline::judge::{Acceptance, JudgeResult, NewBead, SpecDrift};
 use muleteer_model::result::{AgentResult, ResultStatus};
 use muleteer_model::tasklist::session::{Finished, Started, Verdict as Judged};
 use muleteer_model::transcript::{Session, Standing};
@@ -269,6 +269,8 @@ catalog! {
         };
     BeadBlocked: "Out of retries: it waits for a person, and so do its dependants."
         = Event::BeadBlocked { bead_id: "k3f9abcd".into(), reason: "exit code 1".into(), dependants: vec!["x2ab9999".into()] };
+    BeadReopened: "A person reopened what was blocked; it is worked on again, and its failures are forgotten."
+        = Event::BeadReopened { bead_id: "k3f9abcd".into(), by: "operator".into() };
     OutsideClosed: "Something outside the run that a bead waited for was closed."
         = Event::OutsideClosed { bead_id: "k3f9abcd".into(), on: "bd-7".into() };
     PoolSlowed: "The model's provider had no room: the run starts nobody before `until`, and no attempt is counted."
@@ -480,6 +482,7 @@ fn run_settings() -> run::RunSettings {
         timeout_s: 900,
         maintain_every: 5,
         maintain_after_all: false,
+        maintain_parallel: true,
         judge: true,
         spec_drift: true,
         acceptance: true,
@@ -512,6 +515,8 @@ fn planned() -> run::Planned {
 fn verdict() -> JudgeResult {
     JudgeResult {
         status: "success".into(),
+        spec_drift: Some(SpecDrift { detected: true, issues: vec![] }),
+        acceptance: Some(Acceptance { passed: true, results: vec![] }),
         new_beads: vec![NewBead { title: "Add the callback".into(), description: String::new(), kind: "task".into() }],
         ..JudgeResult::default()
     }

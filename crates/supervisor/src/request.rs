@@ -82,6 +82,8 @@ pub struct Part {
     pub journals: Option<PathBuf>,
     /// What it may see and write, if it is to be held to it.
     pub confined: Option<Confined>,
+    /// What goes beside its briefing.
+    pub rules: String,
     /// What its answer is to look like, as JSON schema.
     pub schema: Option<serde_json::Value>,
 }
@@ -239,7 +241,10 @@ pub async fn prepare(
         command,
         args,
         scenario: spawn.scenario.clone(),
-        system_prompt: Some(prompt::system_append(&briefing)),
+        system_prompt: Some(match part.map(|part| part.rules.trim()).filter(|rules| !rules.is_empty()) {
+            Some(rules) => format!("{}\n\n## Guidelines\n\n{rules}\n", prompt::system_append(&briefing).trim_end()),
+            None => prompt::system_append(&briefing),
+        }),
         confined: part.and_then(|part| part.confined.clone()),
         schema: part.and_then(|part| part.schema.clone()),
     };

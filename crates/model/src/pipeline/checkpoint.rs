@@ -100,6 +100,8 @@ pub struct Observations {
 pub fn state_word(run: &Run) -> &'static str {
     match (run.outcome, run.phase) {
         (Some(RunStatus::Completed), _) => "completed",
+        // It came to its end; the beads that did not are in `blocked`.
+        (Some(RunStatus::Partial), _) if run.error.is_none() => "completed",
         (Some(_), _) => "failed",
         (None, Phase::Freeze | Phase::Unknown) => "freezing",
         (None, Phase::Decompose) => "decomposing",
@@ -120,6 +122,8 @@ pub fn checkpoint(run: &Run, pid_of: impl Fn(&str) -> Option<u32>) -> Checkpoint
     let retried = run.beads.values().filter(|task| task.failures > 0);
     let taken = run.beads.values().filter(|task| task.stage == Stage::Taken);
     let maintaining = run.job_of(Purpose::Maintain);
+    // An empty path: it has no criteria.
+    let sealed = run.sealed.as_ref().filter(|sealed| !sealed.path.is_empty());
     Checkpoint {
         schema_version: SCHEMA_VERSION,
         run_id: run.id().into(),
@@ -127,8 +131,8 @@ pub fn checkpoint(run: &Run, pid_of: impl Fn(&str) -> Option<u32>) -> Checkpoint
         spec_path: run.started.spec.clone(),
         frozen_spec_path: format!(".muleteer/runs/{}/frozen-spec.md", run.id()),
         frozen_spec_sha256: run.frozen.as_ref().map(|frozen| frozen.sha256.clone()),
-        acceptance_path: run.sealed.as_ref().map(|sealed| sealed.path.clone()),
-        acceptance_sha256: run.sealed.as_ref().map(|sealed| sealed.sha256.clone()),
+        acceptance_path: sealed.map(|sealed| sealed.path.clone()),
+        acceptance_sha256: sealed.map(|sealed| sealed.sha256.clone()),
         target_branch: run.target(),
         base_branch: run.frozen.as_ref().map(|frozen| frozen.base_branch.clone()),
         state: state_word(run).into(),
@@ -201,6 +205,15 @@ pub struct RunLog {
     pub total_agent_spawns: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pr_url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<LogError>,
+}
+
+/// What ended it before its end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LogError {
+    pub code: String,
+    pub message: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -268,10 +281,10 @@ pub fn run_log(run: &Run) -> RunLog {
             judge_result: verdict.and_then(|end| {
                 let result = end.result.as_ref()?;
                 let count = |action: &str| result.observations.iter().filter(|one| one.action == action).count() as u32;
-                let passed = result.acceptance.results.iter().any(|criterion| criterion.passed);
+                let passed = result.criteria().iter().any(|criterion| criterion.passed);
                 Some(LogVerdict {
-                    spec_drift: if result.spec_drift.detected { "fail" } else { "pass" }.into(),
-                    acceptance: match (result.acceptance.passed, passed) {
+                    spec_drift: if result.drifted() { "fail" } else { "pass" }.into(),
+                    acceptance: match (result.accepted(), passed) {
                         (true, _) => "pass",
                         (false, true) => "partial",
                         (false, false) => "fail",
@@ -281,8 +294,7 @@ pub fn run_log(run: &Run) -> RunLog {
                     observations_dismissed: count("dismiss"),
                     new_beads_created: if end.verdict == Verdict::Fail { end.new_beads } else { 0 },
                     issues: result
-                        .spec_drift
-                        .issues
+                        .issues()
                         .iter()
                         .map(|issue| LogIssue {
                             section: issue.section.clone(),
@@ -307,6 +319,7 @@ pub fn run_log(run: &Run) -> RunLog {
         total_beads: run.beads.len() as u32,
         total_agent_spawns: run.spawns,
         pr_url: run.pr_url.clone(),
+        error: error(run).map(|error| LogError { code: error.code, message: error.message }),
     }
 }
 
@@ -399,6 +412,50 @@ pub struct DocumentError {
     pub run_id: String,
 }
 
+/// The document of `run report --json`: what the run did, beside how it stands.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    #[serde(flatten)]
+    pub document: Document,
+    pub iterations: Vec<LogIteration>,
+    pub bead_list: Vec<ReportBead>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReportBead {
+    pub id: String,
+    pub title: String,
+    pub status: &'static str,
+    pub iteration: u32,
+    pub failed_attempts: u32,
+}
+
+pub fn report(run: &Run) -> Report {
+    let beads = run.order.iter().filter_map(|id| run.beads.get(id)).map(|task| ReportBead {
+        id: task.planned.id.clone(),
+        title: task.planned.title.clone(),
+        status: match task.stage {
+            Stage::Open => "open",
+            Stage::Taken => "in_progress",
+            Stage::Done => "closed",
+            Stage::Blocked => "blocked",
+        },
+        iteration: task.iteration,
+        failed_attempts: task.failures,
+    });
+    Report { document: document(run), iterations: run_log(run).iterations, bead_list: beads.collect() }
+}
+
+/// What ended it, or that it was stopped; none while it is under way, and of one that waits for a person.
+pub fn error(run: &Run) -> Option<DocumentError> {
+    let (code, message) = match (&run.error, &run.resting) {
+        (Some(error), _) => (error.code.clone(), error.message.clone()),
+        (None, Some((_, reason))) if run.stopped => ("E_RUN_STOPPED".into(), reason.clone()),
+        _ => return None,
+    };
+    Some(DocumentError { code, message, run_id: run.id().into() })
+}
+
 pub fn document(run: &Run) -> Document {
     Document {
         run_id: run.id().into(),
@@ -424,10 +481,6 @@ pub fn document(run: &Run) -> Document {
         maintenance_runs: run.maintenance.len() as u32,
         maintenance_coalesced: run.coalesced,
         reason: run.resting.as_ref().map(|(_, reason)| reason.clone()),
-        error: run.error.as_ref().map(|error| DocumentError {
-            code: error.code.clone(),
-            message: error.message.clone(),
-            run_id: run.id().into(),
-        }),
+        error: error(run),
     }
 }

@@ -1,7 +1,7 @@
 //! What to record about something that happened, and what follows by itself.
 
 use super::event::*;
-use super::judge::JudgeResult;
+use super::judge::{Asked, JudgeResult};
 use super::state::{Job, JudgeStage, Run, Sealed, Stage};
 use crate::agent_event::cut;
 use crate::bead::Bead;
@@ -9,7 +9,7 @@ use crate::event::{Event, Outcome};
 use crate::graph::Graph;
 use jiff::{SignedDuration, Timestamp};
 
-/// Failures of one bead that do not count (rate limits), before they do.
+/// Failures of one bead, or in a row of an agent the run needs, that do not count (rate limits), before they do.
 const UNCOUNTED: u32 = 20;
 /// The first pause after a rate limit; it doubles up to the last.
 const SLOW_FIRST_S: i64 = 15;
@@ -57,7 +57,9 @@ pub enum Input {
         settings: Box<RunSettings>,
         by: String,
         approve: bool,
-        from: Option<Phase>,
+        from: Option<GoOn>,
+        /// What a person did meanwhile about beads that are not done.
+        settled: Vec<Settled>,
     },
     Stop {
         reason: String,
@@ -67,6 +69,30 @@ pub enum Input {
         code: String,
         message: String,
     },
+}
+
+/// Where a run is told to go on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GoOn {
+    Implement,
+    /// A maintenance run at once, whatever its trigger says.
+    Maintain,
+    Judge,
+}
+
+/// A bead of the run that was closed or reopened while nobody of the run was at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled {
+    pub bead: String,
+    pub closed: bool,
+    pub no_change: bool,
+}
+
+/// Why a run cannot go on from there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Barred {
+    pub code: &'static str,
+    pub message: String,
 }
 
 /// How an agent ended, with everything about it that was looked up then.
@@ -134,8 +160,8 @@ impl JobEnd {
 
 /// The events that record `input`; none where it means nothing (any more).
 pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
-    if let Input::Resume { settings, by, approve, from } = input {
-        return resume(run, settings, &by, approve, from);
+    if let Input::Resume { settings, by, approve, from, settled } = input {
+        return resume(run, settings, &by, approve, from, &settled);
     }
     if !run.is_live() {
         return vec![];
@@ -170,15 +196,90 @@ pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
     }
 }
 
-fn resume(run: &Run, settings: Box<RunSettings>, by: &str, approve: bool, from: Option<Phase>) -> Vec<Event> {
+/// Whether a run can go on from there: nobody jumps a barrier or an approval.
+///
+/// # Errors
+/// What has to come first.
+pub fn may_go_on(run: &Run, from: GoOn, approve: bool, settled: &[Settled]) -> Result<(), Barred> {
+    let bad = |message: String| Err(Barred { code: "E_BAD_INPUT", message });
+    if !run.jobs.is_empty() {
+        let message = format!("{} of its agents are at work", run.jobs.len());
+        return Err(Barred { code: "E_RUN_LOCKED", message });
+    }
+    if !run.accepted {
+        return bad(format!("its beads are not decided on yet (it is in phase {})", run.phase.as_str()));
+    }
+    if run.settings.human_review && !run.approved && !approve {
+        return bad("its beads wait for approval: --yes approves them".into());
+    }
+    let left: Vec<&str> = run
+        .beads
+        .values()
+        .filter(|task| match settled.iter().find(|one| one.bead == task.planned.id) {
+            Some(one) => task.stage != Stage::Done && !one.closed,
+            None => matches!(task.stage, Stage::Open | Stage::Taken),
+        })
+        .map(|task| task.planned.id.as_str())
+        .collect();
+    if from == GoOn::Judge && !left.is_empty() {
+        let shown = left[..left.len().min(10)].join(", ");
+        return bad(format!("{} beads are not done ({shown}), and the judge comes after them", left.len()));
+    }
+    Ok(())
+}
+
+fn resume(
+    run: &Run,
+    settings: Box<RunSettings>,
+    by: &str,
+    approve: bool,
+    from: Option<GoOn>,
+    settled: &[Settled],
+) -> Vec<Event> {
+    if from.is_some_and(|from| may_go_on(run, from, approve, settled).is_err()) {
+        return vec![];
+    }
     let mut events = vec![Event::RunResumed { run_id: run.id().into(), settings, by: by.into() }];
     if approve && !run.approved {
         events.push(Event::RunApproved { by: by.into() });
     }
-    if let Some(phase) = from
-        && run.accepted
+    // What an agent planned and the graph refused is planned anew, by one that is told why.
+    if let Some(error) = run.error.as_ref().filter(|error| error.code.starts_with("E_GRAPH_"))
+        && run.beads.is_empty()
+        && run.decomposed
     {
-        events.push(Event::PhaseChanged { phase });
+        let reason = cut(&error.message, 500);
+        events.push(Event::AgentRetried { purpose: Purpose::Decompose, reason, counted: false });
+    }
+    let mut reopened = false;
+    for one in settled {
+        let Some(task) = run.beads.get(&one.bead) else { continue };
+        match task.stage {
+            Stage::Open | Stage::Blocked if one.closed => events.push(Event::BeadCompleted {
+                bead_id: one.bead.clone(),
+                by: by.into(),
+                no_change: one.no_change,
+                commits: 0,
+            }),
+            // Not beside a judge at work.
+            Stage::Blocked if run.phase == Phase::Implement || run.jobs.is_empty() => {
+                events.push(Event::BeadReopened { bead_id: one.bead.clone(), by: by.into() });
+                reopened = true;
+            }
+            _ => {}
+        }
+    }
+    if reopened && from.is_none() && run.phase != Phase::Implement {
+        events.push(Event::PhaseChanged { phase: Phase::Implement });
+    }
+    match from {
+        Some(GoOn::Implement) => events.push(Event::PhaseChanged { phase: Phase::Implement }),
+        Some(GoOn::Maintain) => {
+            events.push(Event::PhaseChanged { phase: Phase::Implement });
+            events.extend(start_maintenance(run));
+        }
+        Some(GoOn::Judge) => events.push(Event::PhaseChanged { phase: Phase::Judge }),
+        None => {}
     }
     events
 }
@@ -277,10 +378,11 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
         return events;
     }
     if end.outcome != Outcome::Success {
-        let counted = !end.rate_limited;
+        let uncounted = run.uncounted.get(&purpose).copied().unwrap_or_default();
+        let counted = !end.rate_limited || uncounted >= UNCOUNTED;
         let failures = run.failures.get(&purpose).copied().unwrap_or_default() + u32::from(counted);
         events.push(Event::AgentRetried { purpose, reason: cut(&end.reason, 500), counted });
-        if end.rate_limited {
+        if !counted {
             events.push(slow(run, &end.reason, now));
         }
         if failures > run.settings.max_retries {
@@ -298,16 +400,12 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
         }
         (Purpose::Decompose, _) => events.push(Event::Decomposed {}),
         (Purpose::Judge, JudgeStage::Reason { round }) => events.push(Event::JudgeReasoned { round: *round }),
-        (Purpose::Structure, JudgeStage::Structure { tries, .. }) => match &end.verdict {
-            Some(Ok(result)) => {
+        (Purpose::Structure, JudgeStage::Structure { tries, .. }) => match readable(run, end) {
+            Ok(result) => {
                 let verdict = if result.passed() { Verdict::Pass } else { Verdict::Fail };
                 events.push(judged(run, verdict, "", Some(result.clone())));
             }
-            other => {
-                let why = match other {
-                    Some(Err(why)) => why.clone(),
-                    _ => "it printed no verdict".into(),
-                };
+            Err(why) => {
                 events.push(Event::AgentRetried { purpose, reason: why.clone(), counted: false });
                 events.push(judged(run, Verdict::Unreadable, &why, None));
                 if tries + 1 >= ROUNDS {
@@ -319,6 +417,14 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
         _ => {}
     }
     events
+}
+
+/// The verdict, if it can be acted on.
+fn readable<'a>(run: &Run, end: &'a JobEnd) -> Result<&'a JudgeResult, String> {
+    let result = end.verdict.as_ref().ok_or("it printed no verdict")?.as_ref().map_err(Clone::clone)?;
+    let criteria = run.sealed.as_ref().is_some_and(|sealed| !sealed.path.is_empty());
+    let asked = Asked { spec_drift: run.settings.spec_drift, acceptance: run.settings.acceptance && criteria };
+    result.settled(asked).map(|()| result)
 }
 
 fn judged(run: &Run, verdict: Verdict, reason: &str, result: Option<JudgeResult>) -> Event {
@@ -388,6 +494,16 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
     let note = if tail.is_empty() { reason.clone() } else { format!("{reason}\n\nIts last lines:\n\n{tail}") };
     events.push(retried(bead, task.attempts, &reason, incomplete, true, &note));
     events
+}
+
+/// Whether this end leaves the agent's bead blocked.
+pub fn blocks(run: &Run, dispatch: &str, end: &JobEnd) -> bool {
+    let Some(job) = run.job_by_dispatch(dispatch) else { return false };
+    let Some(bead) = job.start.bead_id.as_ref().filter(|_| job.start.purpose == Purpose::Implement) else {
+        return false;
+    };
+    let events = bead_ended(run, job, bead, end, run.updated_at);
+    events.iter().any(|event| matches!(event, Event::BeadBlocked { .. }))
 }
 
 fn retried(bead: &str, attempt: u32, reason: &str, reuse: bool, counted: bool, note: &str) -> Event {
@@ -461,8 +577,8 @@ fn published(
         }
         _ => {}
     }
-    let blocked = run.count(Stage::Blocked) > 0;
-    let status = if blocked { RunStatus::Partial } else { RunStatus::Completed };
+    let all = run.count(Stage::Done) == run.beads.len();
+    let status = if all { RunStatus::Completed } else { RunStatus::Partial };
     events.push(Event::RunCompleted { status, total_beads: run.beads.len() as u32 });
     events
 }
@@ -546,7 +662,13 @@ fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
         if maintaining {
             return vec![Event::MaintenanceCoalesced { completed_count: run.done_now }];
         }
+        if !run.settings.maintain_parallel && run.coding() > 0 {
+            return vec![];
+        }
         return start_maintenance(run);
+    }
+    if maintaining && !run.settings.maintain_parallel {
+        return vec![];
     }
     let waiting = run.not_before.is_some_and(|until| now < until);
     if run.coding() < run.settings.max_concurrency as usize

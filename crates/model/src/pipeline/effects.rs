@@ -21,8 +21,8 @@ pub enum Effect {
     End(Job),
     /// Look whether what beads wait for outside the run has been closed.
     LookOutside,
-    /// Carry the verdict into the store.
-    ApplyVerdict { iteration: u32, result: Box<JudgeResult> },
+    /// Carry the verdict, the run's so-manieth, into the store.
+    ApplyVerdict { iteration: u32, verdict: u32, result: Box<JudgeResult> },
     /// Bring the branch home, and make the pull request.
     Finish,
     /// Think again then.
@@ -57,7 +57,8 @@ pub fn effects(run: &Run) -> Vec<Effect> {
         }
         Phase::Judge => {
             if let JudgeStage::Apply(result) = &run.judge {
-                effects.push(Effect::ApplyVerdict { iteration: run.iteration, result: result.clone() });
+                let verdict = run.verdicts.len() as u32;
+                effects.push(Effect::ApplyVerdict { iteration: run.iteration, verdict, result: result.clone() });
             }
         }
         Phase::Finish => effects.push(Effect::Finish),

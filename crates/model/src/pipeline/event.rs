@@ -36,6 +36,9 @@ pub struct RunSettings {
     /// A maintenance run after every so many beads; 0 for none.
     pub maintain_every: u32,
     pub maintain_after_all: bool,
+    /// Coding agents are started beside it.
+    #[serde(default = "yes")]
+    pub maintain_parallel: bool,
     pub judge: bool,
     pub spec_drift: bool,
     pub acceptance: bool,
@@ -60,6 +63,10 @@ pub struct RunSettings {
     pub budget_usd: Option<f64>,
     #[serde(default)]
     pub max_runtime_s: Option<u64>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -12,10 +12,11 @@ const FINDINGS: usize = 200;
 #[serde(rename_all = "camelCase")]
 pub struct JudgeResult {
     pub status: String,
-    #[serde(default)]
-    pub spec_drift: SpecDrift,
-    #[serde(default)]
-    pub acceptance: Acceptance,
+    /// None: it said nothing about it, which is a pass of it only where nobody asked (see [`Self::settled`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec_drift: Option<SpecDrift>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acceptance: Option<Acceptance>,
     #[serde(default)]
     pub observations: Vec<Observation>,
     #[serde(default)]
@@ -39,18 +40,11 @@ pub struct Issue {
     pub severity: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Acceptance {
     pub passed: bool,
     #[serde(default)]
     pub results: Vec<Criterion>,
-}
-
-impl Default for Acceptance {
-    /// Nothing was said about it: nothing failed.
-    fn default() -> Self {
-        Self { passed: true, results: vec![] }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -83,12 +77,65 @@ pub struct NewBead {
     pub kind: String,
 }
 
+/// What the judge of a run was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    pub spec_drift: bool,
+    pub acceptance: bool,
+}
+
 impl JudgeResult {
     /// PASS: it ran well, nothing drifted, everything was accepted, and nothing is to be done of what the
     /// agents noted.
     pub fn passed(&self) -> bool {
-        let promoted = self.observations.iter().any(|observation| observation.action == "promote");
-        self.status == "success" && !self.spec_drift.detected && self.acceptance.passed && !promoted
+        self.status == "success" && !self.drifted() && self.accepted() && !self.promotes()
+    }
+
+    pub fn drifted(&self) -> bool {
+        self.spec_drift.as_ref().is_some_and(|drift| drift.detected)
+    }
+
+    pub fn accepted(&self) -> bool {
+        self.acceptance.as_ref().is_none_or(|acceptance| acceptance.passed)
+    }
+
+    fn promotes(&self) -> bool {
+        self.observations.iter().any(|observation| observation.action == "promote")
+    }
+
+    pub fn issues(&self) -> &[Issue] {
+        self.spec_drift.as_ref().map_or(&[], |drift| &drift.issues)
+    }
+
+    pub fn criteria(&self) -> &[Criterion] {
+        self.acceptance.as_ref().map_or(&[], |acceptance| &acceptance.results)
+    }
+
+    /// Whether it can be acted on as it stands. A pass must say so of everything that was asked, and leave
+    /// nothing to be done: what it leaves out has not been judged. One that finds something is acted on in any
+    /// case, since whoever judges next is asked about all of it again.
+    ///
+    /// # Errors
+    /// What it lacks, to be told to whoever is asked again.
+    pub fn settled(&self, asked: Asked) -> Result<(), String> {
+        if !self.passed() {
+            return Ok(());
+        }
+        let lacking = [
+            ("specDrift", asked.spec_drift && self.spec_drift.is_none()),
+            ("acceptance", asked.acceptance && self.acceptance.is_none()),
+        ];
+        if let Some((name, _)) = lacking.into_iter().find(|(_, lacking)| *lacking) {
+            return Err(format!("`{name}` is missing: the judge was asked about it, and its verdict has to say"));
+        }
+        if let Some(bead) = self.new_beads.first() {
+            return Err(format!(
+                "it finds nothing wrong, and `newBeads` has work to be done all the same ({}): if something is \
+                 wrong, say so in `specDrift` or `acceptance`; if not, `newBeads` is empty",
+                crate::agent_event::cut(&bead.title, 80)
+            ));
+        }
+        Ok(())
     }
 
     /// What is to be done about it, as beads: the judge's own list, else one for each issue and each failed
@@ -99,21 +146,20 @@ impl JudgeResult {
         }
         let task = |title: String, description: String| NewBead { title, description, kind: "task".into() };
         let mut beads = self.new_beads.clone();
-        if beads.is_empty() && self.spec_drift.detected {
-            beads.extend(self.spec_drift.issues.iter().map(|issue| {
+        if beads.is_empty() && self.drifted() {
+            beads.extend(self.issues().iter().map(|issue| {
                 let place = if issue.section.is_empty() { "Spec drift" } else { issue.section.as_str() };
                 let text = format!("{} (severity: {})", issue.description, issue.severity);
                 task(format!("{place}: {}", first_line(&issue.description)), text)
             }));
         }
-        if self.new_beads.is_empty() && !self.acceptance.passed {
-            let failed = self.acceptance.results.iter().filter(|criterion| !criterion.passed);
+        if self.new_beads.is_empty() && !self.accepted() {
+            let failed = self.criteria().iter().filter(|criterion| !criterion.passed);
             beads.extend(
                 failed.map(|one| task(format!("Make it so: {}", first_line(&one.criterion)), one.evidence.clone())),
             );
         }
-        let promoted = self.observations.iter().any(|observation| observation.action == "promote");
-        if beads.is_empty() && !promoted {
+        if beads.is_empty() && !self.promotes() {
             beads.push(task(
                 "Bring the implementation in line with the spec".into(),
                 format!("The judge said `{}` and named nothing.", self.status),
@@ -121,6 +167,17 @@ impl JudgeResult {
         }
         beads
     }
+}
+
+/// The store's key of the bead that a remedy becomes: a second time makes no second one. `verdict` counts the
+/// verdicts of the run, because one iteration can have several.
+pub fn remedy_key(run_id: &str, verdict: u32, at: usize) -> String {
+    format!("{run_id}/judge/{verdict}/{at}")
+}
+
+/// Its id. `hash` is the random part of the run's.
+pub fn remedy_id(hash: &str, verdict: u32, at: usize) -> String {
+    format!("{hash}j{verdict}n{at}")
 }
 
 fn first_line(text: &str) -> String {
@@ -206,7 +263,7 @@ fn check(result: JudgeResult) -> Result<JudgeResult, String> {
     if result.new_beads.iter().any(|bead| bead.title.trim().is_empty()) {
         return Err("a new bead has no title".into());
     }
-    let findings = result.new_beads.len() + result.spec_drift.issues.len() + result.acceptance.results.len();
+    let findings = result.new_beads.len() + result.issues().len() + result.criteria().len();
     if findings > FINDINGS * 10 || result.new_beads.len() > FINDINGS {
         return Err(format!("{findings} findings are too many"));
     }
@@ -260,22 +317,22 @@ mod tests {
     fn what_is_to_be_done_comes_from_its_list_else_from_its_findings() {
         let mut result = parse(PASS).expect("a verdict");
         assert!(result.remedies().is_empty());
-        result.spec_drift = SpecDrift {
+        result.spec_drift = Some(SpecDrift {
             detected: true,
             issues: vec![Issue {
                 section: "Auth".into(),
                 description: "no callback".into(),
                 severity: "critical".into(),
             }],
-        };
-        result.acceptance = Acceptance {
+        });
+        result.acceptance = Some(Acceptance {
             passed: false,
             results: vec![Criterion {
                 criterion: "it says hello".into(),
                 passed: false,
                 evidence: "it says bye".into(),
             }],
-        };
+        });
         assert_eq!(
             result.remedies().iter().map(|bead| bead.title.as_str()).collect::<Vec<_>>(),
             ["Auth: no callback", "Make it so: it says hello"]
@@ -289,5 +346,26 @@ mod tests {
         assert!(!promoted.passed() && promoted.remedies().is_empty());
         let failed = JudgeResult { status: "failure".into(), ..parse(PASS).expect("a verdict") };
         assert_eq!(failed.remedies().len(), 1);
+    }
+
+    #[test]
+    fn a_pass_says_so_of_everything_that_was_asked_and_leaves_nothing_to_do() {
+        let both = Asked { spec_drift: true, acceptance: true };
+        let settled = |text: &str, asked: Asked| parse(text).expect("a verdict").settled(asked);
+        assert_eq!(settled(PASS, both), Ok(()));
+        let bare = r#"{"status":"success","newBeads":[{"title":"This must be done"}]}"#;
+        let drift = r#"{"status":"success","specDrift":{"detected":false}}"#;
+        let criteria = r#"{"status":"success","acceptance":{"passed":true}}"#;
+        assert!(settled(bare, both).is_err_and(|why| why.contains("specDrift")));
+        assert!(settled(drift, both).is_err_and(|why| why.contains("acceptance")));
+        assert!(settled(criteria, both).is_err_and(|why| why.contains("specDrift")));
+        // What nobody asked about need not be said.
+        assert_eq!(settled(drift, Asked { acceptance: false, ..both }), Ok(()));
+        assert_eq!(settled(criteria, Asked { spec_drift: false, ..both }), Ok(()));
+        let contradiction = PASS.replace(r#""newBeads":[]"#, r#""newBeads":[{"title":"This must be done"}]"#);
+        assert!(settled(&contradiction, both).is_err_and(|why| why.contains("This must be done")));
+        // Whoever finds something is acted on.
+        let found = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
+        assert_eq!(settled(found, both), Ok(()));
     }
 }

@@ -37,6 +37,8 @@ mod decide;
 mod effects;
 pub mod estimate;
 pub mod event;
+#[cfg(test)]
+mod golden;
 pub mod judge;
 pub mod prompts;
 #[cfg(test)]
@@ -45,6 +47,6 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use decide::{Input, JobEnd, advance, decide};
+pub use decide::{Barred, GoOn, Input, JobEnd, Settled, advance, blocks, decide, may_go_on};
 pub use effects::{Effect, effects};
 pub use state::{Blocked, Frozen, Iteration, Job, JudgeStage, Maintenance, Run, Sealed, Stage, Stopping, TaskState};

@@ -82,16 +82,49 @@ pub fn decompose(scene: &Scene<'_>) -> String {
     text
 }
 
+/// What the agent of one bead is told beside the scene.
+#[derive(Debug, Clone, Copy)]
+pub struct Work<'a> {
+    pub bead: &'a Bead,
+    /// What it waited for, and how that stands.
+    pub blockers: &'a [(String, String)],
+    pub guidelines: &'a str,
+    pub commands: &'a Commands,
+    /// `run.phases.implement.completion_checks`.
+    pub checks: &'a [String],
+    /// Its worktree is the one of the attempt before.
+    pub reuse: bool,
+}
+
+/// What must hold before a bead is closed, and what the repository has to see it by. A check that we do not know
+/// is the repository's own, in its words.
+fn completion(work: &Work<'_>) -> Vec<String> {
+    let has = |name: &str| work.checks.iter().any(|check| check == name);
+    let with = |what: &str, found: &[String]| match found {
+        [] => what.to_string(),
+        found => {
+            format!("{what}: {}", found.iter().map(|command| format!("`{command}`")).collect::<Vec<_>>().join(", "))
+        }
+    };
+    let build = match (has("build"), has("typecheck")) {
+        (true, true) => Some("It builds and type-checks"),
+        (true, false) => Some("It builds"),
+        (false, true) => Some("It type-checks"),
+        (false, false) => None,
+    };
+    let mut steps = vec!["The code and its tests are written".to_string()];
+    steps.extend(has("own-tests").then(|| with("Your own tests pass", &work.commands.test)));
+    steps.extend(build.map(|what| with(what, &work.commands.build)));
+    steps.extend(has("lint").then(|| with("The linter has nothing new to say", &work.commands.lint)));
+    let known = ["own-tests", "build", "typecheck", "lint"];
+    steps.extend(work.checks.iter().filter(|check| !known.contains(&check.as_str())).cloned());
+    steps
+}
+
 /// For the agent of one bead.
-pub fn implement(
-    scene: &Scene<'_>,
-    bead: &Bead,
-    blockers: &[(String, String)],
-    guidelines: &str,
-    commands: &Commands,
-    reuse: bool,
-) -> String {
+pub fn implement(scene: &Scene<'_>, work: &Work<'_>) -> String {
     let Scene { muleteer, target, .. } = scene;
+    let Work { bead, blockers, guidelines, reuse, .. } = *work;
     let mut text = String::from(
         "You are a coding agent with one task (a bead), one of many on the same spec. Work only on your \
          bead: others have the rest.\n\n## Your bead\n\n",
@@ -116,19 +149,10 @@ pub fn implement(
     if !guidelines.trim().is_empty() {
         let _ = write!(text, "\n## Guidelines\n\n{}\n", guidelines.trim());
     }
-    text.push_str("\n## Before you end\n\nAll of these:\n\n1. The code and its tests are written.\n");
-    let mut step = 2;
-    for (what, found) in [
-        ("Your own tests pass", &commands.test),
-        ("It builds and type-checks", &commands.build),
-        ("The linter has nothing new to say", &commands.lint),
-    ] {
-        let with = if found.is_empty() {
-            String::new()
-        } else {
-            format!(": {}", found.iter().map(|command| format!("`{command}`")).collect::<Vec<_>>().join(", "))
-        };
-        let _ = writeln!(text, "{step}. {what}{with}");
+    text.push_str("\n## Before you end\n\nAll of these:\n\n");
+    let mut step = 1;
+    for what in completion(work) {
+        let _ = writeln!(text, "{step}. {what}");
         step += 1;
     }
     let _ = write!(

@@ -1,10 +1,10 @@
 //! Drives the machine with random schedules, failures and crashes, each from a seed that replays it, and
 //! checks what must hold however a run goes.
 
-use super::decide::{Input, JobEnd, advance, decide};
+use super::decide::{GoOn, Input, JobEnd, Settled, advance, decide};
 use super::effects::{Effect, effects};
 use super::event::*;
-use super::judge::{JudgeResult, NewBead, Observation, SpecDrift};
+use super::judge::{self, Acceptance, JudgeResult, NewBead, Observation, SpecDrift};
 use super::state::{Run, Sealed, Stage};
 use super::tests::{bead, settings};
 use crate::event::{Entry, Event, Outcome, Record};
@@ -39,6 +39,11 @@ struct World {
     run: Run,
     /// What the outside knows of beads: closed or not, by id.
     taken: BTreeMap<String, u32>,
+    /// What the store was asked to make: the title, by its key. What has been made is given back.
+    made: BTreeMap<String, (String, String)>,
+    starved: Option<Purpose>,
+    /// How often a person went on with a run that had ended.
+    returns: u32,
 }
 
 impl World {
@@ -49,9 +54,12 @@ impl World {
         settings.max_retries = dice.below(3) as u32;
         settings.maintain_every = dice.below(4) as u32;
         settings.maintain_after_all = dice.one_in(4);
+        settings.maintain_parallel = !dice.one_in(3);
         settings.judge = !dice.one_in(5);
         settings.acceptance = !dice.one_in(3);
         settings.human_review = dice.one_in(4);
+        let starved = [Purpose::Acceptance, Purpose::Decompose, Purpose::Judge, Purpose::Structure];
+        let starved = starved.get(dice.below(60)).copied();
         let now = Timestamp::from_second(1_700_000_000).expect("a time");
         let started = RunStarted {
             run_id: "run-2026-02-12-a1b2c3".into(),
@@ -64,7 +72,7 @@ impl World {
         };
         let first = record(1, now, Event::RunStarted(Box::new(started)));
         let run = Run::begin(&first).expect("a run");
-        Self { dice, now, log: vec![first], run, taken: BTreeMap::new() }
+        Self { dice, now, log: vec![first], run, taken: BTreeMap::new(), made: BTreeMap::new(), starved, returns: 0 }
     }
 
     fn commit(&mut self, events: Vec<Event>) {
@@ -104,6 +112,8 @@ impl World {
                     assert_eq!(self.run.beads[on].stage, Stage::Done, "{bead_id} before {on}");
                 }
                 assert!(task.outside.is_empty());
+                let alone = !self.run.settings.maintain_parallel && self.run.job_of(Purpose::Maintain).is_some();
+                assert!(!alone, "{bead_id} is begun beside a maintenance run that is to be alone");
                 *self.taken.entry(bead_id.clone()).or_default() += 1;
             }
             Event::AgentStarted(start) => {
@@ -114,6 +124,7 @@ impl World {
                     assert!(self.run.sealed.is_some(), "a coding agent before the criteria are sealed");
                 } else if start.purpose == Purpose::Maintain {
                     assert!(self.run.job_of(Purpose::Maintain).is_none(), "two maintenance runs");
+                    assert!(self.run.settings.maintain_parallel || self.run.coding() == 0, "maintenance is not alone");
                 }
             }
             Event::JudgeStarted { .. } => {
@@ -121,7 +132,18 @@ impl World {
                 assert_eq!(self.run.count(Stage::Open) + self.run.count(Stage::Taken), 0);
                 assert!(self.run.maintenance.iter().all(|one| one.state != "running"));
             }
-            Event::RunCompleted { .. } => assert!(self.run.jobs.is_empty()),
+            Event::JudgeFinished(end) if end.verdict == Verdict::Pass => {
+                let result = end.result.as_ref().expect("a pass has its result");
+                assert!(result.new_beads.is_empty(), "a pass drops what it found");
+                assert!(
+                    !self.run.settings.spec_drift || result.spec_drift.is_some(),
+                    "a pass says nothing of the spec"
+                );
+                let criteria = self.run.sealed.as_ref().is_some_and(|sealed| !sealed.path.is_empty());
+                let asked = criteria && self.run.settings.acceptance;
+                assert!(!asked || result.acceptance.is_some(), "a pass says nothing of the criteria");
+            }
+            Event::RunCompleted { .. } => assert!(self.run.jobs.is_empty(), "it ends with agents at work"),
             _ => {}
         }
     }
@@ -162,6 +184,10 @@ impl World {
         let mut end = JobEnd::new(outcome, "r");
         end.unknown = outcome == Outcome::Failure && self.dice.one_in(3);
         end.rate_limited = outcome == Outcome::Failure && self.dice.one_in(3);
+        if self.starved == Some(purpose) {
+            // The model's provider has no room for this one, ever.
+            (end.outcome, end.rate_limited) = (Outcome::Failure, true);
+        }
         match purpose {
             Purpose::Implement | Purpose::Maintain => {
                 end.closed = !self.dice.one_in(5);
@@ -176,8 +202,15 @@ impl World {
             Purpose::Judge => end.wrote = self.dice.one_in(6),
             Purpose::Structure => {
                 let mut result = JudgeResult { status: "success".into(), ..JudgeResult::default() };
+                // A model leaves out what it was asked for now and then.
+                result.spec_drift = (!self.dice.one_in(10)).then(SpecDrift::default);
+                result.acceptance =
+                    (!self.dice.one_in(10)).then(|| Acceptance { passed: !self.dice.one_in(8), results: vec![] });
+                if self.dice.one_in(12) {
+                    result.new_beads = vec![NewBead { title: "left over".into(), ..NewBead::default() }];
+                }
                 if self.dice.one_in(2) {
-                    result.spec_drift = SpecDrift { detected: true, issues: vec![] };
+                    result.spec_drift = Some(SpecDrift { detected: true, issues: vec![] });
                     result.new_beads = vec![NewBead { title: "n".into(), ..NewBead::default() }];
                 }
                 if self.dice.one_in(4)
@@ -193,13 +226,49 @@ impl World {
         end
     }
 
+    fn resume(&mut self, settings: RunSettings, from: Option<GoOn>) {
+        if !self.run.is_live() {
+            let left: Vec<String> = self
+                .run
+                .beads
+                .values()
+                .filter(|task| matches!(task.stage, Stage::Open | Stage::Blocked))
+                .map(|task| task.planned.id.clone())
+                .collect();
+            let mut settled = vec![];
+            for bead in left {
+                if self.dice.one_in(3) {
+                    settled.push(Settled { bead, closed: self.dice.one_in(2), no_change: false });
+                }
+            }
+            let settings = Box::new(settings);
+            self.feed(Input::Resume { settings, by: "operator".into(), approve: true, from, settled });
+        }
+    }
+
+    /// Somebody is not content with how it ended.
+    fn come_back(&mut self) -> bool {
+        if self.returns == 3 || !self.dice.one_in(3) {
+            return false;
+        }
+        self.returns += 1;
+        let mut settings = self.run.settings.clone();
+        settings.max_iterations += 1;
+        settings.judge_only = self.dice.one_in(2);
+        let from = self.dice.one_in(2).then_some(GoOn::Judge);
+        self.resume(settings, from);
+        self.run.is_live()
+    }
+
     /// Carries one of the pending effects out.
     fn step(&mut self) {
         let pending = effects(&self.run);
         if pending.is_empty() {
-            // It rests: somebody comes and goes on with it.
-            let settings = Box::new(self.run.settings.clone());
-            self.feed(Input::Resume { settings, by: "operator".into(), approve: true, from: None });
+            // It rests: somebody comes and goes on with it, maybe from where one must not.
+            let settings = self.run.settings.clone();
+            let from = self.dice.below(6);
+            self.resume(settings, [GoOn::Implement, GoOn::Maintain, GoOn::Judge].get(from).copied());
+            self.resume(self.run.settings.clone(), None);
             return;
         }
         let at = self.dice.below(pending.len());
@@ -231,10 +300,17 @@ impl World {
                 self.feed(Input::JobEnded { dispatch: job.start.dispatch, end });
             }
             Effect::LookOutside => self.feed(Input::Outside { closed: vec![] }),
-            Effect::ApplyVerdict { iteration, result } => {
+            Effect::ApplyVerdict { iteration, verdict, result } => {
                 let mut triage = Triage::default();
-                for (n, _) in result.remedies().iter().enumerate() {
-                    triage.beads.push(planned(&format!("j{iteration}n{n}")));
+                // Each verdict finds something else.
+                for (at, _) in result.remedies().iter().enumerate() {
+                    let title = format!("finding {at} of verdict {}", self.run.verdicts.len());
+                    let id = judge::remedy_id(self.run.hash(), verdict, at);
+                    let key = judge::remedy_key(self.run.id(), verdict, at);
+                    let (id, made) = self.made.entry(key).or_insert((id, title.clone())).clone();
+                    assert_eq!(made, title, "another verdict's bead is given back");
+                    assert!(!self.run.beads.contains_key(&id), "{id} has been worked on");
+                    triage.beads.push(planned(&id));
                 }
                 for one in &result.observations {
                     triage.beads.push(planned(&one.bead_id));
@@ -281,7 +357,10 @@ fn simulate(seed: u64) {
                 assert_eq!(world.run.count(Stage::Done), world.run.beads.len());
             }
             assert!(world.run.iteration <= world.run.settings.max_iterations);
-            return;
+            if !world.come_back() {
+                return;
+            }
+            continue;
         }
         world.now = world.now.checked_add(SignedDuration::from_secs(1)).expect("a time");
         if world.dice.one_in(6) {

@@ -36,6 +36,8 @@ pub struct Run {
     pub spawns: u32,
     /// Counted failures of agents the run cannot do without, by purpose, in a row.
     pub failures: BTreeMap<Purpose, u32>,
+    /// Of these, the failures that did not count (rate limits), in a row.
+    pub uncounted: BTreeMap<Purpose, u32>,
     /// Why the last agent of that purpose failed: its successor is told.
     pub complaint: BTreeMap<Purpose, String>,
     /// The decomposition agent has succeeded: its beads wait to be read.
@@ -51,6 +53,8 @@ pub struct Run {
     pub promoted: BTreeSet<String>,
     pub dismissed: BTreeSet<String>,
     pub judge: JudgeStage,
+    /// How often judging has begun.
+    pub judgings: u32,
     pub verdicts: Vec<JudgeFinished>,
     /// After a rate limit, nobody is started before this.
     pub not_before: Option<Timestamp>,
@@ -61,6 +65,8 @@ pub struct Run {
     pub stopping: Option<Stopping>,
     /// Why it rests, with the status it shows meanwhile.
     pub resting: Option<(RunStatus, String)>,
+    /// It rests because it was stopped.
+    pub stopped: bool,
     pub outcome: Option<RunStatus>,
     pub error: Option<Stopping>,
     pub iterations: Vec<Iteration>,
@@ -190,6 +196,7 @@ impl Run {
             jobs: BTreeMap::new(),
             spawns: 0,
             failures: BTreeMap::new(),
+            uncounted: BTreeMap::new(),
             complaint: BTreeMap::new(),
             decomposed: false,
             done_now: 0,
@@ -201,6 +208,7 @@ impl Run {
             promoted: BTreeSet::new(),
             dismissed: BTreeSet::new(),
             judge: JudgeStage::Reason { round: 1 },
+            judgings: 0,
             verdicts: vec![],
             not_before: None,
             slowdowns: 0,
@@ -209,6 +217,7 @@ impl Run {
             pr_url: None,
             stopping: None,
             resting: None,
+            stopped: false,
             outcome: None,
             error: None,
             iterations: vec![Iteration::new(record.ts)],
@@ -337,12 +346,15 @@ impl Run {
                 self.outcome = None;
                 self.running_since = ts;
                 self.not_before = None;
+                self.stopped = false;
                 self.failures.clear();
+                self.uncounted.clear();
             }
             Event::PhaseChanged { phase } => {
                 self.phase = *phase;
                 if *phase == Phase::Judge {
                     self.judge = JudgeStage::Reason { round: 1 };
+                    self.judgings += 1;
                 }
             }
             Event::SpecFrozen { sha256, base_branch, base_commit, target_branch } => {
@@ -367,6 +379,12 @@ impl Run {
             Event::AgentFinished(end) => {
                 self.jobs.remove(&end.agent);
                 self.cost_usd += end.cost_usd;
+                if end.status == crate::event::Outcome::Success {
+                    // What comes after it in the same batch may complain anew.
+                    self.failures.remove(&end.purpose);
+                    self.uncounted.remove(&end.purpose);
+                    self.complaint.remove(&end.purpose);
+                }
                 if end.purpose == Purpose::Maintain
                     && let Some(last) = self.maintenance.last_mut()
                 {
@@ -376,14 +394,13 @@ impl Run {
             }
             Event::AgentRetried { purpose, reason, counted } => {
                 self.complaint.insert(*purpose, reason.clone());
-                if *counted {
-                    *self.failures.entry(*purpose).or_default() += 1;
+                let count = if *counted { &mut self.failures } else { &mut self.uncounted };
+                *count.entry(*purpose).or_default() += 1;
+                if *purpose == Purpose::Decompose {
+                    self.decomposed = false;
                 }
             }
-            Event::Decomposed {} => {
-                self.decomposed = true;
-                self.failures.remove(&Purpose::Decompose);
-            }
+            Event::Decomposed {} => self.decomposed = true,
             Event::BeadCompleted { bead_id, .. }
                 if self.beads.get(bead_id).is_some_and(|task| task.stage != Stage::Done) =>
             {
@@ -403,6 +420,12 @@ impl Run {
                 self.log(|iteration| iteration.failed += 1);
             }
             Event::BeadBlocked { bead_id, .. } => self.set_stage(bead_id, Stage::Blocked),
+            Event::BeadReopened { bead_id, .. } => {
+                if let Some(task) = self.beads.get_mut(bead_id) {
+                    (task.failures, task.reuse) = (0, false);
+                }
+                self.set_stage(bead_id, Stage::Open);
+            }
             Event::OutsideClosed { bead_id, on } => {
                 if let Some(task) = self.beads.get_mut(bead_id)
                     && task.outside.remove(on)
@@ -433,7 +456,6 @@ impl Run {
                 self.coalesced += 1;
             }
             Event::JudgeReasoned { round } => {
-                self.failures.remove(&Purpose::Judge);
                 self.judge = JudgeStage::Structure { round: *round, tries: 0 };
             }
             Event::JudgeFinished(end) => {
@@ -470,7 +492,7 @@ impl Run {
             Event::RunRested { status, reason } => {
                 self.rest(ts);
                 self.resting = Some((*status, reason.clone()));
-                self.stopping = None;
+                self.stopped = self.stopping.take().is_some();
             }
             Event::RunCompleted { status, .. } => {
                 self.rest(ts);

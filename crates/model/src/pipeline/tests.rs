@@ -1,6 +1,8 @@
 use super::checkpoint;
-use super::decide::{Input, JobEnd, advance, decide};
+use super::decide::{GoOn, Input, JobEnd, Settled, advance, blocks, decide, may_go_on};
+use super::effects::{Effect, effects};
 use super::event::*;
+use super::judge::{self, Acceptance, JudgeResult, NewBead, SpecDrift};
 use super::state::{Run, Stage};
 use crate::bead::{BLOCKS, Bead, Dependency, Status};
 use crate::event::{Entry, Event, Outcome, Record};
@@ -15,6 +17,7 @@ pub(super) fn settings() -> RunSettings {
         timeout_s: 900,
         maintain_every: 2,
         maintain_after_all: false,
+        maintain_parallel: true,
         judge: true,
         spec_drift: true,
         acceptance: false,
@@ -66,9 +69,9 @@ fn now() -> Timestamp {
     Timestamp::from_second(1_700_000_000).expect("a time")
 }
 
-struct Play {
-    run: Run,
-    names: Vec<String>,
+pub(super) struct Play {
+    pub(super) run: Run,
+    pub(super) log: Vec<Record>,
 }
 
 impl Play {
@@ -82,8 +85,9 @@ impl Play {
             bead_label: Some("v2".into()),
             settings,
         };
-        let run = Run::begin(&record(1, Event::RunStarted(Box::new(started)))).expect("a run");
-        let mut play = Self { run, names: vec![] };
+        let first = record(1, Event::RunStarted(Box::new(started)));
+        let run = Run::begin(&first).expect("a run");
+        let mut play = Self { run, log: vec![first] };
         play.feed(Input::Frozen {
             sha256: "s".into(),
             base_branch: "main".into(),
@@ -93,14 +97,14 @@ impl Play {
         play
     }
 
-    fn with(settings: RunSettings, beads: Vec<Bead>) -> Self {
+    pub(super) fn with(settings: RunSettings, beads: Vec<Bead>) -> Self {
         let mut play = Self::new(settings);
         play.feed(Input::Gathered { beads, closed_outside: vec![] });
         play.feed(Input::BeadsAccepted);
         play
     }
 
-    fn feed(&mut self, input: Input) {
+    pub(super) fn feed(&mut self, input: Input) {
         let events = decide(&self.run, input, now());
         self.fold(events);
         loop {
@@ -114,14 +118,14 @@ impl Play {
 
     fn fold(&mut self, events: Vec<Event>) {
         for event in events {
-            self.names.push(event.name());
-            let seq = self.run.seq + 1;
-            self.run.apply(&record(seq, event));
+            let record = record(self.run.seq + 1, event);
+            self.run.apply(&record);
+            self.log.push(record);
         }
     }
 
     /// The agent of `bead` ends.
-    fn end(&mut self, bead: &str, outcome: Outcome, change: impl FnOnce(&mut JobEnd)) {
+    pub(super) fn end(&mut self, bead: &str, outcome: Outcome, change: impl FnOnce(&mut JobEnd)) {
         let job = self
             .run
             .jobs
@@ -134,7 +138,7 @@ impl Play {
         self.feed(Input::JobEnded { dispatch, end: Box::new(end) });
     }
 
-    fn done(&mut self, bead: &str) {
+    pub(super) fn done(&mut self, bead: &str) {
         self.end(bead, Outcome::Success, |end| (end.closed, end.commits, end.on_target) = (true, 1, true));
     }
 
@@ -241,12 +245,18 @@ fn an_empty_decomposition_a_dry_run_and_a_review_stop_where_they_should() {
     assert_eq!(play.run.error.as_ref().map(|error| error.code.as_str()), Some("E_GRAPH_EMPTY"));
     let mut play = Play::with(RunSettings { dry_run: true, ..settings() }, vec![bead("a", &[])]);
     assert_eq!((play.run.status(), play.working_on().len()), (RunStatus::Pending, 0));
-    play.feed(Input::Resume { settings: Box::new(settings()), by: "o".into(), approve: false, from: None });
+    play.feed(Input::Resume {
+        settings: Box::new(settings()),
+        by: "o".into(),
+        approve: false,
+        from: None,
+        settled: vec![],
+    });
     assert_eq!(play.working_on(), ["a"]);
     let review = RunSettings { human_review: true, ..settings() };
     let mut play = Play::with(review.clone(), vec![bead("a", &[])]);
     assert_eq!(play.run.status(), RunStatus::AwaitingApproval);
-    play.feed(Input::Resume { settings: Box::new(review), by: "o".into(), approve: true, from: None });
+    play.feed(Input::Resume { settings: Box::new(review), by: "o".into(), approve: true, from: None, settled: vec![] });
     assert_eq!(play.working_on(), ["a"]);
 }
 
@@ -270,4 +280,283 @@ fn the_references_checkpoint_is_read() {
     let text = "schema_version: 1\nrun_id: run-2026-02-12-a1b2c3\nspec_path: docs/specs/plan-2026-02-12-feature-x.md\nfrozen_spec_path: .muleteer/runs/run-2026-02-12-a1b2c3/frozen-spec.md\nfrozen_spec_sha256: a1b2c3d4e5f6\nacceptance_path: /home/user/.cache/muleteer/run-2026-02-12-a1b2c3/acceptance/\ntarget_branch: muleteer/run-2026-02-12-a1b2c3\nbase_branch: main\nstate: implementing\niteration: 1\nbeads:\n  total: 12\n  completed: [scr-a1b2, scr-c3d4]\n  in_progress: [scr-e5f6]\n  blocked: []\n  retry_counts:\n    scr-g7h8: 1\n  claims:\n    scr-e5f6: \"run-2026-02-12-a1b2c3:1:0\"\nagents:\n  max_concurrency: 4\n  active:\n    - agent_id: 1\n      bead_id: scr-e5f6\n      worktree: .muleteer/worktrees/agent-1\n      started_at: 2026-02-12T10:15:00Z\n      pid: 12345\nmaintenance:\n  last_run_at: 2026-02-12T11:00:00Z\n  worktree: .muleteer/worktrees/maint-2\n  bead_id: scr-m1n2\n  run_count: 2\n  runs:\n    - id: maint-1\n      trigger_completed_count: 5\n      state: success\n    - id: maint-2\n      trigger_completed_count: 10\n      state: running\nobservations:\n  pending: [scr-x9y8, scr-z1w2]\n  promoted: []\n  dismissed: []\n";
     let read = checkpoint::parse(text).expect("reads");
     assert_eq!((read.beads.claims.len(), read.maintenance.runs.len(), read.agents.active[0].pid), (1, 2, Some(12345)));
+}
+
+fn resume(settings: RunSettings, from: Option<GoOn>) -> Input {
+    Input::Resume { settings: Box::new(settings), by: "o".into(), approve: false, from, settled: vec![] }
+}
+
+impl Play {
+    /// The agent the run cannot do without ends.
+    pub(super) fn needed(&mut self, purpose: Purpose, outcome: Outcome, change: impl FnOnce(&mut JobEnd)) {
+        let dispatch = self.run.job_of(purpose).expect("its agent").start.dispatch.clone();
+        let mut end = JobEnd::new(outcome, "exit code 1");
+        change(&mut end);
+        self.feed(Input::JobEnded { dispatch, end: Box::new(end) });
+    }
+
+    /// The judge speaks, and its verdict is read.
+    pub(super) fn verdict(&mut self, result: JudgeResult) {
+        self.needed(Purpose::Judge, Outcome::Success, |_| ());
+        self.structured(result);
+    }
+
+    fn structured(&mut self, result: JudgeResult) {
+        self.needed(Purpose::Structure, Outcome::Success, |end| end.verdict = Some(Ok(result)));
+    }
+
+    fn error(&self) -> Option<&str> {
+        self.run.error.as_ref().map(|error| error.code.as_str())
+    }
+}
+
+fn finds(title: &str) -> JudgeResult {
+    JudgeResult {
+        status: "success".into(),
+        spec_drift: Some(SpecDrift { detected: true, issues: vec![] }),
+        acceptance: Some(Acceptance { passed: true, results: vec![] }),
+        new_beads: vec![NewBead { title: title.into(), ..NewBead::default() }],
+        ..JudgeResult::default()
+    }
+}
+
+fn content() -> JudgeResult {
+    JudgeResult { spec_drift: Some(SpecDrift::default()), new_beads: vec![], ..finds("") }
+}
+
+#[test]
+fn a_verdict_that_leaves_out_what_was_asked_is_asked_for_once_more_and_is_no_pass() {
+    let judged = || {
+        let mut play = Play::with(settings(), vec![bead("a", &[])]);
+        play.done("a");
+        play
+    };
+    let bare = JudgeResult {
+        status: "success".into(),
+        new_beads: vec![NewBead { title: "This must be done".into(), ..NewBead::default() }],
+        ..JudgeResult::default()
+    };
+    let mut play = judged();
+    play.verdict(bare.clone());
+    assert_eq!(play.run.phase, Phase::Judge);
+    assert!(play.run.complaint[&Purpose::Structure].contains("specDrift"), "it is told what was missing");
+    play.structured(content());
+    play.feed(Input::Applied { iteration: 1, triage: Triage::default() });
+    assert_eq!(play.run.phase, Phase::Finish);
+    let mut play = judged();
+    play.verdict(bare.clone());
+    play.structured(bare);
+    assert_eq!(play.error(), Some("E_JUDGE_PARSE_FAILED"));
+    // Criteria were sealed: they are judged too.
+    let mut play = judged();
+    play.run.settings.acceptance = true;
+    play.run.sealed = Some(super::state::Sealed { path: "/criteria".into(), sha256: "s".into() });
+    play.verdict(JudgeResult { acceptance: None, ..content() });
+    assert!(play.run.complaint[&Purpose::Structure].contains("acceptance"));
+}
+
+#[test]
+fn nobody_jumps_the_judges_barrier_or_an_approval() {
+    let mut play = Play::with(RunSettings { dry_run: true, ..settings() }, vec![bead("a", &[])]);
+    assert_eq!(may_go_on(&play.run, GoOn::Judge, false, &[]).expect_err("a is open").code, "E_BAD_INPUT");
+    play.feed(resume(settings(), Some(GoOn::Judge)));
+    assert_eq!((play.run.status(), play.run.jobs.len()), (RunStatus::Pending, 0), "nothing of it is recorded");
+    play.feed(resume(settings(), Some(GoOn::Implement)));
+    assert_eq!(play.working_on(), ["a"]);
+    assert_eq!(may_go_on(&play.run, GoOn::Judge, false, &[]).expect_err("it is at work").code, "E_RUN_LOCKED");
+
+    let play = Play::new(settings());
+    assert_eq!(may_go_on(&play.run, GoOn::Implement, false, &[]).expect_err("there are no beads").code, "E_BAD_INPUT");
+    let play = Play::with(RunSettings { human_review: true, ..settings() }, vec![bead("a", &[])]);
+    assert!(
+        may_go_on(&play.run, GoOn::Implement, false, &[]).is_err()
+            && may_go_on(&play.run, GoOn::Implement, true, &[]).is_ok()
+    );
+}
+
+#[test]
+fn a_run_with_beads_left_is_partial_whoever_brought_it_to_its_end() {
+    let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &["a"])]);
+    play.done("a");
+    // As an older muleteer let it happen.
+    play.run.jobs.clear();
+    play.run.phase = Phase::Finish;
+    play.feed(Input::Published { branch: "b".into(), commit: "c".into(), merge: "m".into(), pr: None });
+    assert_eq!(play.run.outcome, Some(RunStatus::Partial));
+}
+
+#[test]
+fn going_on_from_maintenance_maintains_at_once_and_then_judges() {
+    let mut play = Play::with(RunSettings { judge: false, maintain_every: 0, ..settings() }, vec![bead("a", &[])]);
+    play.done("a");
+    play.feed(Input::Published { branch: "b".into(), commit: "c".into(), merge: "m".into(), pr: None });
+    assert_eq!(play.run.outcome, Some(RunStatus::Completed));
+    play.feed(resume(RunSettings { maintain_every: 0, ..settings() }, Some(GoOn::Maintain)));
+    assert!(play.run.job_of(Purpose::Maintain).is_some() && play.run.job_of(Purpose::Judge).is_none());
+    play.needed(Purpose::Maintain, Outcome::Success, |_| ());
+    assert!(play.run.job_of(Purpose::Judge).is_some());
+}
+
+/// The store gives back what was made under the same key: two verdicts must not share one.
+#[test]
+fn each_verdict_of_an_iteration_makes_beads_of_its_own() {
+    let mut play = Play::with(RunSettings { max_iterations: 1, ..settings() }, vec![bead("a", &[])]);
+    play.done("a");
+    let number = |play: &Play| match effects(&play.run).as_slice() {
+        [Effect::ApplyVerdict { verdict, .. }] => *verdict,
+        other => panic!("{other:?}"),
+    };
+    play.verdict(finds("First"));
+    let first = number(&play);
+    play.feed(Input::Applied { iteration: 1, triage: Triage::default() });
+    assert_eq!(play.error(), Some("E_MAX_ITERATIONS"));
+    play.feed(resume(settings(), Some(GoOn::Judge)));
+    play.verdict(finds("Second"));
+    let second = number(&play);
+    let key = |verdict| (judge::remedy_key(play.run.id(), verdict, 0), judge::remedy_id(play.run.hash(), verdict, 0));
+    assert_ne!((key(first).0, key(first).1), key(second));
+}
+
+fn told(bead: &str, closed: bool) -> Settled {
+    Settled { bead: bead.into(), closed, no_change: false }
+}
+
+/// `a` is blocked, and `b` waits for it.
+fn deadlocked() -> Play {
+    let mut play = Play::with(RunSettings { max_retries: 0, ..settings() }, vec![bead("a", &[]), bead("b", &["a"])]);
+    play.end("a", Outcome::Failure, |_| ());
+    assert_eq!(play.error(), Some("E_DEADLOCK"));
+    play
+}
+
+fn resumed_after(settled: Vec<Settled>) -> Input {
+    Input::Resume { settings: Box::new(settings()), by: "o".into(), approve: false, from: None, settled }
+}
+
+#[test]
+fn what_a_person_does_about_a_blocked_bead_counts_when_the_run_goes_on() {
+    let mut play = deadlocked();
+    play.feed(resumed_after(vec![told("a", true)]));
+    assert_eq!((play.run.beads["a"].stage, play.working_on()), (Stage::Done, vec!["b"]));
+
+    let mut play = deadlocked();
+    play.feed(resumed_after(vec![told("a", false)]));
+    let task = &play.run.beads["a"];
+    assert_eq!((task.stage, task.failures, task.reuse, play.working_on()), (Stage::Taken, 0, false, vec!["a"]));
+    // It has all its tries again.
+    play.end("a", Outcome::Failure, |_| ());
+    assert_eq!(play.working_on(), ["a"]);
+
+    let mut play = deadlocked();
+    play.feed(resumed_after(vec![]));
+    assert_eq!(play.error(), Some("E_DEADLOCK"), "nothing was done about it");
+    let both = [told("a", true), told("b", true)];
+    assert!(may_go_on(&play.run, GoOn::Judge, false, &[]).is_err());
+    assert!(may_go_on(&play.run, GoOn::Judge, false, &both).is_ok(), "nothing is left to do");
+}
+
+#[test]
+fn a_plan_that_the_graph_refuses_is_made_anew_by_one_that_is_told_why() {
+    let mut play = Play::new(settings());
+    play.run.started.bead_label = None;
+    play.feed(Input::Frozen {
+        sha256: String::new(),
+        base_branch: String::new(),
+        base_commit: String::new(),
+        target_branch: String::new(),
+    });
+    play.needed(Purpose::Decompose, Outcome::Success, |_| ());
+    let circle = || vec![bead("a", &["b"]), bead("b", &["a"])];
+    play.feed(Input::Gathered { beads: circle(), closed_outside: vec![] });
+    assert_eq!(play.error(), Some("E_GRAPH_CYCLE"));
+    play.feed(resume(settings(), None));
+    assert!(play.run.job_of(Purpose::Decompose).is_some(), "somebody plans again");
+    assert!(play.run.complaint[&Purpose::Decompose].contains("wait for each other"));
+    play.needed(Purpose::Decompose, Outcome::Success, |_| ());
+    play.feed(Input::Gathered { beads: vec![bead("a", &[])], closed_outside: vec![] });
+    play.feed(Input::BeadsAccepted);
+    assert_eq!(play.working_on(), ["a"]);
+}
+
+#[test]
+fn an_agent_the_run_needs_is_not_kept_waiting_for_ever_by_rate_limits() {
+    let mut play = Play::with(settings(), vec![bead("a", &[])]);
+    play.done("a");
+    for _ in 0..100 {
+        if play.run.outcome.is_some() {
+            break;
+        }
+        play.run.not_before = None;
+        play.fold(advance(&play.run, now()));
+        play.needed(Purpose::Judge, Outcome::Failure, |end| end.rate_limited = true);
+    }
+    assert_eq!(play.error(), Some("E_AGENT_FAILED"));
+}
+
+#[test]
+fn failures_are_counted_in_a_row_and_an_old_complaint_is_not_told_again() {
+    let mut play = Play::with(RunSettings { max_retries: 1, ..settings() }, vec![bead("a", &[])]);
+    play.done("a");
+    for iteration in 1..=2 {
+        play.needed(Purpose::Judge, Outcome::Success, |_| ());
+        play.needed(Purpose::Structure, Outcome::Failure, |_| ());
+        assert!(play.run.is_live(), "one crash an iteration is not two in a row");
+        play.structured(finds("Again"));
+        assert_eq!((play.run.complaint.len(), play.run.failures.len()), (0, 0));
+        let found = format!("f{iteration}");
+        let planned = Planned { id: found.clone(), ..plan_of(&bead(&found, &[])) };
+        play.feed(Input::Applied { iteration, triage: Triage { beads: vec![planned], ..Triage::default() } });
+        play.done(&found);
+    }
+    assert_eq!(play.run.iteration, 3);
+}
+
+pub(super) fn plan_of(bead: &Bead) -> Planned {
+    Planned {
+        id: bead.id.clone(),
+        title: bead.title.clone(),
+        priority: bead.priority,
+        created_at: bead.created_at.clone(),
+        depends_on: vec![],
+        outside: vec![],
+        closed: false,
+    }
+}
+
+#[test]
+fn maintenance_that_is_not_parallel_has_the_run_to_itself() {
+    let alone = RunSettings { maintain_parallel: false, maintain_every: 1, ..settings() };
+    let mut play = Play::with(alone, vec![bead("a", &[]), bead("b", &[]), bead("c", &[])]);
+    play.done("a");
+    assert_eq!(play.working_on(), ["b"], "nobody begins, and maintenance waits for who is at work");
+    play.done("b");
+    assert_eq!((play.run.coding(), play.run.job_of(Purpose::Maintain).is_some()), (0, true));
+    play.needed(Purpose::Maintain, Outcome::Success, |_| ());
+    assert_eq!(play.working_on(), ["c"]);
+}
+
+#[test]
+fn a_stopped_run_says_so_and_one_that_waits_for_a_person_has_no_error() {
+    let mut play = Play::with(settings(), vec![bead("a", &[])]);
+    play.feed(Input::Stop { reason: "it was stopped".into() });
+    play.end("a", Outcome::Failure, |_| ());
+    let code = |play: &Play| checkpoint::document(&play.run).error.map(|error| error.code);
+    assert_eq!((play.run.status(), code(&play)), (RunStatus::Pending, Some("E_RUN_STOPPED".into())));
+    assert_eq!(checkpoint::run_log(&play.run).error.map(|error| error.code), Some("E_RUN_STOPPED".into()));
+    play.feed(resume(settings(), None));
+    assert_eq!(code(&play), None);
+    let play = Play::with(RunSettings { dry_run: true, ..settings() }, vec![bead("a", &[])]);
+    assert_eq!((play.run.status(), code(&play)), (RunStatus::Pending, None));
+}
+
+/// The store is told before the run: it must know what the run is about to decide.
+#[test]
+fn whether_a_bead_will_be_blocked_is_known_before_it_is() {
+    let play = Play::with(RunSettings { max_retries: 0, ..settings() }, vec![bead("a", &[])]);
+    let dispatch = play.run.jobs.values().next().expect("its agent").start.dispatch.clone();
+    let end = JobEnd::new(Outcome::Failure, "exit code 1");
+    assert!(blocks(&play.run, &dispatch, &end));
+    assert!(!blocks(&play.run, &dispatch, &JobEnd { rate_limited: true, ..end.clone() }));
+    let done = JobEnd { closed: true, commits: 1, on_target: true, ..end };
+    assert!(!blocks(&play.run, &dispatch, &done) && !blocks(&play.run, "nobody", &done));
 }

@@ -13,7 +13,7 @@ use crate::settings;
 use jiff::tz::TimeZone;
 use muleteer_model::event::Record;
 use muleteer_model::pipeline::Run;
-use muleteer_model::pipeline::checkpoint::document;
+use muleteer_model::pipeline::checkpoint::{self, document};
 use muleteer_model::pipeline::chronicle::Chronicle;
 use muleteer_model::pipeline::event::RunStatus;
 use muleteer_protocol::client::{Client, ClientError, Next};
@@ -93,8 +93,8 @@ pub struct Args {
     /// Ask the judge once more about a run that has ended
     #[arg(long, value_name = "RUN", conflicts_with_all = ["spec", "resume", "status"])]
     judge_only: Option<String>,
-    /// With --resume: go back to `implement` or `judge`
-    #[arg(long, value_name = "PHASE", requires = "resume")]
+    /// With --resume: go on from this phase
+    #[arg(long, value_name = "PHASE", requires = "resume", value_parser = ["implement", "maintain", "judge"])]
     from_phase: Option<String>,
     /// Stop when the run has cost this much
     #[arg(long, value_name = "USD", value_parser = spawn::budget)]
@@ -164,7 +164,7 @@ fn report(context: &Context, runs: &Runs, id: &str, html: Option<&Path>) -> Resu
     let Some(file) = html else {
         let run = runs.read(id)?;
         match context.out.json {
-            true => context.out.document(&document(&run))?,
+            true => context.out.document(&checkpoint::report(&run))?,
             false => context.out.text(show::report(&run))?,
         }
         return Ok(Exit::Done);
@@ -388,15 +388,15 @@ fn conclude(context: &Context, run: &Run) -> Result<Exit, Failure> {
             show::report(run)
         })?;
     }
-    Ok(match (run.status(), &run.error) {
+    Ok(match (run.status(), checkpoint::error(run)) {
         (RunStatus::Completed | RunStatus::AwaitingApproval, _) => Exit::Done,
-        (RunStatus::Pending, _) if run.settings.dry_run => Exit::Done,
+        (RunStatus::Pending, None) if run.settings.dry_run => Exit::Done,
         (_, Some(error)) => {
             if !context.out.json {
                 context.out.failure(&Failure::from(v1::WireError {
                     code: error.code.clone(),
-                    message: error.message.clone(),
-                    run_id: Some(run.id().into()),
+                    message: error.message,
+                    run_id: Some(error.run_id),
                     ..v1::WireError::default()
                 }));
             }

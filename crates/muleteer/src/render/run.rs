@@ -93,7 +93,7 @@ pub fn report(run: &Run) -> String {
                 safe(&verdict.reason)
             );
             let Some(result) = verdict.result.as_ref().filter(|_| verdict.verdict == Verdict::Fail) else { continue };
-            for issue in &result.spec_drift.issues {
+            for issue in result.issues() {
                 let _ = writeln!(
                     text,
                     "      {} {}: {}",
@@ -102,7 +102,7 @@ pub fn report(run: &Run) -> String {
                     safe(&clip(&issue.description, 120))
                 );
             }
-            for criterion in result.acceptance.results.iter().filter(|criterion| !criterion.passed) {
+            for criterion in result.criteria().iter().filter(|criterion| !criterion.passed) {
                 let _ = writeln!(text, "      not accepted: {}", safe(&clip(&criterion.criterion, 120)));
             }
         }
@@ -203,6 +203,7 @@ pub fn describe(event: &Event) -> Option<String> {
         }
         Event::BeadCompleted { bead_id, .. } => format!("{GREEN}bead {bead_id} is done{RESET}"),
         Event::BeadRetried { bead_id, reason, .. } => warn(format!("bead {bead_id} is tried again: {}", text(reason))),
+        Event::BeadReopened { bead_id, by } => format!("bead {bead_id} was reopened by {}", text(by)),
         Event::BeadBlocked { bead_id, reason, dependants } => {
             bad(format!("bead {bead_id} is blocked: {} ({} wait for it)", text(reason), dependants.len()))
         }

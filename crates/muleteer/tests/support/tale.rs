@@ -24,6 +24,7 @@ impl Tale {
             timeout_s: 900,
             maintain_every: 3,
             maintain_after_all: false,
+            maintain_parallel: true,
             judge: true,
             spec_drift: true,
             acceptance: true,
@@ -204,14 +205,14 @@ pub fn verdict(iteration: u32, verdict: Verdict) -> JudgeFinished {
     };
     let result = JudgeResult {
         status: "success".into(),
-        spec_drift: SpecDrift { detected: !passed, issues: if passed { vec![] } else { vec![issue] } },
-        acceptance: Acceptance {
+        spec_drift: Some(SpecDrift { detected: !passed, issues: if passed { vec![] } else { vec![issue] } }),
+        acceptance: Some(Acceptance {
             passed,
             results: vec![
                 criterion("A file of numbers is sorted as numbers", true, "10 comes after 9"),
                 criterion("Sorting an empty file prints nothing", passed, "exit code 1, and a message"),
             ],
-        },
+        }),
         observations: vec![Observation {
             bead_id: "obs1".into(),
             action: "dismiss".into(),

@@ -29,8 +29,8 @@ const AGAIN: Duration = Duration::from_millis(500);
 pub enum RunMsg {
     Boot,
     Input(Box<Input>),
-    /// Answered once what it means is durable.
-    Command(Box<Input>, RpcReplyPort<()>),
+    /// Answered once what it means is durable: whether it meant anything.
+    Command(Box<Input>, RpcReplyPort<bool>),
     /// An effect could not be carried out.
     Failed {
         key: String,
@@ -100,11 +100,11 @@ impl Actor for RunActor {
                     myself.cast(RunMsg::Heartbeat)?;
                 }
             }
-            RunMsg::Input(input) => state.feed(*input).await?,
+            RunMsg::Input(input) => drop(state.feed(*input).await?),
             RunMsg::Command(input, reply) => {
-                state.feed(*input).await?;
+                let taken = state.feed(*input).await?;
                 state.settle().await?;
-                let _ = reply.send(());
+                let _ = reply.send(taken);
             }
             RunMsg::Failed { key, code, message } => {
                 let tries = state.tries.entry(key.clone()).or_default();
@@ -136,10 +136,13 @@ impl Actor for RunActor {
 }
 
 impl State {
-    async fn feed(&mut self, input: Input) -> Result<(), ActorProcessingErr> {
-        let Some(run) = &self.run else { return Ok(()) };
+    /// Whether it meant anything.
+    async fn feed(&mut self, input: Input) -> Result<bool, ActorProcessingErr> {
+        let Some(run) = &self.run else { return Ok(false) };
         let events = pipeline::decide(run, input, Timestamp::now());
-        self.commit(events).await
+        let taken = !events.is_empty();
+        self.commit(events).await?;
+        Ok(taken)
     }
 
     async fn settle(&mut self) -> Result<(), ActorProcessingErr> {
@@ -229,7 +232,7 @@ fn key_of(run: &Run, effect: &Effect) -> String {
         Effect::Agent(job) => format!("Agent/{}", job.start.dispatch),
         Effect::End(job) => format!("End/{}", job.start.dispatch),
         Effect::LookOutside => format!("LookOutside/{}", run.seq),
-        Effect::ApplyVerdict { iteration, .. } => format!("ApplyVerdict/{iteration}"),
+        Effect::ApplyVerdict { verdict, .. } => format!("ApplyVerdict/{verdict}"),
         Effect::WakeAt(at) => format!("WakeAt/{at}"),
         Effect::Gather { made } => format!("Gather/{made}/{}", run.spawns),
         Effect::Finish => format!("Finish/{}", run.running_since),
@@ -259,15 +262,21 @@ async fn carry(
     match effect {
         Effect::Freeze => steps::freeze(hosted, run).await.map(Some),
         Effect::SealGiven => steps::seal_given(hosted, run).await.map(Some),
-        Effect::Gather { made } => steps::gather(hosted, run, made).await.map(Some),
+        Effect::Gather { made } => {
+            steps::verified_spec(hosted, run).await?;
+            steps::gather(hosted, run, made).await.map(Some)
+        }
         Effect::AcceptBeads => steps::accept(hosted, run).await.map(Some),
         Effect::Agent(job) => job::run(daemon, hosted, run, &job).await,
         Effect::End(job) => job::end(daemon, hosted, run, &job).await.map(Some),
         Effect::LookOutside => steps::look_outside(hosted, run).await.map(Some),
-        Effect::ApplyVerdict { iteration, result } => {
-            steps::apply_verdict(hosted, run, iteration, &result).await.map(Some)
+        Effect::ApplyVerdict { iteration, verdict, result } => {
+            steps::apply_verdict(hosted, run, iteration, verdict, &result).await.map(Some)
         }
-        Effect::Finish => publish::finish(hosted, run).await.map(Some),
+        Effect::Finish => {
+            steps::verified_spec(hosted, run).await?;
+            publish::finish(hosted, run).await.map(Some)
+        }
         Effect::WakeAt(_) => Ok(None),
     }
 }

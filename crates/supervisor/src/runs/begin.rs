@@ -1,22 +1,23 @@
 //! Beginning a run, going on with one, and what a new daemon does with those that were under way.
 
-use super::host::{Hosted, Places, Saved, key_of, take_lock};
+use super::host::{Chosen, Hosted, Places, Saved, key_of, take_lock};
 use crate::branch::BranchMsg;
 use crate::context::Daemon;
 use crate::request::{fault, internal, unwritten};
 use crate::runs::actor::RunMsg;
 use crate::{launch, worktree};
 use jiff::Timestamp;
-use muleteer_model::bead::Scope;
-use muleteer_model::config::{self, BackendChoice, Config, MaintainTrigger, OnComplete};
+use muleteer_model::bead::{Scope, Status};
+use muleteer_model::config::{self, BackendChoice, Config, MaintainTrigger, OnComplete, WorktreeStrategy};
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::id::DispatchId;
-use muleteer_model::pipeline::event::{Phase, RunSettings, RunStarted};
-use muleteer_model::pipeline::{Input, Run, checkpoint};
+use muleteer_model::pipeline::event::{RunSettings, RunStarted};
+use muleteer_model::pipeline::{self, GoOn, Input, Run, Settled, Stage, checkpoint};
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::beads::BeadStore;
 use muleteer_store::events::EventLog;
+use ractor::rpc::CallResult;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
@@ -86,7 +87,7 @@ async fn create(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
     }
     create_dir_durable(&places.public, 0o755).map_err(|error| unwritten(&error))?;
     write_atomic(&places.spec(), spec.as_bytes(), 0o400).map_err(|error| unwritten(&error))?;
-    save(&places, request)?;
+    save(&places, request, &chosen(&config))?;
     let started = RunStarted {
         run_id: run_id.clone(),
         spec: shown(&repo, request.spec.as_deref().unwrap_or_default()),
@@ -130,26 +131,44 @@ async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
     let config = load_config(daemon, &kept, &repo)?;
     let mut settings = confine(daemon, &config, run_settings(&kept, &config)?).await;
     settings.judge_only = request.from_phase.as_deref() == Some(JUDGE_ONLY);
-    let phase = match request.from_phase.as_deref() {
+    let from = match request.from_phase.as_deref() {
         None => None,
-        Some("implement") => Some(Phase::Implement),
-        Some("judge" | JUDGE_ONLY) => Some(Phase::Judge),
+        Some("implement") => Some(GoOn::Implement),
+        Some("maintain") => Some(GoOn::Maintain),
+        Some("judge" | JUDGE_ONLY) => Some(GoOn::Judge),
         Some(other) => {
-            return Err(fault("E_BAD_INPUT", &format!("`{other}` is no phase to go on from"), "implement or judge"));
+            let message = format!("`{other}` is no phase to go on from");
+            return Err(fault("E_BAD_INPUT", &message, "implement, maintain or judge"));
         }
     };
-    let hosted = match daemon.runs.find(&request.run_id) {
+    let look = |run: &Run| -> Result<Vec<Settled>, WireError> {
+        let settled = settled(&repo, run)?;
+        match from.map(|from| pipeline::may_go_on(run, from, request.yes, &settled)) {
+            Some(Err(barred)) => {
+                let message = format!("run {} cannot go on from there: {}", request.run_id, barred.message);
+                let hint = format!("`muleteer run --resume {}` goes on where it stands", request.run_id);
+                Err(fault(barred.code, &message, &hint))
+            }
+            _ => Ok(settled),
+        }
+    };
+    let (hosted, settled, fresh) = match daemon.runs.find(&request.run_id) {
         Some(hosted) => {
+            let settled = match hosted.run() {
+                Some(run) => look(&run)?,
+                None => look(&read(&places)?.ok_or_else(missing)?)?,
+            };
             if !hosted.claim() {
                 let message = format!("run {} is already in progress (pid {})", request.run_id, std::process::id());
                 return Err(fault("E_RUN_LOCKED", &message, "`muleteer run --status` shows how it stands"));
             }
-            hosted
+            (hosted, settled, false)
         }
         None => {
             check_checkpoint(&places)?;
             let lock = take_lock(&places, &request.run_id)?;
             let run = read(&places)?.ok_or_else(missing)?;
+            let settled = look(&run)?;
             super::steps::check_criteria(&run).await.map_err(|error| {
                 fault(
                     &error.code,
@@ -159,39 +178,86 @@ async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
             })?;
             let hosted = host(daemon, &places, key, Some(lock))?;
             hosted.claim();
-            hosted
+            (hosted, settled, true)
         }
     };
-    save(&places, &kept)?;
+    let (settings, by, approve) = (Box::new(settings), "operator".to_string(), request.yes);
+    let input = Input::Resume { settings, by, approve, from, settled };
+    let outcome = go_on(daemon, &places, &hosted, (kept, chosen(&config)), input).await;
+    if outcome.is_err() {
+        // Nobody has it now: the next one who asks is not told that it is in progress.
+        *hosted.claimed.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        if fresh && hosted.actor.get().is_none() {
+            daemon.runs.remove(&hosted.key);
+            daemon.connections.send_modify(|count| *count = count.saturating_sub(1));
+        }
+    }
+    outcome
+}
+
+/// Makes it durable that the run goes on, and sees that somebody drives it.
+async fn go_on(
+    daemon: &Arc<Daemon>,
+    places: &Places,
+    hosted: &Arc<Hosted>,
+    (kept, chosen): (v1::Run, Chosen),
+    input: Input,
+) -> Result<(), WireError> {
+    save(places, &kept, &chosen)?;
+    *hosted.chosen.lock().unwrap_or_else(PoisonError::into_inner) = chosen;
     *hosted.request.lock().unwrap_or_else(PoisonError::into_inner) = kept;
-    let input =
-        Input::Resume { settings: Box::new(settings), by: "operator".into(), approve: request.yes, from: phase };
     // Marked before it is so: a daemon that dies in between looks once more, and finds it resting.
     write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
-    if hosted.actor.get().is_none() {
-        let already = hosted.run().is_some();
-        if !already {
-            let (opened, now) = (hosted.clone(), Timestamp::now());
-            let appended = tokio::task::spawn_blocking(move || -> Result<(), String> {
-                let run = opened.open_log().map_err(|error| launch::chain(&error))?;
-                if let Some(run) = run {
-                    let events = muleteer_model::pipeline::decide(&run, input, now);
-                    opened.append(events)?;
-                }
-                Ok(())
-            });
-            appended
-                .await
-                .map_err(|error| internal(&error.to_string()))?
-                .map_err(|error| internal(&error))?;
+    if hosted.actor.get().is_none() && hosted.run().is_none() {
+        let (opened, now) = (hosted.clone(), Timestamp::now());
+        let appended = tokio::task::spawn_blocking(move || -> Result<bool, String> {
+            let run = opened.open_log().map_err(|error| launch::chain(&error))?;
+            let events = run.map(|run| pipeline::decide(&run, input, now)).unwrap_or_default();
+            let taken = !events.is_empty();
+            opened.append(events)?;
+            Ok(taken)
+        });
+        let appended = appended.await.map_err(|error| internal(&error.to_string()))?;
+        if !appended.map_err(|error| internal(&error))? {
+            return Err(not_taken(&hosted.run_id));
         }
-        bring_up(daemon, &hosted).await;
-    } else if let Some(actor) = hosted.actor.get() {
-        let _ = actor
-            .call(|reply| RunMsg::Command(Box::new(input), reply), Some(Duration::from_secs(30)))
-            .await;
+        bring_up(daemon, hosted).await;
+        return Ok(());
     }
-    Ok(())
+    if hosted.actor.get().is_none() {
+        bring_up(daemon, hosted).await;
+    }
+    let Some(actor) = hosted.actor.get() else { return Err(not_taken(&hosted.run_id)) };
+    match actor
+        .call(|reply| RunMsg::Command(Box::new(input), reply), Some(Duration::from_secs(30)))
+        .await
+    {
+        Ok(CallResult::Success(true)) => Ok(()),
+        _ => Err(not_taken(&hosted.run_id)),
+    }
+}
+
+fn not_taken(run_id: &str) -> WireError {
+    let hint = "`muleteer run --status` shows how it stands; try again";
+    fault("E_BUSY", &format!("run {run_id} has moved on meanwhile, and was not told to go on"), hint)
+}
+
+/// What a person has closed or reopened while nobody of the run was at it.
+fn settled(repo: &Path, run: &Run) -> Result<Vec<Settled>, WireError> {
+    if !run.accepted || run.beads.values().all(|task| task.stage == Stage::Done) {
+        return Ok(vec![]);
+    }
+    let mut store = BeadStore::new(&repo.join(".muleteer/beads"));
+    let beads = tokio::task::block_in_place(|| store.read().cloned()).map_err(|error| super::beads::wire(&error))?;
+    let left = run.beads.iter().filter(|(_, task)| matches!(task.stage, Stage::Open | Stage::Blocked));
+    Ok(left
+        .filter_map(|(id, task)| {
+            let bead = beads.get(id)?;
+            let closed = bead.status == Status::Closed;
+            let reopened = task.stage == Stage::Blocked && bead.status == Status::Open;
+            (closed || reopened).then(|| Settled { bead: id.clone(), closed, no_change: bead.no_change })
+        })
+        .collect())
 }
 
 /// What is not said again stays as it was said.
@@ -248,7 +314,7 @@ fn host(
         Some(lock) => lock,
         None => take_lock(places, &run_id)?,
     };
-    let hosted = Arc::new(Hosted::new(places.clone(), &run_id, key, saved.request, lock));
+    let hosted = Arc::new(Hosted::new(places.clone(), &run_id, key, saved, lock));
     daemon.runs.insert(hosted.clone());
     // A daemon that hosts a run is not idle.
     daemon.connections.send_modify(|count| *count += 1);
@@ -277,8 +343,8 @@ fn saved(path: &Path) -> Result<Saved, WireError> {
     Ok(saved)
 }
 
-fn save(places: &Places, request: &v1::Run) -> Result<(), WireError> {
-    let saved = Saved { v: SAVED_VERSION, request: request.clone() };
+fn save(places: &Places, request: &v1::Run, chosen: &Chosen) -> Result<(), WireError> {
+    let saved = Saved { v: SAVED_VERSION, request: request.clone(), chosen: chosen.clone() };
     let bytes = serde_json::to_vec_pretty(&saved).map_err(|error| internal(&error.to_string()))?;
     write_atomic(&places.saved(), &bytes, 0o600).map_err(|error| unwritten(&error))
 }
@@ -446,14 +512,36 @@ fn backend(request: &v1::Run, config: &Config) -> Result<String, WireError> {
 fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSettings, WireError> {
     let run = &config.run;
     let (maintain, judge) = (run.phases.maintain, &run.phases.judge);
+    if maintain.max_concurrency > 1 {
+        let message =
+            format!("run.phases.maintain.max_concurrency is {}: there is one at most", maintain.max_concurrency);
+        return Err(fault(
+            config::CODE,
+            &message,
+            "triggers that come while it runs are taken together; leave it at 1",
+        ));
+    }
+    for name in &run.phases.implement.guidelines {
+        if super::job::guideline(Path::new(&request.repo), name).is_none() {
+            let message = format!("run.phases.implement.guidelines names `{name}`, and there are no such guidelines");
+            let hint = format!("they are .muleteer/guidelines/{name}.md in the repository");
+            return Err(fault(config::CODE, &message, &hint));
+        }
+    }
+    // Agents that share a branch without clones of their own would work one after the other: so do these.
+    let places = match run.worktree.strategy {
+        WorktreeStrategy::PerAgent => request.concurrency.unwrap_or(run.agent.max_concurrency).max(1),
+        WorktreeStrategy::Shared => 1,
+    };
     Ok(RunSettings {
         backend: backend(request, config)?,
         model: request.model.clone(),
-        max_concurrency: request.concurrency.unwrap_or(run.agent.max_concurrency).max(1),
+        max_concurrency: places,
         max_retries: run.agent.max_retries_per_bead,
         timeout_s: run.agent.timeout_per_bead.as_secs().max(1),
         maintain_every: if maintain.trigger == MaintainTrigger::EveryNBeads { maintain.n } else { 0 },
         maintain_after_all: maintain.trigger == MaintainTrigger::AfterAll,
+        maintain_parallel: maintain.parallel,
         judge: judge.enabled,
         spec_drift: judge.spec_drift,
         acceptance: judge.acceptance && (run.acceptance.generate || run.acceptance.path.is_some()),
@@ -469,6 +557,23 @@ fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSettings, WireE
         confined: false,
         unconfined: String::new(),
     })
+}
+
+/// What its agents are started with, whatever the files say later.
+fn chosen(config: &Config) -> Chosen {
+    let exceptions = config.sandbox.exceptions().unwrap_or_default();
+    Chosen {
+        command: config.run.agent.command.clone().map(|command| match command {
+            config::Command::Text(text) => v1::Command::Shell(text),
+            config::Command::Argv(words) => v1::Command::Argv(words),
+        }),
+        judge_model: config.run.phases.judge.model.clone(),
+        acceptance_model: config.run.acceptance.model.clone(),
+        guidelines: config.run.phases.implement.guidelines.clone(),
+        completion_checks: config.run.phases.implement.completion_checks.clone(),
+        write: exceptions.write,
+        show: exceptions.show,
+    }
 }
 
 /// Whether its agents are held back by the kernel, or it is only looked at afterwards what they did.

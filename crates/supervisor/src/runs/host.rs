@@ -106,6 +106,23 @@ pub fn key_of(run_id: &str) -> Option<DispatchId> {
 pub struct Saved {
     pub v: u16,
     pub request: v1::Run,
+    #[serde(default)]
+    pub chosen: Chosen,
+}
+
+/// What the configuration chose for the run's agents, read when it begins and when it is gone on with. An agent
+/// that is not confined can write the repository's file meanwhile: that must not choose the judge's program.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Chosen {
+    pub command: Option<v1::Command>,
+    pub judge_model: Option<String>,
+    pub acceptance_model: Option<String>,
+    pub guidelines: Vec<String>,
+    pub completion_checks: Vec<String>,
+    /// Exceptions from the sandbox.
+    pub write: Vec<String>,
+    pub show: Vec<String>,
 }
 
 /// One run under this daemon's care.
@@ -119,6 +136,7 @@ pub struct Hosted {
     /// The newest folded state; none before the log is read.
     pub state: watch::Sender<Option<Arc<Run>>>,
     pub request: Mutex<v1::Run>,
+    pub chosen: Mutex<Chosen>,
     pub beads: tokio::sync::Mutex<BeadStore>,
     pub log: Mutex<Option<EventLog>>,
     /// Its agents are being ended: none may begin any more. Cancelled once and for good, for a run that is gone on
@@ -246,7 +264,8 @@ pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireErr
 }
 
 impl Hosted {
-    pub fn new(places: Places, run_id: &str, key: DispatchId, request: v1::Run, lock: LockGuard) -> Self {
+    pub fn new(places: Places, run_id: &str, key: DispatchId, saved: Saved, lock: LockGuard) -> Self {
+        let Saved { request, chosen, .. } = saved;
         let repo = PathBuf::from(&request.repo);
         Self {
             run_id: run_id.into(),
@@ -257,6 +276,7 @@ impl Hosted {
             actor: Slot::default(),
             state: watch::Sender::new(None),
             request: Mutex::new(request),
+            chosen: Mutex::new(chosen),
             log: Mutex::new(None),
             halt: CancellationToken::new(),
             begins: tokio::sync::RwLock::default(),
@@ -267,6 +287,10 @@ impl Hosted {
 
     pub fn request(&self) -> v1::Run {
         self.request.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn chosen(&self) -> Chosen {
+        self.chosen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Claims it for whoever asks; false if somebody has it.

@@ -17,7 +17,7 @@ use muleteer_model::id::DispatchId;
 use muleteer_model::life;
 use muleteer_model::pipeline::event::Purpose;
 use muleteer_model::pipeline::prompts::{self, Commands, Scene};
-use muleteer_model::pipeline::{Input, Job, JobEnd, JudgeStage, Run, Sealed, judge};
+use muleteer_model::pipeline::{self, Input, Job, JobEnd, JudgeStage, Run, Sealed, judge};
 use muleteer_process::fault;
 use muleteer_protocol::v1;
 use std::path::{Path, PathBuf};
@@ -128,9 +128,9 @@ async fn begin(
         project: dir.display().to_string(),
         prompt,
         feature: Some(hosted.run_id.clone()),
-        model: model(daemon, hosted, purpose, &request),
+        model: model(hosted, purpose, &request),
         backend: Some(run.settings.backend.clone()),
-        command: command(daemon, hosted, &request),
+        command: request.command.clone().or_else(|| hosted.chosen().command),
         scenario: request.scenario.clone(),
         budget_usd: run.settings.budget_usd.map(|budget| (budget - run.cost_usd).max(0.01)),
         max_turns: None,
@@ -146,9 +146,10 @@ async fn begin(
         repo: hosted.repo.clone(),
         journals: sealed.then(|| hosted.places.sealed.join("journals")),
         confined: match run.settings.confined {
-            true => Some(confined(daemon, hosted, job, &request).await?),
+            true => Some(confined(hosted, job, &request).await?),
             false => None,
         },
+        rules: rules(hosted, run, job).await?,
         schema: (purpose == Purpose::Structure).then(judge::schema),
     };
     let entries = request::prepare(daemon, &spawn, &Asker::Run(Box::new(part)), None)
@@ -163,11 +164,9 @@ async fn begin(
 }
 
 /// What it may see and write beside what all may.
-async fn confined(daemon: &Daemon, hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confined, Trouble> {
+async fn confined(hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confined, Trouble> {
     let (purpose, places) = (job.start.purpose, &hosted.places);
-    let exceptions = config(daemon, hosted, request)
-        .and_then(|config| config.sandbox.exceptions())
-        .unwrap_or_default();
+    let exceptions = hosted.chosen();
     let home = request.env.iter().find(|(name, _)| name == "HOME").map(|(_, home)| home.clone());
     let expand = |path: &String| match (path.strip_prefix("~/"), &home) {
         (Some(rest), Some(home)) => Path::new(home).join(rest),
@@ -213,29 +212,14 @@ async fn confined(daemon: &Daemon, hosted: &Hosted, job: &Job, request: &v1::Run
 }
 
 /// The judge's own model, and that of the acceptance agent, if configured.
-fn model(daemon: &Daemon, hosted: &Hosted, purpose: Purpose, request: &v1::Run) -> Option<String> {
-    let config = config(daemon, hosted, request)?;
+fn model(hosted: &Hosted, purpose: Purpose, request: &v1::Run) -> Option<String> {
+    let chosen = hosted.chosen();
     let own = match purpose {
-        Purpose::Judge | Purpose::Structure => config.run.phases.judge.model.clone(),
-        Purpose::Acceptance => config.run.acceptance.model.clone(),
+        Purpose::Judge | Purpose::Structure => chosen.judge_model,
+        Purpose::Acceptance => chosen.acceptance_model,
         _ => None,
     };
     own.or_else(|| request.model.clone())
-}
-
-fn command(daemon: &Daemon, hosted: &Hosted, request: &v1::Run) -> Option<v1::Command> {
-    request.command.clone().or_else(|| {
-        Some(match config(daemon, hosted, request)?.run.agent.command.clone()? {
-            muleteer_model::config::Command::Text(text) => v1::Command::Shell(text),
-            muleteer_model::config::Command::Argv(words) => v1::Command::Argv(words),
-        })
-    })
-}
-
-fn config(daemon: &Daemon, hosted: &Hosted, request: &v1::Run) -> Option<muleteer_model::config::Config> {
-    let given = request.config.as_deref().map(Path::new);
-    let sources = settings::sources(&daemon.paths, Some(&hosted.repo), given).ok()?;
-    settings::config(&sources, &request.env).ok()
 }
 
 fn variables(hosted: &Hosted, run: &Run, job: &Job, request: &v1::Run) -> Vec<(String, String)> {
@@ -316,11 +300,21 @@ async fn prompt(daemon: &Daemon, hosted: &Hosted, run: &Run, job: &Job, spec: &s
                         .extend(answer.beads.iter().map(|bead| (bead.id.clone(), bead.status.as_str().to_string())));
                 }
             }
-            let request = hosted.request();
-            let always = config(daemon, hosted, &request).map(|config| config.run.phases.implement.guidelines.clone());
-            let guidelines = guidelines(&hosted.repo, &always.unwrap_or_default(), &bead.labels);
+            let chosen = hosted.chosen();
+            let guidelines = match apart(run) {
+                true => String::new(),
+                false => guidelines(&hosted.repo, &chosen.guidelines, &bead.labels),
+            };
             let commands = commands(&workdir(hosted, job));
-            prompts::implement(&scene, &bead, &blockers, &guidelines, &commands, job.start.reuse)
+            let work = prompts::Work {
+                bead: &bead,
+                blockers: &blockers,
+                guidelines: &guidelines,
+                commands: &commands,
+                checks: &chosen.completion_checks,
+                reuse: job.start.reuse,
+            };
+            prompts::implement(&scene, &work)
         }
         (Purpose::Maintain, Some(id)) => {
             let make = Op::Create {
@@ -351,7 +345,7 @@ async fn prompt(daemon: &Daemon, hosted: &Hosted, run: &Run, job: &Job, spec: &s
             let JudgeStage::Structure { round, .. } = run.judge else {
                 return Err(Trouble::new("E_INTERNAL", "there is no reasoning to give structure to"));
             };
-            let path = reasoning(hosted, run.iteration, round);
+            let path = reasoning(hosted, run, round);
             let text = std::fs::read_to_string(&path)
                 .map_err(|error| Trouble::new("E_IO", format!("{}: {error}", path.display())))?;
             prompts::structure(&scene, &text)
@@ -360,8 +354,22 @@ async fn prompt(daemon: &Daemon, hosted: &Hosted, run: &Run, job: &Job, spec: &s
     })
 }
 
-fn reasoning(hosted: &Hosted, iteration: u32, round: u32) -> PathBuf {
-    hosted.places.verdicts().join(format!("iteration-{iteration}-round-{round}.md"))
+/// One iteration can be judged more than once (`--from-phase judge`): none of it is overwritten.
+fn reasoning(hosted: &Hosted, run: &Run, round: u32) -> PathBuf {
+    let (iteration, judging) = (run.iteration, run.judgings);
+    hosted
+        .places
+        .verdicts()
+        .join(format!("iteration-{iteration}-judging-{judging}-round-{round}.md"))
+}
+
+/// `iteration-1.yml`, and `iteration-1-2.yml` for a second verdict of the same iteration.
+fn verdict_name(run: &Run) -> String {
+    let before = run.verdicts.iter().filter(|end| end.iteration == run.iteration && end.result.is_some());
+    match before.count() {
+        0 => format!("iteration-{}.yml", run.iteration),
+        before => format!("iteration-{}-{}.yml", run.iteration, before + 1),
+    }
 }
 
 fn make_dir(path: &Path, mode: u32) -> Result<(), Trouble> {
@@ -369,21 +377,47 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), Trouble> {
         .map_err(|error| Trouble::new("E_STORE_IO", crate::launch::chain(&error)))
 }
 
+/// Guidelines go into the system prompt, beside the CLI's own, where the backend has a place for them there: they
+/// are rules, not a task, and outlive a compaction. Elsewhere they are part of the prompt.
+fn apart(run: &Run) -> bool {
+    muleteer_backends::by_name(&run.settings.backend).is_ok_and(|backend| !backend.capabilities().briefed_by_prompt)
+}
+
+/// What an agent of a bead is told as a rule.
+async fn rules(hosted: &Hosted, run: &Run, job: &Job) -> Result<String, Trouble> {
+    let Some(id) = job
+        .start
+        .bead_id
+        .as_ref()
+        .filter(|_| job.start.purpose == Purpose::Implement && apart(run))
+    else {
+        return Ok(String::new());
+    };
+    let answer = beads::with_store(hosted, Op::Show { id: id.clone() }, String::new()).await?;
+    let labels = answer.beads.into_iter().next().map(|bead| bead.labels).unwrap_or_default();
+    Ok(guidelines(&hosted.repo, &hosted.chosen().guidelines, &labels))
+}
+
+/// Guidelines by their name.
+pub fn guideline(repo: &Path, name: &str) -> Option<String> {
+    let fine = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+    let path = repo.join(".muleteer/guidelines").join(format!("{name}.md"));
+    settings::read_if_there(&path).ok().flatten().filter(|_| fine)
+}
+
 /// Those that are always wanted, and those named like a label of the bead: the repository's.
 fn guidelines(repo: &Path, always: &[String], labels: &[String]) -> String {
     let mut text = String::new();
     for name in always.iter().chain(labels) {
-        let fine = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
-        if !fine || name.is_empty() {
-            continue;
-        }
-        let path = repo.join(".muleteer/guidelines").join(format!("{name}.md"));
-        if let Ok(Some(found)) = settings::read_if_there(&path) {
+        if let Some(found) = guideline(repo, name) {
             text.push_str(found.trim());
             text.push_str("\n\n");
         }
     }
-    cut(&text, GUIDELINES_LIMIT)
+    match text.len() > GUIDELINES_LIMIT {
+        true => format!("{}\n\n(cut: they are longer than {GUIDELINES_LIMIT} bytes)", cut(&text, GUIDELINES_LIMIT)),
+        false => text,
+    }
 }
 
 /// How the repository says that it is tested, built and linted: found, not assumed.
@@ -472,7 +506,7 @@ async fn settle(
                 // All that was to be done may have been pushed by an attempt that then failed to say so.
                 end.pushed_before = hub::was_pushed(hosted, &bead, &run.target()).await.map_err(git)?;
             }
-            settle_bead(hosted, &bead, job.start.purpose, &mut end).await?;
+            settle_bead(hosted, run, job, &bead, &mut end).await?;
             end.observations = observations(hosted).await?;
         }
         Purpose::Acceptance if end.outcome == Outcome::Success => {
@@ -506,7 +540,7 @@ async fn settle(
                     _ => 1,
                 };
                 make_dir(&hosted.places.verdicts(), 0o700)?;
-                let path = reasoning(hosted, run.iteration, round);
+                let path = reasoning(hosted, run, round);
                 muleteer_store::atomic::write_atomic(&path, said.answer().as_bytes(), 0o600)
                     .map_err(|error| Trouble::new("E_STORE_IO", crate::launch::chain(&error)))?;
             }
@@ -519,7 +553,7 @@ async fn settle(
             if let Ok(result) = &verdict
                 && let Ok(text) = muleteer_model::pipeline::checkpoint::to_yaml(result)
             {
-                let path = hosted.places.verdicts().join(format!("iteration-{}.yml", run.iteration));
+                let path = hosted.places.verdicts().join(verdict_name(run));
                 let _ = muleteer_store::atomic::write_atomic(&path, text.as_bytes(), 0o600);
             }
             end.verdict = Some(verdict);
@@ -561,8 +595,16 @@ fn outcome(dispatch: &Dispatch, job: &Job) -> JobEnd {
     end
 }
 
-/// Who pushed and did not close is closed by the harness; who did not finish leaves the bead open.
-async fn settle_bead(hosted: &Arc<Hosted>, bead: &str, purpose: Purpose, end: &mut JobEnd) -> Result<(), Trouble> {
+/// Who pushed and did not close is closed by the harness; who did not finish leaves the bead open, or blocked if
+/// it was its last try. The store says so before the run does: a daemon killed in between does it again.
+async fn settle_bead(
+    hosted: &Arc<Hosted>,
+    run: &Arc<Run>,
+    job: &Job,
+    bead: &str,
+    end: &mut JobEnd,
+) -> Result<(), Trouble> {
+    let purpose = job.start.purpose;
     let found = beads::with_store(hosted, Op::Show { id: bead.into() }, String::new()).await?;
     let Some(bead) = found.beads.into_iter().next() else { return Ok(()) };
     end.closed = bead.status == Status::Closed;
@@ -586,6 +628,20 @@ async fn settle_bead(hosted: &Arc<Hosted>, bead: &str, purpose: Purpose, end: &m
     };
     if let Some(op) = op {
         beads::with_store(hosted, op, String::new()).await?;
+    }
+    let newest = hosted.run().unwrap_or_else(|| run.clone());
+    if pipeline::blocks(&newest, &job.start.dispatch, end) {
+        let blocked = Op::Update {
+            id: bead.id.clone(),
+            title: None,
+            description: None,
+            status: Some("blocked".into()),
+            priority: None,
+            issue_type: None,
+            add_labels: vec![],
+            remove_labels: vec![],
+        };
+        beads::with_store(hosted, blocked, String::new()).await?;
     }
     fault::point("run.after_bead");
     Ok(())

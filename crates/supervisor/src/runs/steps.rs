@@ -10,7 +10,7 @@ use muleteer_model::bead::{Bead, OBSERVATION, Op, Status, run_label};
 use muleteer_model::event::Event;
 use muleteer_model::graph::Graph;
 use muleteer_model::pipeline::event::{Planned, Purpose, Triage};
-use muleteer_model::pipeline::judge::JudgeResult;
+use muleteer_model::pipeline::judge::{self, JudgeResult};
 use muleteer_model::pipeline::{Input, Run, Sealed, Stage};
 use muleteer_process::fault;
 use sha2::{Digest, Sha256};
@@ -169,12 +169,15 @@ pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input
         staged(hosted).await?
     } else {
         let label = run.started.bead_label.clone().unwrap_or_default();
-        let found = with_store(hosted, list(vec![label], None), String::new()).await?;
-        found
-            .beads
-            .into_iter()
-            .filter(|bead| bead.status != Status::Closed && !bead.is_observation())
-            .collect()
+        let found = with_store(hosted, list(vec![label.clone()], None), String::new()).await?;
+        let own = run_label(&hosted.run_id);
+        let free: Vec<Bead> = found.beads.into_iter().filter(|bead| bead.is_free(&own)).collect();
+        let others = |bead: &&Bead| bead.labels.iter().any(|label| *label != own && is_under_way(hosted, label));
+        if let Some(taken) = free.iter().find(others) {
+            let message = format!("bead {} has the label `{label}`, and another run is at work on it", taken.id);
+            return Err(Trouble::new("E_BEAD_SCOPE_AMBIGUOUS", message));
+        }
+        free
     };
     let graph = Graph::of_beads(&beads);
     let mut closed_outside = Vec::new();
@@ -193,6 +196,12 @@ pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input
     }
     drop(graph);
     Ok(Input::Gathered { beads, closed_outside })
+}
+
+/// The label of a run that has not come to a rest, here or under another daemon.
+fn is_under_way(hosted: &Hosted, label: &str) -> bool {
+    let Some(run) = label.strip_prefix(&run_label("")) else { return false };
+    super::host::key_of(run).is_some() && hosted.repo.join(".muleteer/runs").join(run).join("lock.json").exists()
 }
 
 async fn staged(hosted: &Arc<Hosted>) -> Result<Vec<Bead>, Trouble> {
@@ -256,6 +265,7 @@ pub async fn apply_verdict(
     hosted: &Arc<Hosted>,
     run: &Run,
     iteration: u32,
+    verdict: u32,
     result: &JudgeResult,
 ) -> Result<Input, Trouble> {
     let mut triage = Triage::default();
@@ -270,10 +280,10 @@ pub async fn apply_verdict(
             priority: 1,
             labels: vec![run_label(&hosted.run_id)],
             depends_on: vec![],
-            key: Some(format!("{}/judge/{iteration}/{at}", hosted.run_id)),
+            key: Some(judge::remedy_key(&hosted.run_id, verdict, at)),
             staged: None,
         };
-        let id = format!("{}j{iteration}n{at}", run.hash());
+        let id = judge::remedy_id(run.hash(), verdict, at);
         triage.beads.extend(with_store(hosted, make, id).await?.beads.iter().map(planned));
     }
     for one in &result.observations {
@@ -321,24 +331,6 @@ pub fn tidy(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Run, event: &Event
         Event::MaintenanceFinished { maintenance, .. } => Some(worktree(maintenance.clone())),
         Event::AgentFinished(end) if !matches!(end.purpose, Purpose::Implement | Purpose::Maintain) => {
             Some(worktree(format!("{}-{}", end.purpose.as_str(), run.spawns)))
-        }
-        Event::BeadBlocked { bead_id, .. } => {
-            // It stays as it is: a person will want to look at it.
-            let (hosted, id) = (hosted.clone(), bead_id.clone());
-            let update = Op::Update {
-                id,
-                title: None,
-                description: None,
-                status: Some("blocked".into()),
-                priority: None,
-                issue_type: None,
-                add_labels: vec![],
-                remove_labels: vec![],
-            };
-            tasks.spawn(async move {
-                let _ = with_store(&hosted, update, String::new()).await;
-            });
-            None
         }
         _ => None,
     };

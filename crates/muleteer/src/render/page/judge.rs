@@ -54,12 +54,12 @@ fn verdict(word: &Judgement, clock: Clock<'_>, secret: bool) -> Markup {
 }
 
 fn findings(result: &JudgeResult, secret: bool) -> Markup {
-    let accepted = result.acceptance.results.iter().filter(|one| one.passed).count();
+    let accepted = result.criteria().iter().filter(|one| one.passed).count();
     html! {
-        @if !result.spec_drift.issues.is_empty() {
+        @if !result.issues().is_empty() {
             h4 { "Drift from the spec" }
             ul.findings {
-                @for issue in &result.spec_drift.issues {
+                @for issue in result.issues() {
                     li {
                         span class={ "severity " (severity(&issue.severity)) } { (cut(&issue.severity, 20)) }
                         " " strong { (cut(&issue.section, TITLE)) } " " (cut(&issue.description, PROSE))
@@ -67,13 +67,13 @@ fn findings(result: &JudgeResult, secret: bool) -> Markup {
                 }
             }
         }
-        @if !result.acceptance.results.is_empty() {
-            h4 { "Acceptance: " (accepted) " of " (result.acceptance.results.len()) }
+        @if !result.criteria().is_empty() {
+            h4 { "Acceptance: " (accepted) " of " (result.criteria().len()) }
             @if secret {
                 p.dim { "The criteria are left out until the run has ended: its agents may not know them, and could read this page." }
             } @else {
                 ul.findings {
-                    @for one in &result.acceptance.results {
+                    @for one in result.criteria() {
                         li {
                             span class=(if one.passed { "passed" } else { "missed" }) { @if one.passed { "✓ passed" } @else { "✗ missed" } }
                             " " (cut(&one.criterion, PROSE))
