@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Of one whole run, on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(400);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 struct Stage {
     world: World,
