@@ -131,6 +131,62 @@ git --git-dir "$MULETEER_REMOTE" update-ref "refs/heads/$MULETEER_TARGET_BRANCH"
     stage.world.finish(Some(daemon));
 }
 
+/// The daemon works outside of any sandbox: what agents put into the hub must not make it run their programs, take
+/// other people's files away, or push what nobody judged.
+#[test]
+fn what_an_agent_puts_into_the_hub_is_neither_run_nor_believed() {
+    let pushed = "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;";
+    let script = r#"  (set +e
+evil=$(git commit-tree -m evil 'HEAD^{tree}')
+for name in "rebased/$(git rev-parse HEAD)" "pushed/main" "work/bead-x-1"; do
+  git push --quiet "$MULETEER_REMOTE" "+$evil:refs/muleteer/$name"
+done
+test "$title" = Base || exit 0
+repo=$(dirname "$(dirname "$(dirname "$(dirname "$MULETEER_SPEC_FILE")")")")
+ln -s "$repo/victim" "$MULETEER_REMOTE/refs/escape"
+ln -s . "$MULETEER_REMOTE/refs/again"; ln -s . "$MULETEER_REMOTE/refs/anew"
+git clone --quiet --bare "$MULETEER_REMOTE" "$HOME/evil.git"
+printf '#!/bin/sh\ntouch "%s/ran"\ncat\n' "$HOME" > "$HOME/run.sh"; chmod +x "$HOME/run.sh"
+for key in filter.p.clean filter.p.smudge core.fsmonitor core.sshCommand core.alternateRefsCommand; do
+  git config -f "$HOME/evil.git/config" "$key" "$HOME/run.sh"
+done
+for hook in pre-push reference-transaction post-index-change; do cp "$HOME/run.sh" "$HOME/evil.git/hooks/$hook"; done
+echo '* filter=p' > .gitattributes
+echo left > uncommitted.txt
+rm -f "$HOME/ran"
+echo "$HOME/evil.git" > "$MULETEER_REMOTE/commondir"
+echo attacked > "$HOME/attacked") > "$HOME/attack.log" 2>&1
+"#;
+    let stage = Stage::new(&AGENT.replace(pushed, &format!("{script}{pushed}")));
+    std::fs::create_dir_all(stage.repo.path.join("victim")).unwrap();
+    stage.repo.write("victim/Cargo.lock", "nobody's but the person's");
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    let victim = stage.repo.path.join("victim/Cargo.lock");
+    std::fs::File::options().write(true).open(&victim).unwrap().set_modified(old).unwrap();
+    let origin = stage.world.path().join("origin.git");
+    let origin = origin.to_str().unwrap();
+    stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
+    stage.repo.git(&["remote", "add", "origin", origin]);
+    stage.repo.git(&["push", "--quiet", "origin", "main"]);
+    let gh = stage.world.bin().join("gh");
+    let said =
+        "#!/bin/sh\ncase \"$1 $2\" in\n\"pr create\") echo https://example.invalid/pull/7 ;;\n*) exit 1 ;;\nesac\n";
+    std::fs::write(&gh, said).unwrap();
+    std::fs::set_permissions(&gh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let daemon = stage.world.daemon();
+    let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
+    let log = std::fs::read_to_string(stage.world.home().join("attack.log")).unwrap();
+    assert!(stage.world.home().join("attacked").exists(), "{log}");
+    assert!(!stage.world.home().join("ran").exists(), "the harness ran the agent's code: {log}");
+    assert!(victim.exists(), "the harness took a person's file away");
+    let run = document["run_id"].as_str().unwrap();
+    assert!(stage.names(run).iter().any(|name| name == "push_undone"), "{:?}", stage.names(run));
+    assert_eq!(document["pr_url"], "https://example.invalid/pull/7", "{document}");
+    let subjects = stage.repo.git(&["--git-dir", origin, "log", "--format=%s", &format!("muleteer/{run}")]);
+    assert!(subjects.contains("Mended") && !subjects.contains("evil"), "{subjects}");
+    stage.world.finish(Some(daemon));
+}
+
 #[test]
 fn an_agent_that_pushes_to_the_real_base_branch_stops_the_run() {
     let stage = Stage::new(&attack("git push --quiet \"$(dirname \"$HOME\")/origin.git\" HEAD:main || echo refused"));

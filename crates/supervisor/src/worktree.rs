@@ -8,68 +8,142 @@
 use muleteer_model::id::DispatchId;
 use std::io::Write;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-/// Most that is read of what a git prints, and of its complaints.
-const OUTPUT_LIMIT: u64 = 64 << 20;
-const WORD_LIMIT: u64 = 64 << 10;
-/// A git that takes longer hangs: a clone of a large repository over a slow disk takes minutes.
+/// What a repository's own configuration could make git run or ask, switched off. A list of what an alternate
+/// has is of no use to us, and would be asked of git in a directory that may not be ours.
+pub(crate) const HARMLESS: [&str; 10] = [
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "core.attributesFile=/dev/null",
+    "core.alternateRefsCommand=true",
+    "submodule.recurse=false",
+    "fetch.recurseSubmodules=false",
+    "push.recurseSubmodules=no",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "advice.graftFileDeprecated=false",
+];
+/// Of a daemon's own environment: it could lead git elsewhere.
+pub(crate) const LEADING_AWAY: [&str; 15] = [
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_SHALLOW_FILE",
+    "GIT_REPLACE_REF_BASE",
+    "GIT_TEMPLATE_DIR",
+    "GIT_CONFIG",
+    "GIT_CONFIG_PARAMETERS",
+    "GIT_CONFIG_COUNT",
+    "GIT_ALLOW_PROTOCOL",
+    "GIT_EXTERNAL_DIFF",
+];
+/// What serves us from a repository that is an agent's: nothing but the very directory that is named, and
+/// no fetching of what is missing, which its configuration would describe.
+pub(crate) const UPLOAD_PACK: &str = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false upload-pack --strict";
+/// A git that takes longer hangs: an agent can put a pipe where a file should be. A clone of a large repository over
+/// a slow disk takes minutes.
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
+/// Most that is read of what it prints.
+const OUTPUT_LIMIT: u64 = 64 << 20;
 
 /// git, deaf to configuration that could run somebody's code or ask somebody something.
 pub(crate) fn git(dir: &Path) -> Command {
     let mut command = Command::new("git");
+    command.arg("-C").arg(dir);
+    for setting in
+        HARMLESS
+            .iter()
+            .chain(&["core.excludesFile=/dev/null", "protocol.allow=never", "protocol.file.allow=always"])
+    {
+        command.args(["-c", setting]);
+    }
+    for name in LEADING_AWAY {
+        command.env_remove(name);
+    }
     command
-        .arg("-C")
-        .arg(dir)
-        .args(["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never"])
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_ATTR_NOSYSTEM", "1")
         .env("GIT_TERMINAL_PROMPT", "0")
-        .env_remove("GIT_DIR")
-        .env_remove("GIT_WORK_TREE")
-        .env_remove("GIT_INDEX_FILE")
+        .env("GIT_NO_REPLACE_OBJECTS", "1")
+        .env("GIT_NO_LAZY_FETCH", "1")
+        .env("GIT_GRAFT_FILE", "/dev/null")
+        .env("GIT_DEFAULT_REF_FORMAT", "files")
+        .env("LC_ALL", "C")
         .stdin(Stdio::null())
         .kill_on_drop(true);
     command
 }
 
-/// Runs it to its end, and gives what it said, trimmed. An agent sets how much that is and how long it takes,
-/// so both have an end.
-///
-/// # Errors
-/// `what`, with git's last word.
-pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, String> {
-    let unable = |error: std::io::Error| format!("cannot run git: {error}");
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(unable)?;
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let ended = async {
-        // One byte more than is allowed tells that there was more; then its pipe is closed, and it ends.
-        tokio::try_join!(read(stdout, OUTPUT_LIMIT + 1), read(stderr, WORD_LIMIT)).map(|(out, said)| (out, said))
-    };
-    let ((out, said), status) = tokio::time::timeout(PATIENCE, async { Ok((ended.await?, child.wait().await?)) })
-        .await
-        .map_err(|_| format!("{what}: git had not ended after {} s", PATIENCE.as_secs()))?
-        .map_err(unable)?;
-    if out.len() as u64 > OUTPUT_LIMIT {
-        return Err(format!("{what}: git said more than {} MB", OUTPUT_LIMIT >> 20));
-    }
-    if status.success() {
-        return Ok(String::from_utf8_lossy(&out).trim().to_string());
-    }
-    let said = String::from_utf8_lossy(&said);
-    Err(format!("{what}: {}", said.trim().lines().next_back().unwrap_or("git failed")))
+/// A fetch into `into` from a repository that may be an agent's: `from` is its git directory itself.
+pub(crate) fn fetching(into: &Path, from: &Path) -> Command {
+    let mut command = git(into);
+    command
+        .args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--upload-pack", UPLOAD_PACK])
+        .arg(from);
+    command
 }
 
-async fn read(stream: Option<impl tokio::io::AsyncRead + Unpin>, limit: u64) -> std::io::Result<Vec<u8>> {
+pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, String> {
+    let output = output(command, PATIENCE).await?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{what}: {}", stderr.trim().lines().next_back().unwrap_or("git failed")))
+}
+
+/// Runs it to its end, with limits of time and output; what it started is ended with it, also when nobody waits
+/// any more.
+pub(crate) async fn output(command: &mut Command, patience: Duration) -> Result<Output, String> {
+    let program = command.as_std().get_program().to_string_lossy().into_owned();
+    let failed = |error: std::io::Error| format!("cannot run {program}: {error}");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().map_err(failed)?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let mut group = Group(child.id());
+    let ending = async {
+        let (stdout, stderr) = tokio::try_join!(read(out), read(err))?;
+        let status = child.wait().await?;
+        Ok::<_, std::io::Error>(Output { status, stdout, stderr })
+    };
+    let output = tokio::time::timeout(patience, ending)
+        .await
+        .map_err(|_| format!("{program} has not ended in {} s and was killed", patience.as_secs()))?
+        .map_err(failed)?;
+    group.0 = None;
+    Ok(output)
+}
+
+async fn read(from: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![];
-    if let Some(stream) = stream {
-        stream.take(limit).read_to_end(&mut bytes).await?;
+    if let Some(from) = from {
+        from.take(OUTPUT_LIMIT + 1).read_to_end(&mut bytes).await?;
+    }
+    if bytes.len() as u64 > OUTPUT_LIMIT {
+        return Err(std::io::Error::other(format!("it prints more than {OUTPUT_LIMIT} bytes")));
     }
     Ok(bytes)
+}
+
+/// A process group whose leader is not reaped yet; killed with the value.
+struct Group(Option<u32>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            // Gone already is as good.
+            drop(muleteer_process::group::signal_group(leader, rustix::process::Signal::KILL.as_raw()));
+        }
+    }
 }
 
 /// Makes the clone unless it is there. It appears under its name only when it is complete.
@@ -105,24 +179,24 @@ pub async fn ensure(project: &Path, worktree: &Path, id: &DispatchId) -> Result<
 
 /// Fetches the worktree's commits into the project as `branch`; none if it has no commit of its own.
 pub async fn fetch(project: &Path, worktree: &Path, branch: &str) -> Result<Option<String>, String> {
-    if !worktree.join(".git").exists() {
+    if !is_clone(worktree) {
         return Ok(None);
     }
     let refspec = format!("+HEAD:refs/heads/{branch}");
-    run(
-        git(project)
-            .args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"])
-            .arg(worktree)
-            .arg(refspec),
-        "cannot fetch the work",
-    )
-    .await?;
+    run(fetching(project, &worktree.join(".git")).arg(refspec), "cannot fetch the work").await?;
     let commit = run(
         git(project).args(["rev-parse", "--verify"]).arg(format!("refs/heads/{branch}")),
         "the fetched branch is missing",
     )
     .await?;
     Ok(Some(commit))
+}
+
+/// Whether a clone of ours is there: its `.git` is a directory and no link to another.
+pub(crate) fn is_clone(dir: &Path) -> bool {
+    [dir.to_owned(), dir.join(".git")]
+        .iter()
+        .all(|path| std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir()))
 }
 
 /// Keeps what is ours out of `git status` and `git clean -fd`.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <repo>/.muleteer/runs/<id>/    frozen-spec.md checkpoint.yml run-log.yml events.jsonl lock lock.json
-//! <state>/runs/<id>/             run.json (private: the agents' environment) spec.md hub.git bases/ live
+//! <state>/runs/<id>/             run.json (private: the agents' environment) spec.md hub.git keep.git clone/ bases/ heads/ live
 //! <state>/sealed/<id>/           acceptance/ judge-results/
 //! <cache>/<id>/acceptance/       the criteria
 //! ```
@@ -145,6 +145,10 @@ pub struct Hosted {
     /// Held for reading by whoever makes a worktree and a dispatch; whoever ends one passes through for writing, and
     /// then knows whether there is one.
     pub begins: tokio::sync::RwLock<()>,
+    /// Whoever writes refs of the harness's own repository.
+    pub git: tokio::sync::Mutex<()>,
+    /// When the real remote was asked last, in awake time.
+    pub remote_asked: Mutex<Option<std::time::Duration>>,
     /// Somebody began it or went on with it through this daemon: the next one is refused.
     pub claimed: Mutex<bool>,
     _lock: LockGuard,
@@ -183,6 +187,11 @@ impl Places {
         self.private.join("hub.git")
     }
 
+    /// The harness's own repository.
+    pub fn keep(&self) -> PathBuf {
+        self.private.join("keep.git")
+    }
+
     pub fn spec(&self) -> PathBuf {
         self.private.join("spec.md")
     }
@@ -198,11 +207,6 @@ impl Places {
     /// What is said by and to those whose words coding agents must not read.
     pub fn talk(&self) -> PathBuf {
         self.sealed.join("talk")
-    }
-
-    /// The commit that the target was last seen at, out of the agents' sight.
-    pub fn seen(&self) -> PathBuf {
-        self.private.join("seen")
     }
 
     pub fn verdicts(&self) -> PathBuf {
@@ -280,6 +284,8 @@ impl Hosted {
             log: Mutex::new(None),
             halt: CancellationToken::new(),
             begins: tokio::sync::RwLock::default(),
+            git: tokio::sync::Mutex::new(()),
+            remote_asked: Mutex::new(None),
             claimed: Mutex::new(false),
             _lock: lock,
         }

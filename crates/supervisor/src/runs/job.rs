@@ -115,7 +115,7 @@ async fn begin(
         .bead_id
         .as_ref()
         .filter(|_| purpose == Purpose::Implement || purpose == Purpose::Maintain);
-    hub::unlock(hosted).await;
+    hub::unlock(hosted, &run.target()).await;
     hub::worktree(hosted, &dir, &run.target(), branch.map(String::as_str), job.start.reuse)
         .await
         .map_err(|message| Trouble::new("E_GIT", message))?;
@@ -186,7 +186,7 @@ async fn confined(hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confi
         Purpose::Judge => confined.show.extend([workdir, hub]),
         Purpose::Implement | Purpose::Maintain => {
             // The harness runs git there: what git would run for it is not the agents' to say.
-            let ours = ["config", "hooks", "HEAD", "objects/info"].map(|name| hub.join(name));
+            let ours = ["config", "hooks", "HEAD", "info", "objects/info"].map(|name| hub.join(name));
             confined.show.extend(ours);
             confined.write.extend([workdir, hub]);
         }
@@ -497,10 +497,13 @@ async fn settle(
     match job.start.purpose {
         Purpose::Implement | Purpose::Maintain => {
             let bead = job.start.bead_id.clone().unwrap_or_default();
-            hub::unlock(hosted).await;
+            hub::unlock(hosted, &run.target()).await;
             end.undone = hub::guard(hosted, &run.target()).await.map_err(git)?;
-            let work = hub::work(hosted, &dir, &run.target()).await.map_err(git)?;
-            end.trespassed = super::publish::trespassed(hosted, run).await;
+            let target = run.target();
+            let (work, remote) =
+                tokio::join!(hub::work(hosted, &dir, &target), super::publish::remote_lately(hosted, run));
+            let work = work.map_err(git)?;
+            end.trespassed = super::publish::trespassed(hosted, run, remote).await;
             (end.commits, end.on_target) = (work.commits, work.on_target);
             if end.commits == 0 && job.start.attempt > 0 {
                 // All that was to be done may have been pushed by an attempt that then failed to say so.

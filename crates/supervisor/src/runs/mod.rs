@@ -2,7 +2,8 @@
 //!
 //! - `host`: a run's files, lock and log; `begin`: beginning one and going on with one;
 //! - `actor`: `run/<id>`; `job`: one agent of a run; `steps`: the other effects;
-//! - `hub`: the bare repository and the private clones; `beads`: what agents may do to beads.
+//! - `hub`: the bare repository that agents push to; `keep`: the harness's own; `clones`: the agents' private ones;
+//! - `beads`: what agents may do to beads.
 //!
 //! The agents of a run are ordinary dispatches: they live in their shims whatever happens to the actor or the
 //! daemon. The actor only sees to it that they are there, and looks at what they leave.
@@ -10,9 +11,11 @@
 pub mod actor;
 pub mod beads;
 pub mod begin;
+mod clones;
 pub mod host;
 pub mod hub;
 mod job;
+mod keep;
 mod output;
 mod publish;
 mod steps;

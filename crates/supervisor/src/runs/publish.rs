@@ -5,29 +5,45 @@
 
 use super::actor::Trouble;
 use super::host::Hosted;
-use super::hub;
-use crate::worktree::{self, git, run as git_run};
+use super::keep;
+use super::{clones, hub};
+use crate::worktree::{self, HARMLESS, LEADING_AWAY, fetching, git, output, run as git_run};
+use muleteer_model::agent_event::cut;
 use muleteer_model::pipeline::{Input, Run, Stage};
 use muleteer_process::fault;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 use tokio::process::Command;
 
-/// In the hub: the branch as it was rebased, by what it was before, and what was pushed, by its name.
+/// In the harness's own repository: the branch as it was rebased, by what it was before, and what was pushed, by
+/// its name.
 const REBASED: &str = "refs/muleteer/rebased";
 const PUSHED: &str = "refs/muleteer/pushed";
-/// A remote that takes longer is asked another time.
-const REMOTE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+/// The remote's base branch.
+const BASE: &str = "refs/muleteer/base";
+/// A remote that takes longer to say where a branch is, is asked another time.
+const REMOTE_PATIENCE: Duration = Duration::from_secs(10);
+/// So often while agents work.
+const REMOTE_EVERY: Duration = Duration::from_secs(60);
+/// What the bytes of a branch may take, and what `gh` may.
+const TRANSFER: Duration = Duration::from_secs(600);
+const GH_PATIENCE: Duration = Duration::from_secs(120);
+/// More is refused by GitHub, and by the system as an argument.
+const BODY_LIMIT: usize = 60_000;
 
 pub async fn finish(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     let failed = |message: String| Trouble::new("E_GIT", message);
     let target = run.target();
-    hub::unlock(hosted).await;
+    hub::unlock(hosted, &target).await;
     hub::guard(hosted, &target).await.map_err(failed)?;
     let commit = hub::commit(hosted, &target)
         .await
-        .ok_or_else(|| failed(format!("the hub has lost the branch {target}")))?;
+        .ok_or_else(|| failed(format!("the branch {target} is gone")))?;
+    if let Some(message) = trespassed(hosted, run, remote_now(hosted, run).await).await {
+        return Err(Trouble::new("E_REMOTE_CHANGED", message));
+    }
     fault::point("run.before_publish");
     let branch = bring_home(hosted, &target).await.map_err(failed)?;
     fault::point("run.after_publish");
@@ -39,6 +55,8 @@ pub async fn finish(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
         && run.started.target == "auto"
         && run.pr_url.is_none()
         && run.count(Stage::Blocked) == 0
+        // With a commit checked out and no branch there is nothing that a pull request could be made to.
+        && base != "HEAD"
         && let Some(place) = Place::find(hosted).await
     {
         fault::point("run.before_pr");
@@ -56,9 +74,27 @@ async fn remote_base(hosted: &Hosted, base: &str) -> Option<String> {
     let place = Place { gh: PathBuf::new(), env: hosted.request().env };
     let name = format!("refs/heads/{base}");
     let asked = ["ls-remote", origin.as_str(), &name];
-    let asking = place.git(&hosted.repo, &asked, "");
-    let said = tokio::time::timeout(REMOTE_PATIENCE, asking).await.ok()?.ok()?;
+    let said = place.git(&hosted.repo, &asked, REMOTE_PATIENCE, "").await.ok()?;
     said.split_whitespace().next().map(str::to_string)
+}
+
+/// [`remote_now`], at most so often: a remote that is away must not hold up every agent's end.
+pub async fn remote_lately(hosted: &Hosted, run: &Run) -> Option<String> {
+    let now = muleteer_process::clock::awake();
+    {
+        let mut asked = hosted.remote_asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked.is_some_and(|before| now < before + REMOTE_EVERY) {
+            return None;
+        }
+        *asked = Some(now);
+    }
+    remote_now(hosted, run).await
+}
+
+/// Where the real remote's base branch is now, if it is known where it was.
+async fn remote_now(hosted: &Hosted, run: &Run) -> Option<String> {
+    remembered(hosted).exists().then_some(())?;
+    remote_base(hosted, &run.frozen.as_ref()?.base_branch).await
 }
 
 fn remembered(hosted: &Hosted) -> PathBuf {
@@ -73,13 +109,15 @@ pub async fn remember_remote(hosted: &Hosted, base: &str) {
 }
 
 /// Says so if the real remote's base branch has got a commit that an agent of this run made. What others push
-/// there is not in the hub.
-pub async fn trespassed(hosted: &Hosted, run: &Run) -> Option<String> {
-    let before = std::fs::read_to_string(remembered(hosted)).ok()?;
+/// there is not in the run's repository.
+pub async fn trespassed(hosted: &Hosted, run: &Run, now: Option<String>) -> Option<String> {
+    let (before, now) = (std::fs::read_to_string(remembered(hosted)).ok()?, now?);
+    if now == before {
+        return None;
+    }
     let base = &run.frozen.as_ref()?.base_branch;
-    let now = remote_base(hosted, base).await?;
     let object = format!("{now}^{{commit}}");
-    let ours = now != before && git_run(git(&hosted.places.hub()).args(["cat-file", "-e", &object]), "").await.is_ok();
+    let ours = git_run(git(&hosted.places.keep()).args(["cat-file", "-e", &object]), "").await.is_ok();
     // The person may have pushed what the repository had already.
     let known = git_run(git(&hosted.repo).args(["cat-file", "-e", &object]), "").await.is_ok();
     let first = now.get(..12).unwrap_or(&now);
@@ -88,9 +126,9 @@ pub async fn trespassed(hosted: &Hosted, run: &Run) -> Option<String> {
 
 /// Fetches the integration branch into the repository, under its name if that can be.
 async fn bring_home(hosted: &Hosted, target: &str) -> Result<String, String> {
-    let (repo, hub) = (&hosted.repo, hosted.places.hub());
+    let (repo, own) = (&hosted.repo, &hosted.places.keep());
     let fetch = |name: String| async move {
-        run_fetch(repo, &hosted.places.hub(), &format!("refs/heads/{target}:refs/heads/{name}"))
+        run_fetch(repo, own, &format!("refs/heads/{target}:refs/heads/{name}"))
             .await
             .map(|()| name)
     };
@@ -100,35 +138,26 @@ async fn bring_home(hosted: &Hosted, target: &str) -> Result<String, String> {
     }
     if checked_out {
         // Only what is a fast-forward, and harms nothing in the working directory.
-        git_run(
-            git(repo)
-                .args(["fetch", "--quiet", "--no-tags"])
-                .arg(&hub)
-                .arg(format!("refs/heads/{target}")),
-            "cannot fetch the branch",
-        )
-        .await?;
-        if git_run(git(repo).args(["merge", "--quiet", "--ff-only", "FETCH_HEAD"]), "").await.is_ok() {
+        let came = format!("refs/muleteer/run/{}", hosted.run_id);
+        run_fetch(repo, own, &format!("+refs/heads/{target}:{came}")).await?;
+        let merged = git_run(git(repo).args(["merge", "--quiet", "--ff-only", &came]), "").await;
+        git_run(git(repo).args(["update-ref", "-d", &came]), "cannot tidy").await?;
+        if merged.is_ok() {
             return Ok(target.to_string());
         }
     }
     // It moved on by itself, or the working directory is in the way: beside it, then.
     let beside = format!("muleteer/{}", hosted.run_id);
     let name = if beside == target { format!("{beside}-result") } else { beside };
-    run_fetch(repo, &hub, &format!("+refs/heads/{target}:refs/heads/{name}")).await?;
+    run_fetch(repo, own, &format!("+refs/heads/{target}:refs/heads/{name}")).await?;
     Ok(name)
 }
 
-async fn run_fetch(repo: &Path, hub: &Path, refspec: &str) -> Result<(), String> {
-    let mut command = git(repo);
-    command
-        .args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"])
-        .arg(hub)
-        .arg(refspec);
-    git_run(&mut command, "cannot bring the branch home").await.map(|_| ())
+async fn run_fetch(repo: &Path, own: &Path, refspec: &str) -> Result<(), String> {
+    git_run(fetching(repo, own).arg(refspec), "cannot bring the branch home").await.map(drop)
 }
 
-/// What is left of the run's clones; what they hold and nobody else does is kept in the hub.
+/// What is left of the run's clones; what they hold and nobody else does is kept.
 async fn sweep(hosted: &Hosted, run: &Run) {
     if !run.settings.cleanup {
         return;
@@ -168,18 +197,21 @@ impl Place {
     /// With the person's own environment: it is the person's remote and the person's credentials.
     fn command(&self, program: impl AsRef<OsStr>, dir: &Path) -> Command {
         let mut command = Command::new(program);
+        let person = self.env.iter().filter(|(name, _)| !LEADING_AWAY.contains(&name.as_str()));
         command
             .current_dir(dir)
             .env_clear()
-            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .envs(person.map(|(name, value)| (name, value)))
             .env("GIT_TERMINAL_PROMPT", "0")
+            .env("GIT_NO_REPLACE_OBJECTS", "1")
+            .env("GIT_GRAFT_FILE", "/dev/null")
             .stdin(std::process::Stdio::null())
             .kill_on_drop(true);
         command
     }
 
-    async fn out(&self, command: &mut Command, what: &str) -> Result<String, String> {
-        let output = command.output().await.map_err(|error| format!("{what}: {error}"))?;
+    async fn out(&self, command: &mut Command, patience: Duration, what: &str) -> Result<String, String> {
+        let output = output(command, patience).await.map_err(|error| format!("{what}: {error}"))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
         if output.status.success() {
             return Ok(text(&output.stdout));
@@ -187,9 +219,13 @@ impl Place {
         Err(format!("{what}: {}", text(&output.stderr).lines().next_back().unwrap_or("failed")))
     }
 
-    async fn git(&self, dir: &Path, args: &[&str], what: &str) -> Result<String, String> {
+    /// What talks to the remote, and only that: the person's configuration may name programs.
+    async fn git(&self, dir: &Path, args: &[&str], patience: Duration, what: &str) -> Result<String, String> {
         let mut command = self.command("git", dir);
-        self.out(command.args(args), what).await
+        for setting in HARMLESS {
+            command.args(["-c", setting]);
+        }
+        self.out(command.args(args), patience, what).await
     }
 
     /// Rebases onto the base as the remote has it, pushes, and asks for the pull request. Each step looks first
@@ -212,7 +248,7 @@ impl Place {
         let ask = async |more: &[&str]| {
             let mut create = self.command(&self.gh, &hosted.repo);
             create.args(["pr", "create", "--head", &head, "--base", base, "--title", &title, "--body", &body]);
-            self.out(create.args(more), "the pull request could not be made").await
+            self.out(create.args(more), GH_PATIENCE, "the pull request could not be made").await
         };
         // A repository need not have the labels, and `gh` refuses those it does not know.
         let made = match ask(&["--label", "muleteer-run", "--label", "automated"]).await {
@@ -232,12 +268,12 @@ impl Place {
     async fn known(&self, repo: &Path, head: &str) -> Option<String> {
         let mut view = self.command(&self.gh, repo);
         view.args(["pr", "view", head, "--json", "url", "--jq", ".url"]);
-        let said = self.out(&mut view, "").await.ok()?;
+        let said = self.out(&mut view, GH_PATIENCE, "").await.ok()?;
         said.lines().find(|line| line.starts_with("http")).map(str::to_string)
     }
 
-    /// The branch on top of what the remote's base has come to, kept in the hub so that a second try makes no
-    /// other commits; where that conflicts the branch as it is, and the files.
+    /// The branch on top of what the remote's base has come to, kept so that a second try makes no other commits;
+    /// where that conflicts the branch as it is, and the files.
     async fn rebased(
         &self,
         hosted: &Hosted,
@@ -245,57 +281,58 @@ impl Place {
         base: &str,
         origin: &str,
     ) -> Result<(String, String), String> {
-        let hub = hosted.places.hub();
-        let tip = hub::commit(hosted, target).await.ok_or("the hub has lost the branch")?;
+        let own = hosted.places.keep();
+        let tip = hub::commit(hosted, target).await.ok_or("the branch is gone")?;
         let kept = format!("{REBASED}/{tip}");
-        if let Ok(commit) = git_run(git(&hub).args(["rev-parse", "--verify", "--quiet", &kept]), "").await {
+        if let Some(commit) = keep::at(hosted, &kept).await {
             return Ok((commit, String::new()));
         }
-        let dir = hosted.places.worktrees.join("finish");
-        hub::worktree(hosted, &dir, target, None, false).await?;
-        if self
-            .git(&dir, &["fetch", "--quiet", origin, base], "cannot fetch the base branch")
-            .await
-            .is_err()
-        {
+        let refspec = format!("+refs/heads/{base}:{BASE}");
+        let fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", origin, &refspec];
+        if self.git(&own, &fetch, TRANSFER, "cannot fetch the base branch").await.is_err() {
             // Nothing of it is there yet: there is nothing to be rebased onto.
             return Ok((tip, String::new()));
         }
-        if self.git(&dir, &["rebase", "--quiet", "FETCH_HEAD"], "").await.is_err() {
-            let conflicts = self
-                .git(&dir, &["diff", "--name-only", "--diff-filter=U"], "cannot list the conflicts")
-                .await
-                .unwrap_or_default();
-            self.git(&dir, &["rebase", "--abort"], "cannot give the rebase up").await?;
-            return Ok((tip, conflicts));
-        }
-        let commit = self.git(&dir, &["rev-parse", "HEAD"], "the rebase left nothing").await?;
-        let mut keep = git(&hub);
-        keep.args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"]).arg(&dir);
-        git_run(keep.arg(format!("+HEAD:{kept}")), "cannot keep the rebased branch").await?;
-        Ok((commit, String::new()))
+        let onto = keep::at(hosted, BASE).await.ok_or("the base branch was not brought")?;
+        // Where no agent gets at it, and with none of the person's filters and drivers: what they would be
+        // given is the agents'.
+        let dir = hosted.places.private.join("finish");
+        hub::worktree(hosted, &dir, target, None, false).await?;
+        let outcome = match git_run(git(&dir).args(["rebase", "--quiet", &onto]), "").await {
+            Ok(_) => {
+                let brought = [format!("+HEAD:{kept}")];
+                keep::fetch(hosted, &dir.join(".git"), &brought, "cannot keep the rebased branch").await?;
+                let commit = keep::at(hosted, &kept).await.ok_or("the rebase left nothing")?;
+                (commit, String::new())
+            }
+            Err(_) => {
+                let list = ["diff", "--name-only", "--diff-filter=U"];
+                (tip, git_run(git(&dir).args(list), "").await.unwrap_or_default())
+            }
+        };
+        clones::remove(&dir).await?;
+        Ok(outcome)
     }
 
     /// Pushes `commit` as `name`, over nothing but what this run had pushed there before.
     async fn push(&self, hosted: &Hosted, origin: &str, commit: &str, name: &str) -> Result<(), String> {
-        let hub = hosted.places.hub();
+        let own = hosted.places.keep();
         let full = format!("refs/heads/{name}");
-        let there = self.git(&hub, &["ls-remote", origin, &full], "the remote does not answer").await?;
+        let there = self
+            .git(&own, &["ls-remote", origin, &full], GH_PATIENCE, "the remote does not answer")
+            .await?;
         let there = there.split_whitespace().next().unwrap_or_default().to_string();
         if there == commit {
             return Ok(());
         }
         let ours = format!("{PUSHED}/{name}");
-        let before = git_run(git(&hub).args(["rev-parse", "--verify", "--quiet", &ours]), "").await;
-        if !there.is_empty() && before.ok().as_deref() != Some(there.as_str()) {
+        if !there.is_empty() && keep::at(hosted, &ours).await.as_deref() != Some(there.as_str()) {
             return Err(format!("{name} is there already, and not by this run"));
         }
         let (lease, refspec) = (format!("--force-with-lease={full}:{there}"), format!("{commit}:{full}"));
-        self.git(&hub, &["push", "--quiet", &lease, origin, &refspec], "cannot push the branch")
+        self.git(&own, &["push", "--quiet", &lease, origin, &refspec], TRANSFER, "cannot push the branch")
             .await?;
-        git_run(git(&hub).args(["update-ref", &ours, commit]), "cannot remember what was pushed")
-            .await
-            .map(|_| ())
+        keep::set(hosted, &ours, commit, "cannot remember what was pushed").await
     }
 }
 
@@ -313,5 +350,5 @@ fn body(run: &Run, conflicts: &str) -> String {
         text.push_str("\nIt could not be rebased by itself; these files conflict:\n\n");
         text.extend(conflicts.lines().map(|line| format!("- {line}\n")));
     }
-    text
+    cut(&text, BODY_LIMIT)
 }

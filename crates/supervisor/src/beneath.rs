@@ -1,0 +1,167 @@
+//! Files in folders that agents can write: reached step by step from a folder of ours without following a link,
+//! never longer than they may be, and never a pipe that nobody writes to.
+
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, mkdirat, openat, renameat, statat, unlinkat};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path};
+use std::time::Duration;
+
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The folder that `name` is in, below `root`, and its last part. None if it isn't there and not to be made.
+fn parent<'a>(root: &Path, name: &'a Path, make: bool) -> io::Result<Option<(OwnedFd, &'a OsStr)>> {
+    let mut at = rustix::fs::open(root, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut parts = vec![];
+    for part in name.components() {
+        match part {
+            Component::Normal(part) => parts.push(part),
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} leads away", name.display()))),
+        }
+    }
+    let Some((last, folders)) = parts.split_last() else { return Ok(None) };
+    for folder in folders {
+        at = match openat(&at, *folder, FOLDER, Mode::empty()) {
+            Ok(next) => next,
+            Err(Errno::NOENT) if make => {
+                match mkdirat(&at, *folder, Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                openat(&at, *folder, FOLDER, Mode::empty())?
+            }
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+    }
+    Ok(Some((at, *last)))
+}
+
+/// The file `name` below `root`; none if it isn't there.
+///
+/// # Errors
+/// When it, or a folder on the way, is a link, when it is no regular file or longer than `limit`.
+pub fn read(root: &Path, name: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    let Some((folder, last)) = parent(root, name, false)? else { return Ok(None) };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match openat(&folder, last, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let stat = fstat(&file)?;
+    if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut bytes = vec![];
+    File::from(file).take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {limit} bytes")));
+    }
+    Ok(Some(bytes))
+}
+
+/// As [`read`] of a file in a folder that is ours: only the last part may be an agent's.
+///
+/// # Errors
+/// As [`read`]; `NotFound` when it isn't there.
+pub fn read_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    read(folder, Path::new(name), limit)?.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Writes `name` below `root` as git writes a ref: a lock beside it that keeps others out becomes it.
+///
+/// # Errors
+/// When somebody has the lock, or a folder on the way is a link.
+pub fn replace(root: &Path, name: &Path, bytes: &[u8]) -> io::Result<()> {
+    let Some((folder, last)) = parent(root, name, true)? else { return Err(io::ErrorKind::NotFound.into()) };
+    let mut lock = last.to_owned();
+    lock.push(".lock");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(&folder, &lock, flags, Mode::from_raw_mode(0o644))?;
+    let written = File::from(file)
+        .write_all(bytes)
+        .and_then(|()| renameat(&folder, &lock, &folder, last).map_err(io::Error::from));
+    if written.is_err() {
+        let _ = unlinkat(&folder, &lock, AtFlags::empty());
+    }
+    written
+}
+
+/// How long ago `name` below `root` was written; none if it isn't there, or not by a way without links.
+pub fn age(root: &Path, name: &Path) -> Option<Duration> {
+    let (folder, last) = parent(root, name, false).ok()??;
+    let stat = statat(&folder, last, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    let written = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+    Some(Duration::from_millis(muleteer_process::clock::wall_ms()).saturating_sub(written))
+}
+
+/// Takes `name` below `root` away, if it is no folder and the way there has no links.
+pub fn remove(root: &Path, name: &Path) -> bool {
+    let Ok(Some((folder, last))) = parent(root, name, false) else { return false };
+    unlinkat(&folder, last, AtFlags::empty()).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_link_leads_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let (inside, outside) = (dir.path().join("in"), dir.path().join("out"));
+        std::fs::create_dir_all(inside.join("refs")).unwrap();
+        std::fs::create_dir_all(&outside).unwrap();
+        std::fs::write(outside.join("x"), "theirs").unwrap();
+        symlink(&outside, inside.join("refs/heads")).unwrap();
+        symlink(outside.join("x"), inside.join("x")).unwrap();
+        let name = Path::new("refs/heads/x");
+        assert!(read(&inside, name, 100).is_err() && read(&inside, Path::new("x"), 100).is_err());
+        assert!(replace(&inside, name, b"ours").is_err());
+        assert!(!remove(&inside, name) && age(&inside, name).is_none());
+        assert_eq!(std::fs::read_to_string(outside.join("x")).unwrap(), "theirs");
+        assert!(read(&inside, Path::new("../out/x"), 100).is_err());
+    }
+
+    #[test]
+    fn what_has_no_end_or_no_writer_is_an_error_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            dir.path().join("pipe"),
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        symlink("/dev/zero", dir.path().join("zero")).unwrap();
+        std::fs::write(dir.path().join("long"), "12345").unwrap();
+        for name in ["pipe", "zero", "long"] {
+            assert!(read(dir.path(), Path::new(name), 4).is_err(), "{name}");
+        }
+        assert_eq!(read_file(&dir.path().join("long"), 5).unwrap(), b"12345");
+        assert!(read_file(&dir.path().join("none"), 5).is_err());
+    }
+
+    #[test]
+    fn what_is_written_is_written_whole_and_a_lock_keeps_it_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = Path::new("refs/heads/a/b");
+        replace(dir.path(), name, b"1\n").unwrap();
+        replace(dir.path(), name, b"2\n").unwrap();
+        assert_eq!(read(dir.path(), name, 10).unwrap().unwrap(), b"2\n");
+        std::fs::write(dir.path().join("refs/heads/a/b.lock"), "").unwrap();
+        assert!(replace(dir.path(), name, b"3\n").is_err());
+        assert!(age(dir.path(), Path::new("refs/heads/a/b.lock")).is_some());
+        assert!(remove(dir.path(), Path::new("refs/heads/a/b.lock")));
+        assert_eq!(read(dir.path(), name, 10).unwrap().unwrap(), b"2\n");
+    }
+}

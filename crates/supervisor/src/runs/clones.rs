@@ -1,0 +1,340 @@
+//! The private clones of a run's agents (design.md, "Git"). Nothing is run *in* one once it is an agent's: what is
+//! looked at is looked at with the harness's own repository, an index of our own, and the clone as a mere
+//! directory of files.
+
+use super::host::Hosted;
+use super::keep::{self, RESCUE, WORK};
+use crate::beneath;
+use crate::worktree::{exclude, git, is_clone, own_config, run};
+use std::path::{Path, PathBuf};
+
+/// A hash and the end of its line.
+const HASH_LIMIT: u64 = 100;
+
+/// What a clone's commits come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// Since the clone was made.
+    pub commits: u32,
+    pub on_target: bool,
+}
+
+fn name_of(dir: &Path) -> String {
+    dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    make_parent(path).and_then(|()| std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display())))
+}
+
+fn known(hosted: &Hosted, folder: &str, clone: &str) -> Option<String> {
+    let path = hosted.places.private.join(folder).join(clone);
+    keep::hash(&beneath::read_file(&path, HASH_LIMIT).ok()?)
+}
+
+/// Where the clone began.
+fn base(hosted: &Hosted, clone: &str) -> Option<String> {
+    known(hosted, "bases", clone)
+}
+
+/// Writes down where a clone stands; its commits are in the harness's own repository.
+pub fn remember(hosted: &Hosted, clone: &str, head: &str) -> Result<(), String> {
+    write(&hosted.places.private.join("heads").join(clone), head)
+}
+
+/// Makes a clone of the target for an agent; with `branch` on a branch of its own, else detached.
+/// What is there of an attempt whose agent never began is made anew, unless it is to be gone on with.
+pub async fn worktree(
+    hosted: &Hosted,
+    dir: &Path,
+    target: &str,
+    branch: Option<&str>,
+    reuse: bool,
+) -> Result<(), String> {
+    if reuse && is_clone(dir) {
+        return Ok(());
+    }
+    let tip = super::hub::tip(hosted, target).await?;
+    let form = form(hosted, target).await?;
+    let clone = name_of(dir);
+    let partial = dir.with_file_name(format!(".{clone}.partial"));
+    remove(&partial).await?;
+    remove(dir).await?;
+    copy(&form, &partial.join(".git")).map_err(|error| format!("{}: {error}", partial.display()))?;
+    write(
+        &partial.join(".git/packed-refs"),
+        &format!(
+            "# pack-refs with: peeled fully-peeled sorted \n{tip} refs/heads/{target}\n{tip} refs/remotes/origin/{target}\n"
+        ),
+    )?;
+    let mut checkout = git(&partial);
+    checkout.args(["checkout", "--quiet"]);
+    match branch {
+        Some(name) => checkout.arg("-B").arg(format!("bead-{name}")),
+        None => checkout.arg("--detach"),
+    };
+    run(checkout.arg(&tip), "cannot check the clone out").await?;
+    // What an earlier one of that name had is not this one's.
+    let _ = std::fs::remove_file(hosted.places.private.join("heads").join(&clone));
+    write(&hosted.places.private.join("bases").join(&clone), &tip)?;
+    std::fs::rename(&partial, dir).map_err(|error| format!("{}: {error}", dir.display()))
+}
+
+/// The git directory that every clone of the run begins with; made once, for asking git for one takes longer than
+/// all else about an agent's beginning.
+async fn form(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
+    let _one = hosted.git.lock().await;
+    let form = hosted.places.private.join("clone");
+    if form.join("HEAD").exists() {
+        return Ok(form);
+    }
+    let partial = hosted.places.private.join(".clone.partial");
+    remove(&partial).await?;
+    let own = hosted.places.keep();
+    let format = run(git(&own).args(["rev-parse", "--show-object-format"]), "cannot make a clone").await?;
+    let format = format!("--object-format={format}");
+    run(git(&own).args(["init", "--quiet", "--template=", &format]).arg(&partial), "cannot make a clone").await?;
+    let hub = hosted.places.hub().display().to_string();
+    let name = format!("refs/heads/{target}");
+    run(git(&partial).args(["symbolic-ref", "HEAD", &name]), "cannot make a clone").await?;
+    let user = own_config(&hosted.repo, "user.name").await;
+    let email = own_config(&hosted.repo, "user.email").await;
+    for (key, value) in [
+        ("user.name", user.unwrap_or_else(|| "Muleteer agent".into())),
+        ("user.email", email.unwrap_or_else(|| "agent@muleteer.invalid".into())),
+        ("remote.origin.url", hub),
+        ("remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*".into()),
+        (&format!("branch.{target}.remote"), "origin".into()),
+        (&format!("branch.{target}.merge"), name),
+    ] {
+        run(git(&partial).args(["config", key]).arg(value), "cannot configure the clone").await?;
+    }
+    let made = partial.join(".git");
+    write(&made.join("objects/info/alternates"), &format!("{}\n", own.join("objects").display()))?;
+    exclude(&made).map_err(|error| format!("{}: {error}", made.display()))?;
+    std::fs::rename(&made, &form).map_err(|error| format!("{}: {error}", form.display()))?;
+    remove(&partial).await?;
+    Ok(form)
+}
+
+/// Files and folders; there is nothing else in a git directory that was made just now.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy(&entry.path(), &to.join(entry.file_name()))?;
+        } else if kind.is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Brings the clone's commits to where they are safe, and says whether the target has them.
+pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String> {
+    if !is_clone(dir) {
+        return Ok(Work { commits: 0, on_target: true });
+    }
+    let _one = hosted.git.lock().await;
+    keep::ensure(hosted, target, None).await?;
+    let clone = name_of(dir);
+    let tip = super::hub::commit(hosted, target).await;
+    let base = base(hosted, &clone);
+    let head = bring(hosted, dir, &[&tip, &base, &known(hosted, "heads", &clone)]).await?;
+    let on_target = Some(&head) == tip.as_ref()
+        || Some(&head) == base.as_ref()
+        || keep::is_ancestor(hosted, &head, &format!("refs/heads/{target}")).await;
+    // After a rebase what lies between is also what others did: what counts is that it moved.
+    let commits = match base {
+        Some(base) if base == head => 0,
+        Some(base) => {
+            let mut count = git(&hosted.places.keep());
+            let said = run(count.args(["rev-list", "--count", &format!("{base}..{head}")]), "cannot count commits");
+            said.await?.parse().unwrap_or(1)
+        }
+        None => 1,
+    };
+    Ok(Work { commits, on_target })
+}
+
+/// The commit that is checked out, brought into the harness's own repository unless it is one of those, which
+/// are there.
+async fn bring(hosted: &Hosted, dir: &Path, there: &[&Option<String>]) -> Result<String, String> {
+    let (clone, git_dir) = (name_of(dir), dir.join(".git"));
+    let head = match keep::head(&git_dir).filter(|head| there.iter().any(|one| one.as_ref() == Some(head))) {
+        Some(head) => head,
+        None => {
+            let kept = format!("{WORK}/{clone}");
+            keep::fetch(hosted, &git_dir, &[format!("+HEAD:{kept}")], "cannot look at the agent's commits").await?;
+            keep::at(hosted, &kept).await.ok_or("the agent's commits are gone")?
+        }
+    };
+    remember(hosted, &clone, &head)?;
+    Ok(head)
+}
+
+/// Whether an earlier attempt at the bead has brought commits of its own to the target.
+pub async fn was_pushed(hosted: &Hosted, bead: &str, target: &str) -> Result<bool, String> {
+    let prefix = format!("bead-{bead}-");
+    let entries = std::fs::read_dir(hosted.places.private.join("heads"));
+    for entry in entries.into_iter().flatten().flatten() {
+        let Ok(clone) = entry.file_name().into_string() else { continue };
+        let number = clone.strip_prefix(&prefix).unwrap_or_default();
+        if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+            continue;
+        }
+        let head = known(hosted, "heads", &clone);
+        if let Some(head) = head.filter(|head| Some(head) != base(hosted, &clone).as_ref())
+            && keep::is_ancestor(hosted, &head, &format!("refs/heads/{target}")).await
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a file that was checked out was changed, or one was added; `.gitignore` is heeded.
+pub async fn is_dirty(hosted: &Hosted, dir: &Path) -> Result<bool, String> {
+    let base = base(hosted, &name_of(dir));
+    Ok(!changes(hosted, dir, base.as_deref()).await?.is_empty())
+}
+
+async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<String, String> {
+    if !dir.is_dir() {
+        return Ok(String::new());
+    }
+    let index = Index::new(hosted, dir);
+    let base = base.unwrap_or("--empty");
+    run(index.git(hosted, dir).args(["read-tree", base]), "cannot read the tree").await?;
+    // Against the commit as well: an index made anew says nothing of files that are gone. What is a repository
+    // of its own in there is never asked: it would be asked with its own configuration.
+    run(
+        index
+            .git(hosted, dir)
+            // With the branch's line before them: what `run` trims is the beginning of the first line.
+            .args([
+                "status",
+                "--porcelain",
+                "--branch",
+                "--untracked-files=normal",
+                "--no-renames",
+                "--ignore-submodules=all",
+            ]),
+        "cannot compare",
+    )
+    .await
+    .map(|text| {
+        text.lines()
+            .filter(|line| !line.starts_with("## "))
+            .filter(|line| !line.starts_with("M ") && !line.starts_with("A ") && !line.starts_with("D "))
+            .collect::<Vec<_>>()
+            .join("\n")
+    })
+}
+
+/// Keeps what stands in a clone and in no commit as a commit.
+async fn rescue(hosted: &Hosted, dir: &Path) -> Result<Option<String>, String> {
+    let clone = name_of(dir);
+    let Some(head) = known(hosted, "heads", &clone) else { return Ok(None) };
+    if changes(hosted, dir, Some(&head)).await?.is_empty() {
+        return Ok(None);
+    }
+    let what = "cannot keep what was not committed";
+    let index = Index::new(hosted, dir);
+    run(index.git(hosted, dir).args(["read-tree", &head]), "cannot read the tree").await?;
+    index.forget_submodules(hosted, dir).await?;
+    run(index.git(hosted, dir).args(["add", "--all"]), what).await?;
+    let tree = run(index.git(hosted, dir).args(["write-tree"]), what).await?;
+    let mut commit = git(&hosted.places.keep());
+    for role in ["AUTHOR", "COMMITTER"] {
+        commit
+            .env(format!("GIT_{role}_NAME"), "Muleteer")
+            .env(format!("GIT_{role}_EMAIL"), "rescue@muleteer.invalid");
+    }
+    let message = format!("what {clone} had not committed");
+    let commit = run(commit.args(["commit-tree", &tree, "-p", &head, "-m", &message]), what).await?;
+    let name = format!("{RESCUE}/{clone}");
+    keep::set(hosted, &name, &commit, what).await?;
+    Ok(Some(name))
+}
+
+/// Takes a clone away, after what exists nowhere else is kept.
+pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option<String>, String> {
+    if !dir.is_dir() {
+        return Ok(None);
+    }
+    work(hosted, dir, target).await?;
+    let kept = rescue(hosted, dir).await?;
+    remove(dir).await?;
+    Ok(kept)
+}
+
+/// An index of our own, taken away with the value.
+struct Index(PathBuf);
+
+impl Index {
+    fn new(hosted: &Hosted, dir: &Path) -> Self {
+        Self(
+            hosted
+                .places
+                .private
+                .join(format!("index-{}-{}", name_of(dir), crate::context::random_key())),
+        )
+    }
+
+    fn git(&self, hosted: &Hosted, dir: &Path) -> tokio::process::Command {
+        let own = hosted.places.keep();
+        let mut command = git(&own);
+        command
+            .arg("-c")
+            .arg("core.bare=false")
+            .arg("--git-dir")
+            .arg(&own)
+            .arg("--work-tree")
+            .arg(dir)
+            .env("GIT_INDEX_FILE", &self.0);
+        command
+    }
+
+    /// `git add` asks what is known as a submodule whether it has changed, by a git in it that heeds its
+    /// configuration. As unknown ones only their commit is looked at.
+    async fn forget_submodules(&self, hosted: &Hosted, dir: &Path) -> Result<(), String> {
+        let mut list = self.git(hosted, dir);
+        let listed = run(list.args(["ls-files", "--stage", "-z"]), "cannot read the tree").await?;
+        let paths: Vec<&str> = listed
+            .split('\0')
+            .filter(|entry| entry.starts_with("160000 "))
+            .filter_map(|entry| Some(entry.split_once('\t')?.1))
+            .collect();
+        for some in paths.chunks(100) {
+            let mut forget = self.git(hosted, dir);
+            run(forget.args(["update-index", "--force-remove", "--"]).args(some), "cannot read the tree").await?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A killed daemon's git, or a killed shim's agent, may be at work in it for a moment longer.
+pub async fn remove(path: &Path) -> Result<(), String> {
+    for _ in 0..20 {
+        match std::fs::remove_dir_all(path) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+        }
+    }
+    std::fs::remove_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn make_parent(path: &Path) -> Result<(), String> {
+    let parent = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))
+}

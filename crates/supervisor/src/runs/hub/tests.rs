@@ -1,0 +1,303 @@
+//! What agents can do to the hub and their clones, and what the harness makes of it.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use super::super::clones::Work;
+use super::super::host::{Hosted, Places, key_of};
+use super::*;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+const RUN: &str = "run-2026-01-01-abcdef";
+const TARGET: &str = "muleteer/run-2026-01-01-abcdef";
+
+struct Stage {
+    _dir: tempfile::TempDir,
+    root: PathBuf,
+    hosted: Hosted,
+}
+
+fn git_in(dir: &Path, args: &[&str]) -> String {
+    let who = ["-c", "user.name=a", "-c", "user.email=a@example.invalid", "-c", "init.defaultBranch=main"];
+    let output = Command::new("git").arg("-C").arg(dir).args(who).args(args).output().unwrap();
+    assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_string()
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let stage = Self::empty();
+        let base = git_in(&stage.hosted.repo, &["rev-parse", "HEAD"]);
+        ensure(&stage.hosted, &base, TARGET).await.unwrap();
+        stage
+    }
+
+    fn empty() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let repo = root.join("repo");
+        std::fs::create_dir_all(&repo).unwrap();
+        git_in(&repo, &["init", "--quiet"]);
+        git_in(&repo, &["config", "user.name", "A Person"]);
+        std::fs::write(repo.join("README.md"), "read me\n").unwrap();
+        git_in(&repo, &["add", "--all"]);
+        git_in(&repo, &["commit", "--quiet", "--message=first"]);
+        let places = Places {
+            public: repo.join(".muleteer/runs").join(RUN),
+            private: root.join("state"),
+            sealed: root.join("sealed"),
+            acceptance: root.join("acceptance"),
+            worktrees: repo.join(".muleteer/worktrees").join(RUN),
+        };
+        std::fs::create_dir_all(&places.private).unwrap();
+        let lock = muleteer_process::lock::lock_within(&root.join("lock"), std::time::Duration::from_secs(5));
+        let request =
+            muleteer_protocol::v1::Run { repo: repo.display().to_string(), ..muleteer_protocol::v1::Run::default() };
+        let hosted = Hosted::new(places, RUN, key_of(RUN).unwrap(), request, lock.unwrap().unwrap());
+        Self { _dir: dir, root, hosted }
+    }
+
+    fn hub(&self) -> PathBuf {
+        self.hosted.places.hub()
+    }
+
+    fn keep(&self) -> PathBuf {
+        self.hosted.places.keep()
+    }
+
+    /// A clone, in which an agent has committed and pushed.
+    async fn bead(&self, name: &str) -> PathBuf {
+        let dir = self.hosted.places.worktrees.join(format!("bead-{name}-1"));
+        worktree(&self.hosted, &dir, TARGET, Some(name), false).await.unwrap();
+        self.commit(&dir, name);
+        git_in(&dir, &["push", "--quiet", self.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
+        dir
+    }
+
+    fn commit(&self, dir: &Path, name: &str) {
+        std::fs::write(dir.join(name), name).unwrap();
+        git_in(dir, &["add", name]);
+        git_in(dir, &["commit", "--quiet", "--message", name]);
+    }
+
+    /// A program that says that it ran.
+    fn trap(&self) -> String {
+        let path = self.root.join("trap.sh");
+        std::fs::write(&path, format!("#!/bin/sh\ntouch {}/ran\ncat\n", self.root.display())).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    }
+
+    /// Everything the harness does after an agent, and after the last one.
+    async fn after(&self, dir: &Path) -> (Option<String>, Work) {
+        unlock(&self.hosted, TARGET).await;
+        let said = guard(&self.hosted, TARGET).await.unwrap();
+        let work = work(&self.hosted, dir, TARGET).await.unwrap();
+        is_dirty(&self.hosted, dir).await.unwrap();
+        discard(&self.hosted, dir, TARGET).await.unwrap();
+        assert!(!self.root.join("ran").exists(), "the harness ran the agent's code");
+        (said, work)
+    }
+}
+
+#[tokio::test]
+async fn what_is_pushed_is_taken_and_what_is_not_committed_is_kept() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    assert_eq!(git_in(&dir, &["log", "-1", "--format=%cn", "HEAD~1"]), "a");
+    assert_eq!(git_in(&dir, &["config", "--local", "user.name"]), "A Person");
+    assert_eq!(git_in(&dir, &["rev-parse", "--abbrev-ref", "HEAD"]), "bead-one");
+    assert_eq!(git_in(&dir, &["status", "--porcelain"]), "");
+    let head = git_in(&dir, &["rev-parse", "HEAD"]);
+    std::fs::write(dir.join("left"), "left\n").unwrap();
+    assert_eq!(stage.after(&dir).await, (None, Work { commits: 1, on_target: true }));
+    assert!(!dir.exists());
+    assert_eq!(commit(&stage.hosted, TARGET).await, Some(head.clone()));
+    assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:left"]), "left");
+    // The next one begins there, and what it commits and does not push is safe.
+    let next = stage.hosted.places.worktrees.join("bead-two-1");
+    worktree(&stage.hosted, &next, TARGET, Some("two"), false).await.unwrap();
+    assert_eq!(git_in(&next, &["rev-parse", "HEAD"]), head);
+    assert_eq!(git_in(&next, &["rev-parse", &format!("origin/{TARGET}")]), head);
+    stage.commit(&next, "two");
+    let second = git_in(&next, &["rev-parse", "HEAD"]);
+    assert_eq!(stage.after(&next).await, (None, Work { commits: 1, on_target: false }));
+    assert_eq!(git_in(&stage.keep(), &["rev-parse", "refs/muleteer/work/bead-two-1"]), second);
+    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
+    assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_hub_that_leads_to_an_agent_s_repository_runs_nothing() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    let (evil, trap) = (stage.root.join("evil.git"), stage.trap());
+    git_in(&stage.root, &["clone", "--quiet", "--bare", stage.hub().to_str().unwrap(), evil.to_str().unwrap()]);
+    let keys = ["filter.p.clean", "core.fsmonitor", "core.sshCommand", "core.alternateRefsCommand", "gpg.program"];
+    for key in keys.into_iter().chain(["uploadpack.packObjectsHook", "core.pager", "core.editor"]) {
+        git_in(&evil, &["config", key, &trap]);
+    }
+    for hook in ["reference-transaction", "post-checkout", "pre-push", "post-index-change"] {
+        std::fs::copy(&trap, evil.join("hooks").join(hook)).unwrap();
+    }
+    std::fs::write(stage.hub().join("commondir"), format!("{}\n", evil.display())).unwrap();
+    std::fs::write(dir.join(".gitattributes"), "* filter=p\n").unwrap();
+    std::fs::write(dir.join("left"), "left\n").unwrap();
+    let (said, work) = stage.after(&dir).await;
+    assert!(said.unwrap().contains("commondir"));
+    assert_eq!(work, Work { commits: 1, on_target: true });
+    assert!(!stage.hub().join("commondir").exists());
+}
+
+/// `git add` and `git status` ask a submodule by a git in it, with its configuration.
+#[tokio::test]
+async fn a_repository_within_a_clone_is_not_asked() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    let (inner, trap) = (dir.join("inner"), stage.trap());
+    std::fs::create_dir_all(&inner).unwrap();
+    git_in(&inner, &["init", "--quiet"]);
+    stage.commit(&inner, "file");
+    git_in(&dir, &["add", "inner"]);
+    git_in(&dir, &["commit", "--quiet", "--message=a submodule"]);
+    git_in(&inner, &["config", "filter.p.clean", &trap]);
+    git_in(&inner, &["config", "core.fsmonitor", &trap]);
+    std::fs::write(inner.join(".gitattributes"), "* filter=p\n").unwrap();
+    std::fs::write(inner.join("file"), "changed").unwrap();
+    std::fs::write(dir.join("left"), "left\n").unwrap();
+    stage.after(&dir).await;
+    assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:left"]), "left");
+}
+
+#[tokio::test]
+async fn links_in_the_hub_lead_nowhere() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    let victim = stage.root.join("victim");
+    std::fs::create_dir_all(&victim).unwrap();
+    std::fs::write(victim.join("Cargo.lock"), "").unwrap();
+    git_in(&stage.root, &["init", "--quiet", "--bare", "victim/git"]);
+    let old = filetime(&victim.join("Cargo.lock"));
+    assert!(old > keep::STALE);
+    symlink(&victim, stage.hub().join("refs/esc")).unwrap();
+    for name in ["a", "b"] {
+        symlink(".", stage.hub().join("refs").join(name)).unwrap();
+    }
+    // A lock of git that stays is taken away all the same.
+    let lock = stage.hub().join(format!("refs/heads/{TARGET}.lock"));
+    std::fs::write(&lock, "").unwrap();
+    filetime(&lock);
+    stage.after(&dir).await;
+    assert!(victim.join("Cargo.lock").exists());
+    assert!(!lock.exists());
+    // Nor is what is put back written where a link leads.
+    let seen = commit(&stage.hosted, TARGET).await.unwrap();
+    std::fs::remove_dir_all(stage.hub().join("refs/heads")).unwrap();
+    std::fs::create_dir_all(victim.join("heads/muleteer")).unwrap();
+    symlink(victim.join("heads"), stage.hub().join("refs/heads")).unwrap();
+    assert!(guard(&stage.hosted, TARGET).await.is_err());
+    assert_eq!(std::fs::read_dir(victim.join("heads/muleteer")).unwrap().count(), 0);
+    assert_eq!(commit(&stage.hosted, TARGET).await, Some(seen));
+}
+
+/// Makes it an hour old.
+fn filetime(path: &Path) -> std::time::Duration {
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(3600))
+        .unwrap();
+    std::time::Duration::from_secs(3600)
+}
+
+#[tokio::test]
+async fn a_target_that_is_rewritten_or_taken_away_is_put_back() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+    let seen = commit(&stage.hosted, TARGET).await.unwrap();
+    let name = format!("refs/heads/{TARGET}");
+    let evil = git_in(&stage.hub(), &["commit-tree", "-m", "evil", &format!("{seen}^{{tree}}")]);
+    git_in(&stage.hub(), &["update-ref", &name, &evil]);
+    let said = guard(&stage.hosted, TARGET).await.unwrap().unwrap();
+    assert!(said.contains(&format!("refs/muleteer/undone/{evil}")), "{said}");
+    assert_eq!(git_in(&stage.hub(), &["rev-parse", &name]), seen);
+    assert_eq!(git_in(&stage.keep(), &["log", "-1", "--format=%s", &evil]), "evil");
+    git_in(&stage.hub(), &["update-ref", "-d", &name]);
+    assert!(guard(&stage.hosted, TARGET).await.unwrap().unwrap().contains("nothing"));
+    assert_eq!(git_in(&stage.hub(), &["rev-parse", &name]), seen);
+    assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+    // Replaced objects are not what they are said to be, in a hub or a clone.
+    git_in(&stage.hub(), &["replace", "--graft", &evil, &seen]);
+    git_in(&stage.hub(), &["update-ref", &name, &evil]);
+    assert!(guard(&stage.hosted, TARGET).await.unwrap().is_some());
+    git_in(&dir, &["checkout", "--quiet", "--detach", &git_in(&dir, &["commit-tree", "-m", "x", "HEAD^{tree}"])]);
+    git_in(&dir, &["replace", "HEAD", &seen]);
+    assert!(!work(&stage.hosted, &dir, TARGET).await.unwrap().on_target);
+}
+
+/// `refs/muleteer/rebased` of the hub once was what is pushed to the remote.
+#[tokio::test]
+async fn what_agents_push_to_the_hub_under_our_names_is_not_believed() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    let head = git_in(&dir, &["rev-parse", "HEAD"]);
+    let hub = stage.hub();
+    for name in ["rebased", "undone"].map(|folder| format!("refs/muleteer/{folder}/{head}")) {
+        git_in(&dir, &["push", "--quiet", hub.to_str().unwrap(), &format!("HEAD:{name}")]);
+    }
+    for name in ["refs/muleteer/work/bead-two-1", "refs/muleteer/pushed/main"] {
+        git_in(&dir, &["push", "--quiet", hub.to_str().unwrap(), &format!("HEAD:{name}")]);
+    }
+    stage.after(&dir).await;
+    assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+    let listed = git_in(&stage.keep(), &["for-each-ref", "--format=%(refname)"]);
+    assert!(!listed.contains("rebased") && !listed.contains("pushed"), "{listed}");
+}
+
+/// As version 0.1 left it: no repository of the harness's own, all of it in the hub.
+#[tokio::test]
+async fn a_run_that_was_begun_before_goes_on() {
+    let stage = Stage::empty();
+    let repo = stage.hosted.repo.clone();
+    let (base, hub) = (git_in(&repo, &["rev-parse", "HEAD"]), stage.hub());
+    git_in(&stage.root, &["clone", "--quiet", "--bare", repo.to_str().unwrap(), hub.to_str().unwrap()]);
+    let clone = stage.root.join("clone");
+    git_in(&stage.root, &["clone", "--quiet", hub.to_str().unwrap(), clone.to_str().unwrap()]);
+    stage.commit(&clone, "one");
+    for name in [&format!("refs/heads/{TARGET}"), "refs/muleteer/work/bead-one-1", "refs/muleteer/rebased/x"] {
+        git_in(&clone, &["push", "--quiet", "origin", &format!("HEAD:{name}")]);
+    }
+    let bases = stage.hosted.places.private.join("bases");
+    std::fs::create_dir_all(&bases).unwrap();
+    std::fs::write(bases.join("bead-one-1"), &base).unwrap();
+    std::fs::write(stage.hosted.places.private.join("seen"), &base).unwrap();
+    assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+    assert_eq!(commit(&stage.hosted, TARGET).await, Some(git_in(&clone, &["rev-parse", "HEAD"])));
+    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
+    assert!(!git_in(&stage.keep(), &["for-each-ref", "--format=%(refname)"]).contains("rebased"));
+    let dir = stage.bead("two").await;
+    assert_eq!(stage.after(&dir).await, (None, Work { commits: 1, on_target: true }));
+}
+
+/// A daemon that was killed in the middle leaves a lock, and half of what it made.
+#[tokio::test]
+async fn what_a_killed_daemon_left_is_in_nobody_s_way() {
+    let stage = Stage::new().await;
+    for name in [".keep.partial", ".clone.partial", ".hub.partial"] {
+        std::fs::create_dir_all(stage.hosted.places.private.join(name).join("objects")).unwrap();
+    }
+    let dir = stage.bead("one").await;
+    let lock = stage.keep().join(format!("refs/heads/{TARGET}.lock"));
+    std::fs::write(&lock, "").unwrap();
+    filetime(&lock);
+    assert_eq!(stage.after(&dir).await, (None, Work { commits: 1, on_target: true }));
+    let partial = stage.hosted.places.worktrees.join(".bead-two-1.partial/.git");
+    std::fs::create_dir_all(&partial).unwrap();
+    let next = stage.bead("two").await;
+    assert!(!partial.exists());
+    // A second time nothing else comes of it.
+    assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+    assert_eq!(work(&stage.hosted, &next, TARGET).await.unwrap(), Work { commits: 1, on_target: true });
+    assert_eq!(work(&stage.hosted, &next, TARGET).await.unwrap(), Work { commits: 1, on_target: true });
+    discard(&stage.hosted, &next, TARGET).await.unwrap();
+    assert_eq!(discard(&stage.hosted, &next, TARGET).await.unwrap(), None);
+}

@@ -1,0 +1,200 @@
+//! The harness's own repository of a run: what the target branch has rightly come to, and everything that must
+//! be remembered or not get lost. It is a private folder; the hub, which agents write, is only ever fetched from.
+//!
+//! ```text
+//! keep.git/refs/heads/<target>            the integration branch as far as it was verified
+//!          refs/muleteer/hub              what the hub said last
+//!          refs/muleteer/work/<clone>     an agent's commits; rescue/<clone> what it had not committed
+//!          refs/muleteer/undone/<commit>  a push that was undone
+//!          refs/muleteer/rebased/<tip>    the branch on top of the remote's base; pushed/<name> what was pushed
+//! heads/<clone> bases/<clone>             where a clone stands, and where it began
+//! ```
+
+use super::host::Hosted;
+use crate::beneath;
+use crate::worktree::{fetching, git, run};
+use std::path::Path;
+use std::time::Duration;
+
+/// What the hub said last.
+pub const HUB: &str = "refs/muleteer/hub";
+/// What each clone's commits are, by the clone's name.
+pub const WORK: &str = "refs/muleteer/work";
+pub const RESCUE: &str = "refs/muleteer/rescue";
+pub const UNDONE: &str = "refs/muleteer/undone";
+/// A ref's file is a hash, or says where else to look.
+const REF_LIMIT: u64 = 1024;
+/// Locks of git older than this are left over.
+pub const STALE: Duration = Duration::from_secs(4);
+/// The alternates of a repository are few.
+pub const ALTERNATES_LIMIT: u64 = 64 * 1024;
+
+/// Makes it unless it is there, with `target` at `base`. One of a run that was begun before there was such a
+/// repository is made of what the hub has.
+///
+/// The caller holds [`Hosted::git`].
+pub async fn ensure(hosted: &Hosted, target: &str, base: Option<&str>) -> Result<(), String> {
+    let keep = hosted.places.keep();
+    if keep.join("HEAD").exists() {
+        return Ok(());
+    }
+    let partial = hosted.places.private.join(".keep.partial");
+    super::clones::remove(&partial).await?;
+    bare(hosted, &partial).await?;
+    let name = format!("refs/heads/{target}");
+    let hub = hosted.places.hub();
+    if hub.join("HEAD").exists() {
+        adopt(hosted, &partial, &hub, &name).await?;
+    } else {
+        let base = base.ok_or("the run's repository is gone")?;
+        run(git(&partial).args(["update-ref", &name, base]), "cannot make the integration branch").await?;
+    }
+    std::fs::rename(&partial, &keep).map_err(|error| format!("{}: {error}", keep.display()))
+}
+
+/// An empty bare repository that borrows the objects of the person's.
+pub async fn bare(hosted: &Hosted, dir: &Path) -> Result<(), String> {
+    let asked = run(
+        git(&hosted.repo).args([
+            "rev-parse",
+            "--show-object-format",
+            "--path-format=absolute",
+            "--git-path",
+            "objects",
+        ]),
+        "cannot find the repository's objects",
+    )
+    .await?;
+    let (format, objects) = asked.split_once('\n').ok_or("git does not say where the objects are")?;
+    let format = format!("--object-format={format}");
+    run(
+        git(&hosted.places.private)
+            .args(["init", "--quiet", "--bare", "--template=", &format])
+            .arg(dir),
+        "cannot make a repository",
+    )
+    .await?;
+    let write = |name: &str, text: String| {
+        let path = dir.join(name);
+        let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+        made.and_then(|()| std::fs::write(&path, text))
+            .map_err(|error| format!("{}: {error}", path.display()))
+    };
+    write("objects/info/alternates", format!("{objects}\n"))?;
+    write("info/exclude", String::new())
+}
+
+/// Takes over what the hub of an earlier version's run remembers. Agents could write it: what they could gain by
+/// that, a pull request of what nobody judged, is left behind.
+async fn adopt(hosted: &Hosted, keep: &Path, hub: &Path, name: &str) -> Result<(), String> {
+    let mut fetch = fetching(keep, hub);
+    fetch.arg(format!("+{name}:{HUB}"));
+    for folder in [WORK, RESCUE, UNDONE] {
+        fetch.arg(format!("+{folder}/*:{folder}/*"));
+    }
+    run(&mut fetch, "cannot take the hub over").await?;
+    let seen = hosted.places.private.join("seen");
+    let seen = beneath::read_file(&seen, REF_LIMIT).ok().and_then(|bytes| hash(&bytes));
+    let tip = seen.as_deref().unwrap_or(HUB);
+    run(git(keep).args(["update-ref", name, tip]), "cannot take the integration branch over").await?;
+    let list = ["for-each-ref", "--format=%(objectname) %(refname:lstrip=3)", WORK];
+    let listed = run(git(keep).args(list), "cannot list what the hub had").await?;
+    for (head, clone) in listed.lines().filter_map(|line| line.split_once(' ')) {
+        super::clones::remember(hosted, clone, head)?;
+    }
+    Ok(())
+}
+
+/// A hash as git writes it.
+pub fn hash(bytes: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(bytes).ok()?.trim_end();
+    let fine = matches!(text.len(), 40 | 64) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    fine.then(|| text.to_string())
+}
+
+/// What a ref says that lies in a file of its own, as one does that was written last. Git is not asked.
+pub fn loose(git_dir: &Path, name: &str) -> Option<String> {
+    let bytes = beneath::read(git_dir, Path::new(name), REF_LIMIT).ok()??;
+    hash(&bytes)
+}
+
+/// The commit that is checked out in a clone, where two files say so; else git is to be asked.
+pub fn head(git_dir: &Path) -> Option<String> {
+    let bytes = beneath::read(git_dir, Path::new("HEAD"), REF_LIMIT).ok()??;
+    if let Some(hash) = hash(&bytes) {
+        return Some(hash);
+    }
+    let name = std::str::from_utf8(&bytes).ok()?.strip_prefix("ref: ")?.trim_end();
+    name.starts_with("refs/heads/").then(|| loose(git_dir, name))?
+}
+
+/// Where a ref of the harness's own repository is.
+pub async fn at(hosted: &Hosted, name: &str) -> Option<String> {
+    let keep = hosted.places.keep();
+    match loose(&keep, name) {
+        Some(commit) => Some(commit),
+        None => run(git(&keep).args(["rev-parse", "--verify", "--quiet", name]), "").await.ok(),
+    }
+}
+
+pub async fn set(hosted: &Hosted, name: &str, commit: &str, what: &str) -> Result<(), String> {
+    let update = || {
+        let mut command = git(&hosted.places.keep());
+        command.args(["update-ref", name, commit]);
+        command
+    };
+    write(hosted, &[name], what, &update).await
+}
+
+/// Brings what `refspecs` say from an agent's repository.
+pub async fn fetch(hosted: &Hosted, from: &Path, refspecs: &[String], what: &str) -> Result<(), String> {
+    let written: Vec<&str> = refspecs.iter().filter_map(|spec| Some(spec.split_once(':')?.1)).collect();
+    let fetch = || {
+        let mut command = fetching(&hosted.places.keep(), from);
+        command.args(refspecs);
+        command
+    };
+    write(hosted, &written, what, &fetch).await
+}
+
+pub async fn is_ancestor(hosted: &Hosted, one: &str, other: &str) -> bool {
+    run(git(&hosted.places.keep()).args(["merge-base", "--is-ancestor", one, other]), "")
+        .await
+        .is_ok()
+}
+
+/// A daemon that was killed leaves its git's locks. Nobody but us writes here: one that stays is nobody's.
+async fn write(
+    hosted: &Hosted,
+    written: &[&str],
+    what: &str,
+    command: &(impl Fn() -> tokio::process::Command + Sync),
+) -> Result<(), String> {
+    match run(&mut command(), what).await {
+        Err(why) if why.contains(".lock") => {
+            let mut locks: Vec<String> = written.iter().map(|name| format!("{name}.lock")).collect();
+            locks.extend(["HEAD.lock", "packed-refs.lock", "shallow.lock"].map(String::from));
+            unlock(&hosted.places.keep(), &locks).await;
+            run(&mut command(), what).await.map(drop)
+        }
+        done => done.map(drop),
+    }
+}
+
+/// Waits for these locks, and takes away those that stay: git holds them for milliseconds.
+pub async fn unlock(git_dir: &Path, locks: &[String]) {
+    for _ in 0..60 {
+        let mut held = false;
+        for lock in locks {
+            let Some(age) = beneath::age(git_dir, Path::new(lock)) else { continue };
+            held = true;
+            if age > STALE && beneath::remove(git_dir, Path::new(lock)) {
+                tracing::warn!(%lock, "a lock that a killed git left is taken away");
+            }
+        }
+        if !held {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
