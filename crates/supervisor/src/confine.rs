@@ -8,8 +8,8 @@
 //! | written | its worktree (the judge: read-only), HOME, the hub (whoever pushes), its own folders |
 //! | read-only | everything else; inside HOME the repository and our configuration too |
 //!
-//! Who pushes can write the hub, and so can also destroy it: then the run fails, and what was pushed is in
-//! the clones at most.
+//! Who pushes can write the hub, and so can also destroy it: then the run fails, and what was verified is in the
+//! harness's own repository.
 
 use crate::context::Daemon;
 use muleteer_process::sandbox::{Place, Plan, What};
@@ -28,6 +28,9 @@ const CLAUDE_TALK: [&str; 6] = ["projects", "todos", "file-history", "debug", "s
 pub struct Confined {
     pub write: Vec<PathBuf>,
     pub show: Vec<PathBuf>,
+    /// What would be shown otherwise.
+    #[serde(default)]
+    pub hide: Vec<PathBuf>,
     /// Where its CLI's conversations go instead of HOME, if nobody else may read them.
     #[serde(default)]
     pub talk: Option<PathBuf>,
@@ -191,6 +194,9 @@ pub fn plan(
     }
     for name in OWN {
         set(agent_dir.join(name), What::Write);
+    }
+    for path in &confined.hide {
+        set(path.clone(), What::Hidden);
     }
     for path in &confined.show {
         set(path.clone(), What::Show);

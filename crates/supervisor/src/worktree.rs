@@ -93,7 +93,11 @@ pub(crate) fn fetching(into: &Path, from: &Path) -> Command {
 }
 
 pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, String> {
-    let output = output(command, PATIENCE).await?;
+    run_within(command, PATIENCE, what).await
+}
+
+pub(crate) async fn run_within(command: &mut Command, patience: Duration, what: &str) -> Result<String, String> {
+    let output = output(command, patience).await?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
     }
@@ -243,6 +247,21 @@ pub async fn top(dir: &Path) -> Option<std::path::PathBuf> {
 /// The commit that is checked out, if there is one.
 pub async fn head(dir: &Path) -> Option<String> {
     run(git(dir).args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]), "").await.ok()
+}
+
+/// The commit that a name stands for.
+pub async fn commit(dir: &Path, name: &str) -> Option<String> {
+    let name = format!("{name}^{{commit}}");
+    run(git(dir).args(["rev-parse", "--verify", "--quiet", "--end-of-options", &name]), "")
+        .await
+        .ok()
+}
+
+/// Whether the commit that is checked out has something at a path.
+pub async fn has(dir: &Path, path: &str) -> bool {
+    run(git(dir).args(["ls-tree", "HEAD", "--", path.trim_end_matches('/')]), "")
+        .await
+        .is_ok_and(|listed| !listed.is_empty())
 }
 
 pub async fn is_branch_name(dir: &Path, name: &str) -> bool {

@@ -400,8 +400,12 @@ pub struct Enforced {
 
 impl Enforced {
     fn of(run: &Run) -> Self {
-        let word = if run.settings.confined { "enforced" } else { "checked" };
-        Self { judge_read_only: word, acceptance_hidden: word }
+        let word = |holds: bool| if holds { "enforced" } else { "checked" };
+        let confined = run.settings.confined;
+        Self {
+            judge_read_only: word(confined),
+            acceptance_hidden: word(confined && run.settings.unconfined.is_empty()),
+        }
     }
 }
 

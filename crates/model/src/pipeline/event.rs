@@ -56,7 +56,7 @@ pub struct RunSettings {
     /// The kernel holds its agents to what they may see and write.
     #[serde(default)]
     pub confined: bool,
-    /// Why it does not.
+    /// Why it does not; beside `confined`, why the criteria are hidden from nobody.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unconfined: String,
     #[serde(default)]

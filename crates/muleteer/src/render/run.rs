@@ -123,6 +123,8 @@ pub fn report(run: &Run) -> String {
             "  the judge's read-only view and the criteria's secrecy were checked, not enforced: {}",
             safe(&run.settings.unconfined)
         );
+    } else if !run.settings.unconfined.is_empty() {
+        let _ = writeln!(text, "  the criteria's secrecy was not enforced: {}", safe(&run.settings.unconfined));
     }
     text.push_str(&ending(run));
     text

@@ -260,7 +260,7 @@ async fn carry(
     effect: Effect,
 ) -> Result<Option<Input>, Trouble> {
     match effect {
-        Effect::Freeze => steps::freeze(hosted, run).await.map(Some),
+        Effect::Freeze => steps::freeze(daemon, hosted, run).await.map(Some),
         Effect::SealGiven => steps::seal_given(hosted, run).await.map(Some),
         Effect::Gather { made } => {
             steps::verified_spec(hosted, run).await?;

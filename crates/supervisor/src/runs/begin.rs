@@ -26,6 +26,7 @@ use std::time::Duration;
 const SAVED_VERSION: u16 = 1;
 /// A spec goes into every prompt.
 const SPEC_LIMIT: u64 = 2 * 1024 * 1024;
+const CHECKPOINT_LIMIT: u64 = 64 * 1024 * 1024;
 
 /// Begins a run, or goes on with one; answers with its id once it is under way.
 ///
@@ -65,7 +66,7 @@ async fn create(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
         let message = format!("{} has no commit yet", repo.display());
         return Err(fault("E_NOT_A_REPOSITORY", &message, "commit something first: agents start from a commit"));
     }
-    let settings = confine(daemon, &config, run_settings(request, &config)?).await;
+    let settings = confine(daemon, &repo, &config, run_settings(request, &config)?).await;
     let bead_label = request
         .bead_label
         .clone()
@@ -73,6 +74,7 @@ async fn create(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
     scope(&repo, bead_label.as_deref(), config.run.phases.decompose.auto)?;
     let target = request.target.clone().unwrap_or_else(|| config.run.target_branch.clone());
     check_branch(&repo, &target).await?;
+    check_base(&repo, &config).await?;
     if let Some(path) = &settings.acceptance_path
         && !repo.join(path).is_dir()
     {
@@ -129,7 +131,7 @@ async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
     }
     let kept = merged(request, saved(&places.saved())?.request);
     let config = load_config(daemon, &kept, &repo)?;
-    let mut settings = confine(daemon, &config, run_settings(&kept, &config)?).await;
+    let mut settings = confine(daemon, &repo, &config, run_settings(&kept, &config)?).await;
     settings.judge_only = request.from_phase.as_deref() == Some(JUDGE_ONLY);
     let from = match request.from_phase.as_deref() {
         None => None,
@@ -381,7 +383,8 @@ fn check_checkpoint(places: &Places) -> Result<(), WireError> {
             ..fault("E_CHECKPOINT_CORRUPT", &format!("{}: {why}", path.display()), &last)
         }
     };
-    match std::fs::read_to_string(&path) {
+    let read = crate::beneath::read_file(&path, CHECKPOINT_LIMIT);
+    match read.and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other)) {
         Ok(text) => checkpoint::parse(&text).map(|_| ()).map_err(corrupt),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             if places.public.join("checkpoint.yml.tmp").exists() {
@@ -400,14 +403,6 @@ fn load_config(daemon: &Daemon, request: &v1::Run, repo: &Path) -> Result<Config
         repo,
         request.env.iter().chain(&request.extra_env).cloned().collect(),
     )
-}
-
-/// The configuration in force for a hosted run; none where it is broken now.
-pub fn config_of(hosted: &Hosted, request: &v1::Run) -> Option<Config> {
-    let path = hosted.repo.join(".muleteer/config.yaml");
-    let text = std::fs::read_to_string(&path).ok()?;
-    let source = config::Source::new(config::Layer::Project, path.display().to_string(), text);
-    config::load(&[source], &request.env).ok()
 }
 
 fn spec(request: &v1::Run) -> Result<(String, String), WireError> {
@@ -461,6 +456,16 @@ fn scope(repo: &Path, label: Option<&str>, auto: bool) -> Result<(), WireError> 
         )),
         _ => Ok(()),
     }
+}
+
+/// A base branch that is configured is there: found out at the start, not by the first git.
+async fn check_base(repo: &Path, config: &Config) -> Result<(), WireError> {
+    let Some(name) = &config.run.worktree.base_branch else { return Ok(()) };
+    if worktree::commit(repo, name).await.is_some() {
+        return Ok(());
+    }
+    let message = format!("run.worktree.base_branch is `{name}`, which the repository does not have");
+    Err(fault(config::CODE, &message, "name a branch that `git branch` lists, or leave it out"))
 }
 
 async fn check_branch(repo: &Path, target: &str) -> Result<(), WireError> {
@@ -577,10 +582,18 @@ fn chosen(config: &Config) -> Chosen {
 }
 
 /// Whether its agents are held back by the kernel, or it is only looked at afterwards what they did.
-async fn confine(daemon: &Daemon, config: &Config, settings: RunSettings) -> RunSettings {
+async fn confine(daemon: &Daemon, repo: &Path, config: &Config, settings: RunSettings) -> RunSettings {
     let unconfined = match config.sandbox.exceptions() {
         None => "the configuration says `sandbox: off`".into(),
         Some(_) => crate::confine::possible(daemon).await.err().unwrap_or_default(),
     };
-    RunSettings { confined: unconfined.is_empty(), unconfined, ..settings }
+    let confined = unconfined.is_empty();
+    // Criteria that are committed are in every clone, and cannot be hidden there.
+    let committed = match &settings.acceptance_path {
+        Some(path) if confined && worktree::has(repo, path).await => {
+            format!("the criteria in {path} are committed, so every agent's clone has them")
+        }
+        _ => unconfined,
+    };
+    RunSettings { confined, unconfined: committed, ..settings }
 }

@@ -12,11 +12,19 @@ use std::path::{Path, PathBuf};
 const HASH_LIMIT: u64 = 100;
 
 /// What a clone's commits come to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Work {
     /// Since the clone was made.
     pub commits: u32,
     pub on_target: bool,
+    /// What its agent has made of it is no repository: why.
+    pub unreadable: Option<String>,
+}
+
+impl Work {
+    pub fn new(commits: u32, on_target: bool) -> Self {
+        Self { commits, on_target, unreadable: None }
+    }
 }
 
 fn name_of(dir: &Path) -> String {
@@ -135,14 +143,18 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 /// Brings the clone's commits to where they are safe, and says whether the target has them.
 pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String> {
     if !is_clone(dir) {
-        return Ok(Work { commits: 0, on_target: true });
+        return Ok(Work::new(0, true));
     }
     let _one = hosted.git.lock().await;
     keep::ensure(hosted, target, None).await?;
     let clone = name_of(dir);
     let tip = super::hub::commit(hosted, target).await;
     let base = base(hosted, &clone);
-    let head = bring(hosted, dir, &[&tip, &base, &known(hosted, "heads", &clone)]).await?;
+    let head = match bring(hosted, dir, &[&tip, &base, &known(hosted, "heads", &clone)]).await {
+        Ok(head) => head,
+        Err(why) => return Ok(Work { unreadable: Some(why), ..Work::new(0, false) }),
+    };
+    remember(hosted, &clone, &head)?;
     let on_target = Some(&head) == tip.as_ref()
         || Some(&head) == base.as_ref()
         || keep::is_ancestor(hosted, &head, &format!("refs/heads/{target}")).await;
@@ -156,22 +168,20 @@ pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, Str
         }
         None => 1,
     };
-    Ok(Work { commits, on_target })
+    Ok(Work::new(commits, on_target))
 }
 
 /// The commit that is checked out, brought into the harness's own repository unless it is one of those, which
 /// are there.
 async fn bring(hosted: &Hosted, dir: &Path, there: &[&Option<String>]) -> Result<String, String> {
-    let (clone, git_dir) = (name_of(dir), dir.join(".git"));
-    let head = match keep::head(&git_dir).filter(|head| there.iter().any(|one| one.as_ref() == Some(head))) {
+    let (clone, git_dir, what) = (name_of(dir), dir.join(".git"), "cannot look at the agent's commits");
+    let head = match keep::head(&git_dir) {
         Some(head) => head,
-        None => {
-            let kept = format!("{WORK}/{clone}");
-            keep::fetch(hosted, &git_dir, &[format!("+HEAD:{kept}")], "cannot look at the agent's commits").await?;
-            keep::at(hosted, &kept).await.ok_or("the agent's commits are gone")?
-        }
+        None => keep::asked(hosted, &git_dir, "HEAD").await?.ok_or("it has no commit checked out")?,
     };
-    remember(hosted, &clone, &head)?;
+    if !there.iter().any(|one| one.as_ref() == Some(&head)) {
+        keep::fetch(hosted, &git_dir, &head, &[&format!("+{WORK}/{clone}")], what).await?;
+    }
     Ok(head)
 }
 
@@ -237,7 +247,8 @@ async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<Stri
 /// Keeps what stands in a clone and in no commit as a commit.
 async fn rescue(hosted: &Hosted, dir: &Path) -> Result<Option<String>, String> {
     let clone = name_of(dir);
-    let Some(head) = known(hosted, "heads", &clone) else { return Ok(None) };
+    let head = known(hosted, "heads", &clone).or_else(|| base(hosted, &clone));
+    let Some(head) = head else { return Ok(None) };
     if changes(hosted, dir, Some(&head)).await?.is_empty() {
         return Ok(None);
     }
@@ -265,7 +276,10 @@ pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option
     if !dir.is_dir() {
         return Ok(None);
     }
-    work(hosted, dir, target).await?;
+    if let Some(why) = work(hosted, dir, target).await?.unreadable {
+        // It may hold what nobody else does, and stays.
+        return Err(why);
+    }
     let kept = rescue(hosted, dir).await?;
     remove(dir).await?;
     Ok(kept)

@@ -29,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Reading the log of a run that is taken over takes no longer.
 const LOG_PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+/// `lock.json` is a few lines.
+const NOTE_LIMIT: u64 = 64 * 1024;
 
 /// All runs this daemon hosts, by the key of their actor (the random part of their id).
 #[derive(Debug, Default)]
@@ -243,7 +245,7 @@ pub fn hostname() -> String {
 /// # Errors
 /// `E_RUN_LOCKED`, also where the lock is another machine's: such a lock is never stolen.
 pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireError> {
-    let note: Option<LockNote> = std::fs::read(places.public.join("lock.json"))
+    let note: Option<LockNote> = crate::beneath::read_file(&places.public.join("lock.json"), NOTE_LIMIT)
         .ok()
         .and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let locked = |who: String| v1::WireError {
@@ -257,7 +259,14 @@ pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireErr
     if let Some(note) = &note
         && note.hostname != hostname()
     {
-        return Err(locked(format!(" on {} (pid {})", note.hostname, note.pid)));
+        return Err(v1::WireError {
+            hint: Some(format!(
+                "see to it there; if {} is gone for good (a container's name may be), delete {} and resume again",
+                note.hostname,
+                places.public.join("lock.json").display()
+            )),
+            ..locked(format!(" on {} (pid {})", note.hostname, note.pid))
+        });
     }
     let io = |error: std::io::Error| crate::request::internal(&format!("{}: {error}", places.lock().display()));
     create_dir_durable(&places.public, 0o755).map_err(|error| crate::request::unwritten(&error))?;

@@ -5,7 +5,7 @@
 use super::host::Hosted;
 use super::keep::{self, HUB, UNDONE};
 use crate::beneath;
-use crate::worktree::{UPLOAD_PACK, git, run};
+use crate::worktree::{git, run};
 use std::path::{Path, PathBuf};
 
 pub use super::clones::{discard, is_dirty, was_pushed, work, worktree};
@@ -105,26 +105,25 @@ pub async fn tip(hosted: &Hosted, target: &str) -> Result<String, String> {
 
 /// Brings what was pushed, if it is a fast-forward.
 async fn take(hosted: &Hosted, target: &str) -> Result<Pushed, String> {
-    let (hub, own) = (hosted.places.hub(), hosted.places.keep());
+    let hub = hosted.places.hub();
     let name = format!("refs/heads/{target}");
     let seen = keep::at(hosted, &name).await.ok_or("the integration branch is gone")?;
-    if keep::loose(&hub, &name).as_deref() == Some(seen.as_str()) {
-        return Ok(Pushed::Nothing);
-    }
-    // The first is refused by git where it is no fast-forward; the second brings it nevertheless.
-    let refspecs = [format!("{name}:{name}"), format!("+{name}:{HUB}")];
-    let Err(why) = keep::fetch(hosted, &hub, &refspecs, "cannot look at what was pushed").await else {
-        return Ok(Pushed::Forward);
-    };
-    let mut ask = git(&own);
-    ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(&hub).arg(&name);
-    let there = run(&mut ask, "cannot look at the hub").await?;
-    let Some(now) = there.split_whitespace().next().and_then(|word| keep::hash(word.as_bytes())) else {
-        return Ok(Pushed::Rewritten(None));
+    // Where no file says it, git may know.
+    let now = match keep::loose(&hub, &name) {
+        Some(now) => now,
+        None => match keep::asked(hosted, &hub, &name).await? {
+            Some(now) => now,
+            None => return Ok(Pushed::Rewritten(None)),
+        },
     };
     if now == seen {
         return Ok(Pushed::Nothing);
     }
+    // The first is refused by git where it is no fast-forward; the second brings it nevertheless.
+    let names = [name.as_str(), &format!("+{HUB}")];
+    let Err(why) = keep::fetch(hosted, &hub, &now, &names, "cannot look at what was pushed").await else {
+        return Ok(Pushed::Forward);
+    };
     // Not brought, or a fast-forward that could not be: another time.
     if keep::at(hosted, HUB).await.as_ref() != Some(&now) || keep::is_ancestor(hosted, &seen, &now).await {
         return Err(why);

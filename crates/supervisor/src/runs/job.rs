@@ -177,7 +177,12 @@ async fn confined(hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confi
         write: exceptions.write.iter().map(expand).collect(),
         show: exceptions.show.iter().map(expand).collect(),
         talk: None,
+        hide: vec![],
     };
+    if purpose != Purpose::Judge {
+        let given = hosted.run().and_then(|run| run.settings.acceptance_path.clone());
+        confined.hide.extend(given.map(|path| hosted.repo.join(path)));
+    }
     confined.show.extend(hub::lenders(hosted).await);
     confined.show.push(places.frozen_spec());
     confined.show.extend(request.scenario.as_ref().map(PathBuf::from));
@@ -505,6 +510,10 @@ async fn settle(
             let work = work.map_err(git)?;
             end.trespassed = super::publish::trespassed(hosted, run, remote).await;
             (end.commits, end.on_target) = (work.commits, work.on_target);
+            if let Some(why) = work.unreadable {
+                // The attempt has failed, not the run: another one gets another clone.
+                (end.outcome, end.reason) = (Outcome::Failure, cut(&format!("its clone is broken: {why}"), 300));
+            }
             if end.commits == 0 && job.start.attempt > 0 {
                 // All that was to be done may have been pushed by an attempt that then failed to say so.
                 end.pushed_before = hub::was_pushed(hosted, &bead, &run.target()).await.map_err(git)?;

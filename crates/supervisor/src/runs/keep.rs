@@ -12,7 +12,7 @@
 
 use super::host::Hosted;
 use crate::beneath;
-use crate::worktree::{fetching, git, run};
+use crate::worktree::{UPLOAD_PACK, fetching, git, run, run_within};
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ pub const RESCUE: &str = "refs/muleteer/rescue";
 pub const UNDONE: &str = "refs/muleteer/undone";
 /// A ref's file is a hash, or says where else to look.
 const REF_LIMIT: u64 = 1024;
+/// Asked where it stands, a repository answers at once, unless its agent has seen to it that it never does.
+const AT_ONCE: Duration = Duration::from_secs(120);
 /// Locks of git older than this are left over.
 pub const STALE: Duration = Duration::from_secs(4);
 /// The alternates of a repository are few.
@@ -146,14 +148,26 @@ pub async fn set(hosted: &Hosted, name: &str, commit: &str, what: &str) -> Resul
     write(hosted, &[name], what, &update).await
 }
 
-/// Brings what `refspecs` say from an agent's repository.
-pub async fn fetch(hosted: &Hosted, from: &Path, refspecs: &[String], what: &str) -> Result<(), String> {
-    let written: Vec<&str> = refspecs.iter().filter_map(|spec| Some(spec.split_once(':')?.1)).collect();
+/// Where a ref of an agent's repository is, asked of git; none if it isn't there.
+pub async fn asked(hosted: &Hosted, from: &Path, name: &str) -> Result<Option<String>, String> {
+    let mut ask = git(&hosted.places.keep());
+    ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(from).arg(name);
+    let said = run_within(&mut ask, AT_ONCE, "it cannot be asked").await?;
+    Ok(said.split_whitespace().next().and_then(|word| hash(word.as_bytes())))
+}
+
+/// Brings a commit from an agent's repository, to `names`; with `+` whatever they were. Fetched by its hash: git
+/// would look through all refs for a name, and links among them can have no end.
+pub async fn fetch(hosted: &Hosted, from: &Path, commit: &str, names: &[&str], what: &str) -> Result<(), String> {
     let fetch = || {
         let mut command = fetching(&hosted.places.keep(), from);
-        command.args(refspecs);
+        for name in names {
+            let force = if name.starts_with('+') { "+" } else { "" };
+            command.arg(format!("{force}{commit}:{}", name.trim_start_matches('+')));
+        }
         command
     };
+    let written: Vec<&str> = names.iter().map(|name| name.trim_start_matches('+')).collect();
     write(hosted, &written, what, &fetch).await
 }
 
@@ -170,15 +184,15 @@ async fn write(
     what: &str,
     command: &(impl Fn() -> tokio::process::Command + Sync),
 ) -> Result<(), String> {
-    match run(&mut command(), what).await {
-        Err(why) if why.contains(".lock") => {
-            let mut locks: Vec<String> = written.iter().map(|name| format!("{name}.lock")).collect();
-            locks.extend(["HEAD.lock", "packed-refs.lock", "shallow.lock"].map(String::from));
-            unlock(&hosted.places.keep(), &locks).await;
-            run(&mut command(), what).await.map(drop)
-        }
-        done => done.map(drop),
+    let done = run(&mut command(), what).await;
+    let mut locks: Vec<String> = written.iter().map(|name| format!("{name}.lock")).collect();
+    locks.extend(["HEAD.lock", "packed-refs.lock", "shallow.lock"].map(String::from));
+    let own = hosted.places.keep();
+    if done.is_ok() || locks.iter().all(|lock| beneath::age(&own, Path::new(lock)).is_none()) {
+        return done.map(drop);
     }
+    unlock(&own, &locks).await;
+    run(&mut command(), what).await.map(drop)
 }
 
 /// Waits for these locks, and takes away those that stay: git holds them for milliseconds.

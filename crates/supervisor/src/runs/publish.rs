@@ -300,9 +300,9 @@ impl Place {
         hub::worktree(hosted, &dir, target, None, false).await?;
         let outcome = match git_run(git(&dir).args(["rebase", "--quiet", &onto]), "").await {
             Ok(_) => {
-                let brought = [format!("+HEAD:{kept}")];
-                keep::fetch(hosted, &dir.join(".git"), &brought, "cannot keep the rebased branch").await?;
-                let commit = keep::at(hosted, &kept).await.ok_or("the rebase left nothing")?;
+                let commit = worktree::head(&dir).await.ok_or("the rebase left nothing")?;
+                let what = "cannot keep the rebased branch";
+                keep::fetch(hosted, &dir.join(".git"), &commit, &[&format!("+{kept}")], what).await?;
                 (commit, String::new())
             }
             Err(_) => {

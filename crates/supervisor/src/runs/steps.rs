@@ -4,6 +4,7 @@ use super::actor::Trouble;
 use super::beads::with_store;
 use super::host::Hosted;
 use super::{hub, job};
+use crate::beneath::read_file;
 use crate::context::Daemon;
 use crate::worktree::{self, exclude, git, run as git_run};
 use muleteer_model::bead::{Bead, OBSERVATION, Op, Status, run_label};
@@ -19,6 +20,8 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
+/// What agents may be able to put something else in the place of is read this far.
+const SPEC_LIMIT: u64 = 16 * 1024 * 1024;
 /// Criteria are text that a person could read: more is a mistake.
 const CRITERIA_LIMIT: u64 = 16 * 1024 * 1024;
 
@@ -36,7 +39,7 @@ fn stored(error: &muleteer_store::StoreError) -> Trouble {
 }
 
 /// The integration branch, the hub, the frozen copy and its hash.
-pub async fn freeze(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
+pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     let failed = |message: String| Trouble::new("E_GIT", message);
     fault::point("run.before_freeze");
     let repo = &hosted.repo;
@@ -44,16 +47,7 @@ pub async fn freeze(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
         exclude(&dir).map_err(io(&dir))?;
     }
     let spec = std::fs::read(hosted.places.spec()).map_err(io(&hosted.places.spec()))?;
-    let base_branch = match base_branch(hosted).await {
-        Some(branch) => branch,
-        None => "HEAD".into(),
-    };
-    let base_commit = git_run(
-        git(repo).args(["rev-parse", "--verify", &format!("{base_branch}^{{commit}}")]),
-        "the base branch has no commit",
-    )
-    .await
-    .map_err(failed)?;
+    let (base_branch, base_commit) = base(hosted, &run.started.target, configured(daemon, hosted)).await?;
     let target = run.target();
     hub::ensure(hosted, &base_commit, &target).await.map_err(failed)?;
     hub::guard(hosted, &target).await.map_err(failed)?;
@@ -65,13 +59,34 @@ pub async fn freeze(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     Ok(Input::Frozen { sha256: sha256(&spec), base_branch, base_commit, target_branch: target })
 }
 
-async fn base_branch(hosted: &Hosted) -> Option<String> {
+/// `run.worktree.base_branch`, as all layers of the configuration have it.
+fn configured(daemon: &Daemon, hosted: &Hosted) -> Option<String> {
     let request = hosted.request();
-    let config = super::begin::config_of(hosted, &request);
-    if let Some(branch) = config.and_then(|config| config.run.worktree.base_branch.clone()) {
-        return Some(branch);
+    let given = request.config.as_deref().map(Path::new);
+    let sources = crate::settings::sources(&daemon.paths, Some(&hosted.repo), given).ok()?;
+    crate::settings::config(&sources, &request.env).ok()?.run.worktree.base_branch.clone()
+}
+
+/// The branch the run begins from and its commit: the target itself where the repository has it, else what is
+/// configured, else what is checked out.
+pub async fn base(hosted: &Hosted, target: &str, configured: Option<String>) -> Result<(String, String), Trouble> {
+    let commit = async |name: String| {
+        let verify = ["rev-parse", "--verify", "--quiet", &format!("{name}^{{commit}}")];
+        git_run(git(&hosted.repo).args(verify), "").await.ok()
+    };
+    if target != "auto"
+        && let Some(found) = commit(format!("refs/heads/{target}")).await
+    {
+        return Ok((target.to_string(), found));
     }
-    worktree::branch(&hosted.repo).await
+    let name = match configured {
+        Some(name) => name,
+        None => worktree::branch(&hosted.repo).await.unwrap_or_else(|| "HEAD".into()),
+    };
+    match commit(name.clone()).await {
+        Some(found) => Ok((name, found)),
+        None => Err(Trouble::new("E_CONFIG_INVALID", format!("the base branch {name} does not exist"))),
+    }
 }
 
 /// The frozen spec, if it is what was frozen.
@@ -83,7 +98,7 @@ pub async fn verified_spec(hosted: &Hosted, run: &Run) -> Result<String, Trouble
             format!("{what}: the copy that was frozen is {}", hosted.places.spec().display()),
         )
     };
-    let bytes = std::fs::read(&path).map_err(|error| changed(format!("{}: {error}", path.display())))?;
+    let bytes = read_file(&path, SPEC_LIMIT).map_err(|error| changed(format!("{}: {error}", path.display())))?;
     let frozen = run.frozen.as_ref().map(|frozen| frozen.sha256.as_str()).unwrap_or_default();
     if sha256(&bytes) != frozen {
         return Err(changed(format!("{} is not what was frozen", path.display())));
@@ -124,7 +139,7 @@ fn criteria(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>, Trouble> {
         if size > CRITERIA_LIMIT {
             return Err(Trouble::new("E_AGENT_FAILED", format!("{} is over {CRITERIA_LIMIT} bytes", folder.display())));
         }
-        files.insert(name, std::fs::read(entry.path()).map_err(io(&entry.path()))?);
+        files.insert(name, read_file(&entry.path(), CRITERIA_LIMIT).map_err(io(&entry.path()))?);
     }
     Ok(files)
 }
@@ -152,10 +167,15 @@ pub async fn check_criteria(run: &Run) -> Result<(), Trouble> {
 
 pub async fn seal_given(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     let path = run.settings.acceptance_path.clone().unwrap_or_default();
-    let folder = hosted.repo.join(&path);
-    let sealed = seal(hosted, &folder, &[])
-        .await
-        .map_err(|error| Trouble::new("E_ACCEPTANCE_MISSING", error.message))?;
+    let missing = |error: Trouble| Trouble::new("E_ACCEPTANCE_MISSING", error.message);
+    // The judge reads a copy, so that the folder in the repository can be hidden from who must not read it.
+    let folder = &hosted.places.acceptance;
+    let _ = std::fs::remove_dir_all(folder);
+    muleteer_store::atomic::create_dir_durable(folder, 0o700).map_err(|error| stored(&error))?;
+    for (name, bytes) in criteria(&hosted.repo.join(&path)).map_err(missing)? {
+        muleteer_store::atomic::write_atomic(&folder.join(name), &bytes, 0o400).map_err(|error| stored(&error))?;
+    }
+    let sealed = seal(hosted, folder, &[]).await.map_err(missing)?;
     Ok(Input::Sealed(sealed))
 }
 

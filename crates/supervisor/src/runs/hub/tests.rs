@@ -110,7 +110,7 @@ async fn what_is_pushed_is_taken_and_what_is_not_committed_is_kept() {
     assert_eq!(git_in(&dir, &["status", "--porcelain"]), "");
     let head = git_in(&dir, &["rev-parse", "HEAD"]);
     std::fs::write(dir.join("left"), "left\n").unwrap();
-    assert_eq!(stage.after(&dir).await, (None, Work { commits: 1, on_target: true }));
+    assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
     assert!(!dir.exists());
     assert_eq!(commit(&stage.hosted, TARGET).await, Some(head.clone()));
     assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:left"]), "left");
@@ -121,7 +121,7 @@ async fn what_is_pushed_is_taken_and_what_is_not_committed_is_kept() {
     assert_eq!(git_in(&next, &["rev-parse", &format!("origin/{TARGET}")]), head);
     stage.commit(&next, "two");
     let second = git_in(&next, &["rev-parse", "HEAD"]);
-    assert_eq!(stage.after(&next).await, (None, Work { commits: 1, on_target: false }));
+    assert_eq!(stage.after(&next).await, (None, Work::new(1, false)));
     assert_eq!(git_in(&stage.keep(), &["rev-parse", "refs/muleteer/work/bead-two-1"]), second);
     assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
     assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
@@ -145,7 +145,7 @@ async fn a_hub_that_leads_to_an_agent_s_repository_runs_nothing() {
     std::fs::write(dir.join("left"), "left\n").unwrap();
     let (said, work) = stage.after(&dir).await;
     assert!(said.unwrap().contains("commondir"));
-    assert_eq!(work, Work { commits: 1, on_target: true });
+    assert_eq!(work, Work::new(1, true));
     assert!(!stage.hub().join("commondir").exists());
 }
 
@@ -191,6 +191,9 @@ async fn links_in_the_hub_lead_nowhere() {
     assert!(victim.join("Cargo.lock").exists());
     assert!(!lock.exists());
     // Nor is what is put back written where a link leads.
+    for name in ["a", "b", "esc"] {
+        std::fs::remove_file(stage.hub().join("refs").join(name)).unwrap();
+    }
     let seen = commit(&stage.hosted, TARGET).await.unwrap();
     std::fs::remove_dir_all(stage.hub().join("refs/heads")).unwrap();
     std::fs::create_dir_all(victim.join("heads/muleteer")).unwrap();
@@ -275,7 +278,7 @@ async fn a_run_that_was_begun_before_goes_on() {
     assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
     assert!(!git_in(&stage.keep(), &["for-each-ref", "--format=%(refname)"]).contains("rebased"));
     let dir = stage.bead("two").await;
-    assert_eq!(stage.after(&dir).await, (None, Work { commits: 1, on_target: true }));
+    assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
 }
 
 /// A daemon that was killed in the middle leaves a lock, and half of what it made.
@@ -289,15 +292,79 @@ async fn what_a_killed_daemon_left_is_in_nobody_s_way() {
     let lock = stage.keep().join(format!("refs/heads/{TARGET}.lock"));
     std::fs::write(&lock, "").unwrap();
     filetime(&lock);
-    assert_eq!(stage.after(&dir).await, (None, Work { commits: 1, on_target: true }));
+    assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
     let partial = stage.hosted.places.worktrees.join(".bead-two-1.partial/.git");
     std::fs::create_dir_all(&partial).unwrap();
     let next = stage.bead("two").await;
     assert!(!partial.exists());
     // A second time nothing else comes of it.
     assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
-    assert_eq!(work(&stage.hosted, &next, TARGET).await.unwrap(), Work { commits: 1, on_target: true });
-    assert_eq!(work(&stage.hosted, &next, TARGET).await.unwrap(), Work { commits: 1, on_target: true });
+    assert_eq!(work(&stage.hosted, &next, TARGET).await.unwrap(), Work::new(1, true));
+    assert_eq!(work(&stage.hosted, &next, TARGET).await.unwrap(), Work::new(1, true));
     discard(&stage.hosted, &next, TARGET).await.unwrap();
     assert_eq!(discard(&stage.hosted, &next, TARGET).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_target_that_exists_is_begun_from_and_a_base_that_does_not_is_an_error() {
+    use super::super::steps::base;
+    let stage = Stage::empty();
+    let repo = stage.hosted.repo.clone();
+    let main = git_in(&repo, &["rev-parse", "HEAD"]);
+    git_in(&repo, &["checkout", "--quiet", "-b", "feature"]);
+    stage.commit(&repo, "more");
+    let feature = git_in(&repo, &["rev-parse", "HEAD"]);
+    let found = async |target: &str, configured: Option<&str>| {
+        base(&stage.hosted, target, configured.map(str::to_string))
+            .await
+            .map_err(|trouble| trouble.code)
+    };
+    assert_eq!(found("main", None).await.unwrap(), ("main".into(), main.clone()));
+    assert_eq!(found("auto", None).await.unwrap(), ("feature".into(), feature.clone()));
+    assert_eq!(found("auto", Some("main")).await.unwrap(), ("main".into(), main));
+    assert_eq!(found("new", None).await.unwrap(), ("feature".into(), feature.clone()));
+    assert_eq!(found("auto", Some("none")).await.unwrap_err(), "E_CONFIG_INVALID");
+    git_in(&repo, &["checkout", "--quiet", "--detach"]);
+    assert_eq!(found("auto", None).await.unwrap(), ("HEAD".into(), feature));
+}
+
+/// The frozen spec is in a folder that agents may be able to write.
+#[tokio::test]
+async fn what_has_no_end_is_not_read_in_place_of_a_small_file() {
+    let stage = Stage::empty();
+    let public = &stage.hosted.places.public;
+    std::fs::create_dir_all(public).unwrap();
+    for name in ["lock.json", "checkpoint.yml"] {
+        symlink("/dev/zero", public.join(name)).unwrap();
+    }
+    drop(super::super::host::take_lock(&stage.hosted.places, RUN).unwrap());
+    std::fs::remove_file(public.join("lock.json")).unwrap();
+    let note = r#"{"run_id":"r","pid":1,"hostname":"gone","started_at":"2026-01-01T00:00:00Z","heartbeat_at":"2026-01-01T00:00:00Z"}"#;
+    std::fs::write(public.join("lock.json"), note).unwrap();
+    let refused = super::super::host::take_lock(&stage.hosted.places, RUN).unwrap_err();
+    assert_eq!(refused.code, "E_RUN_LOCKED");
+    assert!(refused.hint.unwrap().contains("lock.json"));
+}
+
+/// What an agent makes of its own clone costs it its attempt, and nobody else anything.
+#[tokio::test]
+async fn a_clone_that_is_no_repository_any_more_is_its_agent_s_failure() {
+    let stage = Stage::new().await;
+    for (name, broken) in [("one", "HEAD"), ("two", "objects")] {
+        let dir = stage.bead(name).await;
+        stage.commit(&dir, "more");
+        std::fs::rename(dir.join(".git").join(broken), stage.root.join(format!("{name}-gone"))).unwrap();
+        assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+        let work = work(&stage.hosted, &dir, TARGET).await.unwrap();
+        assert!(work.unreadable.is_some() && !work.on_target, "{broken}");
+        assert!(discard(&stage.hosted, &dir, TARGET).await.is_err());
+        assert!(dir.join("more").exists(), "what is nowhere else stays");
+    }
+    // Somebody else's repository in its place is not asked.
+    let dir = stage.bead("three").await;
+    std::fs::rename(dir.join(".git"), stage.root.join("moved")).unwrap();
+    symlink(stage.root.join("moved"), dir.join(".git")).unwrap();
+    assert_eq!(work(&stage.hosted, &dir, TARGET).await.unwrap(), Work::new(0, true));
+    let kept = discard(&stage.hosted, &dir, TARGET).await.unwrap().unwrap();
+    assert_eq!(git_in(&stage.keep(), &["show", &format!("{kept}:three")]), "three");
 }
