@@ -144,7 +144,6 @@ done
 test "$title" = Base || exit 0
 repo=$(dirname "$(dirname "$(dirname "$(dirname "$MULETEER_SPEC_FILE")")")")
 ln -s "$repo/victim" "$MULETEER_REMOTE/refs/escape"
-ln -s . "$MULETEER_REMOTE/refs/again"; ln -s . "$MULETEER_REMOTE/refs/anew"
 git clone --quiet --bare "$MULETEER_REMOTE" "$HOME/evil.git"
 printf '#!/bin/sh\ntouch "%s/ran"\ncat\n' "$HOME" > "$HOME/run.sh"; chmod +x "$HOME/run.sh"
 for key in filter.p.clean filter.p.smudge core.fsmonitor core.sshCommand core.alternateRefsCommand; do
