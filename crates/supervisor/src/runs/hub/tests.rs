@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use super::super::clones::Work;
-use super::super::host::{Hosted, Places, key_of};
+use super::super::host::{Chosen, Hosted, Places, Saved, key_of};
 use super::*;
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -53,7 +53,8 @@ impl Stage {
         let lock = muleteer_process::lock::lock_within(&root.join("lock"), std::time::Duration::from_secs(5));
         let request =
             muleteer_protocol::v1::Run { repo: repo.display().to_string(), ..muleteer_protocol::v1::Run::default() };
-        let hosted = Hosted::new(places, RUN, key_of(RUN).unwrap(), request, lock.unwrap().unwrap());
+        let saved = Saved { v: 1, request, chosen: Chosen::default() };
+        let hosted = Hosted::new(places, RUN, key_of(RUN).unwrap(), saved, lock.unwrap().unwrap());
         Self { _dir: dir, root, hosted }
     }
 
