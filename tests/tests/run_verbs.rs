@@ -88,6 +88,7 @@ fn ctrl_c_ends_the_agents_and_resume_goes_on_in_their_worktrees() {
     let output = client.finish();
     let document = last(&output.stdout);
     assert_eq!((&document["status"], &document["agents"]), (&"pending".into(), &0.into()), "{document}");
+    assert_eq!(document["error"]["code"], "E_RUN_STOPPED", "{document}");
     assert!(output.stderr.contains("--resume"), "{}", output.stderr);
     let run = document["run_id"].as_str().unwrap();
     assert!(stage.repo.path.join(".muleteer/worktrees").join(run).exists(), "what they were at is kept");
@@ -239,5 +240,78 @@ fn the_judge_alone_is_asked_once_more() {
     std::fs::write(stage.world.home().join("content"), "").unwrap();
     let done = last(&stage.muleteer(&["run", "--judge-only", run, "--json"]).run().expect_code(0).stdout);
     assert_eq!((&done["status"], count(&stage, run, "iteration_started")), (&"completed".into(), 0), "{done}");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn nobody_jumps_the_judges_barrier() {
+    let stage = Stage::new(&content());
+    let daemon = stage.world.daemon();
+    let planned = last(&stage.begin(&["--json", "--dry-run"]).run().expect_code(0).stdout);
+    let run = planned["run_id"].as_str().unwrap();
+    let refused = stage.muleteer(&["run", "--judge-only", run, "--json"]).run().expect_code(2);
+    assert_eq!(refused.error_code(), "E_BAD_INPUT", "{}", refused.stdout);
+    let document = stage.status();
+    assert_eq!((&document["status"], &document["beads"]["open"]), (&"pending".into(), &3.into()), "{document}");
+    let done = last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    // Once all is done, every phase can be gone back to.
+    let args = ["run", "--resume", run, "--from-phase", "maintain", "--json"];
+    assert_eq!(last(&stage.muleteer(&args).run().expect_code(0).stdout)["maintenance_runs"], 1);
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_person_who_closes_what_is_blocked_lets_the_run_go_on() {
+    let cannot = "  test \"$title\" != Base || { echo I cannot; exit 3; }\n  echo \"$title\" > \"$title.txt\"\n";
+    let stage = Stage::new(&content().replace("  echo \"$title\" > \"$title.txt\"\n", cannot));
+    stage.configure("run: {agent: {max_retries_per_bead: 0}}\n");
+    let daemon = stage.world.daemon();
+    let stuck = last(&stage.begin(&["--json"]).run().expect_code(4).stdout);
+    assert_eq!(stuck["error"]["code"], "E_DEADLOCK", "{stuck}");
+    let run = stuck["run_id"].as_str().unwrap();
+    let beads = stage.muleteer(&["bead", "list", "--status", "blocked", "--json"]).json();
+    assert_eq!(beads[0]["title"], "Base", "the store says what the run says: {beads}");
+    let resume = ["run", "--resume", run, "--json"];
+    assert_eq!(last(&stage.muleteer(&resume).run().expect_code(4).stdout)["error"]["code"], "E_DEADLOCK");
+    let base = beads[0]["id"].as_str().unwrap();
+    stage
+        .muleteer(&["bead", "close", base, "--reason", "by hand", "--no-change"])
+        .run()
+        .expect_code(0);
+    let done = last(&stage.muleteer(&resume).run().expect_code(0).stdout);
+    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_plan_that_goes_in_a_circle_is_made_anew_when_the_run_goes_on() {
+    let circle = "  test -e \"$HOME/mended\" || muleteer bead dep add \"$a\" \"$c\" 2>/dev/null\n";
+    let stage =
+        Stage::new(&content().replace(
+            "  muleteer bead dep add \"$c\" \"$a\"",
+            &format!("{circle}  muleteer bead dep add \"$c\" \"$a\""),
+        ));
+    let daemon = stage.world.daemon();
+    let refused = last(&stage.begin(&["--json"]).run().expect_code(2).stdout);
+    assert_eq!(refused["error"]["code"], "E_GRAPH_CYCLE", "{refused}");
+    std::fs::write(stage.world.home().join("mended"), "").unwrap();
+    let run = refused["run_id"].as_str().unwrap();
+    let done = last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_verdict_that_says_nothing_of_what_was_asked_is_none() {
+    let bare = r#"structure) echo '{"status":"success","newBeads":[{"title":"This must be done"}]}'; exit 0
+"#;
+    let stage = Stage::new(&AGENT.replace("structure)\n", bare));
+    let daemon = stage.world.daemon();
+    let document = last(&stage.begin(&["--json"]).run().expect_code(4).stdout);
+    assert_eq!(document["error"]["code"], "E_JUDGE_PARSE_FAILED", "{document}");
+    assert!(document["error"]["message"].as_str().unwrap().contains("specDrift"), "{document}");
+    let run = document["run_id"].as_str().unwrap();
+    assert_eq!(count(&stage, run, "judge_finished"), 2, "it was asked once more");
     stage.world.finish(Some(daemon));
 }

@@ -244,7 +244,8 @@ fn resume(
         events.push(Event::RunApproved { by: by.into() });
     }
     // What an agent planned and the graph refused is planned anew, by one that is told why.
-    if let Some(error) = run.error.as_ref().filter(|error| error.code.starts_with("E_GRAPH_"))
+    let refused = ["E_GRAPH_CYCLE", "E_GRAPH_EMPTY", "E_GRAPH_DANGLING"];
+    if let Some(error) = run.error.as_ref().filter(|error| refused.contains(&error.code.as_str()))
         && run.beads.is_empty()
         && run.decomposed
     {

@@ -403,11 +403,18 @@ async fn rules(hosted: &Hosted, run: &Run, job: &Job) -> Result<String, Trouble>
     Ok(guidelines(&hosted.repo, &hosted.chosen().guidelines, &labels))
 }
 
+/// Guidelines that come with Muleteer; a repository's own of the same name go before them.
+const SHIPPED: [(&str, &str); 2] = [
+    ("typescript-rules", include_str!("../../../../guidelines/typescript-rules.md")),
+    ("general-tdd-guidelines", include_str!("../../../../guidelines/general-tdd-guidelines.md")),
+];
+
 /// Guidelines by their name.
 pub fn guideline(repo: &Path, name: &str) -> Option<String> {
     let fine = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
     let path = repo.join(".muleteer/guidelines").join(format!("{name}.md"));
-    settings::read_if_there(&path).ok().flatten().filter(|_| fine)
+    let shipped = || SHIPPED.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_string());
+    settings::read_if_there(&path).ok().flatten().filter(|_| fine).or_else(shipped)
 }
 
 /// Those that are always wanted, and those named like a label of the bead: the repository's.
@@ -676,6 +683,19 @@ pub fn sealed(path: &Path, sha256: String) -> Sealed {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_repository_s_guidelines_go_before_the_shipped_ones_and_a_cut_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join(".muleteer/guidelines");
+        std::fs::create_dir_all(&folder).unwrap();
+        assert!(guideline(dir.path(), "typescript-rules").is_some_and(|text| text.contains("unknown")));
+        assert_eq!((guideline(dir.path(), "../../etc/passwd"), guideline(dir.path(), "nope")), (None, None));
+        std::fs::write(folder.join("typescript-rules.md"), "ours\n").unwrap();
+        std::fs::write(folder.join("long.md"), "x".repeat(GUIDELINES_LIMIT + 1)).unwrap();
+        assert_eq!(guidelines(dir.path(), &["typescript-rules".into()], &[]).trim(), "ours");
+        assert!(guidelines(dir.path(), &[], &["long".into()]).contains("(cut:"));
+    }
 
     /// What an agent commits is read by the daemon: a link to a file without end must not fill it.
     #[test]
