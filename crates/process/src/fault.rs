@@ -59,6 +59,7 @@ pub const RUN_POINTS: &[&str] = &[
     "run.before_accept",
     "run.after_accept",
     "run.before_bead",
+    "run.mid_discard",
     "run.after_bead",
     "run.before_verdict",
     "run.after_verdict",

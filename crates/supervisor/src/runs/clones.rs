@@ -6,6 +6,7 @@ use super::host::Hosted;
 use super::keep::{self, RESCUE, WORK};
 use crate::beneath;
 use crate::worktree::{exclude, git, is_clone, own_config, run};
+use muleteer_process::fault;
 use std::path::{Path, PathBuf};
 
 /// A hash and the end of its line.
@@ -271,8 +272,16 @@ async fn rescue(hosted: &Hosted, dir: &Path) -> Result<Option<String>, String> {
     Ok(Some(name))
 }
 
-/// Takes a clone away, after what exists nowhere else is kept.
+/// Of a clone that nobody needs any more, which may be half taken away: `.<name>.gone`.
+const GONE: &str = ".gone";
+
+/// Takes a clone away, after what exists nowhere else is kept. Killed on the way it is done with by the next call
+/// for the folder's new name: half a clone could not be looked at any more.
 pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option<String>, String> {
+    let name = name_of(dir);
+    if name.starts_with('.') && name.ends_with(GONE) {
+        return remove(dir).await.map(|()| None);
+    }
     if !dir.is_dir() {
         return Ok(None);
     }
@@ -281,7 +290,11 @@ pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option
         return Err(why);
     }
     let kept = rescue(hosted, dir).await?;
-    remove(dir).await?;
+    let gone = dir.with_file_name(format!(".{name}{GONE}"));
+    remove(&gone).await?;
+    std::fs::rename(dir, &gone).map_err(|error| format!("{}: {error}", dir.display()))?;
+    fault::point("run.mid_discard");
+    remove(&gone).await?;
     Ok(kept)
 }
 
