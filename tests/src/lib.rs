@@ -11,6 +11,7 @@
 //! - [`task_list`]: a repository with a task list in it, and what must hold of it.
 //! - [`spec_stage`]: a spec run whose agents are a shell script.
 //! - [`talk`], [`tally`]: what the model is asked, and a whole spec run played by it.
+//! - [`tbd`]: the real `tbd`, which keeps beads.
 //! - [`skip`]: how a test that cannot run says so.
 
 // This package exists to start processes and to measure time from outside.
@@ -36,6 +37,7 @@ pub mod spec_stage;
 pub mod talk;
 pub mod tally;
 pub mod task_list;
+pub mod tbd;
 pub mod wait;
 pub mod wire;
 pub mod world;

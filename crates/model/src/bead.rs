@@ -296,12 +296,16 @@ impl Answer {
     }
 }
 
-/// Finds a bead by its id or a unique beginning of it.
+/// Finds a bead by its id, by the key of the effect that made it, or by a unique beginning of its id.
 ///
 /// # Errors
 /// `E_NOT_FOUND`, `E_AMBIGUOUS`.
 pub fn find<'a>(beads: &'a Beads, id: &str) -> Result<&'a Bead, Fault> {
     if let Some(bead) = beads.get(id) {
+        return Ok(bead);
+    }
+    // Where the store chooses ids, a run knows those of its own beads by key only.
+    if let Some(bead) = beads.values().find(|bead| bead.key.as_deref() == Some(id)) {
         return Ok(bead);
     }
     let mut matching = beads
@@ -412,7 +416,7 @@ fn create(beads: &Beads, op: &Op, now: &str, fresh: &str) -> Result<Change, Faul
     if let Some(key) = key
         && let Some(known) = beads.values().find(|bead| bead.key.as_ref() == Some(key))
     {
-        return Ok(Change { answer: Answer::of(known.clone()), ..Change::default() });
+        return made_before(beads, known, depends_on, now);
     }
     let title = title.trim();
     if title.is_empty() {
@@ -451,6 +455,22 @@ fn create(beads: &Beads, op: &Op, now: &str, fresh: &str) -> Result<Change, Faul
         staged: staged.clone(),
         extra: Map::new(),
     };
+    Ok(put(bead, now))
+}
+
+/// The answer to what was asked before. A store that makes a bead in steps may have been cut off before the
+/// last: what it is to wait for is added then.
+fn made_before(beads: &Beads, known: &Bead, depends_on: &[String], now: &str) -> Result<Change, Fault> {
+    let mut bead = known.clone();
+    for on in depends_on {
+        let on = &find(beads, on)?.id;
+        if !bead.blockers().any(|known| known == on) {
+            bead.dependencies.push(blocks(&known.id, on));
+        }
+    }
+    if bead == *known {
+        return Ok(Change { answer: Answer::of(bead), ..Change::default() });
+    }
     Ok(put(bead, now))
 }
 
@@ -577,6 +597,9 @@ fn check_priority(priority: u8) -> Result<(), Fault> {
 
 fn add_label(labels: &mut Vec<String>, label: &str) -> Result<(), Fault> {
     let fine = !label.is_empty() && label.len() <= 100 && !label.contains([',', '\n', '\0']) && label.trim() == label;
+    if crate::tbd::is_mark(label) {
+        return Err(Fault::input(format!("`{label}` is a label of Muleteer's own"), "choose another"));
+    }
     if !fine {
         return Err(Fault::input(format!("`{label}` cannot be a label"), "at most 100 characters, no comma"));
     }

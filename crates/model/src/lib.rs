@@ -15,7 +15,7 @@
 //! - [`doctor`]: what to make of the facts about a machine; [`telemetry`]: spans and metrics of the events.
 //! - [`bead`]: the nodes of a run's graph, [`graph`]: what holds what back, [`schedule`]: who is next,
 //!   [`layered`]: how a graph is drawn;
-//! - [`pipeline`]: the spec run;
+//! - [`tbd`]: beads kept by the real `tbd`; [`pipeline`]: the spec run;
 //! - [`admission`]: who starts next; [`restart`]: who starts again, and when; [`cost`]: what it came to;
 //!   [`api_error`]: what trouble with the model API means, and
 //!   [`pressure`]: what it means for the others.
@@ -48,5 +48,6 @@ pub mod role;
 pub mod schedule;
 pub mod stall;
 pub mod tasklist;
+pub mod tbd;
 pub mod telemetry;
 pub mod transcript;

@@ -73,6 +73,8 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_RUN_LOCKED", Exit::Precondition, "the run is under way already"),
     ("E_ACCEPTANCE_MISSING", Exit::Precondition, "the run's acceptance criteria are gone, or are not what they were"),
     ("E_CHECKPOINT_CORRUPT", Exit::Precondition, "the run's state on disk is damaged, or of a newer version"),
+    ("E_BEADS_UNAVAILABLE", Exit::BadInput, "beads are kept by `tbd`, which is not there or not set up"),
+    ("E_BEADS_FAILED", Exit::Failed, "`tbd`, which keeps the beads, failed or hung"),
     ("E_BEADS_CORRUPT", Exit::Precondition, "a line of the bead store is damaged"),
     ("E_EVENTS_CORRUPT", Exit::Precondition, "a line of events.jsonl is damaged"),
     ("E_EVENTS_GAP", Exit::Precondition, "a line of events.jsonl is missing"),

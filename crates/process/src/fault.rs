@@ -70,6 +70,9 @@ pub const RUN_POINTS: &[&str] = &[
     "run.after_pr",
 ];
 
+/// Those around each call that changes something in the real `tbd`.
+pub const TBD_POINTS: &[&str] = &["tbd.before_call", "tbd.after_call"];
+
 /// Passes the named point. Does nothing unless compiled with `fault-points` and asked to.
 #[inline(always)]
 pub fn point(name: &'static str) {
@@ -113,7 +116,9 @@ mod armed {
 
     pub(super) fn pass(name: &str) {
         debug_assert!(
-            super::POINTS.contains(&name) || super::RUN_POINTS.contains(&name),
+            [super::POINTS, super::RUN_POINTS, super::TBD_POINTS]
+                .iter()
+                .any(|points| points.contains(&name)),
             "fault point {name} is not listed"
         );
         let Some(fault) = fault().filter(|fault| fault.name == name) else { return };

@@ -36,8 +36,14 @@ pub enum BeadError {
     Io { path: PathBuf, source: io::Error },
     #[error("{} line {line}: {why}", .path.display())]
     Corrupt { path: PathBuf, line: u64, why: String },
-    #[error("{} has been locked for {} s", .0.display(), LOCK_PATIENCE.as_secs())]
-    Locked(PathBuf),
+    #[error("{} has been locked for {seconds} s", .path.display())]
+    Locked { path: PathBuf, seconds: u64 },
+    /// The store is another program's, which is not there.
+    #[error("{message}")]
+    Unavailable { message: String, hint: String },
+    /// That program did not do what was asked of it.
+    #[error("{0}")]
+    Failed(String),
 }
 
 impl BeadError {
@@ -46,7 +52,9 @@ impl BeadError {
             Self::Fault(fault) => &fault.code,
             Self::Io { .. } => "E_STORE_IO",
             Self::Corrupt { .. } => "E_BEADS_CORRUPT",
-            Self::Locked(_) => "E_BUSY",
+            Self::Locked { .. } => "E_BUSY",
+            Self::Unavailable { .. } => "E_BEADS_UNAVAILABLE",
+            Self::Failed(_) => "E_BEADS_FAILED",
         }
     }
 
@@ -57,7 +65,9 @@ impl BeadError {
             Self::Corrupt { path, .. } => {
                 format!("keep a copy of {}, delete the damaged line, and try again", path.display())
             }
-            Self::Locked(_) => "another writer hangs; `fuser` names it".into(),
+            Self::Locked { .. } => "another writer hangs; `fuser` names it".into(),
+            Self::Unavailable { hint, .. } => hint.clone(),
+            Self::Failed(_) => "asking again is safe; `tbd doctor` looks at tbd's own files".into(),
         }
     }
 }
@@ -119,7 +129,7 @@ impl BeadStore {
         let lock = self.dir.join("lock");
         let _held = lock::lock_within(&lock, LOCK_PATIENCE)
             .map_err(io(&lock))?
-            .ok_or_else(|| BeadError::Locked(lock.clone()))?;
+            .ok_or_else(|| BeadError::Locked { path: lock.clone(), seconds: LOCK_PATIENCE.as_secs() })?;
         self.refresh()?;
         let change = bead::apply(&self.beads, op, now, fresh)?;
         if !change.put.is_empty() || !change.delete.is_empty() {

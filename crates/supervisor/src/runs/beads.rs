@@ -11,11 +11,12 @@ use super::host::Hosted;
 use crate::context::Daemon;
 use crate::request::fault;
 use jiff::Timestamp;
-use muleteer_model::bead::{Answer, Bead, OBSERVATION, Op, run_label};
+use muleteer_model::bead::{Answer, Bead, Beads, OBSERVATION, Op, run_label};
 use muleteer_model::id::DispatchId;
 use muleteer_model::pipeline::event::Purpose;
 use muleteer_model::pipeline::{Job, Run};
 use muleteer_protocol::v1::WireError;
+use muleteer_store::bead_store::Store;
 use muleteer_store::beads::BeadError;
 use std::sync::Arc;
 
@@ -26,17 +27,29 @@ pub fn mark(run_id: &str, dispatch: &str) -> String {
 
 /// An operation of the harness's own. `id` is that of a bead that is made, or empty.
 pub async fn with_store(hosted: &Hosted, op: Op, id: String) -> Result<Answer, Trouble> {
-    let store = hosted.beads.lock().await;
-    apply(store, op, id).await.map_err(|error| Trouble::new(error.code(), error.to_string()))
+    locked(hosted, move |store| store.apply(&op, Timestamp::now(), &id))
+        .await?
+        .map_err(|error| trouble(&error))
 }
 
-async fn apply(
-    mut store: tokio::sync::MutexGuard<'_, muleteer_store::beads::BeadStore>,
-    op: Op,
-    id: String,
-) -> Result<Answer, BeadError> {
-    // Short, and on the one lock that orders them anyway; the disk may block for an fsync.
-    tokio::task::block_in_place(|| store.apply(&op, Timestamp::now(), &id))
+/// All beads of the repository.
+pub async fn all(hosted: &Hosted) -> Result<Beads, Trouble> {
+    locked(hosted, |store| store.read().cloned()).await?.map_err(|error| trouble(&error))
+}
+
+/// One at a time, apart from the runtime: the disk may block for an fsync, and `tbd` for a minute.
+async fn locked<T: Send + 'static>(
+    hosted: &Hosted,
+    work: impl FnOnce(&mut Store) -> T + Send + 'static,
+) -> Result<T, Trouble> {
+    let mut store = hosted.beads.clone().lock_owned().await;
+    tokio::task::spawn_blocking(move || work(&mut store))
+        .await
+        .map_err(|error| Trouble::new("E_INTERNAL", error.to_string()))
+}
+
+fn trouble(error: &BeadError) -> Trouble {
+    Trouble::new(error.code(), error.to_string())
 }
 
 /// An operation that an agent asks for.
@@ -51,16 +64,17 @@ pub async fn ask(daemon: &Arc<Daemon>, agent: &DispatchId, key: &str, op: &str) 
     let Some(job) = job else { return Err(fault("E_FORBIDDEN", "the agent's part is over", "")) };
     let op: Op = serde_json::from_str(op)
         .map_err(|error| fault("E_BAD_INPUT", &format!("this is no bead operation: {error}"), ""))?;
-    let store = hosted.beads.lock().await;
-    let mut store = store;
-    let own = {
-        let beads = tokio::task::block_in_place(|| store.read()).map_err(|error| wire(&error))?;
-        let resolve = |id: &str| muleteer_model::bead::find(beads, id).cloned();
-        permitted(&run, &job, &op, key, &resolve)?
-    };
     let fresh = crate::context::random_key()[..8].to_string();
-    let answer = apply(store, own, fresh).await.map_err(|error| wire(&error))?;
-    Ok(answer)
+    let key = key.to_string();
+    let carried = locked(&hosted, move |store| {
+        let own = {
+            let beads = store.read().map_err(|error| wire(&error))?;
+            let resolve = |id: &str| muleteer_model::bead::find(beads, id).cloned();
+            permitted(&run, &job, &op, &key, &resolve)?
+        };
+        store.apply(&own, Timestamp::now(), &fresh).map_err(|error| wire(&error))
+    });
+    carried.await.map_err(|trouble| fault(&trouble.code, &trouble.message, ""))?
 }
 
 type Resolve<'a> = dyn Fn(&str) -> Result<Bead, muleteer_model::bead::Fault> + 'a;
@@ -82,7 +96,12 @@ fn permitted(run: &Run, job: &Job, op: &Op, key: &str, resolve: &Resolve<'_>) ->
         let bead = resolve(id).map_err(|fault| wire(&BeadError::Fault(fault)))?;
         Ok(match purpose {
             Purpose::Decompose => bead.staged.as_ref() == Some(&staged),
-            Purpose::Implement | Purpose::Maintain => job.start.bead_id.as_ref() == Some(&bead.id),
+            // The run may know its bead by another name than the store gave it.
+            Purpose::Implement | Purpose::Maintain => job
+                .start
+                .bead_id
+                .as_ref()
+                .is_some_and(|own| resolve(own).is_ok_and(|own| own.id == bead.id)),
             _ => false,
         })
     };

@@ -15,7 +15,7 @@ use muleteer_model::pipeline::event::{RunSettings, RunStarted};
 use muleteer_model::pipeline::{self, GoOn, Input, Run, Settled, Stage, checkpoint};
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
-use muleteer_store::beads::BeadStore;
+use muleteer_store::bead_store::Store;
 use muleteer_store::events::EventLog;
 use ractor::rpc::CallResult;
 use std::ffi::OsStr;
@@ -71,7 +71,8 @@ async fn create(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
         .bead_label
         .clone()
         .or_else(|| config.run.phases.decompose.existing_selector.clone());
-    scope(&repo, bead_label.as_deref(), config.run.phases.decompose.auto)?;
+    let store = Store::new(&repo, &config.run.beads, Some(request.env.clone()));
+    scope(store, bead_label.clone(), config.run.phases.decompose.auto).await?;
     let target = request.target.clone().unwrap_or_else(|| config.run.target_branch.clone());
     check_branch(&repo, &target).await?;
     check_base(&repo, &config).await?;
@@ -129,8 +130,12 @@ async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
     if !places.saved().exists() {
         return Err(missing());
     }
-    let kept = merged(request, saved(&places.saved())?.request);
+    let before = saved(&places.saved())?;
+    let kept = merged(request, before.request);
     let config = load_config(daemon, &kept, &repo)?;
+    let mut chosen = chosen(&config);
+    // How the store is called may change, which it is may not.
+    chosen.beads.store = before.chosen.beads.store;
     let mut settings = confine(daemon, &repo, &config, run_settings(&kept, &config)?).await;
     settings.judge_only = request.from_phase.as_deref() == Some(JUDGE_ONLY);
     let from = match request.from_phase.as_deref() {
@@ -144,7 +149,8 @@ async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
         }
     };
     let look = |run: &Run| -> Result<Vec<Settled>, WireError> {
-        let settled = settled(&repo, run)?;
+        let store = Store::new(&repo, &chosen.beads, Some(kept.env.clone()));
+        let settled = settled(store, run)?;
         match from.map(|from| pipeline::may_go_on(run, from, request.yes, &settled)) {
             Some(Err(barred)) => {
                 let message = format!("run {} cannot go on from there: {}", request.run_id, barred.message);
@@ -185,7 +191,7 @@ async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
     };
     let (settings, by, approve) = (Box::new(settings), "operator".to_string(), request.yes);
     let input = Input::Resume { settings, by, approve, from, settled };
-    let outcome = go_on(daemon, &places, &hosted, (kept, chosen(&config)), input).await;
+    let outcome = go_on(daemon, &places, &hosted, (kept, chosen), input).await;
     if outcome.is_err() {
         // Nobody has it now: the next one who asks is not told that it is in progress.
         *hosted.claimed.lock().unwrap_or_else(PoisonError::into_inner) = false;
@@ -206,6 +212,7 @@ async fn go_on(
     input: Input,
 ) -> Result<(), WireError> {
     save(places, &kept, &chosen)?;
+    *hosted.beads.lock().await = Store::new(&hosted.repo, &chosen.beads, Some(kept.env.clone()));
     *hosted.chosen.lock().unwrap_or_else(PoisonError::into_inner) = chosen;
     *hosted.request.lock().unwrap_or_else(PoisonError::into_inner) = kept;
     // Marked before it is so: a daemon that dies in between looks once more, and finds it resting.
@@ -245,11 +252,10 @@ fn not_taken(run_id: &str) -> WireError {
 }
 
 /// What a person has closed or reopened while nobody of the run was at it.
-fn settled(repo: &Path, run: &Run) -> Result<Vec<Settled>, WireError> {
+fn settled(mut store: Store, run: &Run) -> Result<Vec<Settled>, WireError> {
     if !run.accepted || run.beads.values().all(|task| task.stage == Stage::Done) {
         return Ok(vec![]);
     }
-    let mut store = BeadStore::new(&repo.join(".muleteer/beads"));
     let beads = tokio::task::block_in_place(|| store.read().cloned()).map_err(|error| super::beads::wire(&error))?;
     let left = run.beads.iter().filter(|(_, task)| matches!(task.stage, Stage::Open | Stage::Blocked));
     Ok(left
@@ -434,10 +440,11 @@ fn shown(repo: &Path, spec: &str) -> String {
 }
 
 /// Open beads that nothing selects are somebody else's.
-fn scope(repo: &Path, label: Option<&str>, auto: bool) -> Result<(), WireError> {
-    let mut store = BeadStore::new(&repo.join(".muleteer/beads"));
-    let beads = store.read().map_err(|error| super::beads::wire(&error))?;
-    let count = Scope::of(beads, label);
+async fn scope(mut store: Store, label: Option<String>, auto: bool) -> Result<(), WireError> {
+    let asked = label.clone();
+    let counted = tokio::task::spawn_blocking(move || store.read().map(|beads| Scope::of(beads, asked.as_deref())));
+    let counted = counted.await.map_err(|error| internal(&error.to_string()))?;
+    let count = counted.map_err(|error| super::beads::wire(&error))?;
     match label {
         Some(label) if count.selected == 0 => Err(fault(
             "E_NOT_FOUND",
@@ -578,6 +585,7 @@ fn chosen(config: &Config) -> Chosen {
         completion_checks: config.run.phases.implement.completion_checks.clone(),
         write: exceptions.write,
         show: exceptions.show,
+        beads: config.run.beads.clone(),
     }
 }
 

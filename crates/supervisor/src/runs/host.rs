@@ -12,13 +12,14 @@
 use crate::context::{Daemon, Slot};
 use crate::runs::actor::RunMsg;
 use jiff::Timestamp;
+use muleteer_model::config::Beads;
 use muleteer_model::event::{Entry, Event, Record};
 use muleteer_model::id::DispatchId;
 use muleteer_model::pipeline::{Run, checkpoint};
 use muleteer_process::lock::{self, LockGuard};
 use muleteer_protocol::v1;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
-use muleteer_store::beads::BeadStore;
+use muleteer_store::bead_store::Store;
 use muleteer_store::events::EventLog;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -112,6 +113,13 @@ pub struct Saved {
     pub chosen: Chosen,
 }
 
+impl Saved {
+    /// The store of its beads.
+    pub fn store(&self) -> Store {
+        Store::new(Path::new(&self.request.repo), &self.chosen.beads, Some(self.request.env.clone()))
+    }
+}
+
 /// What the configuration chose for the run's agents, read when it begins and when it is gone on with. An agent
 /// that is not confined can write the repository's file meanwhile: that must not choose the judge's program.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -125,6 +133,8 @@ pub struct Chosen {
     /// Exceptions from the sandbox.
     pub write: Vec<String>,
     pub show: Vec<String>,
+    /// Where its beads are: which store that is stays as it was when the run began.
+    pub beads: Beads,
 }
 
 /// One run under this daemon's care.
@@ -139,7 +149,7 @@ pub struct Hosted {
     pub state: watch::Sender<Option<Arc<Run>>>,
     pub request: Mutex<v1::Run>,
     pub chosen: Mutex<Chosen>,
-    pub beads: tokio::sync::Mutex<BeadStore>,
+    pub beads: Arc<tokio::sync::Mutex<Store>>,
     pub log: Mutex<Option<EventLog>>,
     /// Its agents are being ended: none may begin any more. Cancelled once and for good, for a run that is gone on
     /// with is hosted anew.
@@ -278,13 +288,13 @@ pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireErr
 
 impl Hosted {
     pub fn new(places: Places, run_id: &str, key: DispatchId, saved: Saved, lock: LockGuard) -> Self {
+        let store = saved.store();
         let Saved { request, chosen, .. } = saved;
-        let repo = PathBuf::from(&request.repo);
         Self {
             run_id: run_id.into(),
             key,
-            beads: tokio::sync::Mutex::new(BeadStore::new(&repo.join(".muleteer/beads"))),
-            repo,
+            beads: Arc::new(tokio::sync::Mutex::new(store)),
+            repo: PathBuf::from(&request.repo),
             places,
             actor: Slot::default(),
             state: watch::Sender::new(None),

@@ -329,7 +329,8 @@ async fn prompt(daemon: &Daemon, hosted: &Hosted, run: &Run, job: &Job, spec: &s
                 priority: 1,
                 labels: vec![run_label(&hosted.run_id), "maintenance".into()],
                 depends_on: vec![],
-                key: Some(format!("{}/{id}", hosted.run_id)),
+                // What the run calls it, whatever the store does.
+                key: Some(id.clone()),
                 staged: None,
             };
             store(make, id.clone()).await?;

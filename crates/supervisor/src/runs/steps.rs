@@ -226,9 +226,7 @@ fn is_under_way(hosted: &Hosted, label: &str) -> bool {
 
 async fn staged(hosted: &Arc<Hosted>) -> Result<Vec<Bead>, Trouble> {
     let prefix = format!("{}:", hosted.run_id);
-    let mut store = hosted.beads.lock().await;
-    let beads = tokio::task::block_in_place(|| store.read().cloned())
-        .map_err(|error| Trouble::new(error.code(), error.to_string()))?;
+    let beads = super::beads::all(hosted).await?;
     let mut found: Vec<Bead> = beads
         .into_values()
         .filter(|bead| bead.staged.as_ref().is_some_and(|mark| mark.starts_with(&prefix)))

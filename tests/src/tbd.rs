@@ -1,0 +1,41 @@
+//! The real `tbd`, which keeps beads.
+
+use crate::skip::skip;
+use crate::{Repo, World};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use xtask::agents::Agents;
+
+/// The pinned one, or `None` after having said loudly that `test` is skipped.
+pub fn pinned(test: &str) -> Option<Agents> {
+    // A checkout without its lock file is broken, which is no reason to skip.
+    xtask::agents::installed().expect("the lock file of the agent CLIs");
+    match xtask::agents::install() {
+        Ok(agents) => Some(agents),
+        Err(failure) => {
+            skip(test, &failure.to_string());
+            None
+        }
+    }
+}
+
+/// Puts `tbd` on the world's `PATH`, and sets it up in the repository with `sup-` before its ids.
+pub fn install(world: &World, repo: &Repo, agents: &Agents) {
+    let program = world.bin().join("tbd");
+    let script = format!("#!/bin/sh\nexec '{}' '{}' \"$@\"\n", agents.node().display(), agents.tbd().display());
+    std::fs::write(&program, script).expect("a tbd");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    init(&program, &repo.path, &world.home());
+}
+
+/// `tbd init` in a repository.
+pub fn init(program: &Path, repo: &Path, home: &Path) {
+    let output = Command::new(program)
+        .args(["init", "--prefix=sup", "--quiet"])
+        .current_dir(repo)
+        .env("HOME", home)
+        .output()
+        .expect("tbd runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

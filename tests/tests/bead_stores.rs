@@ -1,0 +1,241 @@
+//! What every bead store must do, tried with each of them: the embedded one and the real `tbd`.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use jiff::Timestamp;
+use muleteer_model::bead::{Answer, Bead, Op, Status};
+use muleteer_model::config::{BeadStoreChoice, Beads, Command as Program, Span};
+use muleteer_store::bead_store::Store;
+use muleteer_store::beads::{BeadError, parse_issues, write_issues};
+use muleteer_tests::{World, tbd};
+use serde_json::{Value, json};
+
+/// A store in a repository of its own.
+struct Shop {
+    world: World,
+    store: Store,
+    settings: Beads,
+    made: u32,
+}
+
+impl Shop {
+    fn open(choice: BeadStoreChoice, test: &str) -> Option<Self> {
+        let world = World::new();
+        let repo = world.repo("repo");
+        let mut command = None;
+        if choice == BeadStoreChoice::Tbd {
+            let agents = tbd::pinned(test)?;
+            tbd::install(&world, &repo, &agents);
+            command = Some(Program::Argv(vec![world.bin().join("tbd").to_str().unwrap().into()]));
+        }
+        let settings = Beads { store: choice, command, timeout: Span::from_secs(60) };
+        let mut shop = Self { store: Store::new(&repo.path, &settings, None), world, settings, made: 0 };
+        shop.store = shop.another();
+        Some(shop)
+    }
+
+    /// Who else opens it: nothing is known but what is on disk.
+    fn another(&self) -> Store {
+        let variables = [("HOME", self.world.home().display().to_string()), ("PATH", std::env::var("PATH").unwrap())];
+        let env = variables.map(|(name, value)| (name.to_string(), value)).to_vec();
+        Store::new(&self.world.path().join("repo"), &self.settings, Some(env))
+    }
+
+    fn ask(&mut self, op: &Value) -> Answer {
+        self.try_ask(op).unwrap_or_else(|error| panic!("{op}: {error}"))
+    }
+
+    fn try_ask(&mut self, op: &Value) -> Result<Answer, BeadError> {
+        self.made += 1;
+        let fresh = format!("fresh{}", self.made);
+        let op: Op = serde_json::from_value(op.clone()).unwrap();
+        self.store.apply(&op, Timestamp::now(), &fresh)
+    }
+
+    fn create(&mut self, title: &str, more: Value) -> String {
+        let mut op = json!({"op": "create", "title": title});
+        op.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+        self.ask(&op).beads.remove(0).id
+    }
+
+    fn show(&mut self, id: &str) -> Bead {
+        self.ask(&json!({"op": "show", "id": id})).beads.remove(0)
+    }
+
+    fn list(&mut self, op: Value) -> Vec<String> {
+        self.ask(&op).beads.into_iter().map(|bead| bead.title).collect()
+    }
+
+    fn code(&mut self, op: Value) -> String {
+        self.try_ask(&op).expect_err("a fault").code().to_string()
+    }
+}
+
+/// A rule of stores. What it opens is empty.
+type Rule = fn(&mut Shop);
+
+const RULES: &[(&str, Rule)] = &[
+    ("a bead is what it was made as, and is changed field by field", made_and_changed),
+    ("who waits for whom", dependencies),
+    ("what is made under a key is made once", keys),
+    ("a decomposition is hidden until it is accepted, and gone when it is not", staging),
+    ("issues.jsonl goes in and comes out without loss", exchange),
+];
+
+fn made_and_changed(shop: &mut Shop) {
+    let text = "Two lines,\n\"quoted\" — and  a: [colon]\n\n## Notes of its own\nend";
+    let more = json!({"description": text, "issue_type": "bug", "priority": 1, "labels": ["b", "a:1/2"]});
+    let id = shop.create("-- its 'title' #1", more);
+    let bead = shop.show(&id);
+    assert_eq!((bead.title.as_str(), bead.description.as_str()), ("-- its 'title' #1", text));
+    assert_eq!((bead.issue_type.as_str(), bead.priority, bead.status), ("bug", 1, Status::Open));
+    let mut labels = bead.labels;
+    labels.sort();
+    assert_eq!((labels.len(), labels[0].as_str(), bead.dependencies.len()), (2, "a:1/2", 0));
+    shop.ask(&json!({"op": "update", "id": id, "status": "in_progress", "priority": 0, "title": "yes",
+        "description": "other", "add_labels": ["c"], "remove_labels": ["b"]}));
+    let bead = shop.show(&id);
+    assert_eq!((bead.title.as_str(), bead.description.as_str(), bead.priority), ("yes", "other", 0));
+    assert_eq!((bead.status, bead.labels), (Status::InProgress, vec!["a:1/2".to_string(), "c".into()]));
+    shop.ask(&json!({"op": "update", "id": id, "status": "blocked"}));
+    assert_eq!(shop.show(&id).status, Status::Blocked);
+    shop.ask(&json!({"op": "close", "id": id, "reason": "-done", "no_change": true}));
+    let bead = shop.show(&id);
+    assert_eq!((bead.status, bead.no_change, bead.close_reason.as_deref()), (Status::Closed, true, Some("-done")));
+    assert!(bead.closed_at.is_some());
+    // Said twice is said once; said otherwise, the last word counts.
+    shop.ask(&json!({"op": "close", "id": id, "reason": "-done", "no_change": true}));
+    shop.ask(&json!({"op": "close", "id": id, "reason": "with work"}));
+    let bead = shop.show(&id);
+    assert_eq!((bead.status, bead.no_change, bead.close_reason.as_deref()), (Status::Closed, false, Some("with work")));
+    shop.ask(&json!({"op": "reopen", "id": id}));
+    let bead = shop.show(&id);
+    assert_eq!((bead.status, bead.closed_at, bead.close_reason), (Status::Open, None, None));
+    shop.ask(&json!({"op": "close", "id": id, "reason": "again"}));
+    shop.ask(&json!({"op": "update", "id": id, "status": "in_progress"}));
+    let bead = shop.show(&id);
+    assert_eq!((bead.status, bead.closed_at), (Status::InProgress, None));
+    assert_eq!(shop.list(json!({"op": "list", "status": "in_progress", "labels": ["c", "a:1/2"]})), ["yes"]);
+    assert!(shop.list(json!({"op": "list", "labels": ["c", "b"]})).is_empty(), "labels are ANDed");
+    // By a unique beginning, and what is no bead.
+    assert_eq!(shop.show(&id[..id.len() - 1]).id, id);
+    assert_eq!(shop.code(json!({"op": "show", "id": "nothing"})), "E_NOT_FOUND");
+    assert_eq!(shop.code(json!({"op": "update", "id": id, "status": "done"})), "E_BAD_INPUT");
+    assert_eq!(shop.code(json!({"op": "create", "title": " "})), "E_BAD_INPUT");
+    assert_eq!(shop.code(json!({"op": "create", "title": "t", "labels": ["muleteer-key:x"]})), "E_BAD_INPUT");
+}
+
+fn dependencies(shop: &mut Shop) {
+    let a = shop.create("a", json!({}));
+    let b = shop.create("b", json!({"depends_on": [a], "priority": 0}));
+    let c = shop.create("c", json!({"labels": ["observation"]}));
+    assert_eq!(shop.show(&b).blockers().collect::<Vec<_>>(), [a.as_str()]);
+    assert!(shop.show(&a).dependencies.is_empty(), "it is b that waits");
+    assert_eq!(shop.list(json!({"op": "ready"})), ["a"], "neither who waits nor what is only noted");
+    shop.ask(&json!({"op": "dep_add", "id": c, "on": b}));
+    shop.ask(&json!({"op": "dep_add", "id": c, "on": b}));
+    assert_eq!(shop.show(&c).dependencies.len(), 1, "said twice is said once");
+    let warned = shop.ask(&json!({"op": "dep_add", "id": a, "on": c})).warnings;
+    assert!(warned.iter().any(|text| text.contains("closes a cycle")), "{warned:?}");
+    shop.ask(&json!({"op": "dep_rm", "id": a, "on": c}));
+    assert_eq!(shop.code(json!({"op": "dep_rm", "id": a, "on": c})), "E_NOT_FOUND");
+    assert_eq!(shop.code(json!({"op": "dep_add", "id": a, "on": a})), "E_GRAPH_CYCLE");
+    shop.ask(&json!({"op": "close", "id": a, "reason": "done"}));
+    assert_eq!(shop.list(json!({"op": "ready"})), ["b"]);
+}
+
+fn keys(shop: &mut Shop) {
+    let waited = shop.create("waited for", json!({}));
+    let op = json!({"op": "create", "title": "once", "key": "run-2026-02-12-abc/1", "depends_on": [waited]});
+    let first = shop.ask(&op).beads.remove(0);
+    // After a crash: a store that knows nothing, and another fresh id.
+    shop.store = shop.another();
+    let again = shop.ask(&op).beads.remove(0);
+    assert_eq!((&again.id, again.blockers().next()), (&first.id, Some(waited.as_str())));
+    assert_eq!(shop.list(json!({"op": "list"})).len(), 2);
+    assert_eq!(shop.show("run-2026-02-12-abc/1").id, first.id, "its maker knows it by its key");
+    // What somebody else does is seen at once.
+    let close = Op::Close { id: first.id.clone(), reason: "by another".into(), no_change: false };
+    shop.another().apply(&close, Timestamp::now(), "").unwrap();
+    assert_eq!(shop.show(&first.id).status, Status::Closed);
+    // Cut off between the bead and what it waits for.
+    shop.ask(&json!({"op": "dep_rm", "id": first.id, "on": waited}));
+    shop.ask(&op);
+    assert_eq!(shop.show(&first.id).blockers().collect::<Vec<_>>(), [waited.as_str()]);
+}
+
+fn staging(shop: &mut Shop) {
+    let staged = |mark: &str| json!({"staged": mark, "labels": ["run:r"]});
+    let kept = shop.create("kept", staged("r:1"));
+    let after = shop.create("after", json!({"staged": "r:1", "depends_on": [kept]}));
+    let gone = shop.create("gone", staged("r:2"));
+    assert!(shop.list(json!({"op": "list"})).is_empty());
+    assert_eq!(shop.list(json!({"op": "list", "staged": "r:1"})), ["kept", "after"]);
+    shop.ask(&json!({"op": "discard", "run": "r", "keep": "r:1"}));
+    assert_eq!(shop.code(json!({"op": "show", "id": gone})), "E_NOT_FOUND");
+    shop.ask(&json!({"op": "accept", "staged": "r:1"}));
+    shop.ask(&json!({"op": "accept", "staged": "r:1"}));
+    shop.ask(&json!({"op": "discard", "run": "r", "keep": null}));
+    assert_eq!(shop.list(json!({"op": "list"})), ["kept", "after"]);
+    assert_eq!(shop.show(&after).blockers().collect::<Vec<_>>(), [kept.as_str()]);
+    assert_eq!((shop.show(&kept).labels, shop.show(&kept).staged), (vec!["run:r".to_string()], None));
+}
+
+/// What `br` wrote (its sample), with a line of everything that is seldom.
+fn exchange(shop: &mut Shop) {
+    let text = include_str!("../fixtures/beads/issues.jsonl");
+    let beads = parse_issues(text).unwrap();
+    let import = |beads: &[Bead]| json!({"op": "import", "beads": beads});
+    shop.ask(&import(&beads));
+    assert_eq!(sorted(&write_issues(shop.another().read().unwrap())), sorted(&canonical(text)));
+    assert!(shop.ask(&import(&beads)).beads.is_empty(), "what is the same is left alone");
+    // Worked on, and replaced by what is newer.
+    assert_eq!(shop.list(json!({"op": "ready"})), ["Second"]);
+    shop.ask(&json!({"op": "close", "id": "sup-54o", "reason": "fixed"}));
+    let bead = shop.show("sup-54o");
+    assert_eq!((bead.status, &bead.extra["source_repo"]), (Status::Closed, &json!("r")), "what is not ours stays");
+    let mut newer = beads[0].clone();
+    newer.title = "Second, anew".into();
+    newer.extra.insert("estimated_minutes".into(), 30.into());
+    shop.ask(&import(&[newer]));
+    let bead = shop.show("sup-54o");
+    assert_eq!((bead.title.as_str(), bead.status.clone()), ("Second, anew", Status::Open));
+    assert_eq!((&bead.extra["estimated_minutes"], bead.blockers().collect::<Vec<_>>()), (&json!(30), vec!["sup-idj"]));
+}
+
+/// As we write it: every field of ours is there.
+fn canonical(text: &str) -> String {
+    parse_issues(text)
+        .unwrap()
+        .iter()
+        .map(|bead| serde_json::to_string(bead).unwrap() + "\n")
+        .collect()
+}
+
+fn sorted(text: &str) -> Vec<Value> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn every_rule(choice: BeadStoreChoice, test: &str) {
+    std::thread::scope(|scope| {
+        for (name, rule) in RULES {
+            scope.spawn(move || {
+                let Some(mut shop) = Shop::open(choice, test) else { return };
+                let kept = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| rule(&mut shop)));
+                assert!(kept.is_ok(), "broken: {name}");
+            });
+        }
+    });
+}
+
+#[test]
+fn the_embedded_store_keeps_every_rule() {
+    every_rule(BeadStoreChoice::Embedded, "the_embedded_store_keeps_every_rule");
+}
+
+#[test]
+fn tbd_keeps_every_rule() {
+    every_rule(BeadStoreChoice::Tbd, "tbd_keeps_every_rule");
+}
