@@ -204,6 +204,14 @@ fn an_agent_that_dies_while_it_waits_asks_again() {
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     let first = scene.asked(&id)["request_id"].clone();
+    // Claude asks a moment before it writes down that it does; killed in between, nobody knows how far it was.
+    let projects = scene.world.home().join(".claude/projects");
+    wait_until("the call in its transcript", PATIENCE, || {
+        let folders = std::fs::read_dir(&projects).ok()?.flatten();
+        let files = folders.flat_map(|folder| std::fs::read_dir(folder.path()).into_iter().flatten().flatten());
+        let mut texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+        texts.any(|text| text.contains("touch one")).then_some(())
+    });
     scene.world.kill_9(scene.world.dispatch(&id)["pid"].as_u64().unwrap() as u32);
     wait_until("a request of its own", PATIENCE, || {
         let waiting = &scene.world.dispatch(&id)["waiting_for"];

@@ -289,6 +289,9 @@ pub struct Run {
     /// Freeze and decompose, then rest.
     #[serde(default)]
     pub dry_run: bool,
+    /// The acceptance criteria wait for approval before anything is planned.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub preview_acceptance: bool,
     /// What waits for approval is approved.
     #[serde(default)]
     pub yes: bool,

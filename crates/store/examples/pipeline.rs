@@ -155,6 +155,7 @@ fn settings() -> RunSettings {
         max_iterations: 3,
         judge_only: false,
         human_review: false,
+        preview_acceptance: false,
         dry_run: false,
         pull_request: false,
         cleanup: true,

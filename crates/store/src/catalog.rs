@@ -490,6 +490,7 @@ fn run_settings() -> run::RunSettings {
         max_iterations: 3,
         judge_only: false,
         human_review: false,
+        preview_acceptance: false,
         dry_run: false,
         pull_request: true,
         cleanup: true,

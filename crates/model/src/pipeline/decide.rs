@@ -240,7 +240,9 @@ fn resume(
         return vec![];
     }
     let mut events = vec![Event::RunResumed { run_id: run.id().into(), settings, by: by.into() }];
-    if approve && !run.approved {
+    // Who approves the criteria has not seen the beads.
+    let criteria = run.phase == Phase::Freeze && run.settings.preview_acceptance;
+    if approve && !run.approved && !criteria {
         events.push(Event::RunApproved { by: by.into() });
     }
     // What an agent planned and the graph refused is planned anew, by one that is told why.
@@ -624,7 +626,11 @@ fn freeze(run: &Run, now: Timestamp) -> Vec<Event> {
     if run.frozen.is_none() {
         return vec![];
     }
-    if run.sealed.is_some() {
+    if let Some(sealed) = &run.sealed {
+        if run.settings.preview_acceptance && !sealed.path.is_empty() {
+            let reason = format!("its acceptance criteria wait for approval: {}", sealed.path);
+            return vec![Event::RunRested { status: RunStatus::AwaitingApproval, reason }];
+        }
         return vec![Event::PhaseChanged { phase: Phase::Decompose }];
     }
     if !(run.settings.acceptance && run.settings.judge) {

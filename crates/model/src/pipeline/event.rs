@@ -50,6 +50,9 @@ pub struct RunSettings {
     #[serde(default)]
     pub judge_only: bool,
     pub human_review: bool,
+    /// The acceptance criteria wait for approval before anything is planned.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub preview_acceptance: bool,
     pub dry_run: bool,
     pub pull_request: bool,
     pub cleanup: bool,

@@ -25,6 +25,7 @@ pub(super) fn settings() -> RunSettings {
         max_iterations: 3,
         judge_only: false,
         human_review: false,
+        preview_acceptance: false,
         dry_run: false,
         pull_request: false,
         cleanup: true,
@@ -258,6 +259,26 @@ fn an_empty_decomposition_a_dry_run_and_a_review_stop_where_they_should() {
     assert_eq!(play.run.status(), RunStatus::AwaitingApproval);
     play.feed(Input::Resume { settings: Box::new(review), by: "o".into(), approve: true, from: None, settled: vec![] });
     assert_eq!(play.working_on(), ["a"]);
+}
+
+#[test]
+fn criteria_wait_for_approval_and_whoever_approves_them_has_not_approved_the_beads() {
+    let preview = RunSettings { acceptance: true, preview_acceptance: true, human_review: true, ..settings() };
+    let mut play = Play::new(preview.clone());
+    let sealed = super::state::Sealed { path: "/criteria".into(), sha256: "s".into() };
+    play.needed(Purpose::Acceptance, Outcome::Success, |end| end.sealed = Some(sealed));
+    assert_eq!((play.run.status(), play.run.phase), (RunStatus::AwaitingApproval, Phase::Freeze));
+    play.feed(resume(preview.clone(), None));
+    assert_eq!(play.run.status(), RunStatus::AwaitingApproval, "nobody has approved them");
+    let approved = Box::new(RunSettings { preview_acceptance: false, ..preview });
+    play.feed(Input::Resume { settings: approved, by: "o".into(), approve: true, from: None, settled: vec![] });
+    assert_eq!(
+        (play.run.status(), play.run.phase, play.run.approved),
+        (RunStatus::InProgress, Phase::Decompose, false)
+    );
+    play.feed(Input::Gathered { beads: vec![bead("a", &[])], closed_outside: vec![] });
+    play.feed(Input::BeadsAccepted);
+    assert_eq!((play.run.status(), play.run.phase), (RunStatus::AwaitingApproval, Phase::Decompose));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::exit::{self, Exit};
 use crate::failure::{Failure, chain};
 use crate::interrupt;
 use crate::live_run::{LiveRun, TICK};
-use crate::render::{event, page, run as show};
+use crate::render::{event, page, run as show, safe};
 use crate::run_files::{Runs, new_id, utf8};
 use crate::settings;
 use jiff::tz::TimeZone;
@@ -15,14 +15,20 @@ use muleteer_model::event::Record;
 use muleteer_model::pipeline::Run;
 use muleteer_model::pipeline::checkpoint::{self, document};
 use muleteer_model::pipeline::chronicle::Chronicle;
-use muleteer_model::pipeline::event::RunStatus;
+use muleteer_model::pipeline::event::{Phase, RunStatus};
 use muleteer_protocol::client::{Client, ClientError, Next};
 use muleteer_protocol::v1::{self, Item, Reply, Request};
 use muleteer_store::atomic::write_atomic;
 use serde_json::json;
 use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
+
+/// What is shown of acceptance criteria: three files of a few pages are usual.
+const CRITERIA_FILES: usize = 20;
+const CRITERIA_LIMIT: u64 = 64 * 1024;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,6 +72,9 @@ pub struct Args {
     /// Only freeze and decompose; `--resume` goes on
     #[arg(long)]
     dry_run: bool,
+    /// Show the acceptance criteria and wait for approval before anything is planned; `--resume --yes` goes on
+    #[arg(long)]
+    preview_acceptance: bool,
     /// Coding agents at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     concurrency: Option<u32>,
@@ -240,6 +249,7 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
         budget_usd: args.budget_usd,
         max_runtime_s: args.max_runtime,
         dry_run: args.dry_run,
+        preview_acceptance: args.preview_acceptance,
         yes: args.yes,
         from_phase: args
             .judge_only
@@ -377,11 +387,40 @@ async fn drawn<T>(waiting: impl Future<Output = T>, live: &RefCell<LiveRun<'_>>)
     }
 }
 
+/// What an agent wrote for the judge, for the person who is to approve it.
+fn criteria(run: &Run) -> String {
+    let folder = run.sealed.as_ref().map(|sealed| PathBuf::from(&sealed.path)).unwrap_or_default();
+    let mut names: Vec<_> = std::fs::read_dir(&folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    names.sort();
+    let mut text = String::new();
+    for path in names.iter().filter(|path| path.is_file()).take(CRITERIA_FILES) {
+        let mut said = String::new();
+        // What cannot be read is named all the same.
+        let _ = std::fs::File::open(path).and_then(|file| file.take(CRITERIA_LIMIT).read_to_string(&mut said));
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let _ = writeln!(text, "{}", safe(&name));
+        for line in said.lines() {
+            let _ = writeln!(text, "  {}", safe(line));
+        }
+    }
+    let _ =
+        writeln!(text, "\n`muleteer run --resume {} --yes` goes on with them; {} has them", run.id(), folder.display());
+    text
+}
+
 /// The last word, and the exit code.
 fn conclude(context: &Context, run: &Run) -> Result<Exit, Failure> {
     if context.out.json {
         context.out.json_line(&document(run))?;
     } else {
+        if run.phase == Phase::Freeze && run.status() == RunStatus::AwaitingApproval {
+            context.out.text(criteria(run))?;
+        }
         context.out.text(if run.settings.dry_run && run.outcome.is_none() {
             show::plan(run)
         } else {

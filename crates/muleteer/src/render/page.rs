@@ -208,15 +208,16 @@ fn cut(text: &str, width: usize) -> String {
     };
     let mut kept = String::new();
     let mut used = 0;
+    let mut rest = text.trim().chars().map(clean);
     // Marks that take no room are bounded too.
-    for c in text.trim().chars().map(clean).take(width * 4) {
+    for c in rest.by_ref().take(width * 4) {
         used += c.width().unwrap_or(0);
         kept.push(c);
         if used > width {
             break;
         }
     }
-    if kept.len() == text.trim().len() && used <= width {
+    if used <= width && rest.next().is_none() {
         return kept;
     }
     while kept.width() >= width && kept.pop().is_some() {}

@@ -32,6 +32,7 @@ impl Tale {
             max_iterations: 3,
             judge_only: false,
             human_review: false,
+            preview_acceptance: false,
             dry_run: false,
             pull_request: true,
             cleanup: true,

@@ -11,7 +11,7 @@ use muleteer_model::bead::{Scope, Status};
 use muleteer_model::config::{self, BackendChoice, Config, MaintainTrigger, OnComplete, WorktreeStrategy};
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::id::DispatchId;
-use muleteer_model::pipeline::event::{RunSettings, RunStarted};
+use muleteer_model::pipeline::event::{RunSettings, RunStarted, RunStatus};
 use muleteer_model::pipeline::{self, GoOn, Input, Run, Settled, Stage, checkpoint};
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
@@ -160,7 +160,22 @@ async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
             _ => Ok(settled),
         }
     };
-    let (hosted, settled, fresh) = match daemon.runs.find(&request.run_id) {
+    let known = daemon.runs.find(&request.run_id);
+    if from.is_none() {
+        let completed = |run: &Run| run.outcome == Some(RunStatus::Completed);
+        let done = match &known {
+            Some(hosted) => hosted.run().is_some_and(|run| completed(&run)),
+            None => {
+                check_checkpoint(&places)?;
+                read(&places)?.is_some_and(|run| completed(&run))
+            }
+        };
+        // There is nothing left to be done, and what was published is not published again.
+        if done {
+            return Ok(());
+        }
+    }
+    let (hosted, settled, fresh) = match known {
         Some(hosted) => {
             let settled = match hosted.run() {
                 Some(run) => look(&run)?,
@@ -282,6 +297,7 @@ fn merged(request: &v1::Run, before: v1::Run) -> v1::Run {
         model: now.model.or(before.model),
         budget_usd: now.budget_usd.or(before.budget_usd),
         max_runtime_s: now.max_runtime_s.or(before.max_runtime_s),
+        preview_acceptance: now.preview_acceptance || before.preview_acceptance,
         extra_env: if now.extra_env.is_empty() { before.extra_env } else { now.extra_env },
         config: now.config.or(before.config),
         ..request.clone()
@@ -560,7 +576,8 @@ fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSettings, WireE
         acceptance_path: run.acceptance.path.clone(),
         max_iterations: judge.max_iterations.max(1),
         judge_only: false,
-        human_review: run.phases.decompose.human_review,
+        human_review: run.phases.decompose.human_review && (request.resume || !request.yes),
+        preview_acceptance: request.preview_acceptance && !request.yes,
         dry_run: request.dry_run,
         pull_request: judge.on_complete == OnComplete::Pr,
         cleanup: run.worktree.cleanup,

@@ -406,8 +406,8 @@ async fn rules(hosted: &Hosted, run: &Run, job: &Job) -> Result<String, Trouble>
 
 /// Guidelines that come with Muleteer; a repository's own of the same name go before them.
 const SHIPPED: [(&str, &str); 2] = [
-    ("typescript-rules", include_str!("../../../../guidelines/typescript-rules.md")),
-    ("general-tdd-guidelines", include_str!("../../../../guidelines/general-tdd-guidelines.md")),
+    ("typescript-rules", include_str!("../../../../config/guidelines/typescript-rules.md")),
+    ("general-tdd-guidelines", include_str!("../../../../config/guidelines/general-tdd-guidelines.md")),
 ];
 
 /// Guidelines by their name.

@@ -1,0 +1,196 @@
+//! What goes wrong in a run, and what a person then hears and can do.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use muleteer_tests::spec_stage::{AGENT, SpecStage as Stage, last};
+use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
+
+/// Of a finished or resting run: its document, from the last line of `--json`.
+fn ended(stage: &Stage, args: &[&str], code: i32) -> Value {
+    last(&stage.muleteer(args).run().expect_code(code).stdout)
+}
+
+fn begun(stage: &Stage, more: &[&str], code: i32) -> Value {
+    last(&stage.begin(&[&["--json"], more].concat()).run().expect_code(code).stdout)
+}
+
+fn id(document: &Value) -> String {
+    document["run_id"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no run id in {document}"))
+        .to_string()
+}
+
+/// The judge and the criteria are not what these are about.
+const UNJUDGED: &str = "run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n";
+
+fn is(stage: &Stage, run: &str, event: &str) -> Vec<Value> {
+    stage.events(run).into_iter().filter(|one| one["event"] == event).collect()
+}
+
+#[test]
+fn criteria_are_shown_and_wait_for_approval() {
+    let stage = Stage::new(&AGENT.replace("if test \"$MULETEER_ITERATION\" = 1; then", "if false; then"));
+    let daemon = stage.world.daemon();
+    let shown = stage.begin(&["--preview-acceptance"]).run().expect_code(0).stdout;
+    for word in ["user-stories.md", "secret edge-cases", "secret negative-tests", "--yes"] {
+        assert!(shown.contains(word), "{word} in {shown}");
+    }
+    let document = stage.status();
+    let run = id(&document);
+    assert_eq!((&document["status"], &document["phase"]), (&json!("awaiting_approval"), &json!("freeze")));
+    assert_eq!(document["beads"]["total"], 0, "nothing is planned before: {document}");
+    let waits = ended(&stage, &["run", "--resume", &run, "--json"], 0);
+    assert_eq!(waits["status"], "awaiting_approval", "{waits}");
+    let done = ended(&stage, &["run", "--resume", &run, "--yes", "--json"], 0);
+    assert_eq!(done["status"], "completed", "{done}");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn who_waits_for_somebody_outside_is_named_and_goes_on_when_that_is_done() {
+    let stage = Stage::new(AGENT);
+    stage.configure(UNJUDGED);
+    let daemon = stage.world.daemon();
+    let make = |args: &[&str]| stage.muleteer(&[&["bead", "create", "--title"], args].concat()).ok();
+    let outside = make(&["Elsewhere"]);
+    let (waits, free) = (make(&["Right", "--label", "v2"]), make(&["Base", "--label", "v2"]));
+    stage.muleteer(&["bead", "dep", "add", &waits, &outside]).run().expect_code(0);
+    let blocked = begun(&stage, &["--bead-label", "v2"], 4);
+    let message = blocked["error"]["message"].as_str().unwrap_or_default();
+    assert_eq!(blocked["error"]["code"], "E_EXTERNAL_BLOCKED", "{blocked}");
+    assert!(message.contains(&waits) && message.contains(&outside), "{message}");
+    assert_eq!(blocked["beads"]["closed"], 1, "the other one was worked on: {blocked}");
+    let run = id(&blocked);
+    assert_eq!(is(&stage, &run, "bead_completed")[0]["bead_id"], json!(free));
+    stage.muleteer(&["bead", "close", &outside, "--reason", "done"]).run().expect_code(0);
+    let done = ended(&stage, &["run", "--resume", &run, "--json"], 0);
+    assert_eq!((&done["status"], &done["beads"]["closed"]), (&json!("completed"), &json!(2)), "{done}");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_bead_that_takes_too_long_is_tried_in_a_fresh_worktree_then_blocked_with_who_waits_for_it() {
+    let stage =
+        Stage::new(&AGENT.replace(
+            "  title=$(",
+            "  test \"$MULETEER_BEAD_ID\" != \"$(cat \"$HOME/slow\")\" || sleep 600\n  title=$(",
+        ));
+    stage.configure(&UNJUDGED.replace("run: {", "run: {agent: {timeout_per_bead: 2s, max_retries_per_bead: 1}, "));
+    let daemon = stage.world.daemon();
+    let make = |title: &str| stage.muleteer(&["bead", "create", "--title", title, "--label", "v2"]).ok();
+    let (slow, after, free) = (make("Slow"), make("After"), make("Free"));
+    stage.muleteer(&["bead", "dep", "add", &after, &slow]).run().expect_code(0);
+    std::fs::write(stage.world.home().join("slow"), &slow).unwrap();
+    let document = begun(&stage, &["--bead-label", "v2"], 4);
+    assert_eq!(document["error"]["code"], "E_DEADLOCK", "{document}");
+    let run = id(&document);
+    let ends: Vec<Value> = is(&stage, &run, "agent_finished");
+    assert_eq!(ends.iter().filter(|end| end["status"] == "timeout").count(), 2, "{ends:?}");
+    let retried = is(&stage, &run, "bead_retried");
+    assert_eq!((retried.len(), &retried[0]["reuse"], &retried[0]["bead_id"]), (1, &json!(false), &json!(slow)));
+    let starts: Vec<Value> = is(&stage, &run, "agent_started");
+    let places: Vec<&Value> = starts
+        .iter()
+        .filter(|start| start["bead_id"] == json!(slow))
+        .map(|start| &start["workdir"])
+        .collect();
+    assert!(places.len() == 2 && places[0] != places[1], "{places:?}");
+    let blocked = is(&stage, &run, "bead_blocked");
+    assert_eq!((&blocked[0]["bead_id"], &blocked[0]["dependants"]), (&json!(slow), &json!([after])));
+    assert_eq!(is(&stage, &run, "bead_completed")[0]["bead_id"], json!(free));
+    assert_eq!(stage.muleteer(&["bead", "show", &slow, "--json"]).json()["status"], "blocked");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_run_goes_on_only_from_what_is_whole() {
+    let stage = Stage::new(AGENT);
+    let daemon = stage.world.daemon();
+    let run = id(&begun(&stage, &["--dry-run"], 0));
+    let resume = ["run", "--resume", &run, "--json"];
+    let folder = stage.repo.path.join(".muleteer/runs").join(&run);
+
+    let checkpoint = folder.join("checkpoint.yml");
+    let whole = std::fs::read_to_string(&checkpoint).unwrap();
+    std::fs::write(&checkpoint, &whole[..whole.len() / 2].replace("run_id", "run_")).unwrap();
+    let corrupt = ended(&stage, &resume, 3);
+    assert_eq!(corrupt["error"]["code"], "E_CHECKPOINT_CORRUPT", "{corrupt}");
+    assert_eq!(corrupt["error"]["file"], json!(checkpoint), "{corrupt}");
+    assert!(corrupt["error"]["hint"].as_str().unwrap().contains("in phase decompose"), "{corrupt}");
+    std::fs::write(&checkpoint, whole.replace("schema_version: 1", "schema_version: 9")).unwrap();
+    let newer = ended(&stage, &resume, 3);
+    assert!(newer["error"]["message"].as_str().unwrap().contains("newer muleteer"), "{newer}");
+    std::fs::write(&checkpoint, &whole).unwrap();
+
+    let named = whole.lines().find_map(|line| line.strip_prefix("acceptance_path: ")).unwrap();
+    let criteria = std::path::PathBuf::from(named.trim_matches(['"', '\'']));
+    let story = criteria.join("user-stories.md");
+    let text = std::fs::read_to_string(&story).unwrap();
+    std::fs::remove_file(&story).unwrap();
+    let missing = ended(&stage, &resume, 3);
+    assert_eq!(missing["error"]["code"], "E_ACCEPTANCE_MISSING", "{missing}");
+    std::fs::write(&story, text).unwrap();
+
+    // Put back, it goes on; and what was frozen is what counts, not what the spec says by now.
+    stage.repo.write("plan.md", "# Something else\n");
+    let done = ended(&stage, &resume, 0);
+    assert_eq!(done["status"], "completed", "{done}");
+    let events = stage.names(&run);
+    assert_eq!(ended(&stage, &resume, 0)["status"], "completed");
+    assert_eq!(stage.names(&run), events, "there was nothing left to be done");
+    assert!(std::fs::read_to_string(folder.join("frozen-spec.md")).unwrap().contains("Three files."));
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_branch_that_is_somebody_else_s_is_not_overwritten() {
+    let stage = Stage::new(&AGENT.replace(
+        "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;",
+        "  git push --quiet \"$(dirname \"$HOME\")/origin.git\" \"HEAD~1:refs/heads/$MULETEER_TARGET_BRANCH\" 2>/dev/null || true\n  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;",
+    ));
+    // Held back, it would not find the remote, which lies in the temporary directory here.
+    stage.configure(&format!("sandbox: off\n{UNJUDGED}"));
+    let origin = stage.world.path().join("origin.git");
+    let origin = origin.to_str().unwrap();
+    stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
+    stage.repo.git(&["remote", "add", "origin", origin]);
+    stage.repo.git(&["push", "--quiet", "origin", "main"]);
+    let gh = stage.world.bin().join("gh");
+    let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf '%s\\n' \"$@\" > \"$HOME/pr\"; test ! -e \"$HOME/refuse\" || exit 1; echo https://example.invalid/pull/7 ;;\nesac\n";
+    std::fs::write(&gh, script).unwrap();
+    std::fs::set_permissions(&gh, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(stage.world.home().join("refuse"), "").unwrap();
+    let daemon = stage.world.daemon();
+    let refused = begun(&stage, &["--concurrency", "1"], 4);
+    assert_eq!(refused["error"]["code"], "E_PR_CREATE_FAILED", "{refused}");
+    let run = id(&refused);
+    let at = |name: &str| stage.repo.git(&["ls-remote", "origin", &format!("refs/heads/muleteer/{run}{name}")]);
+    let theirs = at("");
+    assert!(!theirs.is_empty());
+    std::fs::remove_file(stage.world.home().join("refuse")).unwrap();
+    let done = ended(&stage, &["run", "--resume", &run, "--json"], 0);
+    assert_eq!(done["pr_url"], "https://example.invalid/pull/7", "{done}");
+    assert_eq!(at(""), theirs, "it was not this run's to overwrite");
+    assert!(!at("-rebased").is_empty());
+    let asked = std::fs::read_to_string(stage.world.home().join("pr")).unwrap();
+    assert!(asked.contains(&format!("muleteer/{run}-rebased")), "{asked}");
+    stage.world.finish(Some(daemon));
+}
+
+/// The agent that decomposes, and the judge that does not write as asked.
+#[test]
+fn agents_the_run_cannot_do_without_fail_with_their_own_codes() {
+    let one = |from: &str, to: &str, config: &str, code: &str| {
+        let stage = Stage::new(&AGENT.replace(from, to));
+        stage.configure(config);
+        let daemon = stage.world.daemon();
+        let document = begun(&stage, &[], 4);
+        assert_eq!(document["error"]["code"], code, "{document}");
+        stage.world.finish(Some(daemon));
+    };
+    let quick = "run: {agent: {timeout_per_bead: 1s, max_retries_per_bead: 0}, acceptance: {generate: false}}\n";
+    one("decompose)\n", "decompose) sleep 600 ;;\nnever)\n", quick, "E_AGENT_TIMEOUT");
+    one("structure)\n", "structure) echo it looks fine ;;\nnever)\n", "run: {}\n", "E_JUDGE_PARSE_FAILED");
+}
