@@ -32,6 +32,13 @@ fn a_run_whose_shims_die_at_every_named_point_comes_to_the_same() {
     runs::shims_through(&points);
 }
 
+/// Its beads are kept by another program: what was asked of that is there, and is not asked for twice.
+#[test]
+fn a_run_on_tbd_killed_around_its_calls_comes_to_the_same() {
+    let points = ["tbd.after_call:1", "tbd.before_call:2", "tbd.after_call:5", "tbd.before_call:4", "tbd.after_call:6"];
+    runs::through_with_tbd("a_run_on_tbd_killed_around_its_calls_comes_to_the_same", &points.map(String::from));
+}
+
 /// Each point alone, and at later passings: for `cargo xtask crash --runs`.
 #[test]
 #[ignore = "takes minutes; `cargo xtask crash --runs` runs it"]

@@ -114,7 +114,7 @@ fn a_run_goes_on_only_from_what_is_whole() {
 
     let checkpoint = folder.join("checkpoint.yml");
     let whole = std::fs::read_to_string(&checkpoint).unwrap();
-    std::fs::write(&checkpoint, &whole[..whole.len() / 2].replace("run_id", "run_")).unwrap();
+    std::fs::write(&checkpoint, whole[..whole.len() / 2].replace("run_id", "run_")).unwrap();
     let corrupt = ended(&stage, &resume, 3);
     assert_eq!(corrupt["error"]["code"], "E_CHECKPOINT_CORRUPT", "{corrupt}");
     assert_eq!(corrupt["error"]["file"], json!(checkpoint), "{corrupt}");

@@ -118,6 +118,16 @@ impl Stage {
         Self { world, repo, run: String::new() }
     }
 
+    /// The same, its beads kept by the real `tbd`; `None` after having said that `test` is skipped.
+    fn with_tbd(test: &str) -> Option<Self> {
+        let agents = crate::tbd::pinned(test)?;
+        let stage = Self::new();
+        crate::tbd::install(&stage.world, &stage.repo, &agents);
+        let config = stage.repo.read(".muleteer/config.yaml");
+        stage.repo.write(".muleteer/config.yaml", &format!("{config}  beads: {{store: tbd}}\n"));
+        Some(stage)
+    }
+
     fn muleteer(&self, args: &[&str]) -> crate::Muleteer {
         self.world.muleteer(args).current_dir(&self.repo.path).deadline(LONG)
     }
@@ -277,7 +287,20 @@ fn undisturbed() -> &'static (Outcome, Vec<String>) {
 /// # Panics
 /// When the run does not come to what it should, or a point was never passed.
 pub fn through(points: &[String]) {
-    let mut stage = Stage::new();
+    killed_through(Stage::new(), points);
+}
+
+/// As [`through`], the beads kept by the real `tbd`.
+///
+/// # Panics
+/// As [`through`]: what it is to come to is what a run on the embedded store does.
+pub fn through_with_tbd(test: &str, points: &[String]) {
+    if let Some(stage) = Stage::with_tbd(test) {
+        killed_through(stage, points);
+    }
+}
+
+fn killed_through(mut stage: Stage, points: &[String]) {
     let (mut last, mut client): (Option<Daemon>, Option<Running>) = (None, None);
     for (at, point) in points.iter().enumerate() {
         let mut daemon = stage.world.daemon_unready(&[("MULETEER_FAULT", point)]);

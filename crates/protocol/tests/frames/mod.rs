@@ -128,6 +128,7 @@ fn run() -> Run {
         budget_usd: Some(20.0),
         max_runtime_s: Some(3600),
         dry_run: true,
+        preview_acceptance: false,
         yes: true,
         from_phase: text("judge"),
         env: vec![("PATH".into(), "/bin".into())],
