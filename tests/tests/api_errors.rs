@@ -447,8 +447,10 @@ fn acp_claude_stops_at_its_budget() {
     let daemon = scene.world.daemon();
     let id = scene.spawn(&["--budget-usd", "1"]).ok();
     let entry = ended(&scene.world, &id);
-    assert_eq!(entry["state"], "partial", "{entry}");
-    assert!(reason(&entry).contains("budget limit reached"), "{entry}");
+    // What it costs is told with its context, which so much fills: Claude may end the turn by itself before we do.
+    let ends = [("partial", "budget limit reached"), ("failed", "the context is full")];
+    let (state, why) = (entry["state"].as_str().unwrap(), reason(&entry));
+    assert!(ends.iter().any(|(one, word)| *one == state && why.contains(word)), "{entry}");
     assert!(entry["cost_usd"].as_f64().unwrap() >= 1.0, "{entry}");
     let requests = scene.server.main_requests().len();
     assert!(requests <= 3, "it went on: {requests} requests");
