@@ -191,7 +191,8 @@ fn refuse(group: Vec<Job>, error: &LedgerError) {
 /// # Errors
 /// When the ledger cannot write.
 pub async fn settled(daemon: &Daemon) -> Result<(), LedgerError> {
-    append(daemon, vec![]).await.map(|_| ())
+    // Nothing to be written still takes its turn behind what is.
+    ask(daemon, &[]).await.map(|_| ())
 }
 
 /// Appends and returns once the entries are durable and folded in, across restarts of the ledger:
@@ -212,9 +213,13 @@ pub async fn try_append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Reco
     if entries.is_empty() {
         return Ok(vec![]);
     }
+    ask(daemon, &entries).await
+}
+
+async fn ask(daemon: &Daemon, entries: &[Entry]) -> Result<Vec<Record>, LedgerError> {
     loop {
         if let Some(ledger) = daemon.ledger.get() {
-            let entries = entries.clone();
+            let entries = entries.to_vec();
             match ledger.call(|reply| LedgerMsg::Append(entries, reply), None).await {
                 Ok(ractor::rpc::CallResult::Success(Err(LedgerError::Again))) => {}
                 Ok(ractor::rpc::CallResult::Success(outcome)) => return outcome,
