@@ -182,8 +182,22 @@ impl Stage {
             let document = self.muleteer(&["run", "--status", &self.run, "--json"]).json();
             (document["status"] != "in_progress").then_some(document)
         });
-        assert_eq!(done["status"], "completed", "{done}\n{}", resumed.stdout);
+        assert_eq!(done["status"], "completed", "{done}\n{}\n{}", resumed.stdout, self.told());
         done
+    }
+
+    /// What the run's log says, and what is on the branch it works on: for whoever reads a failure.
+    fn told(&self) -> String {
+        let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let keep = self.world.state().join("runs").join(&self.run).join("keep.git");
+        let branch = format!("muleteer/{}", self.run);
+        let git = |args: &[&str]| {
+            let dir = ["--git-dir", keep.to_str().unwrap_or_default()];
+            let said = std::process::Command::new("git").args(dir).args(args).output();
+            said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default()
+        };
+        let branch = [git(&["log", "--stat", "--format=%h %s", &branch]), git(&["for-each-ref"])];
+        format!("--- the run's log\n{log}--- its branch\n{}", branch.join("\n"))
     }
 
     fn outcome(&self) -> Outcome {
@@ -208,6 +222,10 @@ impl Stage {
                 // Taken back, so to be decided again: the two are one.
                 if let Some(list) = event["bead_id"].as_str().and_then(|id| decisions.get_mut(&titles[id])) {
                     list.pop();
+                }
+                // A judge that died is told to begin as the first one was.
+                if event["purpose"] == "judge" && run.last().is_some_and(|last| last == "judge_started") {
+                    run.pop();
                 }
                 continue;
             }

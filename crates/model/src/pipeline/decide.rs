@@ -114,6 +114,8 @@ pub struct JobEnd {
     /// Its commits since its base, and whether the target has them all.
     pub commits: u32,
     pub on_target: bool,
+    /// Some of these are its own, and it left nothing that is not on the target, such as a rebase in the middle.
+    pub whole: bool,
     /// It has none, but an earlier attempt's are on the target.
     pub pushed_before: bool,
     /// Of a push that was no fast-forward, and was undone.
@@ -142,6 +144,7 @@ impl JobEnd {
             no_change: false,
             commits: 0,
             on_target: false,
+            whole: false,
             pushed_before: false,
             undone: None,
             trespassed: None,
@@ -152,9 +155,11 @@ impl JobEnd {
         }
     }
 
-    /// The bead's work is on the target, whichever attempt brought it there.
+    /// The bead's work is on the target, whichever attempt brought it there. Who ended by itself may have left what
+    /// it did not want; of who was cut off it must be all.
     pub fn has_pushed(&self) -> bool {
-        (self.commits > 0 && self.on_target) || (self.commits == 0 && self.pushed_before)
+        let all = self.whole || self.outcome == Outcome::Success;
+        (self.commits > 0 && self.on_target && all) || (self.commits == 0 && self.pushed_before)
     }
 }
 
@@ -455,7 +460,7 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
     let Some(task) = run.beads.get(bead) else { return vec![finished(job, end, end.outcome)] };
     let complete = end.closed && (end.has_pushed() || (end.no_change && end.commits == 0));
     // Who pushed everything and was cut off before saying so has done it; who said it failed has not.
-    let cut_off = end.commits > 0 && end.on_target && !end.closed && (end.outcome == Outcome::Success || end.unknown);
+    let cut_off = end.whole && !end.closed && (end.outcome == Outcome::Success || end.unknown);
     if complete || cut_off {
         let by = if end.closed { "agent" } else { "harness" };
         let done = Event::BeadCompleted {
@@ -471,7 +476,9 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
         (true, 0, _) => "it closed the bead without a commit, and not as needing no change",
         (true, _, false) => "it closed the bead, but its commits are not on the target branch",
         (false, 0, _) => "it ended without closing the bead and without a commit",
-        (false, _, false) => "it ended without closing the bead, and its commits are not on the target branch",
+        (false, _, _) if !end.whole => {
+            "it ended without closing the bead, and its commits are not on the target branch"
+        }
         _ => "it ended without closing the bead",
     };
     let reason = if incomplete { format!("incomplete: {what}") } else { end.reason.clone() };

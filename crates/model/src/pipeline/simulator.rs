@@ -194,6 +194,7 @@ impl World {
                 end.no_change = end.closed && self.dice.one_in(6);
                 end.commits = if end.no_change { 0 } else { self.dice.below(3) as u32 };
                 end.on_target = !self.dice.one_in(6);
+                end.whole = end.commits > 0 && end.on_target && !self.dice.one_in(6);
                 if self.dice.one_in(4) {
                     end.observations = vec![format!("obs{}", self.dice.below(5))];
                 }

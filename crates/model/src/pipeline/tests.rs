@@ -192,7 +192,7 @@ fn a_crash_goes_to_a_fresh_worktree_and_then_blocks() {
 #[test]
 fn who_pushed_everything_and_was_cut_off_has_done_it_and_who_said_it_failed_has_not() {
     let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &[])]);
-    let pushed = |end: &mut JobEnd| (end.commits, end.on_target) = (2, true);
+    let pushed = |end: &mut JobEnd| (end.commits, end.on_target, end.whole) = (2, true, true);
     play.end("a", Outcome::Failure, |end| {
         pushed(end);
         end.unknown = true;
@@ -200,6 +200,28 @@ fn who_pushed_everything_and_was_cut_off_has_done_it_and_who_said_it_failed_has_
     assert_eq!(play.run.beads["a"].stage, Stage::Done);
     play.end("b", Outcome::Failure, pushed);
     assert_eq!(play.run.beads["b"].failures, 1);
+}
+
+/// Found by the crash campaign: killed between a rebase's two halves, a clone stood at what others had pushed, and its
+/// own commit was nowhere.
+#[test]
+fn who_was_cut_off_with_something_left_has_not_done_it_even_where_it_says_so() {
+    let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &[])]);
+    let stands = |end: &mut JobEnd| (end.commits, end.on_target, end.unknown) = (1, true, true);
+    play.end("a", Outcome::Failure, stands);
+    assert_eq!(play.run.beads["a"].failures, 1);
+    play.end("b", Outcome::Failure, |end| {
+        stands(end);
+        end.closed = true;
+    });
+    assert_eq!(play.run.beads["b"].failures, 1);
+    // Who ended by itself and closed it knows what it left.
+    let mut play = Play::with(settings(), vec![bead("c", &[])]);
+    play.end("c", Outcome::Success, |end| {
+        stands(end);
+        end.closed = true;
+    });
+    assert_eq!(play.run.beads["c"].stage, Stage::Done);
 }
 
 /// Found by the crash campaign: an attempt pushed, then failed; the next found nothing left to commit.
@@ -578,6 +600,6 @@ fn whether_a_bead_will_be_blocked_is_known_before_it_is() {
     let end = JobEnd::new(Outcome::Failure, "exit code 1");
     assert!(blocks(&play.run, &dispatch, &end));
     assert!(!blocks(&play.run, &dispatch, &JobEnd { rate_limited: true, ..end.clone() }));
-    let done = JobEnd { closed: true, commits: 1, on_target: true, ..end };
+    let done = JobEnd { closed: true, commits: 1, on_target: true, whole: true, ..end };
     assert!(!blocks(&play.run, &dispatch, &done) && !blocks(&play.run, "nobody", &done));
 }

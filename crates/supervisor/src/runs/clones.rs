@@ -3,14 +3,22 @@
 //! directory of files.
 
 use super::host::Hosted;
-use super::keep::{self, RESCUE, WORK};
+use super::keep::{self, LEFT, RESCUE, WORK};
+use super::reflog;
 use crate::beneath;
 use crate::worktree::{exclude, git, is_clone, own_config, run};
 use muleteer_process::fault;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A hash and the end of its line.
 const HASH_LIMIT: u64 = 100;
+/// Of more commits than these, the newest are looked at.
+const COMMITS_LIMIT: usize = 10_000;
+/// A reflog that is longer is not read.
+const REFLOG_LIMIT: u64 = 4 << 20;
+/// Of more branches than these, so many are looked at; what they hold is told as not pushed.
+const BRANCHES_LIMIT: usize = 50;
 
 /// What a clone's commits come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,13 +26,16 @@ pub struct Work {
     /// Since the clone was made.
     pub commits: u32,
     pub on_target: bool,
+    /// Some of these were made here, and the target has everything that was: no branch of it and no rebase that
+    /// was broken off has more. Who was cut off and left it so had pushed what it did.
+    pub whole: bool,
     /// What its agent has made of it is no repository: why.
     pub unreadable: Option<String>,
 }
 
 impl Work {
     pub fn new(commits: u32, on_target: bool) -> Self {
-        Self { commits, on_target, unreadable: None }
+        Self { commits, on_target, whole: commits > 0 && on_target, unreadable: None }
     }
 }
 
@@ -49,6 +60,11 @@ fn base(hosted: &Hosted, clone: &str) -> Option<String> {
 /// Writes down where a clone stands; its commits are in the harness's own repository.
 pub fn remember(hosted: &Hosted, clone: &str, head: &str) -> Result<(), String> {
     write(&hosted.places.private.join("heads").join(clone), head)
+}
+
+/// Writes down the newest commit that was made in a clone.
+pub fn remember_own(hosted: &Hosted, clone: &str, commit: &str) -> Result<(), String> {
+    write(&hosted.places.private.join("own").join(clone), commit)
 }
 
 /// Makes a clone of the target for an agent; with `branch` on a branch of its own, else detached.
@@ -84,7 +100,9 @@ pub async fn worktree(
     };
     run(checkout.arg(&tip), "cannot check the clone out").await?;
     // What an earlier one of that name had is not this one's.
-    let _ = std::fs::remove_file(hosted.places.private.join("heads").join(&clone));
+    for folder in ["heads", "own"] {
+        let _ = std::fs::remove_file(hosted.places.private.join(folder).join(&clone));
+    }
     write(&hosted.places.private.join("bases").join(&clone), &tip)?;
     std::fs::rename(&partial, dir).map_err(|error| format!("{}: {error}", dir.display()))
 }
@@ -156,20 +174,83 @@ pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, Str
         Err(why) => return Ok(Work { unreadable: Some(why), ..Work::new(0, false) }),
     };
     remember(hosted, &clone, &head)?;
-    let on_target = Some(&head) == tip.as_ref()
-        || Some(&head) == base.as_ref()
-        || keep::is_ancestor(hosted, &head, &format!("refs/heads/{target}")).await;
-    // After a rebase what lies between is also what others did: what counts is that it moved.
-    let commits = match base {
-        Some(base) if base == head => 0,
-        Some(base) => {
-            let mut count = git(&hosted.places.keep());
-            let said = run(count.args(["rev-list", "--count", &format!("{base}..{head}")]), "cannot count commits");
-            said.await?.parse().unwrap_or(1)
-        }
-        None => 1,
+    let branch = format!("refs/heads/{target}");
+    let reached = async |commit: &str| {
+        Some(commit) == tip.as_deref()
+            || Some(commit) == base.as_deref()
+            || keep::is_ancestor(hosted, commit, &branch).await
     };
-    Ok(Work::new(commits, on_target))
+    let on_target = reached(&head).await;
+    let git_dir = dir.join(".git");
+    let others = match others(hosted, &git_dir, branch_of(&clone), &head).await {
+        Ok(others) => others,
+        Err(why) => return Ok(Work { unreadable: Some(why), ..Work::new(0, false) }),
+    };
+    let mut whole = on_target && others.len() < BRANCHES_LIMIT;
+    for other in others.iter().take(BRANCHES_LIMIT) {
+        if reached(other).await {
+            continue;
+        }
+        whole = false;
+        let name = format!("{LEFT}/{clone}/{other}");
+        if let Err(why) = keep::fetch(hosted, &git_dir, other, &[&name], "cannot keep a branch").await {
+            return Ok(Work { unreadable: Some(why), ..Work::new(0, false) });
+        }
+    }
+    // After a rebase what lies between is also what others did.
+    let since = match &base {
+        Some(base) if *base == head => vec![],
+        Some(base) => {
+            let mut list = git(&hosted.places.keep());
+            list.args(["rev-list", &format!("--max-count={COMMITS_LIMIT}"), &format!("{base}..{head}")]);
+            run(&mut list, "cannot count commits").await?.lines().map(String::from).collect()
+        }
+        None => vec![head.clone()],
+    };
+    let made = made_in(&git_dir, branch_of(&clone));
+    let own = since.iter().find(|commit| made.as_ref().is_none_or(|made| made.contains(*commit)));
+    if let Some(own) = own {
+        remember_own(hosted, &clone, own)?;
+    }
+    Ok(Work { whole: whole && own.is_some(), ..Work::new(since.len() as u32, on_target) })
+}
+
+/// `bead-<id>-<number>` begins on the branch `bead-<id>`.
+fn branch_of(clone: &str) -> &str {
+    clone.rsplit_once('-').map_or(clone, |(branch, _)| branch)
+}
+
+/// What was made in a clone, by its reflogs; `None` where it keeps none.
+fn made_in(git_dir: &Path, branch: &str) -> Option<BTreeSet<String>> {
+    let logs = ["logs/HEAD".to_string(), format!("logs/refs/heads/{branch}")];
+    let read = |name: &String| beneath::read(git_dir, Path::new(name), REFLOG_LIMIT).ok().flatten();
+    let found: Vec<_> = logs.iter().filter_map(read).collect();
+    (!found.is_empty()).then(|| found.iter().flat_map(|log| reflog::made(&String::from_utf8_lossy(log))).collect())
+}
+
+/// Where the clone's work stands beside what is checked out: on its branches, and on the one that is being rebased.
+async fn others(hosted: &Hosted, git_dir: &Path, branch: &str, head: &str) -> Result<BTreeSet<String>, String> {
+    let rebased = ["rebase-merge/orig-head", "rebase-apply/orig-head"]
+        .iter()
+        .filter_map(|name| keep::hash(&beneath::read(git_dir, Path::new(name), HASH_LIMIT).ok()??));
+    let mut found: BTreeSet<String> = rebased.collect();
+    match only_branch(git_dir, branch) {
+        Some(commit) => drop(found.insert(commit)),
+        None => found.extend(keep::branches(hosted, git_dir).await?),
+    }
+    found.remove(head);
+    Ok(found)
+}
+
+/// Where its branch is, if it has no other than those it began with; else git is to be asked.
+fn only_branch(git_dir: &Path, branch: &str) -> Option<String> {
+    let packed = beneath::read(git_dir, Path::new("packed-refs"), REFLOG_LIMIT).ok()??;
+    let packed = packed
+        .split(|byte| *byte == b'\n')
+        .filter(|line| line.windows(12).any(|part| part == b" refs/heads/"));
+    let mut loose = std::fs::read_dir(git_dir.join("refs/heads")).ok()?;
+    let alone = loose.all(|entry| entry.is_ok_and(|entry| entry.file_name() == branch));
+    (alone && packed.count() <= 1).then(|| keep::loose(git_dir, &format!("refs/heads/{branch}")))?
 }
 
 /// The commit that is checked out, brought into the harness's own repository unless it is one of those, which
@@ -189,16 +270,15 @@ async fn bring(hosted: &Hosted, dir: &Path, there: &[&Option<String>]) -> Result
 /// Whether an earlier attempt at the bead has brought commits of its own to the target.
 pub async fn was_pushed(hosted: &Hosted, bead: &str, target: &str) -> Result<bool, String> {
     let prefix = format!("bead-{bead}-");
-    let entries = std::fs::read_dir(hosted.places.private.join("heads"));
+    let entries = std::fs::read_dir(hosted.places.private.join("own"));
     for entry in entries.into_iter().flatten().flatten() {
         let Ok(clone) = entry.file_name().into_string() else { continue };
         let number = clone.strip_prefix(&prefix).unwrap_or_default();
         if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
             continue;
         }
-        let head = known(hosted, "heads", &clone);
-        if let Some(head) = head.filter(|head| Some(head) != base(hosted, &clone).as_ref())
-            && keep::is_ancestor(hosted, &head, &format!("refs/heads/{target}")).await
+        if let Some(own) = known(hosted, "own", &clone)
+            && keep::is_ancestor(hosted, &own, &format!("refs/heads/{target}")).await
         {
             return Ok(true);
         }

@@ -517,7 +517,7 @@ async fn settle(
                 tokio::join!(hub::work(hosted, &dir, &target), super::publish::remote_lately(hosted, run));
             let work = work.map_err(git)?;
             end.trespassed = super::publish::trespassed(hosted, run, remote).await;
-            (end.commits, end.on_target) = (work.commits, work.on_target);
+            (end.commits, end.on_target, end.whole) = (work.commits, work.on_target, work.whole);
             if let Some(why) = work.unreadable {
                 // The attempt has failed, not the run: another one gets another clone.
                 (end.outcome, end.reason) = (Outcome::Failure, cut(&format!("its clone is broken: {why}"), 300));
@@ -629,7 +629,7 @@ async fn settle_bead(
     let Some(bead) = found.beads.into_iter().next() else { return Ok(()) };
     end.closed = bead.status == Status::Closed;
     end.no_change = bead.no_change;
-    let pushed = end.commits > 0 && end.on_target;
+    let pushed = end.whole;
     let maintained = purpose == Purpose::Maintain;
     let complete =
         end.closed && (end.has_pushed() || (end.no_change && end.commits == 0)) || (maintained && end.closed);

@@ -5,9 +5,10 @@
 //! keep.git/refs/heads/<target>            the integration branch as far as it was verified
 //!          refs/muleteer/hub              what the hub said last
 //!          refs/muleteer/work/<clone>     an agent's commits; rescue/<clone> what it had not committed
+//!          refs/muleteer/left/<clone>/    what it had on other branches, or was rebasing
 //!          refs/muleteer/undone/<commit>  a push that was undone
 //!          refs/muleteer/rebased/<tip>    the branch on top of the remote's base; pushed/<name> what was pushed
-//! heads/<clone> bases/<clone>             where a clone stands, and where it began
+//! heads/<clone> bases/<clone> own/<clone> where a clone stands, where it began, its agent's newest commit
 //! ```
 
 use super::host::Hosted;
@@ -20,6 +21,7 @@ use std::time::Duration;
 pub const HUB: &str = "refs/muleteer/hub";
 /// What each clone's commits are, by the clone's name.
 pub const WORK: &str = "refs/muleteer/work";
+pub const LEFT: &str = "refs/muleteer/left";
 pub const RESCUE: &str = "refs/muleteer/rescue";
 pub const UNDONE: &str = "refs/muleteer/undone";
 /// A ref's file is a hash, or says where else to look.
@@ -103,6 +105,7 @@ async fn adopt(hosted: &Hosted, keep: &Path, hub: &Path, name: &str) -> Result<(
     let listed = run(git(keep).args(list), "cannot list what the hub had").await?;
     for (head, clone) in listed.lines().filter_map(|line| line.split_once(' ')) {
         super::clones::remember(hosted, clone, head)?;
+        super::clones::remember_own(hosted, clone, head)?;
     }
     Ok(())
 }
@@ -154,6 +157,14 @@ pub async fn asked(hosted: &Hosted, from: &Path, name: &str) -> Result<Option<St
     ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(from).arg(name);
     let said = run_within(&mut ask, AT_ONCE, "it cannot be asked").await?;
     Ok(said.split_whitespace().next().and_then(|word| hash(word.as_bytes())))
+}
+
+/// The commits that the branches of an agent's repository are at.
+pub async fn branches(hosted: &Hosted, from: &Path) -> Result<Vec<String>, String> {
+    let mut ask = git(&hosted.places.keep());
+    ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(from).arg("refs/heads/*");
+    let said = run_within(&mut ask, AT_ONCE, "its branches cannot be listed").await?;
+    Ok(said.lines().filter_map(|line| hash(line.split_whitespace().next()?.as_bytes())).collect())
 }
 
 /// Brings a commit from an agent's repository, to `names`; with `+` whatever they were. Fetched by its hash: git

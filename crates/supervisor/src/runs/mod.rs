@@ -18,6 +18,7 @@ mod job;
 mod keep;
 mod output;
 mod publish;
+mod reflog;
 mod steps;
 
 pub use begin::{begin, boot};

@@ -128,6 +128,60 @@ async fn what_is_pushed_is_taken_and_what_is_not_committed_is_kept() {
     assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
 }
 
+/// Found by the crash campaign: between the two halves of a rebase HEAD is at what others have pushed.
+#[tokio::test]
+async fn a_rebase_that_was_broken_off_is_no_work_that_was_pushed_and_is_kept() {
+    let stage = Stage::new().await;
+    let dir = stage.hosted.places.worktrees.join("bead-two-1");
+    worktree(&stage.hosted, &dir, TARGET, Some("two"), false).await.unwrap();
+    stage.commit(&dir, "two");
+    let own = git_in(&dir, &["rev-parse", "HEAD"]);
+    let other = git_in(&stage.bead("one").await, &["rev-parse", "HEAD"]);
+    git_in(&dir, &["fetch", "--quiet", stage.hub().to_str().unwrap(), TARGET]);
+    git_in(&dir, &["-c", "sequence.editor=sed -i 1ibreak", "rebase", "--quiet", "--interactive", "FETCH_HEAD"]);
+    assert_eq!(git_in(&dir, &["rev-parse", "HEAD"]), other);
+    let (_, done) = stage.after(&dir).await;
+    assert_eq!((done.on_target, done.whole), (true, false));
+    assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+    assert_eq!(git_in(&stage.keep(), &["rev-parse", &format!("refs/muleteer/left/bead-two-1/{own}")]), own);
+}
+
+/// A real agent often begins with a pull: what it brings is not the agent's.
+#[tokio::test]
+async fn what_was_only_pulled_is_nobody_s_own_and_what_was_rebased_and_pushed_is() {
+    let stage = Stage::new().await;
+    let dir = stage.hosted.places.worktrees.join("bead-two-1");
+    worktree(&stage.hosted, &dir, TARGET, Some("two"), false).await.unwrap();
+    stage.bead("one").await;
+    let (hub, target) = (stage.hub(), format!("HEAD:{TARGET}"));
+    let hub = hub.to_str().unwrap();
+    git_in(&dir, &["pull", "--quiet", "--ff-only", hub, TARGET]);
+    guard(&stage.hosted, TARGET).await.unwrap();
+    let pulled = work(&stage.hosted, &dir, TARGET).await.unwrap();
+    assert_eq!(pulled, Work { whole: false, ..Work::new(1, true) });
+    assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+    stage.commit(&dir, "two");
+    stage.bead("three").await;
+    git_in(&dir, &["pull", "--quiet", "--rebase", hub, TARGET]);
+    git_in(&dir, &["push", "--quiet", hub, &target]);
+    assert_eq!(stage.after(&dir).await, (None, Work::new(3, true)));
+    assert!(was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_branch_that_nobody_pushed_is_told_and_kept() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    git_in(&dir, &["checkout", "--quiet", "-b", "aside/more"]);
+    stage.commit(&dir, "aside");
+    let aside = git_in(&dir, &["rev-parse", "HEAD"]);
+    git_in(&dir, &["checkout", "--quiet", "bead-one"]);
+    git_in(&dir, &["pack-refs", "--all"]);
+    assert_eq!(stage.after(&dir).await, (None, Work { whole: false, ..Work::new(1, true) }));
+    assert_eq!(git_in(&stage.keep(), &["rev-parse", &format!("refs/muleteer/left/bead-one-1/{aside}")]), aside);
+    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
+}
+
 #[tokio::test]
 async fn a_hub_that_leads_to_an_agent_s_repository_runs_nothing() {
     let stage = Stage::new().await;
