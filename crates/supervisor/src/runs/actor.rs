@@ -226,7 +226,8 @@ impl State {
     }
 }
 
-/// An effect is carried out once by this incarnation; what makes it another one is in its key.
+/// An effect is carried out once by this incarnation; what makes it another one is in its key. Nothing is there that
+/// changes while it is carried out, as being told to go on would be: two of one kind get in each other's way.
 fn key_of(run: &Run, effect: &Effect) -> String {
     match effect {
         Effect::Agent(job) => format!("Agent/{}", job.start.dispatch),
@@ -235,7 +236,6 @@ fn key_of(run: &Run, effect: &Effect) -> String {
         Effect::ApplyVerdict { verdict, .. } => format!("ApplyVerdict/{verdict}"),
         Effect::WakeAt(at) => format!("WakeAt/{at}"),
         Effect::Gather { made } => format!("Gather/{made}/{}", run.spawns),
-        Effect::Finish => format!("Finish/{}", run.running_since),
         other => format!("{other:?}"),
     }
 }
@@ -278,5 +278,25 @@ async fn carry(
             publish::finish(hosted, run).await.map(Some)
         }
         Effect::WakeAt(_) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Found by the crash campaign: who resumed a run while it was finished had it finished twice at once.
+    #[test]
+    fn being_told_to_go_on_makes_no_effect_another_one() {
+        let samples = include_str!("../../../store/samples/events-v1.jsonl");
+        let started = samples.lines().find(|line| line.contains(r#""event":"run_started""#)).unwrap();
+        let before = Run::begin(&serde_json::from_str(started).unwrap()).unwrap();
+        let mut after = before.clone();
+        after.running_since = Timestamp::now();
+        let effects = [Effect::Finish, Effect::Freeze, Effect::SealGiven, Effect::AcceptBeads];
+        for effect in effects {
+            assert_eq!(key_of(&before, &effect), key_of(&after, &effect));
+        }
     }
 }
