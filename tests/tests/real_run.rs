@@ -23,6 +23,7 @@ struct Stage {
     repo: Repo,
     server: ModelServer,
     options: Vec<String>,
+    confined: bool,
 }
 
 impl Stage {
@@ -53,7 +54,15 @@ impl Stage {
         repo.write("plan.md", tally::SPEC);
         std::fs::create_dir(repo.path.join(".muleteer")).unwrap();
         repo.write(".muleteer/config.yaml", "run: {phases: {maintain: {n: 3}}}\n");
-        Self { world, repo, server, options }
+        Self { world, repo, server, options, confined: confined() }
+    }
+
+    /// As where no sandbox can be had.
+    fn unconfined(mut self) -> Self {
+        self.repo
+            .write(".muleteer/config.yaml", "sandbox: off\nrun: {phases: {maintain: {n: 3}}}\n");
+        self.confined = false;
+        self
     }
 
     fn muleteer(&self, args: &[&str]) -> Muleteer {
@@ -102,7 +111,7 @@ impl Stage {
             (&beads.into(), &beads.into()),
             "{document}"
         );
-        let word = if confined() { "enforced" } else { "checked" };
+        let word = if self.confined { "enforced" } else { "checked" };
         assert_eq!(
             (&document["enforced"]["judge_read_only"], &document["enforced"]["acceptance_hidden"]),
             (&word.into(), &word.into())
@@ -270,6 +279,34 @@ fn a_short_spec_becomes_a_program_by_the_real_codex() {
     let folder = stage.result(&format!("muleteer/{run}"));
     assert_eq!(node(&folder, &["src/cli.js", "words"], "one two"), (Some(0), "2".to_string()));
     stage.world.finish(Some(daemon));
+}
+
+/// With no sandbox around them the judge is kept from writing by its CLI's own means, and looked at afterwards.
+#[test]
+fn without_a_sandbox_the_real_clis_make_the_program_too_and_their_judges_cannot_edit() {
+    let test = "without_a_sandbox_the_real_clis_make_the_program_too_and_their_judges_cannot_edit";
+    let (Some(claude), Some(codex)) = (Stage::claude(test, Length::Short), Stage::codex(test, Length::Short)) else {
+        return;
+    };
+    for stage in [claude.unconfined(), codex.unconfined()] {
+        let daemon = stage.world.daemon();
+        let output = stage.begin(&["--json"]).run();
+        let run = stage.check(output, 4, &["fail", "pass"]);
+        let folder = stage.result(&format!("muleteer/{run}"));
+        assert_eq!(node(&folder, &["src/cli.js", "words"], "one two"), (Some(0), "2".to_string()));
+        // Claude names its tools in each request; Codex says in what it lets its agent know.
+        for request in stage.server.main_requests() {
+            let judging = Talk::of(&request).prompt.contains("## The acceptance criteria");
+            let text = request.body.to_string();
+            assert_eq!(
+                judging,
+                !text.contains(r#""name":"Edit""#) && !text.contains("danger-full-access"),
+                "{}",
+                cut(&text)
+            );
+        }
+        stage.world.finish(Some(daemon));
+    }
 }
 
 /// The daemon dies while agents are at work: they go on without it, and are adopted. The judge dies while it

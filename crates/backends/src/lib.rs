@@ -84,6 +84,10 @@ pub trait Backend: Send + Sync + Debug {
         None
     }
 
+    /// Adds to `args` what makes its CLI keep its agent from changing files, as far as it can: for who only judges,
+    /// where no sandbox of ours holds it. What is configured about rights stays as it is.
+    fn keep_from_writing(&self, _args: &mut Vec<String>) {}
+
     /// Its transcripts, where they tell what became of a prompt.
     fn transcripts(&self) -> Option<&'static dyn Transcripts> {
         None

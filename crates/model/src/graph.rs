@@ -2,7 +2,8 @@
 //! Nothing here recurses: a chain of 100,000 beads is as fine as a flat set.
 
 use crate::bead::Bead;
-use std::collections::HashMap;
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::hash::BuildHasher;
 
 /// Above so many nodes the exact count of what a node unblocks (quadratic in memory) gives way to the
 /// number of paths below it, which is the same in a forest and an overestimate elsewhere.
@@ -10,73 +11,161 @@ const EXACT: usize = 4096;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Graph {
-    ids: Vec<String>,
-    index: HashMap<String, usize>,
-    /// `forward[b]` holds `a` where a depends on b: b unblocks a.
-    forward: Vec<Vec<usize>>,
-    /// `reverse[a]` holds `b` where a depends on b.
-    reverse: Vec<Vec<usize>>,
+    names: Names,
+    /// Of `b` those `a` that depend on b: b unblocks them.
+    forward: Edges,
+    /// Of `a` those `b` that it depends on.
+    reverse: Edges,
     /// Dependencies on ids that are not in the graph.
     outside: Vec<(usize, String)>,
 }
 
-impl Graph {
-    /// From nodes and the ids each depends on.
-    pub fn new<'a>(nodes: impl IntoIterator<Item = (&'a str, Vec<&'a str>)>) -> Self {
-        let nodes: Vec<_> = nodes.into_iter().collect();
-        let ids: Vec<String> = nodes.iter().map(|(id, _)| (*id).to_string()).collect();
-        let index: HashMap<String, usize> = ids.iter().cloned().zip(0..).collect();
-        let mut graph =
-            Self { forward: vec![vec![]; ids.len()], reverse: vec![vec![]; ids.len()], ids, index, outside: vec![] };
-        // Who was last seen to depend on it: one that names another twice has one dependency.
-        let mut last = vec![usize::MAX; graph.ids.len()];
-        for (at, (_, depends_on)) in nodes.into_iter().enumerate() {
-            for on in depends_on {
-                match graph.index.get(on) {
-                    Some(&on) if std::mem::replace(&mut last[on], at) == at => {}
-                    Some(&on) => {
-                        graph.forward[on].push(at);
-                        graph.reverse[at].push(on);
-                    }
-                    None => graph.outside.push((at, on.into())),
-                }
+/// Ids one after the other in one text, and where each is: 100,000 of them are not 100,000 allocations.
+#[derive(Debug, Clone, Default)]
+struct Names {
+    text: String,
+    ends: Vec<usize>,
+    places: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+}
+
+impl Names {
+    fn get(&self, at: usize) -> &str {
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.text[start..self.ends[at]]
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        let hash = self.hasher.hash_one(name);
+        self.places.find(hash, |at| self.get(*at as usize) == name).map(|at| *at as usize)
+    }
+
+    /// Of two of one name the later one is found.
+    fn of<'a>(all: impl ExactSizeIterator<Item = &'a str>) -> Self {
+        let mut names = Self {
+            text: String::new(),
+            ends: Vec::with_capacity(all.len()),
+            places: HashTable::with_capacity(all.len()),
+            hasher: DefaultHashBuilder::default(),
+        };
+        for (at, name) in (0u32..).zip(all) {
+            names.text.push_str(name);
+            names.ends.push(names.text.len());
+            let (places, text, ends, hasher) = (&mut names.places, &names.text, &names.ends, &names.hasher);
+            let get = |at: u32| {
+                let start = (at as usize).checked_sub(1).map_or(0, |before| ends[before]);
+                &text[start..ends[at as usize]]
+            };
+            let hash = hasher.hash_one(name);
+            match places.find_mut(hash, |at| get(*at) == name) {
+                Some(place) => *place = at,
+                None => drop(places.insert_unique(hash, at, |at| hasher.hash_one(get(*at)))),
             }
         }
-        graph
+        names
+    }
+}
+
+/// Where each is follows from the names.
+impl PartialEq for Names {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.text, &self.ends) == (&other.text, &other.ends)
+    }
+}
+
+/// Of each node its neighbours, all in one list.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Edges {
+    all: Vec<usize>,
+    ends: Vec<usize>,
+}
+
+impl Edges {
+    fn of(&self, at: usize) -> &[usize] {
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.all[start..self.ends[at]]
+    }
+
+    fn counts(&self) -> impl Iterator<Item = usize> {
+        (0..self.ends.len()).map(|at| self.of(at).len())
+    }
+
+    /// The same edges from their other ends, each node's in the order in which they come here.
+    fn turned(&self) -> Self {
+        let mut next = vec![0; self.ends.len() + 1];
+        for &to in &self.all {
+            next[to + 1] += 1;
+        }
+        for at in 1..next.len() {
+            next[at] += next[at - 1];
+        }
+        let mut all = vec![0; self.all.len()];
+        for from in 0..self.ends.len() {
+            for &to in self.of(from) {
+                all[next[to]] = from;
+                next[to] += 1;
+            }
+        }
+        // Each has been moved on from its start to its end.
+        next.truncate(self.ends.len());
+        Self { all, ends: next }
+    }
+}
+
+impl Graph {
+    /// From nodes and the ids each depends on.
+    pub fn new<'a, D: IntoIterator<Item = &'a str>>(nodes: impl IntoIterator<Item = (&'a str, D)>) -> Self {
+        let nodes: Vec<(&str, D)> = nodes.into_iter().collect();
+        let names = Names::of(nodes.iter().map(|(id, _)| *id));
+        let mut reverse = Edges { all: Vec::with_capacity(nodes.len()), ends: Vec::with_capacity(nodes.len()) };
+        let mut outside = vec![];
+        // Who was last seen to depend on it: one that names another twice has one dependency.
+        let mut last = vec![usize::MAX; nodes.len()];
+        for (at, (_, depends_on)) in nodes.into_iter().enumerate() {
+            for on in depends_on {
+                match names.find(on) {
+                    Some(on) if std::mem::replace(&mut last[on], at) == at => {}
+                    Some(on) => reverse.all.push(on),
+                    None => outside.push((at, on.into())),
+                }
+            }
+            reverse.ends.push(reverse.all.len());
+        }
+        Self { names, forward: reverse.turned(), reverse, outside }
     }
 
     pub fn of_beads<'a>(beads: impl IntoIterator<Item = &'a Bead>) -> Self {
-        Self::new(beads.into_iter().map(|bead| (bead.id.as_str(), bead.blockers().collect())))
+        Self::new(beads.into_iter().map(|bead| (bead.id.as_str(), bead.blockers())))
     }
 
     pub fn len(&self) -> usize {
-        self.ids.len()
+        self.names.ends.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.ids.is_empty()
+        self.names.ends.is_empty()
     }
 
     pub fn index(&self, id: &str) -> Option<usize> {
-        self.index.get(id).copied()
+        self.names.find(id)
     }
 
     pub fn id(&self, at: usize) -> &str {
-        &self.ids[at]
+        self.names.get(at)
     }
 
     pub fn edges(&self) -> usize {
-        self.reverse.iter().map(Vec::len).sum()
+        self.reverse.all.len()
     }
 
     /// Whom `at` unblocks directly.
     pub fn dependants(&self, at: usize) -> &[usize] {
-        &self.forward[at]
+        self.forward.of(at)
     }
 
     /// Who holds `at` back directly.
     pub fn blockers(&self, at: usize) -> &[usize] {
-        &self.reverse[at]
+        self.reverse.of(at)
     }
 
     /// Dependencies on something that is not here: who, on what.
@@ -89,7 +178,7 @@ impl Graph {
         let mut seen = vec![false; self.len()];
         let mut stack = vec![at];
         while let Some(node) = stack.pop() {
-            for &next in &self.forward[node] {
+            for &next in self.forward.of(node) {
                 if !std::mem::replace(&mut seen[next], true) {
                     stack.push(next);
                 }
@@ -100,12 +189,12 @@ impl Graph {
 
     /// An order in which everyone comes after whom it depends on; nodes on or behind a cycle are missing.
     pub fn topological(&self) -> Vec<usize> {
-        let mut waiting: Vec<usize> = self.reverse.iter().map(Vec::len).collect();
+        let mut waiting: Vec<usize> = self.reverse.counts().collect();
         let mut order: Vec<usize> = (0..self.len()).filter(|at| waiting[*at] == 0).collect();
         let mut done = 0;
         while let Some(&at) = order.get(done) {
             done += 1;
-            for &next in &self.forward[at] {
+            for &next in self.forward.of(at) {
                 waiting[next] -= 1;
                 if waiting[next] == 0 {
                     order.push(next);
@@ -124,12 +213,12 @@ impl Graph {
         }
         // What is left lies on a cycle or behind one. Those with no way on among the rest lie behind.
         let mut outdegree: Vec<usize> = (0..self.len())
-            .map(|at| self.forward[at].iter().filter(|next| left[**next]).count())
+            .map(|at| self.forward.of(at).iter().filter(|next| left[**next]).count())
             .collect();
         let mut dead: Vec<usize> = (0..self.len()).filter(|at| left[*at] && outdegree[*at] == 0).collect();
         while let Some(at) = dead.pop() {
             left[at] = false;
-            for &on in &self.reverse[at] {
+            for &on in self.reverse.of(at) {
                 if left[on] {
                     outdegree[on] -= 1;
                     if outdegree[on] == 0 {
@@ -153,7 +242,7 @@ impl Graph {
                 }
                 place[at] = path.len();
                 path.push(at);
-                match self.reverse[at].iter().find(|on| left[**on]) {
+                match self.reverse.of(at).iter().find(|on| left[**on]) {
                     Some(&on) => at = on,
                     None => break None,
                 }
@@ -177,7 +266,7 @@ impl Graph {
         let mut from = vec![usize::MAX; self.len()];
         let mut queue = std::collections::VecDeque::from([start]);
         while let Some(at) = queue.pop_front() {
-            for &on in &self.reverse[at] {
+            for &on in self.reverse.of(at) {
                 if on == start {
                     let mut chain = vec![self.id(start).to_string(), self.id(at).to_string()];
                     let mut back = at;
@@ -204,14 +293,14 @@ impl Graph {
         let mut impact = vec![0u64; self.len()];
         if self.len() > EXACT {
             for &at in order.iter().rev() {
-                impact[at] = self.forward[at].iter().fold(0u64, |sum, next| sum.saturating_add(1 + impact[*next]));
+                impact[at] = self.forward.of(at).iter().fold(0u64, |sum, next| sum.saturating_add(1 + impact[*next]));
             }
             return impact;
         }
         let words = self.len().div_ceil(64);
         let mut below = vec![0u64; words * self.len()];
         for &at in order.iter().rev() {
-            for &next in &self.forward[at] {
+            for &next in self.forward.of(at) {
                 for word in 0..words {
                     below[at * words + word] |= below[next * words + word];
                 }
@@ -227,7 +316,7 @@ impl Graph {
         let order = self.topological();
         let mut height = vec![1u32; self.len()];
         for &at in order.iter().rev() {
-            height[at] = 1 + self.forward[at].iter().map(|next| height[*next]).max().unwrap_or(0);
+            height[at] = 1 + self.forward.of(at).iter().map(|next| height[*next]).max().unwrap_or(0);
         }
         height
     }

@@ -22,34 +22,28 @@ pub struct Task {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Schedule {
     graph: Graph,
-    ranks: Vec<Rank>,
+    impact: Vec<u64>,
+    priority: Vec<u8>,
+    created_at: Vec<Box<str>>,
     /// Of each, how many in the graph it still waits for.
     waiting: Vec<usize>,
     /// Of each, how many outside the graph it waits for.
     outside: Vec<usize>,
     closed: Vec<bool>,
     withheld: Vec<bool>,
+    /// Of those only that could be worked on now: to put all in order would be the most of the work.
     ready: BTreeSet<Rank>,
 }
 
-type Rank = (Reverse<u64>, u8, String, usize);
+type Rank = (Reverse<u64>, u8, Box<str>, usize);
 
 impl Schedule {
     /// `closed_outside` says of an id that is not among `tasks` whether it is closed.
     pub fn new(tasks: &[Task], closed_outside: impl Fn(&str) -> bool) -> Self {
-        let graph = Graph::new(
-            tasks
-                .iter()
-                .map(|task| (task.id.as_str(), task.depends_on.iter().map(String::as_str).collect())),
-        );
-        let impact = graph.impact();
-        let ranks: Vec<Rank> = tasks
-            .iter()
-            .enumerate()
-            .map(|(at, task)| (Reverse(impact[at]), task.priority, task.created_at.clone(), at))
-            .collect();
+        let graph = Graph::new(tasks.iter().map(|task| (task.id.as_str(), task.depends_on.iter().map(String::as_str))));
+        let closed: Vec<bool> = tasks.iter().map(|task| task.closed).collect();
         let waiting = (0..tasks.len())
-            .map(|at| graph.blockers(at).iter().filter(|on| !tasks[**on].closed).count())
+            .map(|at| graph.blockers(at).iter().filter(|on| !closed[**on]).count())
             .collect();
         let mut outside = vec![0; tasks.len()];
         for (id, on) in graph.outside() {
@@ -60,17 +54,17 @@ impl Schedule {
             }
         }
         let mut schedule = Self {
-            ranks,
+            impact: graph.impact(),
+            priority: tasks.iter().map(|task| task.priority).collect(),
+            created_at: tasks.iter().map(|task| task.created_at.as_str().into()).collect(),
             waiting,
             outside,
-            closed: tasks.iter().map(|task| task.closed).collect(),
+            closed,
             withheld: tasks.iter().map(|task| task.withheld).collect(),
             ready: BTreeSet::new(),
             graph,
         };
-        for at in 0..tasks.len() {
-            schedule.consider(at);
-        }
+        schedule.ready = (0..tasks.len()).filter(|at| schedule.is_ready(*at)).map(|at| schedule.rank(at)).collect();
         schedule
     }
 
@@ -80,7 +74,7 @@ impl Schedule {
 
     /// The one to be worked on next.
     pub fn next(&self) -> Option<&str> {
-        self.ready.first().map(|rank| self.graph.id(rank.3))
+        self.ready().next()
     }
 
     /// All that could be worked on now, in order.
@@ -156,15 +150,21 @@ impl Schedule {
         }
     }
 
+    fn is_ready(&self, at: usize) -> bool {
+        !self.closed[at] && !self.withheld[at] && self.waiting[at] == 0 && self.outside[at] == 0
+    }
+
     fn consider(&mut self, at: usize) {
-        let rank = &self.ranks[at];
-        if !self.closed[at] && !self.withheld[at] && self.waiting[at] == 0 && self.outside[at] == 0 {
-            if !self.ready.contains(rank) {
-                self.ready.insert(rank.clone());
-            }
+        let rank = self.rank(at);
+        if self.is_ready(at) {
+            self.ready.insert(rank);
         } else {
-            self.ready.remove(rank);
+            self.ready.remove(&rank);
         }
+    }
+
+    fn rank(&self, at: usize) -> Rank {
+        (Reverse(self.impact[at]), self.priority[at], self.created_at[at].clone(), at)
     }
 }
 
@@ -209,6 +209,21 @@ mod tests {
         schedule.close_outside("a");
         assert_eq!(schedule.next(), Some("a"));
         assert_eq!(Schedule::new(&[task("a", 2, &["elsewhere"])], |_| true).next(), Some("a"));
+    }
+
+    #[test]
+    fn the_oldest_goes_first_however_its_time_is_written() {
+        let times = ["2026-02-12T10:00:00.5Z", "2026-02-12T10:00:00.25Z", "", "2026-02-12T10:00:00.250000000001Z", "é"];
+        let mut tasks: Vec<Task> = times
+            .iter()
+            .map(|time| Task { created_at: (*time).into(), ..task(time, 2, &[]) })
+            .collect();
+        let mut sorted = times.to_vec();
+        sorted.sort_unstable();
+        assert_eq!(Schedule::new(&tasks, |_| false).order(), sorted);
+        tasks.remove(2);
+        sorted.remove(0);
+        assert_eq!(Schedule::new(&tasks, |_| false).order(), sorted);
     }
 
     proptest! {

@@ -68,7 +68,8 @@ fn tasks(shape: &str, count: usize) -> Vec<Task> {
     let task = |at: usize| Task {
         id: name(at),
         priority: u8::try_from(at % 5).unwrap_or_default(),
-        created_at: "2026-02-12T10:00:00Z".into(),
+        // As if made one after the other, and listed in another order.
+        created_at: format!("2026-02-{:02}T{:02}:{:02}:{:02}Z", 1 + at % 28, at % 24, at % 60, at / 60 % 60),
         depends_on: needs(shape, at).into_iter().map(name).collect(),
         closed: false,
         withheld: false,

@@ -82,6 +82,8 @@ pub struct Part {
     pub journals: Option<PathBuf>,
     /// What it may see and write, if it is to be held to it.
     pub confined: Option<Confined>,
+    /// It is to change nothing, and no sandbox sees to that: its CLI is asked to.
+    pub only_reads: bool,
     /// What goes beside its briefing.
     pub rules: String,
     /// What its answer is to look like, as JSON schema.
@@ -203,7 +205,10 @@ pub async fn prepare(
             (true, false) => ResultForm::InText,
         },
     };
-    let args = config.backends.get(choice_of(backend)).map(|backend| backend.args).unwrap_or_default();
+    let mut args = config.backends.get(choice_of(backend)).map(|backend| backend.args).unwrap_or_default();
+    if part.is_some_and(|part| part.only_reads) {
+        backend.keep_from_writing(&mut args);
+    }
     let price = model.as_ref().and_then(|model| config.models.prices.get(model)).copied();
     let created = Created {
         role: role.name.clone(),

@@ -140,6 +140,14 @@ impl Backend for ClaudeCode {
         Some(line(&control::answer(id, ask, answer)))
     }
 
+    /// Its shell can still write: whether it has is looked at afterwards.
+    fn keep_from_writing(&self, args: &mut Vec<String>) {
+        let named = |arg: &String| arg.starts_with("--disallowedTools") || arg.starts_with("--disallowed-tools");
+        if !args.iter().any(named) {
+            args.push("--disallowedTools=Edit,Write,NotebookEdit".into());
+        }
+    }
+
     fn transcripts(&self) -> Option<&'static dyn Transcripts> {
         Some(&transcript::ClaudeTranscripts)
     }

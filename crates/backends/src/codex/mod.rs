@@ -135,6 +135,12 @@ impl Backend for Codex {
         None
     }
 
+    fn keep_from_writing(&self, args: &mut Vec<String>) {
+        if !args.iter().any(|arg| is_about_rights(arg)) {
+            args.extend(["--sandbox".into(), "read-only".into()]);
+        }
+    }
+
     fn transcripts(&self) -> Option<&'static dyn Transcripts> {
         Some(&transcript::Rollouts)
     }

@@ -149,6 +149,7 @@ async fn begin(
             true => Some(confined(hosted, job, &request).await?),
             false => None,
         },
+        only_reads: purpose == Purpose::Judge && !run.settings.confined,
         rules: rules(hosted, run, job).await?,
         schema: (purpose == Purpose::Structure).then(judge::schema),
     };
