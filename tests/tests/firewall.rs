@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_tests::skip::skip;
-use muleteer_tests::spec_stage::{AGENT, SpecStage as Stage, confined, last};
+use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage, confined, last};
+use muleteer_tests::wait_until;
 
 /// Behind the agent's own work on `Base`; what got through is a line of `$HOME/through`.
 fn attack(script: &str) -> String {
@@ -97,6 +98,34 @@ fn a_confined_judge_cannot_write_and_reads_the_criteria() {
     let output = stage.begin(&["--json"]).run().expect_code(0);
     assert_eq!(last(&output.stdout)["enforced"]["judge_read_only"], "enforced");
     assert!(!stage.world.home().join("wrote").exists());
+    stage.world.finish(Some(daemon));
+}
+
+/// A person's own criteria: what is judged by is a copy as they were, and nobody who writes code sees either.
+#[test]
+fn criteria_that_are_given_are_hidden_and_judged_by_as_they_were() {
+    // Beside HOME, as the test has it.
+    let attempt = "cat $(dirname $HOME)/repo/criteria/*.md && through read\nls -A $(dirname $HOME)/repo/criteria | grep . && through listed";
+    let stage = Stage::new(&attack(attempt));
+    std::fs::create_dir(stage.repo.path.join("criteria")).unwrap();
+    stage.repo.write("criteria/user-stories.md", "secret story\n");
+    stage.configure("run: {acceptance: {path: criteria}}\n");
+    let daemon = stage.world.daemon();
+    let run = stage.begin(&["--detach"]).ok();
+    wait_until("the criteria to be sealed", PATIENCE, || {
+        stage.names(&run).iter().any(|name| name == "acceptance_sealed").then_some(())
+    });
+    stage.repo.write("criteria/user-stories.md", "something else\n");
+    let document = stage.over(&run);
+    assert_eq!(document["status"], "completed", "the judge finds the word that was sealed: {document}");
+    let acceptance = stage.events(&run).into_iter().find(|event| event["purpose"] == "acceptance");
+    assert_eq!(acceptance, None, "nobody was asked to write any");
+    if confined() {
+        assert_eq!(through(&stage), "", "{document}");
+        assert_eq!(document["enforced"]["acceptance_hidden"], "enforced", "{document}");
+    } else {
+        assert_eq!(document["enforced"]["acceptance_hidden"], "checked", "{document}");
+    }
     stage.world.finish(Some(daemon));
 }
 

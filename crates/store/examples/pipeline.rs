@@ -7,7 +7,8 @@
 //! pipeline beads     DIR wide|deep BEADS      only makes a bead store
 //! pipeline fold      DIR BEADS ROUNDS         a run's log read and folded; floor: the file read
 //! pipeline checkpoint DIR BEADS ROUNDS        both snapshots; floor: their bytes, replaced as durably
-//! pipeline transitions DIR BEADS              a whole run, every transition durable; one line each
+//! pipeline transitions DIR BEADS              a whole run, every transition durable; a line for each bead, in which
+//!                                             its two transitions (done, the next given out) share the time
 //! ```
 
 use jiff::Timestamp;
@@ -16,7 +17,7 @@ use muleteer_model::event::{Entry, Event, Outcome, Record};
 use muleteer_model::pipeline::event::{RunSettings, RunStarted};
 use muleteer_model::pipeline::{Input, JobEnd, Run, advance, checkpoint, decide};
 use muleteer_model::schedule::{Schedule, Task};
-use muleteer_store::atomic::write_atomic;
+use muleteer_store::atomic::write_atomic_each;
 use muleteer_store::beads::BeadStore;
 use muleteer_store::events::EventLog;
 use std::error::Error;
@@ -167,13 +168,15 @@ fn settings() -> RunSettings {
     }
 }
 
-/// A run whose every event goes through a log on disk, as the actor has it: durable, then folded, then
-/// snapshots.
+/// A run whose every event goes through a log on disk, as the actor has it: durable, then folded, then, for all
+/// that follows from one end, the snapshots.
 struct Play {
     dir: PathBuf,
     log: EventLog,
     run: Run,
     bytes: usize,
+    /// So many batches of events were made durable.
+    transitions: u32,
 }
 
 impl Play {
@@ -190,7 +193,7 @@ impl Play {
         };
         let first = append(&mut log, vec![Event::RunStarted(Box::new(started))])?;
         let run = Run::begin(&first[0]).ok_or("no run")?;
-        let mut play = Self { dir: dir.into(), log, run, bytes: 0 };
+        let mut play = Self { dir: dir.into(), log, run, bytes: 0, transitions: 0 };
         play.feed(Input::Frozen {
             sha256: "5".repeat(64),
             base_branch: "main".into(),
@@ -208,7 +211,7 @@ impl Play {
         loop {
             let events = advance(&self.run, Timestamp::now());
             if events.is_empty() {
-                return Ok(());
+                return self.snapshots();
             }
             self.commit(events)?;
         }
@@ -221,17 +224,18 @@ impl Play {
         for record in append(&mut self.log, events)? {
             self.run.apply(&record);
         }
-        self.snapshots()
+        self.transitions += 1;
+        Ok(())
     }
 
     fn snapshots(&mut self) -> Done {
-        let texts = checkpoint::snapshots(&self.run, |_| None);
-        self.bytes = 0;
-        for (name, text) in texts {
-            let text = text?;
-            self.bytes += text.len();
-            write_atomic(&self.dir.join(name), text.as_bytes(), 0o644)?;
+        let mut files = vec![];
+        for (name, text) in checkpoint::snapshots(&self.run, |_| None) {
+            files.push((self.dir.join(name), text?));
         }
+        self.bytes = files.iter().map(|(_, text)| text.len()).sum();
+        let files: Vec<_> = files.iter().map(|(path, text)| (path.as_path(), text.as_bytes())).collect();
+        write_atomic_each(&files, 0o644).into_iter().collect::<Result<(), _>>()?;
         Ok(())
     }
 
@@ -310,11 +314,11 @@ fn checkpoints(dir: &Path, count: usize, rounds: usize) -> Done {
 fn transitions(dir: &Path, count: usize) -> Done {
     let mut play = Play::new(dir, count)?;
     loop {
-        let begun = Instant::now();
+        let (begun, before) = (Instant::now(), play.transitions);
         if !play.end_first()? {
             return Ok(());
         }
-        // One bead is done and the next one given out.
-        say(Duration::ZERO, begun.elapsed());
+        // One bead is done, and the next one given out; with what both of them share.
+        say(Duration::ZERO, begun.elapsed() / (play.transitions - before).max(1));
     }
 }

@@ -33,6 +33,27 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreErr
     temporary.rename(path)
 }
 
+/// [`write_atomic`] of several files at once, each by itself: they wait for the disk together, which takes little
+/// longer than for one. The results are in the files' order.
+pub fn write_atomic_each(files: &[(&Path, &[u8])], mode: u32) -> Vec<Result<(), StoreError>> {
+    let Some((first, rest)) = files.split_first() else { return vec![] };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = rest
+            .iter()
+            .map(|(path, bytes)| std::thread::Builder::new().spawn_scoped(scope, || write_atomic(path, bytes, mode)))
+            .collect();
+        let mut results = vec![write_atomic(first.0, first.1, mode)];
+        for ((path, bytes), other) in rest.iter().zip(others) {
+            results.push(match other {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                // The system has no room for another thread: then one after the other.
+                Err(_) => write_atomic(path, bytes, mode),
+            });
+        }
+        results
+    })
+}
+
 /// The temporary file of one replacement; removed again unless renamed.
 pub(crate) struct Temporary(pub PathBuf);
 
@@ -152,6 +173,21 @@ mod tests {
         assert_eq!((error.code(), error.file()), ("E_STORE_IO", path.as_path()));
         assert!(path.join("full").is_dir());
         assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 1);
+    }
+
+    #[test]
+    fn of_several_each_is_replaced_by_itself_and_the_results_are_in_their_order() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let paths = ["one", "taken", "two"].map(|name| dir.path().join(name));
+        fs::create_dir_all(paths[1].join("full")).expect("creates");
+        let files = [0, 1, 2].map(|at| (paths[at].as_path(), [b'a' + at as u8; 3]));
+        let results = write_atomic_each(&files.each_ref().map(|(path, bytes)| (*path, &bytes[..])), 0o640);
+        assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+        assert_eq!(
+            (fs::read(&paths[0]).expect("reads"), fs::read(&paths[2]).expect("reads")),
+            (b"aaa".to_vec(), b"ccc".to_vec())
+        );
+        assert!(write_atomic_each(&[], 0o600).is_empty());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use muleteer_model::bead::{self, Answer, Bead, Beads, Fault, Op};
 use muleteer_process::lock;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead as _, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -178,10 +178,14 @@ impl BeadStore {
             return Err(io(io::ErrorKind::FileTooLarge.into()));
         }
         file.seek(SeekFrom::Start(self.offset)).map_err(io)?;
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(usize::try_from(unread).unwrap_or_default());
         file.take(unread).read_to_end(&mut bytes).map_err(io)?;
         let mut rest = bytes.as_slice();
-        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+        loop {
+            let end = (&mut &*rest).skip_until(b'\n').map_err(io)?.saturating_sub(1);
+            if rest.get(end) != Some(&b'\n') {
+                break;
+            }
             let line = match decode(&rest[..end]) {
                 Ok(line) => line,
                 // The last line may be torn by a power failure; one in the middle is damage.
@@ -251,16 +255,15 @@ fn encode(line: &Line) -> io::Result<Vec<u8>> {
 
 fn decode(bytes: &[u8]) -> Result<Line, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
-    let rest = text
-        .strip_prefix(HEAD)
+    text.strip_prefix(HEAD)
         .and_then(|text| text.split_at_checked(8))
         .filter(|(hex, rest)| {
             rest.strip_prefix("\",")
                 .is_some_and(|rest| *hex == format!("{:08x}", crc32c::crc32c(rest.as_bytes())))
         })
-        .map(|(_, rest)| &rest[2..])
         .ok_or("its checksum is wrong")?;
-    let line: Line = serde_json::from_str(&format!("{{{rest}")).map_err(|error| error.to_string())?;
+    // With its checksum, which is no field of a line's: without it, all of it would be copied.
+    let line: Line = serde_json::from_str(text).map_err(|error| error.to_string())?;
     if line.v > VERSION {
         return Err(format!("it has version {}, this muleteer knows {VERSION}", line.v));
     }

@@ -276,7 +276,7 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         name: "run_transition",
-        what: "one of 200 beads done and the next given out: decided, durable, folded, with both snapshots",
+        what: "one transition of a run of 200 beads (one done, or the next given out): decided, durable, folded, and its share of the snapshots",
         floor: "",
         judged: Judged::Absolute("ms"),
         gate: Some(1.0),

@@ -55,6 +55,8 @@ pub struct State {
     tries: HashMap<String, u32>,
     tasks: JoinSet<()>,
     beating: bool,
+    /// There is something new that nobody has been shown.
+    unseen: bool,
 }
 
 impl Actor for RunActor {
@@ -78,6 +80,7 @@ impl Actor for RunActor {
             tries: HashMap::new(),
             tasks: JoinSet::new(),
             beating: false,
+            unseen: false,
         })
     }
 
@@ -104,6 +107,7 @@ impl Actor for RunActor {
             RunMsg::Command(input, reply) => {
                 let taken = state.feed(*input).await?;
                 state.settle().await?;
+                state.show().await?;
                 let _ = reply.send(taken);
             }
             RunMsg::Failed { key, code, message } => {
@@ -130,6 +134,7 @@ impl Actor for RunActor {
             }
         }
         state.settle().await?;
+        state.show().await?;
         state.carry_out(&myself);
         Ok(())
     }
@@ -156,7 +161,7 @@ impl State {
         Ok(())
     }
 
-    /// Durable first, then folded, then seen by others.
+    /// Durable first, then folded; [`Self::show`] lets others see it.
     async fn commit(&mut self, events: Vec<Event>) -> Result<(), ActorProcessingErr> {
         if events.is_empty() {
             return Ok(());
@@ -170,10 +175,15 @@ impl State {
             run.apply(record);
             steps::tidy(&self.daemon, &self.hosted, run, &record.entry.event, &mut self.tasks);
         }
-        if let Some(run) = self.run.clone() {
-            let (daemon, hosted) = (self.daemon.clone(), self.hosted.clone());
-            tokio::task::spawn_blocking(move || hosted.write_snapshots(&daemon, &run)).await?;
-        }
+        self.unseen = true;
+        Ok(())
+    }
+
+    /// Writes the snapshots, once for all that followed from one thing that happened, and then shows the new state.
+    async fn show(&mut self) -> Result<(), ActorProcessingErr> {
+        let Some(run) = self.run.clone().filter(|_| std::mem::take(&mut self.unseen)) else { return Ok(()) };
+        let (daemon, hosted) = (self.daemon.clone(), self.hosted.clone());
+        tokio::task::spawn_blocking(move || hosted.write_snapshots(&daemon, &run)).await?;
         fault::point("run.checkpointed");
         self.publish();
         Ok(())

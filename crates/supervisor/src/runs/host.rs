@@ -18,7 +18,7 @@ use muleteer_model::id::DispatchId;
 use muleteer_model::pipeline::{Run, checkpoint};
 use muleteer_process::lock::{self, LockGuard};
 use muleteer_protocol::v1;
-use muleteer_store::atomic::{create_dir_durable, write_atomic};
+use muleteer_store::atomic::{create_dir_durable, write_atomic, write_atomic_each};
 use muleteer_store::bead_store::Store;
 use muleteer_store::events::EventLog;
 use serde::{Deserialize, Serialize};
@@ -374,10 +374,15 @@ impl Hosted {
             let id = DispatchId::try_from(dispatch.to_string()).ok()?;
             fleet.get(&id)?.pid()
         };
-        for (name, text) in checkpoint::snapshots(run, pid) {
-            let path = self.places.public.join(name);
-            let written = text.and_then(|text| {
-                write_atomic(&path, text.as_bytes(), 0o644).map_err(|error| crate::launch::chain(&error))
+        let texts = checkpoint::snapshots(run, pid).map(|(name, text)| (name, self.places.public.join(name), text));
+        let good = texts
+            .iter()
+            .filter_map(|(_, path, text)| Some((path.as_path(), text.as_ref().ok()?.as_bytes())));
+        let mut written = write_atomic_each(&good.collect::<Vec<_>>(), 0o644).into_iter();
+        for (name, _, text) in texts {
+            let written = text.and_then(|_| match written.next() {
+                Some(Err(error)) => Err(crate::launch::chain(&error)),
+                _ => Ok(()),
             });
             if let Err(message) = written {
                 daemon.note(Event::Fault { what: format!("{} of {}", name, self.run_id), message });
