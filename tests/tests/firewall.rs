@@ -105,7 +105,7 @@ fn a_confined_judge_cannot_write_and_reads_the_criteria() {
 #[test]
 fn criteria_that_are_given_are_hidden_and_judged_by_as_they_were() {
     // Beside HOME, as the test has it.
-    let attempt = "cat $(dirname $HOME)/repo/criteria/*.md && through read\nls -A $(dirname $HOME)/repo/criteria | grep . && through listed";
+    let attempt = "cat $(dirname $HOME)/repo/criteria/*.md && through read\nls -A $(dirname $HOME)/repo/criteria | grep . && through listed\ntrue";
     let stage = Stage::new(&attack(attempt));
     std::fs::create_dir(stage.repo.path.join("criteria")).unwrap();
     stage.repo.write("criteria/user-stories.md", "secret story\n");
