@@ -20,46 +20,61 @@ pub struct Graph {
     outside: Vec<(usize, String)>,
 }
 
-/// Ids one after the other in one text, and where each is: 100,000 of them are not 100,000 allocations.
+/// Texts one after the other in one: 100,000 of them are not 100,000 allocations.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Texts {
+    all: String,
+    ends: Vec<usize>,
+}
+
+impl Texts {
+    pub(crate) fn get(&self, at: usize) -> &str {
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.all[start..self.ends[at]]
+    }
+
+    fn push(&mut self, text: &str) {
+        self.all.push_str(text);
+        self.ends.push(self.all.len());
+    }
+}
+
+impl<'a> FromIterator<&'a str> for Texts {
+    fn from_iter<I: IntoIterator<Item = &'a str>>(texts: I) -> Self {
+        let mut all = Self::default();
+        texts.into_iter().for_each(|text| all.push(text));
+        all
+    }
+}
+
+/// Ids, and where each is.
 #[derive(Debug, Clone, Default)]
 struct Names {
-    text: String,
-    ends: Vec<usize>,
+    texts: Texts,
     places: HashTable<u32>,
     hasher: DefaultHashBuilder,
 }
 
 impl Names {
-    fn get(&self, at: usize) -> &str {
-        let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.text[start..self.ends[at]]
-    }
-
     fn find(&self, name: &str) -> Option<usize> {
         let hash = self.hasher.hash_one(name);
-        self.places.find(hash, |at| self.get(*at as usize) == name).map(|at| *at as usize)
+        self.places.find(hash, |at| self.texts.get(*at as usize) == name).map(|at| *at as usize)
     }
 
     /// Of two of one name the later one is found.
     fn of<'a>(all: impl ExactSizeIterator<Item = &'a str>) -> Self {
         let mut names = Self {
-            text: String::new(),
-            ends: Vec::with_capacity(all.len()),
+            texts: Texts::default(),
             places: HashTable::with_capacity(all.len()),
             hasher: DefaultHashBuilder::default(),
         };
         for (at, name) in (0u32..).zip(all) {
-            names.text.push_str(name);
-            names.ends.push(names.text.len());
-            let (places, text, ends, hasher) = (&mut names.places, &names.text, &names.ends, &names.hasher);
-            let get = |at: u32| {
-                let start = (at as usize).checked_sub(1).map_or(0, |before| ends[before]);
-                &text[start..ends[at as usize]]
-            };
+            names.texts.push(name);
+            let (places, texts, hasher) = (&mut names.places, &names.texts, &names.hasher);
             let hash = hasher.hash_one(name);
-            match places.find_mut(hash, |at| get(*at) == name) {
+            match places.find_mut(hash, |at| texts.get(*at as usize) == name) {
                 Some(place) => *place = at,
-                None => drop(places.insert_unique(hash, at, |at| hasher.hash_one(get(*at)))),
+                None => drop(places.insert_unique(hash, at, |at| hasher.hash_one(texts.get(*at as usize)))),
             }
         }
         names
@@ -69,7 +84,7 @@ impl Names {
 /// Where each is follows from the names.
 impl PartialEq for Names {
     fn eq(&self, other: &Self) -> bool {
-        (&self.text, &self.ends) == (&other.text, &other.ends)
+        self.texts == other.texts
     }
 }
 
@@ -139,11 +154,11 @@ impl Graph {
     }
 
     pub fn len(&self) -> usize {
-        self.names.ends.len()
+        self.names.texts.ends.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.names.ends.is_empty()
+        self.names.texts.ends.is_empty()
     }
 
     pub fn index(&self, id: &str) -> Option<usize> {
@@ -151,7 +166,7 @@ impl Graph {
     }
 
     pub fn id(&self, at: usize) -> &str {
-        self.names.get(at)
+        self.names.texts.get(at)
     }
 
     pub fn edges(&self) -> usize {

@@ -3,7 +3,7 @@
 //!
 //! Kept up to date step by step: finishing a bead costs what its direct dependants cost.
 
-use crate::graph::Graph;
+use crate::graph::{Graph, Texts};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub struct Schedule {
     graph: Graph,
     impact: Vec<u64>,
     priority: Vec<u8>,
-    created_at: Vec<Box<str>>,
+    created_at: Texts,
     /// Of each, how many in the graph it still waits for.
     waiting: Vec<usize>,
     /// Of each, how many outside the graph it waits for.
@@ -56,7 +56,7 @@ impl Schedule {
         let mut schedule = Self {
             impact: graph.impact(),
             priority: tasks.iter().map(|task| task.priority).collect(),
-            created_at: tasks.iter().map(|task| task.created_at.as_str().into()).collect(),
+            created_at: tasks.iter().map(|task| task.created_at.as_str()).collect(),
             waiting,
             outside,
             closed,
@@ -164,7 +164,7 @@ impl Schedule {
     }
 
     fn rank(&self, at: usize) -> Rank {
-        (Reverse(self.impact[at]), self.priority[at], self.created_at[at].clone(), at)
+        (Reverse(self.impact[at]), self.priority[at], self.created_at.get(at).into(), at)
     }
 }
 

@@ -17,7 +17,7 @@ use muleteer_model::event::{Entry, Event, Outcome, Record};
 use muleteer_model::pipeline::event::{RunSettings, RunStarted};
 use muleteer_model::pipeline::{Input, JobEnd, Run, advance, checkpoint, decide};
 use muleteer_model::schedule::{Schedule, Task};
-use muleteer_store::atomic::write_atomic_each;
+use muleteer_store::atomic::replace_snapshots;
 use muleteer_store::beads::BeadStore;
 use muleteer_store::events::EventLog;
 use std::error::Error;
@@ -235,7 +235,7 @@ impl Play {
         }
         self.bytes = files.iter().map(|(_, text)| text.len()).sum();
         let files: Vec<_> = files.iter().map(|(path, text)| (path.as_path(), text.as_bytes())).collect();
-        write_atomic_each(&files, 0o644).into_iter().collect::<Result<(), _>>()?;
+        replace_snapshots(&files, 0o644).into_iter().collect::<Result<(), _>>()?;
         Ok(())
     }
 
@@ -304,7 +304,6 @@ fn checkpoints(dir: &Path, count: usize, rounds: usize) -> Done {
             file.write_all(&half)?;
             file.sync_all()?;
             std::fs::rename(&partial, &path)?;
-            File::open(dir)?.sync_all()?;
         }
         say(begun.elapsed(), ours);
     }

@@ -19,6 +19,11 @@ const MARK: &str = ".tmp-";
 /// `E_STORE_IO`. The old file is as it was, unless only the directory's fsync failed: then the new
 /// one is there, but may be gone after a power failure.
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
+    filled(path, bytes, mode)?.rename(path)
+}
+
+/// What is to be at `path`, beside it and durable.
+fn filled(path: &Path, bytes: &[u8], mode: u32) -> Result<Temporary, StoreError> {
     let fail = |doing| StoreError::io(path, doing);
     let temporary = Temporary::beside(path).map_err(fail("write"))?;
     let mut file = OpenOptions::new()
@@ -30,24 +35,29 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreErr
     file.write_all(bytes).map_err(fail("write"))?;
     file.set_permissions(Permissions::from_mode(mode)).map_err(fail("set the mode of"))?;
     file.sync_all().map_err(fail("make durable"))?;
-    temporary.rename(path)
+    Ok(temporary)
 }
 
-/// [`write_atomic`] of several files at once, each by itself: they wait for the disk together, which takes little
-/// longer than for one. The results are in the files' order.
-pub fn write_atomic_each(files: &[(&Path, &[u8])], mode: u32) -> Vec<Result<(), StoreError>> {
+/// Replaces several snapshots at once, each whole or not at all, for what can be made anew from elsewhere: the old one
+/// may be back after a power failure, since nobody waits for the directory. They wait for the disk together. The
+/// results are in the files' order; an error is as of [`write_atomic`].
+pub fn replace_snapshots(files: &[(&Path, &[u8])], mode: u32) -> Vec<Result<(), StoreError>> {
     let Some((first, rest)) = files.split_first() else { return vec![] };
+    let replace = |path: &Path, bytes: &[u8]| {
+        let temporary = filled(path, bytes, mode)?;
+        fs::rename(&temporary.0, path).map_err(StoreError::io(path, "replace"))
+    };
     std::thread::scope(|scope| {
         let others: Vec<_> = rest
             .iter()
-            .map(|(path, bytes)| std::thread::Builder::new().spawn_scoped(scope, || write_atomic(path, bytes, mode)))
+            .map(|(path, bytes)| std::thread::Builder::new().spawn_scoped(scope, move || replace(path, bytes)))
             .collect();
-        let mut results = vec![write_atomic(first.0, first.1, mode)];
+        let mut results = vec![replace(first.0, first.1)];
         for ((path, bytes), other) in rest.iter().zip(others) {
             results.push(match other {
                 Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
                 // The system has no room for another thread: then one after the other.
-                Err(_) => write_atomic(path, bytes, mode),
+                Err(_) => replace(path, bytes),
             });
         }
         results
@@ -181,13 +191,13 @@ mod tests {
         let paths = ["one", "taken", "two"].map(|name| dir.path().join(name));
         fs::create_dir_all(paths[1].join("full")).expect("creates");
         let files = [0, 1, 2].map(|at| (paths[at].as_path(), [b'a' + at as u8; 3]));
-        let results = write_atomic_each(&files.each_ref().map(|(path, bytes)| (*path, &bytes[..])), 0o640);
+        let results = replace_snapshots(&files.each_ref().map(|(path, bytes)| (*path, &bytes[..])), 0o640);
         assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
         assert_eq!(
             (fs::read(&paths[0]).expect("reads"), fs::read(&paths[2]).expect("reads")),
             (b"aaa".to_vec(), b"ccc".to_vec())
         );
-        assert!(write_atomic_each(&[], 0o600).is_empty());
+        assert!(replace_snapshots(&[], 0o600).is_empty());
     }
 
     #[test]

@@ -241,10 +241,10 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "beads_load",
         what: "`muleteer bead ready --json` of 100,000 beads, from exec to exit",
-        floor: "",
-        judged: Judged::Absolute("ms"),
-        gate: Some(360.0),
-        ambition: Some(200.0),
+        floor: "ninja, which finds nothing to do among as many nodes",
+        judged: Judged::Ratio,
+        gate: Some(1.0),
+        ambition: Some(0.6),
         run: runs::load,
     },
     Row {
@@ -268,7 +268,7 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "run_snapshots",
         what: "checkpoint and run log of a run of 2,000 beads, durable",
-        floor: "as many bytes in two files, replaced as durably",
+        floor: "as many bytes in two files, replaced as durably, one after the other",
         judged: Judged::Ratio,
         gate: Some(2.0),
         ambition: Some(1.3),

@@ -18,7 +18,7 @@ use muleteer_model::id::DispatchId;
 use muleteer_model::pipeline::{Run, checkpoint};
 use muleteer_process::lock::{self, LockGuard};
 use muleteer_protocol::v1;
-use muleteer_store::atomic::{create_dir_durable, write_atomic, write_atomic_each};
+use muleteer_store::atomic::{create_dir_durable, replace_snapshots, write_atomic};
 use muleteer_store::bead_store::Store;
 use muleteer_store::events::EventLog;
 use serde::{Deserialize, Serialize};
@@ -378,7 +378,7 @@ impl Hosted {
         let good = texts
             .iter()
             .filter_map(|(_, path, text)| Some((path.as_path(), text.as_ref().ok()?.as_bytes())));
-        let mut written = write_atomic_each(&good.collect::<Vec<_>>(), 0o644).into_iter();
+        let mut written = replace_snapshots(&good.collect::<Vec<_>>(), 0o644).into_iter();
         for (name, _, text) in texts {
             let written = text.and_then(|_| match written.next() {
                 Some(Err(error)) => Err(crate::launch::chain(&error)),

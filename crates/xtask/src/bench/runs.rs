@@ -1,7 +1,7 @@
 //! The spec run: its schedule, its log and snapshots, and whole runs.
 
 use super::Options;
-use super::measure::{Samples, Subject, in_turns, probed, timed, until};
+use super::measure::{Samples, in_turns, probed, timed, until};
 use super::place::{PATIENCE, Place};
 use super::{memory, peers};
 use std::path::Path;
@@ -61,22 +61,19 @@ pub fn load(options: &Options) -> Result<Samples, Failure> {
         let (status, took) = timed(|| Ok(command.status()?))?;
         if status.success() { Ok(took) } else { Err(format!("bead ready: {status}").into()) }
     };
-    let mut peers: Vec<(String, Subject<'_>)> = vec![];
-    if peers::has("ninja") {
-        let dir = place.path("ninja");
-        std::fs::create_dir_all(&dir)?;
-        ninja(&dir, MANY)?;
-        let nothing_to_do = move || -> Result<f64, Failure> {
-            let mut command = Command::new("ninja");
-            command.current_dir(&dir).stdout(std::process::Stdio::null());
-            let (status, took) = timed(|| Ok(command.status()?))?;
-            if status.success() { Ok(took) } else { Err(format!("ninja: {status}").into()) }
-        };
-        peers.push(("ninja".into(), Box::new(nothing_to_do)));
+    if !peers::has("ninja") {
+        return Err("ninja is not on PATH, and it is what this is measured beside".into());
     }
-    let mut samples = in_turns(options.rounds, Box::new(|| Ok(0.0)), Box::new(ours), peers)?;
-    samples.floor.clear();
-    Ok(samples)
+    let dir = place.path("ninja");
+    std::fs::create_dir_all(&dir)?;
+    ninja(&dir, MANY)?;
+    let nothing_to_do = move || -> Result<f64, Failure> {
+        let mut command = Command::new("ninja");
+        command.current_dir(&dir).stdout(std::process::Stdio::null());
+        let (status, took) = timed(|| Ok(command.status()?))?;
+        if status.success() { Ok(took) } else { Err(format!("ninja: {status}").into()) }
+    };
+    in_turns(options.rounds, Box::new(nothing_to_do), Box::new(ours), vec![])
 }
 
 /// As many nodes, each on the one before it and one far back, all up to date.
