@@ -72,6 +72,18 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
+/// What each thread of a process waits for in the kernel, and what it has open: for whoever reads a failure.
+pub fn at_what(pid: u32) -> String {
+    let entries = |name: &str| std::fs::read_dir(format!("/proc/{pid}/{name}")).into_iter().flatten().flatten();
+    let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
+    let threads = entries("task").map(|thread| {
+        let path = thread.path();
+        format!("\n    {} {}", read(path.join("comm")), read(path.join("wchan")))
+    });
+    let files = entries("fd").filter_map(|fd| Some(format!("\n    {}", std::fs::read_link(fd.path()).ok()?.display())));
+    threads.chain(files).collect()
+}
+
 /// The shims among `all`. The child that is about to become the agent still looks like its shim.
 pub fn shims(all: &[Process]) -> Vec<&Process> {
     let is_child_of_shim = |one: &Process| all.iter().any(|other| other.pid == one.parent && other.is_shim());

@@ -175,8 +175,12 @@ impl World {
             }
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
-        let list: Vec<_> = left.iter().map(ToString::to_string).collect();
-        panic!("still alive after {PATIENCE:?}:\n{}", list.join("\n"));
+        let list: Vec<_> = left
+            .iter()
+            .map(|process| format!("{process}{}", processes::at_what(process.pid)))
+            .collect();
+        let log = std::fs::read_to_string(self.state().join("logs/daemon.log")).unwrap_or_default();
+        panic!("still alive after {PATIENCE:?}:\n{}\n--- the log of daemons started on demand\n{log}", list.join("\n"));
     }
 
     /// The end of a test that went well: the daemon is asked to stop with its agents, and then
