@@ -58,12 +58,19 @@ pub fn try_lock(path: &Path) -> io::Result<Option<LockGuard>> {
 ///
 /// Blocks the calling thread.
 pub fn lock_within(path: &Path, limit: Duration) -> io::Result<Option<LockGuard>> {
+    lock_unless(path, limit, || false)
+}
+
+/// Like [`lock_within`], but gives up as soon as `vain` says that there is no use in waiting.
+///
+/// Blocks the calling thread.
+pub fn lock_unless(path: &Path, limit: Duration, vain: impl Fn() -> bool) -> io::Result<Option<LockGuard>> {
     let deadline = crate::clock::awake() + limit;
     loop {
         if let Some(guard) = try_lock(path)? {
             return Ok(Some(guard));
         }
-        if crate::clock::awake() >= deadline {
+        if vain() || crate::clock::awake() >= deadline {
             return Ok(None);
         }
         // flock knows no time limit, and a thread blocked in it could not be called back.
@@ -122,6 +129,18 @@ mod tests {
         assert!(lock_within(&path, Duration::from_millis(20)).unwrap().is_none());
         drop(inherited);
         assert!(lock_within(&path, Duration::from_secs(2)).unwrap().is_some());
+    }
+
+    /// It would wait for an hour, and take over from a daemon that was told to stop meanwhile.
+    #[test]
+    fn who_sees_no_use_in_waiting_does_not_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let held = try_lock(&path).unwrap().unwrap();
+        let hour = Duration::from_secs(3600);
+        assert!(lock_unless(&path, hour, || true).unwrap().is_none());
+        drop(held);
+        assert!(lock_unless(&path, hour, || true).unwrap().is_some(), "one that is free is taken");
     }
 
     #[test]

@@ -38,6 +38,9 @@ pub struct DaemonOptions {
     pub config: Option<PathBuf>,
     /// End when nothing has been going on for this long.
     pub idle_exit: Option<Duration>,
+    /// Somebody wanted a daemon, whichever: where another one serves already, this one is not needed. Waiting for its
+    /// lock all the same, it would take over from one that is told to stop.
+    pub on_demand: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +98,8 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         move |source| StartError::Io { path, source }
     };
     let lock_path = paths.daemon_lock();
-    let held = lock::lock_within(&lock_path, LOCK_PATIENCE).map_err(io(&lock_path))?;
+    let served = || options.on_demand && std::os::unix::net::UnixStream::connect(&paths.socket).is_ok();
+    let held = lock::lock_unless(&lock_path, LOCK_PATIENCE, served).map_err(io(&lock_path))?;
     let Some(_held) = held else {
         return Err(StartError::Running { state_dir: paths.state_dir.clone(), note: lock::read_note(&lock_path) });
     };

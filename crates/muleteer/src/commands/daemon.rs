@@ -123,7 +123,7 @@ fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
         block_on(step_aside(context))?;
     }
     let paths = Paths { socket: context.socket.clone(), ..context.paths.clone() };
-    let options = DaemonOptions { paths, config: context.config.clone(), idle_exit };
+    let options = DaemonOptions { paths, config: context.config.clone(), idle_exit, on_demand: args.on_demand };
     daemon::run(options).map(|()| Exit::Done).map_err(refused)
 }
 
