@@ -476,8 +476,9 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
         (true, 0, _) => "it closed the bead without a commit, and not as needing no change",
         (true, _, false) => "it closed the bead, but its commits are not on the target branch",
         (false, 0, _) => "it ended without closing the bead and without a commit",
-        (false, _, _) if !end.whole => {
-            "it ended without closing the bead, and its commits are not on the target branch"
+        (false, _, false) => "it ended without closing the bead, and its commits are not on the target branch",
+        (false, _, true) if !end.whole => {
+            "it ended without closing the bead, and what is on the target branch is not its own or not all of it"
         }
         _ => "it ended without closing the bead",
     };

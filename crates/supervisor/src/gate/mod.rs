@@ -160,7 +160,7 @@ impl Drop for Present {
 }
 
 /// Calls `with` with a name for `path` that fits a socket address.
-fn with_short_path<T>(path: &Path, with: impl FnOnce(&Path) -> std::io::Result<T>) -> std::io::Result<T> {
+pub(crate) fn with_short_path<T>(path: &Path, with: impl FnOnce(&Path) -> std::io::Result<T>) -> std::io::Result<T> {
     use std::os::fd::AsRawFd;
     const SUN_PATH: usize = 108;
     if path.as_os_str().len() < SUN_PATH || !cfg!(target_os = "linux") {

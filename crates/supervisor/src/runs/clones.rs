@@ -17,7 +17,7 @@ const HASH_LIMIT: u64 = 100;
 const COMMITS_LIMIT: usize = 10_000;
 /// A reflog that is longer is not read.
 const REFLOG_LIMIT: u64 = 4 << 20;
-/// Of more branches than these, so many are looked at; what they hold is told as not pushed.
+/// A clone with more branches than these is not taken away: what it holds would be lost.
 const BRANCHES_LIMIT: usize = 50;
 
 /// What a clone's commits come to.
@@ -29,7 +29,7 @@ pub struct Work {
     /// Some of these were made here, and the target has everything that was: no branch of it and no rebase that
     /// was broken off has more. Who was cut off and left it so had pushed what it did.
     pub whole: bool,
-    /// What its agent has made of it is no repository: why.
+    /// What its agent has made of it is nothing that could be looked at: why.
     pub unreadable: Option<String>,
 }
 
@@ -186,8 +186,12 @@ pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, Str
         Ok(others) => others,
         Err(why) => return Ok(Work { unreadable: Some(why), ..Work::new(0, false) }),
     };
-    let mut whole = on_target && others.len() < BRANCHES_LIMIT;
-    for other in others.iter().take(BRANCHES_LIMIT) {
+    if others.len() > BRANCHES_LIMIT {
+        let why = format!("it has {} branches, and at most {BRANCHES_LIMIT} are looked at", others.len());
+        return Ok(Work { unreadable: Some(why), ..Work::new(0, false) });
+    }
+    let mut whole = on_target;
+    for other in &others {
         if reached(other).await {
             continue;
         }

@@ -182,6 +182,21 @@ async fn a_branch_that_nobody_pushed_is_told_and_kept() {
     assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
 }
 
+/// What is not looked at is not kept, so it must not go.
+#[tokio::test]
+async fn a_clone_with_more_branches_than_are_looked_at_stays() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    let tree = git_in(&dir, &["rev-parse", "HEAD^{tree}"]);
+    for at in 0..=50 {
+        let commit = git_in(&dir, &["commit-tree", "-m", &at.to_string(), &tree]);
+        git_in(&dir, &["branch", &format!("aside-{at}"), &commit]);
+    }
+    let work = work(&stage.hosted, &dir, TARGET).await.unwrap();
+    assert!(work.unreadable.is_some_and(|why| why.contains("branches")));
+    assert!(discard(&stage.hosted, &dir, TARGET).await.is_err() && dir.exists());
+}
+
 #[tokio::test]
 async fn a_hub_that_leads_to_an_agent_s_repository_runs_nothing() {
     let stage = Stage::new().await;
