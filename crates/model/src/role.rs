@@ -26,6 +26,7 @@ use crate::permission::Permissions;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::LazyLock;
 
 /// The roles in the binary: file name and text.
 pub const SHIPPED: [(&str, &str); 5] = [
@@ -133,18 +134,22 @@ pub struct Catalog {
     roles: BTreeMap<String, Result<Role, ConfigError>>,
 }
 
+type Named = (String, Result<Role, ConfigError>);
+
+/// What a file says, under the name of its role; of one that cannot be read, under its own.
+fn named(source: &RoleSource) -> Named {
+    let read = parse(source);
+    (read.as_ref().map_or_else(|_| stem(&source.file), |role| role.name.clone()), read)
+}
+
 impl Catalog {
     /// Reads `sources`, in any order, over the shipped roles.
     pub fn new(sources: &[RoleSource]) -> Self {
-        let mut sources: Vec<_> = shipped().into_iter().chain(sources.iter().cloned()).collect();
+        /// Every dispatch asks for a role.
+        static SHIPPED: LazyLock<Vec<Named>> = LazyLock::new(|| shipped().iter().map(named).collect());
+        let mut sources: Vec<_> = sources.iter().collect();
         sources.sort_by_key(|source| source.layer);
-        let mut roles = BTreeMap::new();
-        for source in &sources {
-            let read = parse(source);
-            let name = read.as_ref().map_or_else(|_| stem(&source.file), |role| role.name.clone());
-            roles.insert(name, read);
-        }
-        Self { roles }
+        Self { roles: SHIPPED.iter().cloned().chain(sources.into_iter().map(named)).collect() }
     }
 
     /// # Errors

@@ -1,4 +1,5 @@
-//! A benchmark's agent: notes in a file that its `main` began, and when (`cargo xtask bench`).
+//! A benchmark's agent: notes in a file that its `main` began, and when (`cargo xtask bench`). With a second
+//! argument it stays, until it is killed.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::io::Write;
@@ -8,5 +9,13 @@ fn main() -> std::io::Result<()> {
     let file = std::env::args_os().nth(1).unwrap_or_else(|| "stamps".into());
     // One write, appended: lines of many agents at once stay whole.
     let line = format!("{}\n", i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec));
-    std::fs::File::options().create(true).append(true).open(file)?.write_all(line.as_bytes())
+    std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(file)?
+        .write_all(line.as_bytes())?;
+    while std::env::args_os().nth(2).is_some() {
+        std::thread::park();
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! A cgroup (v2) of the agent's own, only where we may make one: nothing escapes it, and one write
 //! kills all of it.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Whether a cgroup of our own can be made here, by making one and removing it: where it would be.
@@ -29,9 +30,10 @@ pub fn create(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Moves a process into it.
+/// Moves a process into it. Whoever can be born there has no need of this (see [`crate::spawn::Program::hold`]).
 pub fn enter(cgroup: &Path, pid: u32) -> bool {
-    std::fs::write(cgroup.join("cgroup.procs"), pid.to_string()).is_ok()
+    let members = std::fs::File::options().write(true).open(cgroup.join("cgroup.procs"));
+    members.and_then(|mut file| file.write_all(pid.to_string().as_bytes())).is_ok()
 }
 
 /// Kills everything in it and below it, at once.

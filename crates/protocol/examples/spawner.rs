@@ -2,6 +2,8 @@
 //! the monotonic clock (`cargo xtask bench`).
 //!
 //! `spawner bare COUNT PROGRAM ARGS…`
+//! `spawner respawn PROGRAM FILE ARGS…`: kills the program once it has written to FILE, and starts it again;
+//! what is printed is when it was killed.
 //! `spawner daemon SOCKET KEY-FILE PROJECT COUNT PROGRAM ARGS…`
 
 // It measures what starting a process costs, so it starts some.
@@ -21,12 +23,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["bare", count, command @ ..] if !command.is_empty() => bare(count.parse()?, command),
+        ["respawn", program, file, args @ ..] => respawn(program, file, args),
         ["daemon", socket, key, project, count, command @ ..] if !command.is_empty() => {
             let key = std::fs::read_to_string(key)?.trim().to_string();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(through_daemon(socket, &key, project, count.parse()?, command))
         }
-        _ => Err("spawner bare COUNT PROGRAM… | spawner daemon SOCKET KEY-FILE PROJECT COUNT PROGRAM…".into()),
+        _ => Err("spawner bare COUNT PROGRAM… | spawner respawn PROGRAM FILE… | spawner daemon SOCKET KEY-FILE PROJECT COUNT PROGRAM…".into()),
     }
 }
 
@@ -44,6 +47,27 @@ fn bare(count: usize, command: &[&str]) -> Result<(), Box<dyn Error>> {
     for mut child in children {
         child.wait()?;
     }
+    println!("{begun}");
+    Ok(())
+}
+
+fn respawn(program: &str, file: &str, args: &[&str]) -> Result<(), Box<dyn Error>> {
+    let start = || std::process::Command::new(program).arg(file).args(args).spawn();
+    let lines = || std::fs::read_to_string(file).unwrap_or_default().lines().count();
+    let wait = |count| {
+        while lines() < count {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    };
+    let mut first = start()?;
+    wait(1);
+    let begun = now();
+    first.kill()?;
+    first.wait()?;
+    let mut second = start()?;
+    wait(2);
+    second.kill()?;
+    second.wait()?;
     println!("{begun}");
     Ok(())
 }

@@ -181,13 +181,12 @@ impl Shim {
         meta.write(dir)?;
         fault::point("shim.meta_written");
 
-        let (agent, phase, output, stdin) = match hold(&launch, umask) {
+        let (agent, phase, output, stdin) = match hold(&launch, umask, cgroup.as_deref()) {
             Ok((held, output, stdin)) => {
                 fault::point("shim.forked");
                 let agent = held.id();
-                let inside = cgroup.as_deref().is_some_and(|cgroup| cgroup::enter(cgroup, agent.pid));
                 meta.agent = Some(agent);
-                meta.containment = containment(inside, subreaper);
+                meta.containment = containment(held.contained(), subreaper);
                 meta.write(dir)?;
                 let spawned = Control::Spawned { agent, shim: own, containment: meta.containment };
                 writer.append(Stream::Control, &spawned.encode())?;
@@ -375,7 +374,7 @@ fn open_null() -> io::Result<OwnedFd> {
     Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into())
 }
 
-fn hold(launch: &Launch, umask: rustix::fs::Mode) -> io::Result<(Held, Output, stdin::Stdin)> {
+fn hold(launch: &Launch, umask: rustix::fs::Mode, cgroup: Option<&Path>) -> io::Result<(Held, Output, stdin::Stdin)> {
     let path = launch.env.iter().rfind(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
     let program = find_program(&launch.argv[0], path, &launch.cwd)?;
     let env = launch.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -401,7 +400,7 @@ fn hold(launch: &Launch, umask: rustix::fs::Mode) -> io::Result<(Held, Output, s
         let _ = rustix::pipe::fcntl_setpipe_size(pipe, 8 << 10);
     }
     let stdio = Stdio { stdin: stdin_read, stdout: stdout_write, stderr: stderr_write };
-    let held = program.hold(stdio)?;
+    let held = program.hold(stdio, cgroup)?;
     Ok((held, Output::new(Some(stdout), Some(stderr)), stdin::Stdin::new(stdin)))
 }
 

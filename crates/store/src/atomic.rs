@@ -19,11 +19,33 @@ const MARK: &str = ".tmp-";
 /// `E_STORE_IO`. The old file is as it was, unless only the directory's fsync failed: then the new
 /// one is there, but may be gone after a power failure.
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
-    filled(path, bytes, mode)?.rename(path)
+    durable(path, bytes, mode)?.rename(path)
 }
 
-/// What is to be at `path`, beside it and durable.
-fn filled(path: &Path, bytes: &[u8], mode: u32) -> Result<Temporary, StoreError> {
+/// Replaces several files at once, each as [`write_atomic`] does; they wait for the disk together.
+///
+/// # Errors
+/// As of [`write_atomic`], of the first that failed; any of the others may have been replaced.
+pub fn write_all_atomic(files: &[(&Path, &[u8])], mode: u32) -> Result<(), StoreError> {
+    replace_snapshots(files, mode).into_iter().collect::<Result<(), _>>()?;
+    let mut parents: Vec<&Path> = files.iter().map(|(path, _)| parent(path)).collect();
+    parents.sort_unstable();
+    parents.dedup();
+    sync_dirs(&parents)
+}
+
+/// Replaces `path` for whoever reads it, all or nothing, and waits for no disk: after a power failure it may be old,
+/// new, empty or gone. For what can be made anew from elsewhere.
+///
+/// # Errors
+/// `E_STORE_IO`; the old file is as it was then.
+pub fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
+    let (temporary, _) = filled(path, bytes, mode)?;
+    fs::rename(&temporary.0, path).map_err(StoreError::io(path, "replace"))
+}
+
+/// What is to be at `path`, beside it.
+fn filled(path: &Path, bytes: &[u8], mode: u32) -> Result<(Temporary, File), StoreError> {
     let fail = |doing| StoreError::io(path, doing);
     let temporary = Temporary::beside(path).map_err(fail("write"))?;
     let mut file = OpenOptions::new()
@@ -34,7 +56,13 @@ fn filled(path: &Path, bytes: &[u8], mode: u32) -> Result<Temporary, StoreError>
         .map_err(fail("write"))?;
     file.write_all(bytes).map_err(fail("write"))?;
     file.set_permissions(Permissions::from_mode(mode)).map_err(fail("set the mode of"))?;
-    file.sync_all().map_err(fail("make durable"))?;
+    Ok((temporary, file))
+}
+
+/// As [`filled`], and on the disk.
+fn durable(path: &Path, bytes: &[u8], mode: u32) -> Result<Temporary, StoreError> {
+    let (temporary, file) = filled(path, bytes, mode)?;
+    file.sync_all().map_err(StoreError::io(path, "make durable"))?;
     Ok(temporary)
 }
 
@@ -42,22 +70,25 @@ fn filled(path: &Path, bytes: &[u8], mode: u32) -> Result<Temporary, StoreError>
 /// may be back after a power failure, since nobody waits for the directory. They wait for the disk together. The
 /// results are in the files' order; an error is as of [`write_atomic`].
 pub fn replace_snapshots(files: &[(&Path, &[u8])], mode: u32) -> Vec<Result<(), StoreError>> {
-    let Some((first, rest)) = files.split_first() else { return vec![] };
-    let replace = |path: &Path, bytes: &[u8]| {
-        let temporary = filled(path, bytes, mode)?;
+    together(files, |(path, bytes)| {
+        let temporary = durable(path, bytes, mode)?;
         fs::rename(&temporary.0, path).map_err(StoreError::io(path, "replace"))
-    };
+    })
+}
+
+/// Does the same to each, at the same time: what waits for the disk waits once. Few of them: each has a thread.
+fn together<I: Sync, T: Send>(items: &[I], one: impl Fn(&I) -> T + Sync) -> Vec<T> {
+    let Some((first, rest)) = items.split_first() else { return vec![] };
+    let one = &one;
     std::thread::scope(|scope| {
-        let others: Vec<_> = rest
-            .iter()
-            .map(|(path, bytes)| std::thread::Builder::new().spawn_scoped(scope, move || replace(path, bytes)))
-            .collect();
-        let mut results = vec![replace(first.0, first.1)];
-        for ((path, bytes), other) in rest.iter().zip(others) {
+        let start = |item| std::thread::Builder::new().spawn_scoped(scope, move || one(item));
+        let others: Vec<_> = rest.iter().map(start).collect();
+        let mut results = vec![one(first)];
+        for (item, other) in rest.iter().zip(others) {
             results.push(match other {
                 Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
                 // The system has no room for another thread: then one after the other.
-                Err(_) => replace(path, bytes),
+                Err(_) => one(item),
             });
         }
         results
@@ -109,11 +140,20 @@ pub fn create_dir_durable(path: &Path, mode: u32) -> Result<(), StoreError> {
     if above != path && !above.is_dir() {
         create_dir_durable(above, mode)?;
     }
-    match DirBuilder::new().mode(mode).create(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
-        other => other.map_err(StoreError::io(path, "create"))?,
-    }
+    create_dir(path, mode)?;
     sync_dir(above)
+}
+
+/// Creates `path`, whose parent is there, with `mode` (less the umask) and leaves it to the caller to make that
+/// durable. One that exists is left as it is.
+///
+/// # Errors
+/// `E_STORE_IO`, also when something else than a directory has that name.
+pub fn create_dir(path: &Path, mode: u32) -> Result<(), StoreError> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        other => other.map_err(StoreError::io(path, "create")),
+    }
 }
 
 /// Makes the entries of a directory (what was created, renamed or removed in it) durable.
@@ -124,6 +164,14 @@ pub fn sync_dir(path: &Path) -> Result<(), StoreError> {
     File::open(path)
         .and_then(|dir| dir.sync_all())
         .map_err(StoreError::io(path, "make durable"))
+}
+
+/// As [`sync_dir`] of each; they wait for the disk together.
+///
+/// # Errors
+/// `E_STORE_IO`, of the first that failed.
+pub fn sync_dirs(paths: &[&Path]) -> Result<(), StoreError> {
+    together(paths, |path| sync_dir(path)).into_iter().collect()
 }
 
 /// Removes what [`write_atomic`] left in `dir` when it was killed; returns how many. Call it only

@@ -10,6 +10,7 @@ mod schema;
 
 use crate::error::StoreError;
 use crate::events;
+use crate::tail::{Cursor, Reader, Start};
 use muleteer_model::agent_event::ModelUsage;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::fleet::Fleet;
@@ -32,6 +33,8 @@ pub struct Projection {
     path: PathBuf,
     connection: Connection,
     applied: u64,
+    /// How far the log was read, by this process.
+    read: Option<Cursor>,
 }
 
 /// What opening found.
@@ -60,7 +63,7 @@ impl Projection {
             }
             other => other?,
         };
-        Ok((Self { path: path.into(), connection, applied }, opened))
+        Ok((Self { path: path.into(), connection, applied, read: None }, opened))
     }
 
     /// For clients: looks only. `None` if there is no database, or one that its daemon will make anew.
@@ -72,7 +75,7 @@ impl Projection {
             return Ok(None);
         }
         let found = schema::open_read_only(path)?;
-        Ok(found.map(|(connection, applied)| Self { path: path.into(), connection, applied }))
+        Ok(found.map(|(connection, applied)| Self { path: path.into(), connection, applied, read: None }))
     }
 
     /// The newest record that is in the database.
@@ -101,31 +104,48 @@ impl Projection {
     }
 
     /// Applies from the log what is missing, in bounded batches; returns how many records. `fleet`
-    /// is folded to the end of the log.
+    /// is folded to the end of the log. The first time all of the log is read and checked, afterwards what has come.
     ///
     /// # Errors
-    /// `E_DB_AHEAD` if the log ends before [`applied_seq`](Self::applied_seq); as [`Self::apply`] and
-    /// [`events::read`].
+    /// `E_DB_AHEAD` if the log ends before [`applied_seq`](Self::applied_seq); as [`Self::apply`],
+    /// [`events::read`] and [`Reader::next_line`].
     pub fn catch_up(&mut self, events: &Path, fleet: &Fleet) -> Result<u64, StoreError> {
         let before = self.applied;
         let mut batch = Vec::with_capacity(BATCH);
-        let mut failed = None;
-        let found = events::read(events, |record| {
-            if record.seq > before && failed.is_none() {
-                batch.push(record);
+        // A log that has become shorter is looked at whole, to say what is wrong with it.
+        let there = fs::metadata(events).map_or(0, |meta| meta.len());
+        let mut read = self.read.take().filter(|read| read.offset <= there);
+        if let Some(read) = &mut read {
+            let mut reader = Reader::follow(events, Start::Cursor(*read))?;
+            while let Some(line) = reader.next_line()? {
+                batch.push(line.record);
                 if batch.len() == BATCH {
-                    failed = self.apply(&batch, fleet).err();
+                    self.apply(&batch, fleet)?;
                     batch.clear();
                 }
             }
-        })?;
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        if before > found.last_seq {
-            return Err(StoreError::DbAhead { file: self.path.clone(), applied: before, last: found.last_seq });
+            *read = reader.cursor();
+        } else {
+            let mut failed = None;
+            let found = events::read(events, |record| {
+                if record.seq > before && failed.is_none() {
+                    batch.push(record);
+                    if batch.len() == BATCH {
+                        failed = self.apply(&batch, fleet).err();
+                        batch.clear();
+                    }
+                }
+            })?;
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            if before > found.last_seq {
+                return Err(StoreError::DbAhead { file: self.path.clone(), applied: before, last: found.last_seq });
+            }
+            read = Some(Cursor { offset: found.len, seq: found.last_seq });
         }
         self.apply(&batch, fleet)?;
+        self.read = read;
         Ok(self.applied - before)
     }
 

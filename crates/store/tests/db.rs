@@ -133,6 +133,33 @@ fn killed_between_append_and_apply_at_any_record_it_comes_out_the_same() {
 }
 
 #[test]
+fn what_was_read_once_is_not_read_again() {
+    let place = place();
+    let mut db = built(&place);
+    let (mut log, _) = EventLog::open(&place.events, db.applied_seq(), |_| {}).expect("opens");
+    let said = |id: &str| Entry {
+        id: id.into(),
+        dispatch_id: None,
+        at: None,
+        more: false,
+        event: Event::Fault { what: "test".into(), message: id.into() },
+    };
+    let fleet = fleet(&place);
+    // Nobody who looks at it again could read on after this.
+    let first = fs::File::options().write(true).open(&place.events).expect("opens");
+    std::os::unix::fs::FileExt::write_all_at(&first, b"?", 2).expect("writes");
+    for round in 0..3 {
+        log.append(&[said(&format!("a{round}")), said(&format!("b{round}"))], Timestamp::now())
+            .expect("appends");
+        assert_eq!(db.catch_up(&place.events, &fleet).expect("catches up"), 2);
+        assert_eq!(db.catch_up(&place.events, &fleet).expect("catches up"), 0);
+    }
+    assert_eq!(db.applied_seq(), entries().len() as u64 + 6);
+    let (mut anew, _) = Projection::open(&place.db).expect("opens");
+    assert_eq!(anew.catch_up(&place.events, &fleet).expect_err("it is damaged").code(), "E_EVENTS_CORRUPT");
+}
+
+#[test]
 fn a_gap_is_refused() {
     let place = place();
     let records = append(&place);

@@ -55,24 +55,33 @@ pub struct AgentSlots {
     pub link: Slot<crate::agent::link::LinkMsg>,
 }
 
-/// What happened to each unfinished dispatch before this daemon, for its journal: read once for all of
-/// them, because each reading the whole log by itself would make a start of many agents quadratic.
+/// What has happened to each unfinished dispatch before its journal follows it: read once for all of them, and kept
+/// up by the ledger, because each reading the log by itself would make a start of many agents quadratic.
 #[derive(Debug, Default)]
 pub struct Backlog {
     records: HashMap<DispatchId, Vec<Record>>,
-    /// The end of the log when this daemon began; what came later is read from there.
+    /// A ledger keeps it up. Another one cannot know what its predecessor still wrote.
+    followed: bool,
+    /// The end of the log when this daemon began.
     pub until: Cursor,
 }
 
 impl Backlog {
-    /// Keeps a record that `fleet` has just folded in, until its dispatch has finished.
-    pub fn take(&mut self, fleet: &Fleet, record: Record) {
-        let Some(id) = record.entry.dispatch_id.clone() else { return };
-        if fleet.get(&id).is_some_and(|dispatch| dispatch.is_finished()) {
-            self.records.remove(&id);
-        } else if matches!(record.entry.event, Event::DispatchCreated(_)) || self.records.contains_key(&id) {
+    /// Records kept for one dispatch; beyond it, its journal reads the log.
+    const LIMIT: usize = 256;
+
+    /// Keeps a record that `fleet` has just folded in, until its dispatch has finished or is followed.
+    pub fn take(&mut self, fleet: &Fleet, record: &Record) {
+        let Some(id) = &record.entry.dispatch_id else { return };
+        if matches!(record.entry.event, Event::DispatchCreated(_)) {
+            self.records.insert(id.clone(), vec![record.clone()]);
+        } else if let Some(known) = self.records.get_mut(id) {
             // One that was finished and goes on begins elsewhere: its journal reads the log itself.
-            self.records.entry(id).or_default().push(record);
+            if known.len() == Self::LIMIT || fleet.get(id).is_some_and(|dispatch| dispatch.is_finished()) {
+                self.records.remove(id);
+            } else {
+                known.push(record.clone());
+            }
         }
     }
 }
@@ -188,15 +197,30 @@ impl Daemon {
         self.closed.send_modify(|closed| *closed += 1);
     }
 
-    /// Where the events of a dispatch are to be read from, and those before that which are known.
-    pub fn history(&self, dispatch: &Dispatch) -> (Start, Vec<Record>) {
+    /// The records of a dispatch so far, where they are known, else where in the log they are to be read from. Who
+    /// asks must be where life and gate send what comes next: nothing is kept for it any more.
+    pub fn history(&self, dispatch: &Dispatch) -> Result<Vec<Record>, Start> {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
         match backlog.records.remove(&dispatch.id) {
-            Some(records) => (Start::Cursor(backlog.until), records),
-            None if dispatch.created_seq > backlog.until.seq => (Start::Cursor(backlog.until), vec![]),
+            Some(records) => Ok(records),
+            None if dispatch.created_seq > backlog.until.seq => Err(Start::Cursor(backlog.until)),
             // It had finished before and goes on, or its journal was restarted: all of it again.
-            None => (Start::Seq(dispatch.created_seq), vec![]),
+            None => Err(Start::Seq(dispatch.created_seq)),
         }
+    }
+
+    /// A ledger begins to keep the backlog up.
+    pub fn follow_backlog(&self) {
+        let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut backlog.followed, true) {
+            backlog.records.clear();
+        }
+    }
+
+    /// Durable records that `fleet` has folded in; before anybody is told of them.
+    pub fn keep_backlog(&self, fleet: &Fleet, records: &[Record]) {
+        let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        records.iter().for_each(|record| backlog.take(fleet, record));
     }
 
     /// Whether the dispatch has actors now.
@@ -262,4 +286,56 @@ pub fn random_key() -> String {
         panic!("the kernel gave no random bytes: {error}");
     }
     muleteer_model::id::encode(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muleteer_model::event::FinalState;
+
+    fn record(seq: u64, id: &DispatchId, event: Event) -> Record {
+        let entry = Entry { id: format!("e{seq}"), dispatch_id: Some(id.clone()), at: None, more: false, event };
+        Record { v: 1, seq, ts: jiff::Timestamp::UNIX_EPOCH, entry }
+    }
+
+    #[test]
+    fn what_happened_is_kept_until_it_is_followed_finished_or_too_much() {
+        let id = DispatchId::try_from("abcd2345".to_string()).expect("an id");
+        let created: Vec<_> = muleteer_store::catalog::samples()
+            .into_iter()
+            .map(|record| record.entry.event)
+            .filter(|event| matches!(event, Event::DispatchCreated(_)))
+            .collect();
+        let (mut fleet, mut backlog) = (Fleet::default(), Backlog::default());
+        let mut seq = 0;
+        let mut next = |backlog: &mut Backlog, event: &Event| {
+            seq += 1;
+            let record = record(seq, &id, event.clone());
+            fleet.apply(&record);
+            backlog.take(&fleet, &record);
+        };
+        let said = Event::JournalEntry { text: "x".into() };
+        let kept = |backlog: &Backlog| backlog.records.get(&id).map(Vec::len);
+
+        next(&mut backlog, &said);
+        assert_eq!(kept(&backlog), None, "its beginning was not seen");
+        next(&mut backlog, &created[0]);
+        next(&mut backlog, &said);
+        assert_eq!(kept(&backlog), Some(2));
+        // Its journal has them now, and is told of what comes.
+        backlog.records.remove(&id);
+        next(&mut backlog, &said);
+        assert_eq!(kept(&backlog), None);
+
+        next(&mut backlog, &created[0]);
+        for _ in 0..Backlog::LIMIT {
+            next(&mut backlog, &said);
+        }
+        assert_eq!(kept(&backlog), None, "too much");
+
+        next(&mut backlog, &created[0]);
+        let finished = Event::DispatchFinished { state: FinalState::Killed, reason: String::new(), result: None };
+        next(&mut backlog, &finished);
+        assert_eq!(kept(&backlog), None, "finished");
+    }
 }

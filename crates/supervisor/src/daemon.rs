@@ -157,7 +157,7 @@ fn recover(paths: &Paths, note: &Note) -> Result<(Fleet, Backlog), StartError> {
     let mut backlog = Backlog::default();
     let (mut log, recovery) = EventLog::open(&paths.events(), applied, |record| {
         fleet.apply(&record);
-        backlog.take(&fleet, record);
+        backlog.take(&fleet, &record);
     })?;
     let generation = fleet.generation + 1;
     let mut events = Vec::new();

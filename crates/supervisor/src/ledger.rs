@@ -106,6 +106,7 @@ impl Writer {
             ids.insert(&record.entry.id, record.seq);
         };
         let (mut log, _) = EventLog::open(&self.daemon.paths.events(), 0, fold).map_err(|error| error.to_string())?;
+        self.daemon.follow_backlog();
         self.publish(&fleet);
         while let Some(first) = jobs.blocking_recv() {
             let mut group = vec![first];
@@ -138,6 +139,7 @@ impl Writer {
                         ids.insert(&record.entry.id, record.seq);
                     }
                     if !records.is_empty() {
+                        self.daemon.keep_backlog(&fleet, &records);
                         self.publish(&fleet);
                     }
                     let mut records = records.into_iter().skip(noted);

@@ -3,6 +3,7 @@
 
 use crate::confine::Confined;
 use crate::context::Daemon;
+use crate::worktree::Repository;
 use crate::{acp, settings, worktree};
 use muleteer_backends::rehearsal::scenario::Scenario;
 use muleteer_backends::{Backend, Command, claude_code, codex};
@@ -16,6 +17,7 @@ use muleteer_model::prompt::{Briefing, ResultForm};
 use muleteer_model::role::{Catalog, Role, RoleError};
 use muleteer_model::{admission, prompt, role};
 use muleteer_protocol::v1::{self, WireError};
+use muleteer_store::atomic;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::io::Read;
@@ -57,9 +59,22 @@ impl Saved {
         Ok(saved)
     }
 
-    fn write(&self, agent_dir: &Path) -> Result<(), WireError> {
+    /// Makes `agents/<id>/` with what must be there before anything is durable: this, the first prompt, and the
+    /// directories of the rest.
+    fn write(&self, agent_dir: &Path, key: &str, prompt: &str) -> Result<(), WireError> {
         let bytes = serde_json::to_vec_pretty(self).map_err(|error| internal(&error.to_string()))?;
-        muleteer_store::atomic::write_atomic(&agent_dir.join(SAVED), &bytes, 0o600).map_err(|error| unwritten(&error))
+        let prompt_file = prompt_file(agent_dir, key)?;
+        let put = || {
+            let above = agent_dir.parent().unwrap_or(agent_dir);
+            atomic::create_dir_durable(above, 0o700)?;
+            for dir in [agent_dir, &agent_dir.join("prompt"), &agent_dir.join("spool"), &agent_dir.join("pub")] {
+                atomic::create_dir(dir, 0o700)?;
+            }
+            let files = [(agent_dir.join(SAVED), bytes.as_slice()), (prompt_file, prompt.as_bytes())];
+            atomic::write_all_atomic(&files.each_ref().map(|(path, bytes)| (path.as_path(), *bytes)), 0o600)?;
+            atomic::sync_dir(above)
+        };
+        put().map_err(|error| unwritten(&error))
     }
 }
 
@@ -179,18 +194,20 @@ pub async fn prepare(
     }
     let feature = spawn.feature.clone().unwrap_or_else(|| id.to_string());
     check_feature(&feature)?;
-    let top = worktree::top(&project).await.unwrap_or_else(|| project.clone());
-    let open = || part.map_or(&top, |part| &part.repo).join(".agents/journals").join(&feature);
+    let repository = worktree::repository(&project).await;
+    let top = repository.as_ref().map_or(&project, |repository| &repository.top);
+    let open = || part.map_or(top, |part| &part.repo).join(".agents/journals").join(&feature);
     let journal = part.and_then(|part| part.journals.clone()).unwrap_or_else(open).join(format!("{id}.md"));
     let clone = top.join(".muleteer/worktrees").join(id.as_str());
-    if let Some(git_dir) = worktree::git_dir(&top).await {
-        worktree::exclude(&git_dir)
+    if let Some(Repository { git_dir, .. }) = &repository {
+        worktree::exclude(git_dir)
             .map_err(|error| internal(&format!("{}: {error}", git_dir.join("info/exclude").display())))?;
     } else if spawn.worktree {
         let message = format!("--worktree needs a git repository, and {} is in none", project.display());
         return Err(fault("E_NOT_A_REPOSITORY", &message, "run `git init` there, or leave --worktree out"));
     }
-    let branch = if spawn.worktree { Some(format!("muleteer/{id}")) } else { worktree::branch(&top).await };
+    let checked_out = repository.as_ref().and_then(|repository| repository.branch.clone());
+    let branch = if spawn.worktree { Some(format!("muleteer/{id}")) } else { checked_out };
     let wants_result = part.is_none() && category.result && (capabilities.multi_turn || capabilities.resumable);
     let clone = spawn.worktree.then(|| clone.display().to_string());
     let briefing = Briefing {
@@ -254,10 +271,12 @@ pub async fn prepare(
         schema: part.and_then(|part| part.schema.clone()),
     };
     let dir = daemon.paths.agent(id.as_str());
-    make_agent_dir(&dir)?;
-    saved.write(&dir)?;
     let key = muleteer_model::life::prompt_key(&id, PromptKind::Initial, 0);
-    write_prompt(&dir, &key, &spawn.prompt)?;
+    let (prompt_key, text) = (key.clone(), spawn.prompt.clone());
+    // Many at once wait for the disk together.
+    tokio::task::spawn_blocking(move || saved.write(&dir, &prompt_key, &text))
+        .await
+        .map_err(|error| internal(&error.to_string()))??;
     Ok(vec![
         named(&id, "created", Event::DispatchCreated(Box::new(created))),
         named(&id, "initial", Event::PromptQueued { key, kind: PromptKind::Initial, by: asker.name() }),
@@ -346,22 +365,17 @@ fn named(id: &DispatchId, what: &str, event: Event) -> Entry {
     Entry { id: format!("{id}/{what}"), dispatch_id: Some(id.clone()), at: None, more: false, event }
 }
 
-/// Makes `agents/<id>/` with what must be there before anything is durable.
-fn make_agent_dir(dir: &Path) -> Result<(), WireError> {
-    for path in [dir.to_path_buf(), dir.join("prompt"), dir.join("spool"), dir.join("pub")] {
-        muleteer_store::atomic::create_dir_durable(&path, 0o700).map_err(|error| unwritten(&error))?;
-    }
-    Ok(())
-}
-
 /// A prompt is on disk before it is durable in the ledger.
 pub fn write_prompt(agent_dir: &Path, key: &str, text: &str) -> Result<(), WireError> {
+    atomic::write_atomic(&prompt_file(agent_dir, key)?, text.as_bytes(), 0o600).map_err(|error| unwritten(&error))
+}
+
+fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireError> {
     let ok = !key.is_empty() && key.len() <= 64 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     if !ok {
         return Err(fault("E_BAD_INPUT", "a prompt's key is 1 to 64 letters, digits and dashes", ""));
     }
-    let path = agent_dir.join("prompt").join(format!("{key}.md"));
-    muleteer_store::atomic::write_atomic(&path, text.as_bytes(), 0o600).map_err(|error| unwritten(&error))
+    Ok(agent_dir.join("prompt").join(format!("{key}.md")))
 }
 
 fn load_config(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Config, WireError> {

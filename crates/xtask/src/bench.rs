@@ -140,6 +140,15 @@ pub const ROWS: &[Row] = &[
         run: start::many,
     },
     Row {
+        name: "successor",
+        what: "an agent killed until its successor's main, its end durable; without the policy's pause",
+        floor: "a child killed, reaped and spawned again",
+        judged: Judged::Ratio,
+        gate: Some(1.6),
+        ambition: Some(1.35),
+        run: start::successor,
+    },
+    Row {
         name: "capture_200mb",
         what: "200 MB in 64 KB writes, captured, checksummed and acknowledged",
         floor: "`| cat > file`",
@@ -333,6 +342,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         }
         measured.push((row, outcome));
     }
+    place::clear();
     table::print(&measured, asked.form, &options)
 }
 

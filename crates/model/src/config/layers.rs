@@ -5,6 +5,7 @@ use super::error::{ConfigError, NotFound, Place};
 use super::{Config, DEFAULT, ENV_PREFIX, Layer, Origin, Settings, Source, yaml};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// Every effective leaf by its path, with the source it came from.
 type Leaves = BTreeMap<Vec<String>, Set>;
@@ -17,6 +18,10 @@ struct Set {
     source: usize,
 }
 
+/// The embedded layer, read once: every request of every client loads the configuration of its project.
+static DEFAULTS: LazyLock<Result<Vec<Leaf>, Vec<ConfigError>>> =
+    LazyLock::new(|| read(&Source { layer: Layer::Default, file: None, text: DEFAULT.into() }));
+
 pub(super) fn load(sources: &[Source], env: &[(String, String)]) -> Result<Config, Vec<ConfigError>> {
     let mut sources: Vec<Source> = std::iter::once(Source { layer: Layer::Default, file: None, text: DEFAULT.into() })
         .chain(sources.iter().cloned())
@@ -27,7 +32,8 @@ pub(super) fn load(sources: &[Source], env: &[(String, String)]) -> Result<Confi
     let mut errors = vec![];
     let mut leaves = Leaves::new();
     for (index, source) in sources.iter().enumerate() {
-        match read(source) {
+        let read = if source.layer == Layer::Default { DEFAULTS.clone() } else { read(source) };
+        match read {
             Ok(read) => read.into_iter().for_each(|leaf| set(&mut leaves, leaf, index)),
             Err(faults) => errors.extend(faults),
         }

@@ -12,7 +12,7 @@ use muleteer_model::event::{Event, Record};
 use muleteer_model::id::DispatchId;
 use muleteer_model::journal::{self, Header, Status};
 use muleteer_process::fault;
-use muleteer_store::tail;
+use muleteer_store::{atomic, tail};
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -150,8 +150,13 @@ impl State {
     /// Reads what happened to this dispatch so far.
     fn replay(&mut self) -> Result<(), ActorProcessingErr> {
         let dispatch = self.daemon.snapshot().get(&self.id).cloned().ok_or("the dispatch is not in the ledger")?;
-        let (start, known) = self.daemon.history(&dispatch);
-        known.iter().for_each(|record| self.take(record));
+        let start = match self.daemon.history(&dispatch) {
+            Ok(known) => {
+                known.iter().for_each(|record| self.take(record));
+                return Ok(());
+            }
+            Err(start) => start,
+        };
         let mut reader = tail::Reader::follow(&self.daemon.paths.events(), start)?;
         while let Some(line) = reader.next_line()? {
             if line.record.entry.dispatch_id.as_ref() == Some(&self.id) {
@@ -279,7 +284,9 @@ impl State {
                 }
                 // Somebody may have written since we read: then the watcher calls us again.
                 if self.read()?.as_deref() == Some(existing.as_str()) {
-                    muleteer_store::atomic::write_atomic(&self.path, wanted.as_bytes(), 0o644)?;
+                    // Our lines follow from the ledger; only an agent's own are worth waiting for the disk.
+                    let write = if existing.is_empty() { atomic::write_whole } else { atomic::write_atomic };
+                    write(&self.path, wanted.as_bytes(), 0o644)?;
                 }
             }
         }

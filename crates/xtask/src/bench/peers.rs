@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use xtask::Failure;
 
-/// What is looked for, so that a table can say what was not there. For pm2 and pueue, which are slower by
-/// two orders of magnitude (facts of an earlier run), no recipe is kept.
+/// What is looked for, so that a table can say what was not there.
 pub const KNOWN: [(&str, &str); 5] =
     [("runit", "runsvdir"), ("s6", "s6-svscan"), ("supervisord", "supervisord"), ("pm2", "pm2"), ("pueue", "pueued")];
 
@@ -36,11 +35,15 @@ pub fn starting<'a>(place: &'a Place, stamp: &'a Path, file: &'a Path, count: us
     if count < ENOUGH {
         return vec![];
     }
-    let recipes: [(&str, Recipe); 3] = [("runit", runit), ("s6", s6), ("supervisord", supervisord)];
+    let recipes: [(&'static str, Recipe); 5] =
+        [("runit", runit), ("s6", s6), ("supervisord", supervisord), ("pm2", pm2), ("pueue", pueue)];
     let found = found();
-    let of = |(name, recipe): (&str, Recipe)| {
-        let dir = place.path(name);
-        let subject: Subject<'a> = Box::new(move || start(recipe, &dir, stamp, file, count));
+    let of = |(name, recipe): (&'static str, Recipe)| {
+        let mut round = 0;
+        let subject: Subject<'a> = Box::new(move || {
+            round += 1;
+            start(recipe, &place.path(&format!("{name}-{round}")), stamp, file, count)
+        });
         (name.to_string(), subject)
     };
     recipes.into_iter().filter(|(name, _)| found.contains(name)).map(of).collect()
@@ -50,7 +53,6 @@ pub fn starting<'a>(place: &'a Place, stamp: &'a Path, file: &'a Path, count: us
 type Recipe = fn(&Path, &str, usize) -> Result<Command, Failure>;
 
 fn start(recipe: Recipe, dir: &Path, stamp: &Path, file: &Path, count: usize) -> Result<f64, Failure> {
-    let _ = std::fs::remove_dir_all(dir);
     let _ = std::fs::remove_file(file);
     std::fs::create_dir_all(dir)?;
     let script = format!("{} {}; exec sleep 100000", stamp.display(), file.display());
@@ -63,7 +65,8 @@ fn start(recipe: Recipe, dir: &Path, stamp: &Path, file: &Path, count: usize) ->
     taken
 }
 
-fn now() -> i128 {
+/// Nanoseconds of the monotonic clock, as the probes stamp them.
+pub fn now() -> i128 {
     let now = clock_gettime(ClockId::Monotonic);
     i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
 }
@@ -125,5 +128,41 @@ fn supervisord(dir: &Path, script: &str, count: usize) -> Result<Command, Failur
     std::fs::write(&file, text)?;
     let mut command = Command::new("supervisord");
     command.arg("-c").arg(file).current_dir(dir);
+    Ok(command)
+}
+
+/// Its daemon goes to the background, and stands in the directory all the same.
+fn pm2(dir: &Path, script: &str, count: usize) -> Result<Command, Failure> {
+    let app = |number| {
+        serde_json::json!({
+            "name": format!("s{number}"), "script": "/bin/sh", "args": ["-c", script], "interpreter": "none", "cwd": dir,
+        })
+    };
+    let apps: Vec<_> = (0..count).map(app).collect();
+    let file = dir.join("pm2.config.json");
+    std::fs::write(&file, serde_json::json!({ "apps": apps }).to_string())?;
+    let mut command = Command::new("pm2");
+    command.arg("start").arg(file).env("PM2_HOME", dir.join("pm2")).current_dir(dir);
+    Ok(command)
+}
+
+/// Takes its tasks one by one, each from a client: it knows no list of services.
+fn pueue(dir: &Path, script: &str, count: usize) -> Result<Command, Failure> {
+    let file = dir.join("pueue.yml");
+    let own = |name: &str| dir.join(name).display().to_string();
+    let settings = serde_json::json!({
+        "shared": {
+            "pueue_directory": dir, "runtime_directory": dir, "use_unix_socket": true, "unix_socket_path": own("pueue.sock"),
+        },
+        "client": {}, "daemon": {}, "profiles": {},
+    });
+    std::fs::write(&file, settings.to_string())?;
+    let all = format!(
+        "client() {{ pueue -c {0} \"$@\" >/dev/null 2>&1; }}; pueued -c {0} & until client status; do :; done; \
+         client parallel {count}; for at in $(seq {count}); do client add -- '{script}'; done; wait",
+        file.display()
+    );
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(all).current_dir(dir);
     Ok(command)
 }

@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use xtask::{Failure, workspace};
 
@@ -45,7 +46,7 @@ pub fn build(given: Option<&Path>) -> Result<(PathBuf, PathBuf), Failure> {
     Ok((given.map_or_else(|| profile.clone(), Path::to_path_buf), profile.join("examples")))
 }
 
-/// Dropping it ends its daemon and agents and removes its files.
+/// Dropping it ends its daemon and agents; its files go with [`clear`].
 #[derive(Debug)]
 pub struct Place {
     dir: PathBuf,
@@ -164,6 +165,19 @@ impl Place {
         Ok(status["daemon"]["socket"].as_str().ok_or("no daemon runs")?.into())
     }
 
+    /// Milliseconds that the restart policy made this dispatch wait before its newest attempt, from its events.
+    ///
+    /// # Errors
+    /// When it was not started again.
+    pub fn scheduled_pause(&self, id: &str) -> Result<f64, Failure> {
+        let log = std::fs::read_to_string(self.state().join("events.jsonl"))?;
+        log.lines()
+            .filter(|line| line.contains(id) && line.contains("\"event\":\"restart_scheduled\""))
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok()?["delay_ms"].as_f64())
+            .next_back()
+            .ok_or_else(|| format!("{id} was not started again").into())
+    }
+
     /// How many dispatches are in this state.
     pub fn count(&self, state: &str) -> usize {
         let Ok(status) = self.json(&["status", "--json"]) else { return 0 };
@@ -211,6 +225,17 @@ impl Drop for Place {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let _ = std::fs::remove_dir_all(&self.dir);
+        LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(self.dir.clone());
+    }
+}
+
+/// Directories of places that are no more. They are removed when all was measured: ext4 without a journal makes no
+/// file for minutes where one was removed, and looks at each such place for every new one.
+static LEFT: Mutex<Vec<PathBuf>> = Mutex::new(vec![]);
+
+/// Removes what the places have left.
+pub fn clear() {
+    for dir in LEFT.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        let _ = std::fs::remove_dir_all(dir);
     }
 }

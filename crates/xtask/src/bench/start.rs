@@ -1,4 +1,4 @@
-//! From a request to the daemon until the agent's `main`.
+//! From a request to the daemon until the agent's `main`, and from an agent's death until its successor's.
 
 use super::measure::{Samples, in_turns, until};
 use super::place::{PATIENCE, Place};
@@ -54,6 +54,43 @@ fn start(options: &Options, count: usize, rounds: usize) -> Result<Samples, Fail
     };
     let mut samples = in_turns(rounds, Box::new(floor), Box::new(ours), peers::starting(place, &stamp, &file, count))?;
     samples.note = (count != 1).then(|| format!("{count} at once"));
+    Ok(samples)
+}
+
+/// An agent is killed. What the restart policy waits for (it is in the log) is not counted: only what we add.
+pub fn successor(options: &Options) -> Result<Samples, Failure> {
+    let mut place = options.place()?;
+    place.daemon()?;
+    let (place, stamp, spawner) = (&place, options.probes.join("stamp"), options.probes.join("spawner"));
+    let file = place.path("stamps");
+    let floor = || {
+        let mut command = Command::new(&spawner);
+        command.arg("respawn").arg(&stamp).arg(&file).arg("stay");
+        last_main(place, command, &file, 2)
+    };
+    // An agent of a kind that is started again; it never answers, so nothing else happens to it.
+    let line = format!("{} {} stay", stamp.display(), file.display());
+    let ours = || {
+        let _ = std::fs::remove_file(&file);
+        let spawned =
+            place.json(&["spawn", "developer", ".", "x", "--backend", "acp", "--command", &line, "--json"])?;
+        let id = spawned["dispatch_id"].as_str().ok_or("no id")?.to_string();
+        since(&file, 0, 1)?;
+        let pid = until("the agent's pid", PATIENCE, || {
+            let status = place.json(&["status", &id, "--json"]).ok()?;
+            status["dispatches"][0]["pid"]
+                .as_i64()
+                .and_then(|pid| rustix::process::Pid::from_raw(pid as i32))
+        })?;
+        let begun = peers::now();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+        let taken = since(&file, begun, 2)?;
+        let pause = place.scheduled_pause(&id)?;
+        place.ok(&["kill", &id])?;
+        Ok(taken - pause)
+    };
+    let mut samples = in_turns(options.rounds, Box::new(floor), Box::new(ours), vec![])?;
+    samples.note = Some("without the pause that the restart policy asks for".into());
     Ok(samples)
 }
 
