@@ -37,6 +37,7 @@ use crate::result::AgentResult;
 use crate::transcript::{Session, Standing};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Open calls kept in mind. More at once are no longer told apart from none by who watches for stalls.
 const MOST_CALLS: usize = 256;
@@ -44,7 +45,8 @@ const MOST_CALLS: usize = 256;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dispatch {
     pub id: DispatchId,
-    pub created: Created,
+    /// As it was asked for. Shared: it never changes, and each event makes a copy of all else.
+    pub created: Arc<Created>,
     pub created_at: Timestamp,
     /// Of the record that created it: nothing about it is older.
     pub created_seq: u64,
@@ -255,7 +257,7 @@ impl Dispatch {
     pub fn new(id: DispatchId, created: Created, at: Timestamp) -> Self {
         Self {
             id,
-            created,
+            created: Arc::new(created),
             created_at: at,
             created_seq: 0,
             phase: Phase::Queued,

@@ -5,14 +5,16 @@ use crate::event::{Created, Event, Record};
 use crate::id::DispatchId;
 use crate::pressure::{self, Pressures};
 use crate::tasklist::session::Runs;
-use std::collections::{BTreeMap, BTreeSet};
+use rpds::{RedBlackTreeMapSync, VectorSync};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 #[derive(Debug, Clone, Default)]
 pub struct Fleet {
-    /// In order of creation. `Arc`: a snapshot of the fleet copies pointers, not dispatches.
-    dispatches: BTreeMap<DispatchId, Arc<Dispatch>>,
-    order: Vec<DispatchId>,
+    /// A snapshot is taken after each event and shares all that has not changed since the one before it.
+    dispatches: RedBlackTreeMapSync<DispatchId, Arc<Dispatch>>,
+    /// In order of creation.
+    order: VectorSync<DispatchId>,
     pub generation: u64,
     /// Where the model's APIs want to be left alone.
     pub pressures: Pressures,
@@ -58,8 +60,8 @@ impl Fleet {
         }
         let mut dispatch = Dispatch::new(id.clone(), created.clone(), record.ts);
         dispatch.created_seq = record.seq;
-        self.dispatches.insert(id.clone(), Arc::new(dispatch));
-        self.order.push(id.clone());
+        self.dispatches.insert_mut(id.clone(), Arc::new(dispatch));
+        self.order.push_back_mut(id.clone());
     }
 
     /// A limit that one dispatch met is the limit of all that share it.

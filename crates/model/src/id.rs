@@ -3,7 +3,7 @@
 use data_encoding::{Encoding, Specification};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// Random bytes an id is made from; 40 bits are eight characters.
 pub const ID_BYTES: usize = 5;
@@ -20,7 +20,8 @@ fn alphabet() -> &'static Encoding {
 /// The id of a dispatch; also names its agent, its shim and its folder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct DispatchId(String);
+// Cheap to copy: every snapshot of the fleet and every event has some.
+pub struct DispatchId(Arc<str>);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an id: 4 to 32 lower-case letters and digits are wanted")]
@@ -28,7 +29,7 @@ pub struct BadId(pub String);
 
 impl DispatchId {
     pub fn from_random(bytes: [u8; ID_BYTES]) -> Self {
-        Self(alphabet().encode(&bytes))
+        Self(alphabet().encode(&bytes).into())
     }
 
     pub fn as_str(&self) -> &str {
@@ -51,13 +52,13 @@ impl TryFrom<String> for DispatchId {
     /// Ids become file names: nothing but letters and digits is accepted.
     fn try_from(text: String) -> Result<Self, BadId> {
         let ok = (4..=32).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        if ok { Ok(Self(text)) } else { Err(BadId(text)) }
+        if ok { Ok(Self(text.into())) } else { Err(BadId(text)) }
     }
 }
 
 impl From<DispatchId> for String {
     fn from(id: DispatchId) -> String {
-        id.0
+        id.0.to_string()
     }
 }
 

@@ -255,7 +255,9 @@ pub struct Repository {
 /// The repository with a worktree that `dir` is in; git is asked once, and not at all where there is no `.git` on
 /// the way up.
 pub async fn repository(dir: &Path) -> Option<Repository> {
-    dir.ancestors().find(|above| std::fs::symlink_metadata(above.join(".git")).is_ok())?;
+    // As git sees it: a link to a directory of a repository is in that repository.
+    let real = dir.canonicalize().ok()?;
+    real.ancestors().find(|above| std::fs::symlink_metadata(above.join(".git")).is_ok())?;
     let asked = ["rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir", "--git-dir"];
     let places = run(git(dir).args(asked), "").await.ok()?;
     let [top, common, own] = places.lines().collect::<Vec<_>>()[..] else { return None };
@@ -340,6 +342,10 @@ mod tests {
         git_in(&top, &["init", "-q", "-b", "feature/x"]).await;
         let found = Repository { top: top.clone(), git_dir: top.join(".git"), branch: Some("feature/x".into()) };
         assert_eq!(repository(&below).await, Some(found.clone()));
+
+        let link = base.join("link");
+        std::os::unix::fs::symlink(&below, &link).expect("a link");
+        assert_eq!(repository(&link).await, Some(found.clone()));
 
         git_in(&top, &["commit", "-q", "--allow-empty", "-m", "one"]).await;
         git_in(&top, &["worktree", "add", "-q", "-b", "other", "../linked"]).await;

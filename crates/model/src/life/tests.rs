@@ -11,6 +11,7 @@ use crate::agent_event::{ModelUsage, TurnError, TurnResult};
 use crate::event::{Created, Limits};
 use crate::result::ResultStatus;
 use serde_json::json;
+use std::sync::Arc;
 
 /// A dispatch and what a daemon would feed it: inputs are decided, folded, and settled.
 struct Told {
@@ -593,7 +594,7 @@ fn a_taken_prompt_is_never_sent_again() {
 #[test]
 fn where_a_person_is_to_be_asked_a_crash_blocks_and_a_word_goes_on_in_the_session() {
     let mut told = Told::busy();
-    told.d.created.ask_on_crash = true;
+    Arc::make_mut(&mut told.d.created).ask_on_crash = true;
     told.exit(1);
     assert_eq!(told.d.state(), "blocked");
     assert!(told.d.reason.as_deref().is_some_and(|reason| reason.contains("muleteer send")), "{:?}", told.d.reason);
@@ -866,7 +867,7 @@ fn who_speaks_to_the_killed_does_not_restart_the_killed_work() {
 #[test]
 fn a_kill_while_it_closes_overrides_a_word_said_then() {
     let mut told = Told::busy();
-    told.d.created.worktree = Some("/w".into());
+    Arc::make_mut(&mut told.d.created).worktree = Some("/w".into());
     told.result(well());
     told.exit(0);
     assert!(told.has(&Effect::FetchWork));
@@ -950,7 +951,7 @@ fn a_send_after_the_end_begins_again_in_the_same_session() {
 fn a_word_in_the_moment_of_the_end_is_not_lost() {
     // While the work is brought home.
     let mut told = Told::busy();
-    told.d.created.worktree = Some("/w".into());
+    Arc::make_mut(&mut told.d.created).worktree = Some("/w".into());
     told.result(well());
     told.exit(0);
     told.send("s1");

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::agent_event::TurnError::{ApiError, Auth, RateLimit};
+use std::sync::Arc;
 
 fn ended_by(error: TurnError, status: u16) -> TurnResult {
     TurnResult { ok: false, error: Some(error), status: Some(status), text: Some("scripted".into()), ..well() }
@@ -91,7 +92,7 @@ fn beyond_its_patience_it_has_failed_and_can_be_gone_on_with() {
 #[test]
 fn a_refused_key_is_named_and_not_tried_again() {
     let mut told = Told::busy();
-    told.d.created.api.credential = "ANTHROPIC_API_KEY".into();
+    Arc::make_mut(&mut told.d.created).api.credential = "ANTHROPIC_API_KEY".into();
     told.fails(Auth, 401);
     assert_eq!(told.finished(), FinalState::Failed);
     assert_eq!(told.reason(), "the model API refused the key ANTHROPIC_API_KEY (HTTP 401): scripted");
@@ -156,7 +157,7 @@ fn ends_after(told: &mut Told, used_ms: u64, cause: ExitCause) {
 #[test]
 fn attempts_share_the_time_of_their_dispatch() {
     let mut told = Told::new(MULTI);
-    told.d.created.limits.timeout_s = Some(10);
+    Arc::make_mut(&mut told.d.created).limits.timeout_s = Some(10);
     told.feed(Input::Admitted);
     told.spawn();
     told.receipt("p1");
@@ -218,7 +219,7 @@ fn done(told: &mut Told, id: &str) {
 #[test]
 fn model_turns_are_counted_where_the_cli_does_not() {
     let mut told = Told::by_turns();
-    told.d.created.limits.max_turns = Some(2);
+    Arc::make_mut(&mut told.d.created).limits.max_turns = Some(2);
     // Two calls of one answer are one turn.
     tool(&mut told, "a");
     tool(&mut told, "b");
@@ -231,12 +232,12 @@ fn model_turns_are_counted_where_the_cli_does_not() {
     assert_eq!(limit_reached(&told.d), Some((Limit::Turns, "3 of 2 model turns".into())));
 
     let mut told = Told::by_turns();
-    told.d.created.limits.max_turns = Some(1);
+    Arc::make_mut(&mut told.d.created).limits.max_turns = Some(1);
     told.answers("well");
     assert_eq!(limit_reached(&told.d), None, "it has ended at its limit");
     let mut told = Told::busy();
-    told.d.created.backend = "claude-code".into();
-    told.d.created.limits.max_turns = Some(0);
+    Arc::make_mut(&mut told.d.created).backend = "claude-code".into();
+    Arc::make_mut(&mut told.d.created).limits.max_turns = Some(0);
     tool(&mut told, "a");
     assert_eq!(limit_reached(&told.d), None, "Claude Code counts itself");
 }
@@ -312,7 +313,7 @@ fn a_price_makes_a_cost_of_tokens_where_none_is_told() {
         |cost_usd| ModelUsage { input: 1_000_000, output: 100_000, cache_read: 1_000_000, cost_usd, ..cost("", 0.0) };
     for (price, told_usd, expected) in [(None, 0.0, 0.0), (Some(price), 0.0, 2.1), (Some(price), 0.5, 0.5)] {
         let mut told = Told::by_turns();
-        told.d.created.api.price = price;
+        Arc::make_mut(&mut told.d.created).api.price = price;
         told.result(TurnResult { per_session: vec![usage(told_usd)], ..well() });
         assert!((told.cost() - expected).abs() < 1e-9, "{} {expected}", told.cost());
     }

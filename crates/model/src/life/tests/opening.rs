@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::opening::{Call, CallAnswer, Calls, LOAD, NEW};
+use std::sync::Arc;
 
 impl Told {
     /// An agent that is spoken to by calls, just started.
     fn called() -> Self {
         let mut told = Self::new(MULTI);
-        told.d.created.calls = Some(Calls { timeout_s: 60 });
+        Arc::make_mut(&mut told.d.created).calls = Some(Calls { timeout_s: 60 });
         told.feed(Input::Admitted);
         told.spawn();
         told
@@ -62,7 +63,7 @@ impl Told {
 #[test]
 fn each_call_waits_for_the_answer_before_it_and_the_prompt_for_all() {
     let mut told = Told::called();
-    told.d.created.model = Some("large".into());
+    Arc::make_mut(&mut told.d.created).model = Some("large".into());
     assert_eq!((told.calls(), told.on_its_way()), (Some(Call::Greet), None));
     told.opens(Some("early"), None);
     assert_eq!(told.calls(), Some(Call::Greet), "an answer out of turn is none");
@@ -189,7 +190,7 @@ fn what_a_session_cost_is_counted_once_however_it_is_told() {
 #[test]
 fn a_loaded_session_is_told_its_model_whatever_it_says_of_it() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
-    told.d.created.model = Some("small".into());
+    Arc::make_mut(&mut told.d.created).model = Some("small".into());
     told.greets(true);
     told.opens(None, Some("option model"));
     assert_eq!(told.calls(), Some(Call::SetModel { by: "option model".into(), model: "small".into() }));

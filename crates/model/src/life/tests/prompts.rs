@@ -2,13 +2,14 @@
 
 use super::*;
 use crate::transcript::{Seen, Session, Standing, Used};
+use std::sync::Arc;
 
 impl Told {
     /// An agent with transcripts, its first prompt on its way.
     fn kept(capabilities: (bool, bool)) -> Self {
         let mut told = Self::new(capabilities);
-        told.d.created.transcripts = true;
-        told.d.created.folds = capabilities == MULTI;
+        Arc::make_mut(&mut told.d.created).transcripts = true;
+        Arc::make_mut(&mut told.d.created).folds = capabilities == MULTI;
         told.feed(Input::Admitted);
         told.spawn();
         told
