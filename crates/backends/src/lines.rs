@@ -24,6 +24,10 @@ pub trait Parser: Send {
     /// The stream has ended: the last line, if it had no newline.
     fn finish(&mut self) -> Vec<Line>;
 
+    /// From now on lines that are plain output are not told one by one: many of them come as one [`Line`] without
+    /// events, for whoever has no use for what they say. Nothing else changes.
+    fn pass_over_output(&mut self);
+
     /// What `bytes` of its stderr tell beside the output. They are counted nowhere.
     fn aside(&mut self, bytes: &[u8]) -> Vec<AgentEvent>;
 }
@@ -46,6 +50,11 @@ pub struct Line {
 /// What one whole line (without its newline) means.
 pub(crate) trait Meaning: Send {
     fn read(&self, line: &[u8]) -> Understood;
+
+    /// A line (its newline included) that can be nothing but plain output; seen without reading it.
+    fn is_output(&self, _line: &[u8]) -> bool {
+        false
+    }
 
     /// What a line of stderr means: most are for people.
     fn aside(&self, _line: &str) -> Option<AgentEvent> {
@@ -87,6 +96,8 @@ pub(crate) struct LineParser<M> {
     pending: u64,
     consumed: u64,
     limit: usize,
+    /// Plain output is passed over.
+    passing: bool,
     /// The incomplete line of stderr, at most [`ASIDE_LIMIT`] bytes of it.
     aside: Vec<u8>,
 }
@@ -97,7 +108,16 @@ impl<M: Meaning> LineParser<M> {
     }
 
     pub fn with_limit(meaning: M, limit: usize) -> Self {
-        Self { meaning, partial: Vec::new(), cut: false, pending: 0, consumed: 0, limit, aside: Vec::new() }
+        Self {
+            meaning,
+            partial: Vec::new(),
+            cut: false,
+            pending: 0,
+            consumed: 0,
+            limit,
+            passing: false,
+            aside: Vec::new(),
+        }
     }
 
     fn keep(&mut self, bytes: &[u8]) {
@@ -137,15 +157,28 @@ impl<M: Meaning> Parser for LineParser<M> {
     fn push(&mut self, bytes: &[u8]) -> Vec<Line> {
         let mut lines = Vec::new();
         let mut rest = bytes;
-        while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
+        let mut passed = false;
+        while let Some(at) = memchr::memchr(b'\n', rest) {
             let (line, after) = rest.split_at(at + 1);
-            lines.push(self.end(line));
+            passed = self.passing && self.pending == 0 && self.meaning.is_output(line);
+            if passed {
+                self.consumed += line.len() as u64;
+            } else {
+                lines.push(self.end(line));
+            }
             rest = after;
+        }
+        if passed {
+            lines.push(Line { consumed: self.consumed, events: vec![], raw_cut: false, told_at: None });
         }
         if !rest.is_empty() {
             self.keep(rest);
         }
         lines
+    }
+
+    fn pass_over_output(&mut self) {
+        self.passing = true;
     }
 
     fn finish(&mut self) -> Vec<Line> {

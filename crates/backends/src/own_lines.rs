@@ -31,6 +31,14 @@ impl Meaning for OwnLines {
         };
         Understood { events: vec![timed], told_at: None }
     }
+
+    fn is_output(&self, line: &[u8]) -> bool {
+        matches!(self.plain, Plain::Output) && !may_be_object(line)
+    }
+}
+
+fn may_be_object(line: &[u8]) -> bool {
+    line.trim_ascii_start().starts_with(b"{")
 }
 
 enum Own {
@@ -42,7 +50,7 @@ enum Own {
 
 fn own_event(line: &[u8]) -> Own {
     // Most output is no JSON: don't ask the JSON parser about it.
-    if !line.trim_ascii_start().starts_with(b"{") {
+    if !may_be_object(line) {
         return Own::None;
     }
     let Ok(Value::Object(mut object)) = serde_json::from_slice::<Value>(line) else {

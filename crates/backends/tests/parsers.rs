@@ -68,6 +68,29 @@ proptest! {
         }
     }
 
+    /// Whoever passes over output hears all else of the same lines, and comes to the same places.
+    #[test]
+    fn what_is_passed_over_is_output_and_nothing_else(lines in prop::collection::vec(line(), 0..12), cut in any::<prop::sample::Index>()) {
+        let mut bytes = lines.join(&b'\n');
+        bytes.push(b'\n');
+        let (one, other) = bytes.split_at(cut.index(bytes.len() + 1));
+        for name in NAMES {
+            let mut passing = by_name(name).unwrap().parser();
+            passing.pass_over_output();
+            let passed = [one, other].map(|piece| passing.push(piece)).concat();
+            let told = |lines: &[Line]| -> Vec<(u64, Vec<AgentEvent>)> {
+                let told = |line: &Line| line.events.iter().map(|timed| timed.event.clone()).collect::<Vec<_>>();
+                let output = |event: &AgentEvent| matches!(event, AgentEvent::Output { .. });
+                lines.iter().map(|line| (line.consumed, told(line))).filter(|(_, events)| !events.iter().all(output)).collect()
+            };
+            let whole = parse(name, [bytes.as_slice()]);
+            prop_assert_eq!(told(&passed), told(&whole), "{}", name);
+            prop_assert_eq!(passed.last().map(|line| line.consumed), Some(bytes.len() as u64), "{}", name);
+            let places: Vec<_> = whole.iter().map(|line| line.consumed).collect();
+            prop_assert!(passed.iter().all(|line| places.contains(&line.consumed)), "{}", name);
+        }
+    }
+
     #[test]
     fn what_is_printed_can_be_read_back(lines in prop::collection::vec(line(), 0..12)) {
         for name in NAMES {
@@ -81,6 +104,15 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_stretch_of_output_that_is_passed_over_is_one_line() {
+    let mut parser = by_name("subprocess").unwrap().parser();
+    parser.pass_over_output();
+    let lines = parser.push(b"a\nb\n{\"type\":\"text\",\"text\":\"c\"}\nd\n\ne\nhalf");
+    let places: Vec<_> = lines.iter().map(|line| (line.consumed, line.events.len())).collect();
+    assert_eq!(places, [(31, 1), (36, 0)]);
 }
 
 #[test]

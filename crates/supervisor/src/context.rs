@@ -17,6 +17,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -117,6 +118,8 @@ pub struct Daemon {
     pub fleet: watch::Sender<Arc<Fleet>>,
     pub ledger: Slot<LedgerMsg>,
     pub pool: Slot<PoolMsg>,
+    /// The pool has been asked to look and has not begun to.
+    pub looking: AtomicBool,
     pub agents: Slot<BranchMsg>,
     pub runs_branch: Slot<BranchMsg>,
     pub runs: crate::runs::Runs,
@@ -155,6 +158,7 @@ impl Daemon {
             fleet: watch::Sender::new(Arc::new(fleet)),
             ledger: Slot::default(),
             pool: Slot::default(),
+            looking: AtomicBool::new(false),
             agents: Slot::default(),
             runs_branch: Slot::default(),
             runs: crate::runs::Runs::default(),
@@ -221,6 +225,14 @@ impl Daemon {
     pub fn keep_backlog(&self, fleet: &Fleet, records: &[Record]) {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
         records.iter().for_each(|record| backlog.take(fleet, record));
+    }
+
+    /// Asks the pool to look at the fleet as it is now. Many who ask at once are answered by one look, since each look
+    /// goes through the whole fleet.
+    pub fn look(&self) {
+        if !self.looking.swap(true, Ordering::SeqCst) {
+            self.pool.cast(PoolMsg::Look);
+        }
     }
 
     /// Whether the dispatch has actors now.

@@ -9,6 +9,7 @@ use muleteer_model::admission;
 use muleteer_model::config::Pool as Limits;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -37,6 +38,8 @@ impl Actor for Pool {
 
     async fn pre_start(&self, myself: ActorRef<PoolMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
         daemon.pool.set(myself.clone());
+        // Whatever a predecessor was still asked is answered by this look.
+        daemon.looking.store(false, Ordering::SeqCst);
         myself.cast(PoolMsg::Look)?;
         let limits = daemon.pool_limits;
         Ok(State { daemon, limits, armed: None, door: admission::Door::default() })
@@ -51,6 +54,8 @@ impl Actor for Pool {
         match message {
             PoolMsg::Look => {
                 muleteer_process::fault::point("pool.look");
+                // Before the fleet is read: whoever comes later is not in it.
+                state.daemon.looking.store(false, Ordering::SeqCst);
                 let now = Timestamp::now();
                 let admission = state.door.look(state.limits, &state.daemon.snapshot(), now);
                 for id in admission.start {

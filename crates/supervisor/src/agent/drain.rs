@@ -72,7 +72,8 @@ pub struct Drain {
 
 impl Drain {
     /// Begins at `from`, which is a line boundary of `epoch`.
-    pub fn new(epoch: u32, from: Position, parser: Box<dyn Parser>) -> Self {
+    pub fn new(epoch: u32, from: Position, mut parser: Box<dyn Parser>) -> Self {
+        parser.pass_over_output();
         let position = if from.epoch == epoch { from } else { Position { epoch, offset: 0, skip: 0 } };
         Self {
             epoch,
@@ -286,7 +287,7 @@ mod tests {
     /// each line is seen, and none at or before the position again.
     #[test]
     fn a_restart_at_any_reported_position_sees_exactly_the_rest() {
-        let line = |n: u32| format!("{{\"type\":\"text\",\"text\":\"line {n}\"}}\n");
+        let line = |n: u32| format!("output {n}\nmore\n{{\"type\":\"text\",\"text\":\"line {n}\"}}\n");
         let all: Vec<u8> = (0..6).map(line).collect::<String>().into_bytes();
         for size in [1, 3, 7, 20, 31, 64, all.len()] {
             let mut records = vec![];

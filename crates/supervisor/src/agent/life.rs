@@ -12,7 +12,6 @@ use crate::context::{AgentSlots, Daemon};
 use crate::launch;
 use crate::ledger::{append, entry};
 use crate::owned::survive;
-use crate::pool::PoolMsg;
 use jiff::Timestamp;
 use muleteer_backends::Backend;
 use muleteer_model::dispatch::{Dispatch, Phase};
@@ -262,7 +261,7 @@ impl State {
         }
         for effect in life::effects(&self.dispatch) {
             if matches!(effect, Effect::Admit) {
-                self.daemon.pool.cast(PoolMsg::Look);
+                self.daemon.look();
                 continue;
             }
             let key = format!("{effect:?}/{}/{}", self.dispatch.epoch, self.dispatch.turns);
@@ -380,7 +379,7 @@ impl State {
         if let Some(journal) = self.slots.journal.get() {
             let _ = journal.call(JournalMsg::Flush, Some(Duration::from_secs(5))).await;
         }
-        self.daemon.pool.cast(PoolMsg::Look);
+        self.daemon.look();
         self.daemon.agents.cast(BranchMsg::Remove(self.id.clone()));
     }
 }
