@@ -33,7 +33,7 @@ pub fn sweep(nonce: &str, cgroup: Option<&Path>, limit: Duration) -> SweepReport
         if let Some(cgroup) = cgroup {
             cgroup::kill(cgroup);
         }
-        let mut found = by_nonce(nonce);
+        let (mut found, unclear) = look(nonce);
         found.extend(cgroup.into_iter().flat_map(cgroup::members));
         found.sort_unstable();
         found.dedup();
@@ -66,20 +66,43 @@ pub fn sweep(nonce: &str, cgroup: Option<&Path>, limit: Duration) -> SweepReport
             return report;
         }
         // Time for the killed to go, and for one just being forked or exec'd to become visible.
-        std::thread::sleep(Duration::from_millis(20));
+        let pause = if quiet == 0 || unclear { 20 } else { 2 };
+        std::thread::sleep(Duration::from_millis(pause));
     }
 }
 
 /// Every living process but this one whose environment carries the nonce.
 pub fn by_nonce(nonce: &str) -> Vec<u32> {
+    look(nonce).0
+}
+
+/// Those of [`by_nonce`], and whether there is a process of which it cannot be told: in the middle of an exec it has
+/// no environment, like one that was started with none.
+fn look(nonce: &str) -> (Vec<u32>, bool) {
+    /// The parent of all threads of the Linux kernel, which have no environment either.
+    const KERNEL: u32 = 2;
     let own = std::process::id();
-    let mut pids = host().pids();
-    pids.retain(|&pid| pid != own && carries(pid, nonce) && host().stat(pid).is_some_and(|stat| !stat.zombie));
-    pids
+    let (mut marked, mut unclear) = (vec![], false);
+    for pid in host().pids() {
+        let Some(environ) = host().environ(pid).filter(|_| pid != own) else { continue };
+        if !(environ.is_empty() || holds(&environ, nonce)) {
+            continue;
+        }
+        let Some(stat) = host().stat(pid).filter(|stat| !stat.zombie) else { continue };
+        if !environ.is_empty() {
+            marked.push(pid);
+        } else if stat.parent != KERNEL && pid != KERNEL {
+            unclear = true;
+        }
+    }
+    (marked, unclear)
 }
 
 fn carries(pid: u32, nonce: &str) -> bool {
-    let Some(environ) = host().environ(pid) else { return false };
+    host().environ(pid).is_some_and(|environ| holds(&environ, nonce))
+}
+
+fn holds(environ: &[u8], nonce: &str) -> bool {
     environ.split(|&byte| byte == 0).any(|entry| {
         entry.strip_prefix(NONCE_VAR.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) == Some(nonce.as_bytes())
     })
@@ -120,4 +143,46 @@ pub fn children_of_this_thread() -> Option<Vec<u32>> {
 /// its leader must live or be an unreaped zombie of the caller's.
 pub fn signal_group(leader: u32, signo: i32) -> io::Result<()> {
     Ok(rustix::process::kill_process_group(raw(leader)?, signal(signo)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::process::{Child, Command};
+
+    /// A process that waits for us, with this environment alone.
+    fn waiting(env: Option<(&str, &str)>) -> Child {
+        let mut child = Command::new("/bin/cat")
+            .env_clear()
+            .envs(env)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // What it echoes shows that it is past its exec.
+        std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"x").unwrap();
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        child
+    }
+
+    /// One that is in the middle of an exec looks like one without an environment: no look that met such a one may
+    /// be followed by the next after the short pause.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_process_without_an_environment_leaves_it_unclear() {
+        let nonce = format!("look-{}", std::process::id());
+        let mut marked = waiting(Some((NONCE_VAR, &nonce)));
+        let mut bare = waiting(None);
+        let (found, unclear) = look(&nonce);
+        assert_eq!((found, unclear), (vec![marked.id()], true));
+        bare.kill().unwrap();
+        // A zombie has no environment either, and starts nothing any more.
+        assert!(look(&nonce).0 == [marked.id()]);
+        marked.kill().unwrap();
+        (bare.wait().unwrap(), marked.wait().unwrap());
+        assert_eq!(look(&nonce).0, [] as [u32; 0]);
+        let report = sweep(&nonce, None, Duration::from_secs(10));
+        assert_eq!((report.killed, report.clean), (0, true));
+    }
 }

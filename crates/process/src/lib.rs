@@ -15,6 +15,7 @@ pub mod group;
 pub mod host;
 pub mod identity;
 pub mod lock;
+pub mod memory;
 pub mod pipe;
 pub mod probe;
 pub mod sandbox;

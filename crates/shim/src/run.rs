@@ -30,7 +30,7 @@ use muleteer_process::identity::{self, NONCE_VAR, ProcessId};
 use muleteer_process::lock::LockGuard;
 use muleteer_process::signals::Signals;
 use muleteer_process::spawn::{ExecStatus, Held, Program, Released, Stage, Stdio, find_program};
-use muleteer_process::{cgroup, fault, pipe, spawn};
+use muleteer_process::{cgroup, fault, memory, pipe, spawn};
 use output::Output;
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -234,6 +234,9 @@ impl Shim {
         if matches!(shim.phase, Phase::Gone) {
             shim.say(Control::Ended { survivors: 0 });
         }
+        // The agent has it now, and what was read and made for its start is not needed again.
+        shim.launch.env = vec![];
+        memory::give_back();
         Ok(shim)
     }
 

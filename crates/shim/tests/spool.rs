@@ -166,6 +166,21 @@ fn zeros_at_the_end_are_a_torn_tail() {
     assert_eq!((batch.records.len(), batch.next, batch.state), (5, end, State::Torn { bytes: 5000 }));
 }
 
+/// A write that was cut short before its writer began another segment: what it left was never a record.
+#[test]
+fn half_a_record_before_the_next_segment_is_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    write_some(dir.path(), 1, SMALL, &lines(200));
+    let segments = muleteer_shim::spool::segments(dir.path()).unwrap();
+    assert!(segments.len() > 2);
+    let mut first = std::fs::File::options().append(true).open(segment_path(dir.path(), segments[0])).unwrap();
+    std::io::Write::write_all(&mut first, &[7; 10]).unwrap();
+    for max_bytes in [1, 1000, 1 << 20] {
+        let (records, damages) = read_all(dir.path(), max_bytes);
+        assert_eq!((records.len(), damages), (200, 0), "{max_bytes} bytes at once");
+    }
+}
+
 #[test]
 fn a_spool_that_is_not_there_is_empty() {
     let dir = tempfile::tempdir().unwrap();

@@ -48,6 +48,7 @@ pub struct EventLog {
     len: u64,
     seq: u64,
     mark: Mark,
+    /// Set after [`AppendError::Poisoned`]: why this process may not append any more.
     poisoned: Option<String>,
 }
 
@@ -79,11 +80,6 @@ impl EventLog {
     /// The newest durable record's seq; 0 when there is none.
     pub fn last_seq(&self) -> u64 {
         self.seq
-    }
-
-    /// Set after [`AppendError::Poisoned`]: why this process may not append any more.
-    pub fn poisoned(&self) -> Option<&str> {
-        self.poisoned.as_deref()
     }
 
     /// Appends all entries, in order, with one write and one fdatasync: group commit is passing

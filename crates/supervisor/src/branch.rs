@@ -114,13 +114,13 @@ impl Actor for Branch {
         match message {
             BranchMsg::Boot => {
                 for at in 0..state.children.len() {
-                    state.start(&myself, at).await?;
+                    Box::pin(state.start(&myself, at)).await?;
                 }
             }
             BranchMsg::Start(places) => {
                 for at in places {
                     if at < state.children.len() && state.children[at].actor.is_none() {
-                        state.start(&myself, at).await?;
+                        Box::pin(state.start(&myself, at)).await?;
                     }
                 }
             }
@@ -130,7 +130,7 @@ impl Actor for Branch {
                 {
                     state.children.push(Child::new(template, Some(id)));
                     let last = state.children.len() - 1;
-                    state.start(&myself, last).await?;
+                    Box::pin(state.start(&myself, last)).await?;
                 }
                 let _ = reply.send(());
             }
@@ -188,7 +188,7 @@ impl Actor for Branch {
             state.children[at].state = "stopped";
             return Ok(());
         }
-        state.restart(&myself, at, &reason).await
+        Box::pin(state.restart(&myself, at, &reason)).await
     }
 }
 

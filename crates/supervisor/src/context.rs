@@ -2,7 +2,7 @@
 
 use crate::branch::BranchMsg;
 use crate::gate::GateMsg;
-use crate::ledger::LedgerMsg;
+use crate::ledger::{LedgerMsg, Opened};
 use crate::paths::Paths;
 use crate::pool::PoolMsg;
 use crate::watch::WatchMsg;
@@ -93,6 +93,8 @@ const CREATING: usize = 64;
 /// What is decided once, when the daemon starts.
 #[derive(Debug)]
 pub struct Boot {
+    /// The log as it was recovered; a ledger that finds none opens it itself.
+    pub opened: Option<Opened>,
     pub backlog: Backlog,
     pub generation: u64,
     pub muleteer: PathBuf,
@@ -116,6 +118,8 @@ pub struct Daemon {
     /// Where spans and metrics go; none where nobody asked for them.
     pub telemetry: Option<muleteer_model::telemetry::Settings>,
     pub fleet: watch::Sender<Arc<Fleet>>,
+    /// The log, until the first ledger takes it.
+    pub opened: Mutex<Option<Opened>>,
     pub ledger: Slot<LedgerMsg>,
     pub pool: Slot<PoolMsg>,
     /// The pool has been asked to look and has not begun to.
@@ -144,8 +148,9 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    pub fn new(paths: Paths, boot: Boot, fleet: Fleet) -> Self {
-        let Boot { backlog, generation, muleteer, shim, lease_ms, pool_limits, telemetry } = boot;
+    pub fn new(paths: Paths, boot: Boot) -> Self {
+        let Boot { opened, backlog, generation, muleteer, shim, lease_ms, pool_limits, telemetry } = boot;
+        let fleet = opened.as_ref().map(|opened| opened.fleet.clone()).unwrap_or_default();
         Self {
             paths,
             generation,
@@ -156,6 +161,7 @@ impl Daemon {
             pool_limits,
             telemetry,
             fleet: watch::Sender::new(Arc::new(fleet)),
+            opened: Mutex::new(opened),
             ledger: Slot::default(),
             pool: Slot::default(),
             looking: AtomicBool::new(false),

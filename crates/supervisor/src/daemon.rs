@@ -2,6 +2,7 @@
 
 use crate::branch::{Args, Branch};
 use crate::context::{Backlog, Boot, Daemon, random_key};
+use crate::ledger::Opened;
 use crate::notify;
 use crate::owned::own;
 use crate::paths::Paths;
@@ -10,13 +11,11 @@ use crate::tree::ROOT;
 use jiff::Timestamp;
 use muleteer_model::config::ConfigError;
 use muleteer_model::event::{Entry, Event};
-use muleteer_model::fleet::Fleet;
 use muleteer_model::telemetry::{self, Settings};
 use muleteer_process::{identity, lock};
 use muleteer_shim::start::ShimProgram;
 use muleteer_store::StoreError;
 use muleteer_store::db::Projection;
-use muleteer_store::events::EventLog;
 use muleteer_store::tail::Cursor;
 use ractor::Actor;
 use serde::{Deserialize, Serialize};
@@ -31,6 +30,8 @@ use tokio::signal::unix::{SignalKind, signal};
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// Without a daemon's heartbeat an agent is let go after this much awake time.
 const LEASE: Duration = Duration::from_secs(3600);
+/// Arenas of the allocator: each thread has a cache of its own before it.
+const ARENAS: u8 = 1;
 
 #[derive(Debug)]
 pub struct DaemonOptions {
@@ -88,6 +89,8 @@ fn holder(note: &Option<Note>) -> String {
 /// Before it serves: what keeps it from starting; nothing was changed if another one runs. After:
 /// the tree's own failure.
 pub fn run(options: DaemonOptions) -> Result<(), StartError> {
+    // Many small things that live as long as an agent; each arena would keep free room between them.
+    muleteer_process::memory::share_arenas(ARENAS);
     let paths = options.paths;
     for folder in [&paths.state_dir, &paths.agents(), &paths.logs(), &paths.runtime_dir] {
         private_dir(folder).map_err(|source| StartError::Io { path: folder.clone(), source })?;
@@ -125,9 +128,10 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         tracing::warn!(%error, "no telemetry: {} is wrong", telemetry::VARIABLE);
         None
     });
-    let (fleet, backlog) = recover(&paths, &note)?;
+    let (opened, backlog) = recover(&paths, &note)?;
     let boot = Boot {
-        generation: fleet.generation,
+        generation: opened.fleet.generation,
+        opened: Some(opened),
         backlog,
         muleteer,
         shim,
@@ -135,7 +139,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         pool_limits: config.pool,
         telemetry,
     };
-    let daemon = Arc::new(Daemon::new(paths, boot, fleet));
+    let daemon = Arc::new(Daemon::new(paths, boot));
     for (run, error) in crate::runs::boot(&daemon) {
         let message = format!("{}; `muleteer run --resume {run}` tries again", error.message);
         daemon.note(Event::Fault { what: format!("run {run}"), message });
@@ -150,16 +154,12 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
 }
 
 /// Reads every event, cuts a torn tail back, and begins a new generation.
-fn recover(paths: &Paths, note: &Note) -> Result<(Fleet, Backlog), StartError> {
-    let mut fleet = Fleet::default();
+fn recover(paths: &Paths, note: &Note) -> Result<(Opened, Backlog), StartError> {
     // What the projection has applied was durable: a log that ends before it has lost something.
     let applied = Projection::open(&paths.database())?.0.applied_seq();
     let mut backlog = Backlog::default();
-    let (mut log, recovery) = EventLog::open(&paths.events(), applied, |record| {
-        fleet.apply(&record);
-        backlog.take(&fleet, &record);
-    })?;
-    let generation = fleet.generation + 1;
+    let (mut opened, recovery) = Opened::open(&paths.events(), applied, |fleet, record| backlog.take(fleet, record))?;
+    let generation = opened.fleet.generation + 1;
     let mut events = Vec::new();
     if recovery.cut_bytes > 0 {
         events.push(Event::LogRecovered { cut_bytes: recovery.cut_bytes });
@@ -174,15 +174,10 @@ fn recover(paths: &Paths, note: &Note) -> Result<(Fleet, Backlog), StartError> {
         .into_iter()
         .map(|event| Entry { id: random_key(), dispatch_id: None, at: None, more: false, event })
         .collect();
-    let records = log
-        .append(&entries, Timestamp::now())
-        .map_err(|error| StartError::Append(error.to_string()))?;
-    for record in &records {
-        fleet.apply(record);
-    }
-    tracing::info!(generation, seq = fleet.seq, cut_bytes = recovery.cut_bytes, "recovered");
+    opened.append(&entries).map_err(|error| StartError::Append(error.to_string()))?;
+    tracing::info!(generation, seq = opened.fleet.seq, cut_bytes = recovery.cut_bytes, "recovered");
     backlog.until = Cursor { offset: recovery.len, seq: recovery.last_seq };
-    Ok((fleet, backlog))
+    Ok((opened, backlog))
 }
 
 async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), StartError> {

@@ -15,6 +15,10 @@ use tokio_util::task::AbortOnDropHandle;
 /// A lease of an hour renewed every five minutes survives eleven lost heartbeats.
 const PERIOD: Duration = Duration::from_secs(300);
 
+/// Every link renews the lease of its shim when it attaches, so the first round is for those whose links do not get
+/// that far; not while a new daemon comes back to all of them at once.
+const FIRST: Duration = Duration::from_secs(10);
+
 /// Shims asked at the same time.
 const AT_ONCE: usize = 32;
 
@@ -41,6 +45,7 @@ impl Actor for Heartbeat {
         daemon: Arc<Daemon>,
     ) -> Result<State, ActorProcessingErr> {
         let task = own(async move {
+            tokio::time::sleep(FIRST.min(Duration::from_millis(daemon.lease_ms / 4))).await;
             loop {
                 if let Err(error) = survive(renew(&daemon, daemon.lease_ms)).await {
                     let _ = myself.cast(HeartbeatMsg::Failed(error));

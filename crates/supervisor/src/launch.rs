@@ -53,7 +53,7 @@ pub async fn stand(
     let deadline = tokio::time::Instant::now() + PREDECESSOR;
     let mut pause = Duration::from_millis(2);
     loop {
-        match probe(&dir).await? {
+        match attach::probe(&dir).map_err(|error| format!("the agent's lock cannot be probed: {error}"))? {
             Liveness::Alive => match meta::read(&dir).map_err(|error| error.to_string())? {
                 Some(meta) if meta.epoch == epoch => {
                     let adopted = (meta.generation != daemon.generation).then_some(meta.shim.pid);
@@ -85,14 +85,6 @@ pub async fn stand(
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(100));
     }
-}
-
-async fn probe(dir: &Path) -> Result<Liveness, String> {
-    let dir = dir.to_owned();
-    tokio::task::spawn_blocking(move || attach::probe(&dir))
-        .await
-        .map_err(|error| error.to_string())?
-        .map_err(|error| format!("the agent's lock cannot be probed: {error}"))
 }
 
 /// A shim of this epoch may have run: its launch was written, or it left a spool.

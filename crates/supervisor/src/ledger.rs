@@ -9,10 +9,11 @@ use jiff::Timestamp;
 use muleteer_model::event::{Entry, Event, Record};
 use muleteer_model::fleet::Fleet;
 use muleteer_model::id::DispatchId;
-use muleteer_store::AppendError;
-use muleteer_store::events::{EventLog, RecentIds};
+use muleteer_store::events::{EventLog, RecentIds, Recovery};
+use muleteer_store::{AppendError, StoreError};
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -85,6 +86,48 @@ impl Actor for Ledger {
     }
 }
 
+/// The log, open for appending, with all that was folded from it.
+#[derive(Debug)]
+pub struct Opened {
+    log: EventLog,
+    pub fleet: Fleet,
+    ids: RecentIds,
+}
+
+impl Opened {
+    /// Opens the log, which is recovery; `each` is told every record, and the fleet with it. `applied_seq` is as for
+    /// [`EventLog::open`].
+    ///
+    /// # Errors
+    /// Those of [`EventLog::open`].
+    pub fn open(
+        path: &Path,
+        applied_seq: u64,
+        mut each: impl FnMut(&Fleet, &Record),
+    ) -> Result<(Self, Recovery), StoreError> {
+        let (mut fleet, mut ids) = (Fleet::default(), RecentIds::default());
+        let (log, recovery) = EventLog::open(path, applied_seq, |record| {
+            fleet.apply(&record);
+            ids.insert(&record.entry.id, record.seq);
+            each(&fleet, &record);
+        })?;
+        Ok((Self { log, fleet, ids }, recovery))
+    }
+
+    /// Appends, and folds in what is durable then.
+    ///
+    /// # Errors
+    /// Those of [`EventLog::append`]; nothing was folded in.
+    pub fn append(&mut self, entries: &[Entry]) -> Result<Vec<Record>, AppendError> {
+        let records = self.log.append(entries, Timestamp::now())?;
+        for record in &records {
+            self.fleet.apply(record);
+            self.ids.insert(&record.entry.id, record.seq);
+        }
+        Ok(records)
+    }
+}
+
 struct Writer {
     daemon: Arc<Daemon>,
     myself: ActorRef<LedgerMsg>,
@@ -99,15 +142,18 @@ impl Writer {
     }
 
     fn write(&self, mut jobs: mpsc::Receiver<Job>) -> Result<(), String> {
-        let mut fleet = Fleet::default();
-        let mut ids = RecentIds::new(RecentIds::DEFAULT);
-        let fold = |record: Record| {
-            fleet.apply(&record);
-            ids.insert(&record.entry.id, record.seq);
+        // The first of a daemon goes on with what the daemon opened; its successors recover.
+        let opened = self.daemon.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut log = match opened {
+            Some(opened) => opened,
+            None => {
+                Opened::open(&self.daemon.paths.events(), 0, |_, _| ())
+                    .map_err(|error| error.to_string())?
+                    .0
+            }
         };
-        let (mut log, _) = EventLog::open(&self.daemon.paths.events(), 0, fold).map_err(|error| error.to_string())?;
         self.daemon.follow_backlog();
-        self.publish(&fleet);
+        self.publish(&log.fleet);
         while let Some(first) = jobs.blocking_recv() {
             let mut group = vec![first];
             let mut size = group[0].entries.len();
@@ -118,11 +164,12 @@ impl Writer {
                 group.push(job);
             }
             let mut entries = self.daemon.restarts.waiting();
-            entries.retain(|entry| ids.seq_of(&entry.id).is_none());
+            entries.retain(|entry| log.ids.seq_of(&entry.id).is_none());
             let noted = entries.len();
             let mut shares = Vec::with_capacity(group.len());
             for job in &mut group {
-                let mut fresh: Vec<_> = job.entries.drain(..).filter(|entry| ids.seq_of(&entry.id).is_none()).collect();
+                let mut fresh: Vec<_> =
+                    job.entries.drain(..).filter(|entry| log.ids.seq_of(&entry.id).is_none()).collect();
                 let last = fresh.len().saturating_sub(1);
                 for (at, entry) in fresh.iter_mut().enumerate() {
                     entry.more = at < last;
@@ -130,17 +177,13 @@ impl Writer {
                 shares.push(fresh.len());
                 entries.extend(fresh);
             }
-            let outcome = if entries.is_empty() { Ok(vec![]) } else { log.append(&entries, Timestamp::now()) };
+            let outcome = if entries.is_empty() { Ok(vec![]) } else { log.append(&entries) };
             match outcome {
                 Ok(records) => {
                     self.daemon.restarts.written(&entries[..noted]);
-                    for record in &records {
-                        fleet.apply(record);
-                        ids.insert(&record.entry.id, record.seq);
-                    }
                     if !records.is_empty() {
-                        self.daemon.keep_backlog(&fleet, &records);
-                        self.publish(&fleet);
+                        self.daemon.keep_backlog(&log.fleet, &records);
+                        self.publish(&log.fleet);
                     }
                     let mut records = records.into_iter().skip(noted);
                     for (job, share) in group.into_iter().zip(shares) {

@@ -86,6 +86,8 @@ pub struct Reader {
     dir: PathBuf,
     /// The segment read last, kept open: one deleted meanwhile stays readable.
     open: Option<(Cursor, File)>,
+    /// How far it was read, where that was not into another epoch.
+    reached: Option<Cursor>,
 }
 
 /// How far one segment could be read.
@@ -101,7 +103,7 @@ struct Scanned {
 impl Reader {
     /// `spool` is `agents/<id>/spool`. It need not exist yet.
     pub fn open(spool: &Path) -> Self {
-        Self { dir: spool.to_owned(), open: None }
+        Self { dir: spool.to_owned(), open: None, reached: None }
     }
 
     /// Reads whole records from `from` until their payloads reach `max_bytes`; at least one if one
@@ -111,8 +113,18 @@ impl Reader {
     /// epoch 0: everything there is).
     pub fn read(&mut self, from: Cursor, max_bytes: usize) -> Result<Batch, ReadError> {
         let mut batch = Batch { records: vec![], next: from, state: State::CaughtUp };
+        // Whoever goes on where it was is in the open segment, or at its end, which is found below: one that
+        // keeps up lists the directory once each time.
+        let mut known = self.open.as_ref().filter(|_| self.reached == Some(from)).map(|(start, _)| *start);
+        self.reached = None;
         loop {
-            let Some(start) = self.locate(batch.next)? else { return Ok(batch) };
+            let start = match known.take() {
+                Some(start) => start,
+                None => match self.locate(batch.next)? {
+                    Some(start) => start,
+                    None => return Ok(batch),
+                },
+            };
             batch.next = batch.next.max(start);
             let scanned = match self.scan(start, batch.next, max_bytes, &mut batch.records) {
                 Ok(scanned) => scanned,
@@ -123,6 +135,7 @@ impl Reader {
                 }
             };
             batch.next = scanned.next;
+            self.reached = Some(scanned.next);
             if scanned.full {
                 batch.state = State::More;
                 return Ok(batch);
@@ -147,7 +160,8 @@ impl Reader {
                         return Ok(batch);
                     }
                 }
-                Some(follower) if follower == batch.next && scanned.left == 0 => {}
+                // What may follow the last record here was never one: nothing is missing.
+                Some(follower) if follower == batch.next => known = Some(follower),
                 Some(_) if !batch.records.is_empty() => {
                     batch.state = State::More;
                     return Ok(batch);

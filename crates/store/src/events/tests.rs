@@ -134,7 +134,7 @@ fn after_a_failed_fsync_nothing_is_appended_and_the_next_start_copies() {
     assert!(matches!(b.append(&["b"]), Err(AppendError::Poisoned { .. })));
     b.plan(|plan| plan.sync_fails = false);
     assert!(matches!(b.append(&["c"]), Err(AppendError::Poisoned { .. })), "not even when it would work again");
-    assert!(b.log.poisoned().is_some());
+    assert!(b.log.poisoned.is_some());
 
     let inode = || fs::metadata(b.path()).expect("is there").ino();
     let before = inode();

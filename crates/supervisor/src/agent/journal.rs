@@ -65,6 +65,13 @@ struct Settled {
     status: Status,
 }
 
+/// The file as it was read.
+struct Seen {
+    /// How it stood before that.
+    before: Option<Settled>,
+    text: String,
+}
+
 impl Actor for Journal {
     type Msg = JournalMsg;
     type State = State;
@@ -109,22 +116,26 @@ impl Actor for Journal {
         match message {
             JournalMsg::Boot => {
                 state.replay()?;
-                state.write();
+                Box::pin(state.catch_up()).await?;
                 state.watch();
-                state.pick_up().await?;
+                // What was written before the watcher saw it.
+                if !state.is_settled() {
+                    Box::pin(state.catch_up()).await?;
+                }
             }
             JournalMsg::Records(records) => {
                 for record in records {
                     state.take(&record);
                 }
-                state.write();
+                match state.extend() {
+                    Ok(true) => state.fault = None,
+                    Ok(false) => Box::pin(state.catch_up()).await?,
+                    Err(error) => state.complain(&error.to_string()),
+                }
             }
             // It was our own hand.
             JournalMsg::FileChanged if state.is_settled() => {}
-            JournalMsg::FileChanged => {
-                state.pick_up().await?;
-                state.write();
-            }
+            JournalMsg::FileChanged => Box::pin(state.catch_up()).await?,
             JournalMsg::WatchAgain => state.watch(),
             JournalMsg::Ready(reply) => {
                 let _ = reply.send(());
@@ -132,8 +143,7 @@ impl Actor for Journal {
             JournalMsg::Flush(reply) => {
                 // The last look is a whole one, whatever the clock of the file system missed.
                 state.settled = None;
-                state.pick_up().await?;
-                state.write();
+                Box::pin(state.catch_up()).await?;
                 state.daemon.watcher.cast(WatchMsg::Unwatch(state.id.clone()));
                 let _ = reply.send(());
             }
@@ -182,17 +192,28 @@ impl State {
         self.ours.values().cloned().collect()
     }
 
-    /// Makes events of the lines the agent has added since.
-    async fn pick_up(&mut self) -> Result<(), ActorProcessingErr> {
-        let text = match self.read() {
-            Ok(Some(text)) => text,
-            Ok(None) => return Ok(()),
-            Err(error) => {
-                self.complain(&error.to_string());
-                return Ok(());
+    /// Takes the agent's lines from the file, and gives it ours.
+    async fn catch_up(&mut self) -> Result<(), ActorProcessingErr> {
+        match self.look() {
+            Ok(Some(seen)) => {
+                self.pick_up(&seen.text).await?;
+                self.write(&seen);
             }
-        };
-        let fresh = journal::agent_lines(&text, &self.expected(), &self.theirs.values().cloned().collect::<Vec<_>>());
+            Ok(None) => {}
+            Err(error) => self.complain(&error.to_string()),
+        }
+        Ok(())
+    }
+
+    /// The file as it is now.
+    fn look(&mut self) -> Result<Option<Seen>, ActorProcessingErr> {
+        let before = self.stand();
+        Ok(self.read()?.map(|text| Seen { before, text }))
+    }
+
+    /// Makes events of the lines the agent has added since.
+    async fn pick_up(&mut self, text: &str) -> Result<(), ActorProcessingErr> {
+        let fresh = journal::agent_lines(text, &self.expected(), &self.theirs.values().cloned().collect::<Vec<_>>());
         let entries = fresh
             .into_iter()
             .map(|text| entry(&self.id, None, Event::JournalEntry { text }))
@@ -240,8 +261,8 @@ impl State {
 
     /// Brings the file up to date. A journal that cannot be written is a fault on record, not a reason
     /// to hold up the work: its lines follow from the ledger and can be written later.
-    fn write(&mut self) {
-        match self.try_write() {
+    fn write(&mut self, seen: &Seen) {
+        match self.try_write(seen) {
             Ok(()) => self.fault = None,
             Err(error) => self.complain(&error.to_string()),
         }
@@ -257,23 +278,18 @@ impl State {
 
     /// By appending where that is all it takes, since an agent may be appending at the same moment;
     /// else by replacing the file.
-    fn try_write(&mut self) -> Result<(), ActorProcessingErr> {
-        if self.extend()? {
-            return Ok(());
-        }
+    fn try_write(&mut self, seen: &Seen) -> Result<(), ActorProcessingErr> {
         self.settled = None;
-        let before = self.stand();
-        let Some(existing) = self.read()? else { return Ok(()) };
-        let Some(wanted) = journal::reconcile(&existing, &self.header, &self.expected(), self.status(), Offset::UTC)
-        else {
+        let (existing, status) = (seen.text.as_str(), self.status());
+        let Some(wanted) = journal::reconcile(existing, &self.header, &self.expected(), status, Offset::UTC) else {
             // Complete, if it is still the file that was read, to its end and a newline.
-            self.settled = before.filter(|before| {
+            self.settled = seen.before.filter(|before| {
                 existing.ends_with('\n') && existing.len() as u64 == before.len && Some(*before) == self.stand()
             });
             return Ok(());
         };
         fault::point("journal.mid_batch");
-        match wanted.strip_prefix(existing.as_str()) {
+        match wanted.strip_prefix(existing) {
             Some(rest) if !existing.is_empty() => {
                 let mut file = std::fs::OpenOptions::new().append(true).open(&self.path)?;
                 file.write_all(rest.as_bytes())?;
@@ -283,13 +299,16 @@ impl State {
                     std::fs::create_dir_all(folder)?;
                 }
                 // Somebody may have written since we read: then the watcher calls us again.
-                if self.read()?.as_deref() == Some(existing.as_str()) {
+                if self.read()?.as_deref() == Some(existing) {
                     // Our lines follow from the ledger; only an agent's own are worth waiting for the disk.
                     let write = if existing.is_empty() { atomic::write_whole } else { atomic::write_atomic };
                     write(&self.path, wanted.as_bytes(), 0o644)?;
                 }
             }
         }
+        // Of a line without its end, the agent's lines do not hold the whole yet.
+        let whole = existing.is_empty() || existing.ends_with('\n');
+        self.settled = self.stand().filter(|now| whole && now.len == wanted.len() as u64 && now.status == status);
         Ok(())
     }
 
@@ -300,7 +319,7 @@ impl State {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(String::new())),
             Err(error) => return Err(error.into()),
         };
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(file.metadata()?.len().min(FILE_LIMIT) as usize + 1);
         file.take(FILE_LIMIT + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > FILE_LIMIT {
             if !std::mem::replace(&mut self.too_large, true) {

@@ -104,47 +104,52 @@ impl Actor for Life {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         while state.tasks.try_join_next().is_some() {}
-        match message {
-            LifeMsg::Boot | LifeMsg::Wake => {
-                // It may have come early, or the clock may have been set back: then it is armed again.
-                state.carried.retain(|key| !key.starts_with("WakeAt"));
-                // The gate appends prompts by itself.
-                state.refresh()?;
-                state.settle().await?;
-            }
-            LifeMsg::LinkUp => {
-                state.carried.clear();
-                // What was held back comes again: it was not accounted for.
-                state.pieces = Pieces::new(state.backend);
-                state.settle().await?;
-            }
-            LifeMsg::Admitted => state.feed(Input::Admitted).await?,
-            LifeMsg::Input(input) => state.feed(input).await?,
-            LifeMsg::Command(input, reply) => {
-                let meant = !life::decide(&state.dispatch, input.clone()).is_empty();
-                state.feed(input).await?;
-                let _ = reply.send(meant);
-            }
-            LifeMsg::Output(steps, reply) => {
-                state.pass_on(&steps);
-                state.read(steps).await?;
-                let _ = reply.send(state.dispatch.position);
-            }
-            LifeMsg::Overdue(epoch) => {
-                if let Phase::Working { epoch: current, .. } = state.dispatch.phase
-                    && current == epoch
-                    && state.leaving
-                {
-                    state.slots.link.cast(LinkMsg::Do(Command::terminate(&format!("overdue/{epoch}"))));
-                }
-            }
-            LifeMsg::Failed(error) => return Err(error.into()),
-        }
-        state.carry_out(&myself).await
+        // In a box: between two messages nobody keeps the room that the largest of them needs.
+        Box::pin(state.on(&myself, message)).await
     }
 }
 
 impl State {
+    async fn on(&mut self, myself: &ActorRef<LifeMsg>, message: LifeMsg) -> Result<(), ActorProcessingErr> {
+        match message {
+            LifeMsg::Boot | LifeMsg::Wake => {
+                // It may have come early, or the clock may have been set back: then it is armed again.
+                self.carried.retain(|key| !key.starts_with("WakeAt"));
+                // The gate appends prompts by itself.
+                self.refresh()?;
+                self.settle().await?;
+            }
+            LifeMsg::LinkUp => {
+                self.carried.clear();
+                // What was held back comes again: it was not accounted for.
+                self.pieces = Pieces::new(self.backend);
+                self.settle().await?;
+            }
+            LifeMsg::Admitted => self.feed(Input::Admitted).await?,
+            LifeMsg::Input(input) => self.feed(input).await?,
+            LifeMsg::Command(input, reply) => {
+                let meant = !life::decide(&self.dispatch, input.clone()).is_empty();
+                self.feed(input).await?;
+                let _ = reply.send(meant);
+            }
+            LifeMsg::Output(steps, reply) => {
+                self.pass_on(&steps);
+                self.read(steps).await?;
+                let _ = reply.send(self.dispatch.position);
+            }
+            LifeMsg::Overdue(epoch) => {
+                if let Phase::Working { epoch: current, .. } = self.dispatch.phase
+                    && current == epoch
+                    && self.leaving
+                {
+                    self.slots.link.cast(LinkMsg::Do(Command::terminate(&format!("overdue/{epoch}"))));
+                }
+            }
+            LifeMsg::Failed(error) => return Err(error.into()),
+        }
+        self.carry_out(myself).await
+    }
+
     async fn feed(&mut self, input: Input) -> Result<(), ActorProcessingErr> {
         let decided = life::decide(&self.dispatch, input);
         self.commit(decided).await?;
@@ -288,6 +293,8 @@ impl State {
                 self.leaving = false;
                 self.slots.link.cast(LinkMsg::Ensure { epoch, resume });
             }
+            // It asks for everything again when it is there.
+            Effect::Prompt { .. } if self.slots.link.get().is_none() => {}
             Effect::Prompt { key, close } => {
                 let text = launch::prompt_text(&self.daemon, &self.dispatch, &key).await?;
                 fault::point("link.before_prompt");

@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Bytes of spool read at once: what one agent may occupy in the daemon's memory.
@@ -31,21 +32,22 @@ const TERM_GRACE_MS: u64 = 10_000;
 /// A nudge can be lost with its connection: the spool is looked at this often all the same.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
+/// In a box because the channel it goes through has room for 32 of them, for each agent, for as long as it lives.
 #[derive(Debug, Clone)]
-pub struct Command(ToShim);
+pub struct Command(Box<ToShim>);
 
 impl Command {
     pub fn write(key: &str, bytes: Vec<u8>, close: bool) -> Self {
-        Self(ToShim::WriteStdin { idem: idem(key), close, bytes })
+        Self(Box::new(ToShim::WriteStdin { idem: idem(key), close, bytes }))
     }
 
     pub fn interrupt(key: &str) -> Self {
         const SIGINT: i32 = 2;
-        Self(ToShim::Signal { idem: idem(key), signo: SIGINT, group: true })
+        Self(Box::new(ToShim::Signal { idem: idem(key), signo: SIGINT, group: true }))
     }
 
     pub fn terminate(key: &str) -> Self {
-        Self(ToShim::Terminate { idem: idem(key), grace_ms: TERM_GRACE_MS })
+        Self(Box::new(ToShim::Terminate { idem: idem(key), grace_ms: TERM_GRACE_MS }))
     }
 }
 
@@ -159,7 +161,8 @@ impl Session {
         let reader = Reader::open(&self.daemon.paths.spool(self.id.as_str()));
         let mut spool = Spool { reader, cursor: Cursor { epoch: self.epoch, offset: drain.position().offset } };
         loop {
-            match launch::stand(&self.daemon, &dispatch, self.epoch, self.resume.as_deref()).await? {
+            // In a box: what a start needs for a moment is not kept for as long as its agent lives.
+            match Box::pin(launch::stand(&self.daemon, &dispatch, self.epoch, self.resume.as_deref())).await? {
                 Standing::Alive { adopted } => {
                     if let Some(shim_pid) = adopted {
                         self.tell(Input::Adopted { shim_pid, epoch: self.epoch });
@@ -167,12 +170,12 @@ impl Session {
                     self.attached(&mut inbox, &mut drain, &mut spool).await?;
                 }
                 Standing::Dead { lock } => {
-                    self.read_all(&mut drain, &mut spool).await?;
+                    Box::pin(self.read_all(&mut drain, &mut spool)).await?;
                     if drain.ended {
                         self.trim();
                         return Ok(());
                     }
-                    let report = launch::sweep(&self.daemon, &self.id).await?;
+                    let report = Box::pin(launch::sweep(&self.daemon, &self.id)).await?;
                     drop(lock);
                     if let (Some(step), true) = (drain.release(), report.clean) {
                         self.deliver(vec![step]).await?;
@@ -224,7 +227,7 @@ impl Session {
         spool: &mut Spool,
     ) -> Result<(), String> {
         let dir = self.daemon.paths.agent(self.id.as_str());
-        let mut port = match ShimPort::connect(&dir, self.daemon.generation).await {
+        let mut port = match Box::pin(ShimPort::connect(&dir, self.daemon.generation)).await {
             Ok(port) => port,
             Err(error) => {
                 // It may be about to bind, or about to die; the lock tells which.
@@ -239,35 +242,39 @@ impl Session {
                 return Ok(());
             }
         }
+        let mut look_at = Instant::now();
         loop {
             // A batch, then an acknowledgement, then a look at what else wants us: a flood fills
             // neither the disk nor our ears.
-            let Read { durable, more } = self.read_some(drain, spool).await?;
-            if let Some(at) = durable
-                && port.send(&ToShim::Ack { epoch: at.epoch, offset: at.offset }).await.is_err()
-            {
-                return Ok(());
+            if look_at <= Instant::now() {
+                let Read { durable, more } = Box::pin(self.read_some(drain, spool)).await?;
+                if let Some(at) = durable
+                    && port.send(&ToShim::Ack { epoch: at.epoch, offset: at.offset }).await.is_err()
+                {
+                    return Ok(());
+                }
+                if drain.ended {
+                    return Ok(());
+                }
+                look_at = Instant::now() + if more { Duration::ZERO } else { LOOK_AGAIN };
             }
-            if drain.ended {
-                return Ok(());
-            }
-            let idle = if more { Duration::ZERO } else { LOOK_AGAIN };
             tokio::select! {
                 command = inbox.recv() => {
                     let Some(Command(frame)) = command else { return Ok(()) };
-                    self.unanswered.push_back(frame.clone());
+                    self.unanswered.push_back((*frame).clone());
                     if port.send(&frame).await.is_err() {
                         return Ok(());
                     }
                 }
                 frame = port.receive() => match frame {
+                    Ok(FromShim::Nudge { .. } | FromShim::Exited { .. }) => look_at = Instant::now(),
                     Ok(frame) => self.hear(frame),
                     Err(error) => {
                         tracing::debug!(id = %self.id, %error, "the shim's connection ended");
                         return Ok(());
                     }
                 },
-                () = tokio::time::sleep(idle) => {}
+                () = tokio::time::sleep_until(look_at) => {}
             }
         }
     }

@@ -4,7 +4,6 @@ use super::*;
 use crate::context::{Backlog, Boot};
 use crate::tree::Starting;
 use muleteer_model::config::Pool;
-use muleteer_model::fleet::Fleet;
 use muleteer_model::restart::{Backoff, Intensity, RestartClass, Strategy};
 use std::sync::{Mutex, PoisonError};
 
@@ -69,6 +68,7 @@ async fn run(node: &'static Node) -> (ActorRef<BranchMsg>, tokio::task::JoinHand
     let env = |name: &str| (name == "HOME").then(|| "/nowhere".into());
     let paths = crate::paths::Paths::resolve(&env, 0, &|path| path.to_path_buf()).expect("paths");
     let boot = Boot {
+        opened: None,
         backlog: Backlog::default(),
         generation: 1,
         muleteer: "/nowhere/muleteer".into(),
@@ -77,7 +77,7 @@ async fn run(node: &'static Node) -> (ActorRef<BranchMsg>, tokio::task::JoinHand
         pool_limits: Pool::default(),
         telemetry: None,
     };
-    let daemon = Arc::new(Daemon::new(paths, boot, Fleet::default()));
+    let daemon = Arc::new(Daemon::new(paths, boot));
     let args = Args { daemon: daemon.clone(), node, id: None };
     #[allow(clippy::disallowed_methods)]
     let (actor, ended) = Branch::spawn(None, Branch, args).await.expect("a branch");
