@@ -24,9 +24,28 @@ pub(super) struct Output {
     /// Until then a stream is not read, so that its pipe gathers what comes in drops.
     pub held_until: [Option<Duration>; 2],
     read_at: [Duration; 2],
-    buffer: Vec<u8>,
+    buffer: Buffer,
     /// The buffer's first bytes are of this stream and could not be written yet.
     pending: Option<(usize, usize)>,
+}
+
+/// Room for one read. Made when it is first needed: by then what the start took has been given back, so it is fresh,
+/// and its pages are not touched until they are used. A quiet agent's shim stays small.
+#[derive(Debug, Default)]
+struct Buffer(Vec<u8>);
+
+impl Buffer {
+    fn whole(&mut self) -> &mut [u8] {
+        if self.0.is_empty() {
+            self.0 = vec![0; MAX_PAYLOAD];
+        }
+        &mut self.0
+    }
+
+    /// What the last read left in its first `n` bytes.
+    fn read(&self, n: usize) -> &[u8] {
+        &self.0[..n]
+    }
 }
 
 impl Output {
@@ -35,8 +54,7 @@ impl Output {
             pipes: [stdout, stderr],
             held_until: [None; 2],
             read_at: [Duration::ZERO; 2],
-            // Zeroed pages are not touched until used: a quiet agent's shim stays small.
-            buffer: vec![0; MAX_PAYLOAD],
+            buffer: Buffer::default(),
             pending: None,
         }
     }
@@ -57,10 +75,10 @@ impl Shim {
             return self.block(reason);
         }
         let Some(pipe) = &self.output.pipes[index] else { return };
-        match rustix::io::read(pipe, &mut self.output.buffer[..]) {
+        match rustix::io::read(pipe, self.output.buffer.whole()) {
             Ok(0) => self.output.pipes[index] = None,
             Ok(n) => {
-                if self.writer.append(STREAMS[index], &self.output.buffer[..n]).is_err() {
+                if self.writer.append(STREAMS[index], self.output.buffer.read(n)).is_err() {
                     // There was room a moment ago. What was read must not be lost: it waits in
                     // the buffer, which nobody reads into while we are blocked.
                     self.output.pending = Some((index, n));
@@ -92,7 +110,7 @@ impl Shim {
         match self.writer.room() {
             Room::Yes => {
                 if let Some((index, n)) = self.output.pending
-                    && self.writer.append(STREAMS[index], &self.output.buffer[..n]).is_err()
+                    && self.writer.append(STREAMS[index], self.output.buffer.read(n)).is_err()
                 {
                     self.retry_at.get_or_insert(awake() + super::DISK_RETRY);
                     return;
@@ -123,7 +141,7 @@ impl Shim {
             while left > 0 {
                 let Some(pipe) = &self.output.pipes[index] else { break };
                 let most = left.min(MAX_PAYLOAD);
-                match rustix::io::read(pipe, &mut self.output.buffer[..most]) {
+                match rustix::io::read(pipe, &mut self.output.buffer.whole()[..most]) {
                     Ok(0) => self.output.pipes[index] = None,
                     Ok(n) => {
                         left -= n;
@@ -139,7 +157,7 @@ impl Shim {
     fn keep_or_lose(&mut self, index: usize, n: usize) {
         // Asked so that it is allocated, or the segment changed, where that can be.
         let room = self.writer.room() == Room::Yes || self.writer.reserve() > LAST_WORDS + n as u64;
-        if !room || self.writer.append(STREAMS[index], &self.output.buffer[..n]).is_err() {
+        if !room || self.writer.append(STREAMS[index], self.output.buffer.read(n)).is_err() {
             let stream = if index == 0 { "stdout" } else { "stderr" };
             self.say(Control::Lost { stream: stream.into(), bytes: n as u64 });
         }
