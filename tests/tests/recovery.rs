@@ -228,6 +228,77 @@ fn a_damaged_spool_is_read_to_its_last_good_record() {
     }
 }
 
+/// What the daemon and the shim wrote for themselves and did not sync, lost or emptied, as a power cut leaves it.
+fn power_cut(world: &World, id: &str, emptied: bool) {
+    assert!(processes::end_all(world.path()).is_empty());
+    let dir = world.state().join("agents").join(id);
+    let own = |name: &str| name == "meta.json" || name == "key" || name.starts_with("launch-");
+    for entry in std::fs::read_dir(&dir).unwrap().flatten() {
+        if own(&entry.file_name().to_string_lossy()) {
+            if emptied { std::fs::write(entry.path(), "") } else { std::fs::remove_file(entry.path()) }.unwrap();
+        }
+    }
+    std::fs::remove_dir_all(dir.join("spool")).unwrap();
+}
+
+#[test]
+fn after_a_power_cut_nothing_that_has_run_is_started_again() {
+    for emptied in [false, true] {
+        let world = World::new();
+        let repo = world.repo("repo");
+        let mut daemon = world.daemon_with(&[("MULETEER_FAULT_BOOT", "one")]);
+        let id = start(&world, &repo, "echo start >> effects; sleep 1000");
+        daemon.kill_9();
+        power_cut(&world, &id, emptied);
+        let daemon = world.daemon_with(&[("MULETEER_FAULT_BOOT", "two")]);
+        let entry = world.wait_for_end(&id);
+        assert_eq!(entry["state"], "failed", "{entry}");
+        assert!(entry["reason"].as_str().unwrap().starts_with("outcome unknown"), "{entry}");
+        assert_eq!(repo.effects("effects"), ["start"], "emptied: {emptied}");
+        // Its directory can be used again.
+        assert_eq!(world.spawn(&repo, "true", &["--wait"]).run().code, Some(0));
+        world.finish(Some(daemon));
+    }
+}
+
+/// The agent had begun, and the daemon died before it heard of that: the ledger knows of the attempt only.
+#[test]
+fn after_a_power_cut_an_attempt_nobody_had_heard_of_is_not_made_again() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon_with(&[("MULETEER_FAULT_BOOT", "one"), ("MULETEER_FAULT", "start.after_shim=kill")]);
+    let id = world.spawn(&repo, "echo start >> effects; sleep 1000", &[]).ok();
+    daemon.ended();
+    agent_runs(&repo);
+    power_cut(&world, &id, false);
+    let daemon = world.daemon_with(&[("MULETEER_FAULT_BOOT", "two")]);
+    let entry = world.wait_for_end(&id);
+    assert_eq!(entry["state"], "failed", "{entry}");
+    assert_eq!(repo.effects("effects"), ["start"]);
+    world.finish(Some(daemon));
+}
+
+/// Without the files that name them nobody can look for what an agent left, so nothing is started beside it.
+#[test]
+fn an_agent_whose_directory_was_emptied_under_it_is_blocked_and_not_started_twice() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let id = start(&world, &repo, "echo start >> effects; sleep 1000");
+    daemon.kill_9();
+    power_cut(&world, &id, true);
+    let daemon = world.daemon();
+    let entry = world.wait_for_end(&id);
+    assert_eq!(entry["state"], "blocked", "{entry}");
+    assert_eq!(repo.effects("effects"), ["start"]);
+    let faults = world.events().into_iter().filter(|event| event["event"] == "fault");
+    let told = faults
+        .filter(|fault| fault["message"].to_string().contains("cannot be looked for"))
+        .count();
+    assert_eq!(told, 1);
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn a_damaged_database_is_made_anew_or_named() {
     let world = World::new();

@@ -115,6 +115,9 @@ pub struct Dispatch {
     pub model_owes: bool,
     /// Somebody spoke to it while it was being ended for its silence.
     pub spoken_to: bool,
+    /// The machine was started anew since its newest attempt began: nothing of that lives, and what was not synced
+    /// may be lost. So nobody can tell by what is there that its agent has not run.
+    pub rebooted: bool,
     pub fetched: Option<String>,
 }
 
@@ -302,6 +305,7 @@ impl Dispatch {
             model_turns: 0,
             model_owes: false,
             spoken_to: false,
+            rebooted: false,
             fetched: None,
         }
     }
@@ -457,6 +461,7 @@ impl Dispatch {
             Event::AttemptStarted { attempt, epoch, resume } => {
                 self.attempts = *attempt;
                 self.epoch = *epoch;
+                self.rebooted = false;
                 self.first_started.get_or_insert(ts);
                 self.spend.process.clear();
                 self.spend.told_usd = None;

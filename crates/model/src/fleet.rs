@@ -1,6 +1,6 @@
 //! All dispatches, folded from the events: what `status` shows and what recovery starts from.
 
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, Phase};
 use crate::event::{Created, Event, Record};
 use crate::id::DispatchId;
 use crate::pressure::{self, Pressures};
@@ -16,6 +16,8 @@ pub struct Fleet {
     /// In order of creation.
     order: VectorSync<DispatchId>,
     pub generation: u64,
+    /// Of the newest daemon's machine: another one after it was started anew.
+    boot_id: String,
     /// Where the model's APIs want to be left alone.
     pub pressures: Pressures,
     /// Runs of task lists.
@@ -41,7 +43,10 @@ impl Fleet {
         self.seq = record.seq;
         self.task_lists.apply(record);
         match (&record.entry.event, &record.entry.dispatch_id) {
-            (Event::DaemonStarted { generation, .. }, _) => self.generation = *generation,
+            (Event::DaemonStarted { generation, boot_id, .. }, _) => {
+                self.generation = *generation;
+                self.boot(boot_id);
+            }
             (Event::DispatchCreated(created), Some(id)) => self.create(id, created, record),
             (_, Some(id)) => {
                 self.press(id, record);
@@ -50,6 +55,22 @@ impl Fleet {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A daemon begins on the machine as it was started last.
+    fn boot(&mut self, boot_id: &str) {
+        let known = std::mem::replace(&mut self.boot_id, boot_id.into());
+        if known.is_empty() || known == boot_id {
+            return;
+        }
+        let begun =
+            |dispatch: &&Arc<Dispatch>| matches!(dispatch.phase, Phase::Starting { .. } | Phase::Working { .. });
+        let begun: Vec<_> = self.iter().filter(begun).map(|dispatch| dispatch.id.clone()).collect();
+        for id in begun {
+            if let Some(dispatch) = self.dispatches.get_mut(&id) {
+                Arc::make_mut(dispatch).rebooted = true;
+            }
         }
     }
 

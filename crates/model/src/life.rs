@@ -481,7 +481,7 @@ fn line(d: &Dispatch, at: Position, events: &[AgentEvent]) -> Vec<Decided> {
 
 fn shim_lost(d: &Dispatch, epoch: u32, spawned: bool, awake_ms: u64, (killed, clean): (u32, bool)) -> Vec<Event> {
     let (attempt, spawned) = match d.phase {
-        Phase::Starting { attempt, epoch: current } if current == epoch => (attempt, spawned),
+        Phase::Starting { attempt, epoch: current } if current == epoch => (attempt, spawned || d.rebooted),
         Phase::Working { attempt, epoch: current, .. } if current == epoch => (attempt, true),
         _ => return vec![],
     };

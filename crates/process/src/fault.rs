@@ -6,6 +6,11 @@
 //! `cargo xtask crash` can try each. With `MULETEER_FAULT_ONCE=<file>` only the first process that can
 //! create the file is hit, so that the successor of a killed shim is not killed in turn.
 
+/// A process with this variable takes its value for the name of the machine's boot: to a daemon with another one,
+/// the machine was started anew.
+#[cfg(feature = "fault-points")]
+pub const BOOT_VAR: &str = "MULETEER_FAULT_BOOT";
+
 /// Every named point, in the order of a dispatch's life.
 pub const POINTS: &[&str] = &[
     "ledger.before_write",

@@ -149,11 +149,11 @@ pub fn signal_group(leader: u32, signo: i32) -> io::Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use std::process::{Child, Command};
+    use std::process::Child;
 
     /// A process that waits for us, with this environment alone.
     fn waiting(env: Option<(&str, &str)>) -> Child {
-        let mut child = Command::new("/bin/cat")
+        let mut child = crate::command::helper("/bin/cat")
             .env_clear()
             .envs(env)
             .stdin(std::process::Stdio::piped())
@@ -180,7 +180,8 @@ mod tests {
         // A zombie has no environment either, and starts nothing any more.
         assert!(look(&nonce).0 == [marked.id()]);
         marked.kill().unwrap();
-        (bare.wait().unwrap(), marked.wait().unwrap());
+        bare.wait().unwrap();
+        marked.wait().unwrap();
         assert_eq!(look(&nonce).0, [] as [u32; 0]);
         let report = sweep(&nonce, None, Duration::from_secs(10));
         assert_eq!((report.killed, report.clean), (0, true));

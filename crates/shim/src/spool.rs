@@ -23,9 +23,13 @@ pub fn segments(spool: &Path) -> io::Result<Vec<Cursor>> {
     Ok(found)
 }
 
-/// The newest epoch a spool knows; 0 if none.
+/// The newest epoch a spool knows; 0 if none, or if there is no spool.
 pub fn newest_epoch(spool: &Path) -> io::Result<u32> {
-    Ok(segments(spool)?.last().map_or(0, |cursor| cursor.epoch))
+    match segments(spool) {
+        Ok(found) => Ok(found.last().map_or(0, |cursor| cursor.epoch)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error),
+    }
 }
 
 /// Deletes the oldest segments of a spool that nobody writes any more, as long as at least

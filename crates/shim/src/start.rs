@@ -72,7 +72,7 @@ impl ShimProgram {
 }
 
 /// Makes the agent's directory complete for `launch`: the directory (0700), `spool/`, `prompt/`, `key`
-/// (kept if present), and `launch-<epoch>.json`. May be repeated.
+/// (kept if present and whole), and `launch-<epoch>.json`. May be repeated.
 pub fn prepare(agent_dir: &Path, launch: &Launch) -> io::Result<()> {
     let mut private = std::fs::DirBuilder::new();
     private.recursive(true).mode(0o700);
@@ -81,7 +81,8 @@ pub fn prepare(agent_dir: &Path, launch: &Launch) -> io::Result<()> {
     }
     match read_key(agent_dir) {
         Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        // A power cut may have left an empty one.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => {
             let mut key = [0; 16];
             getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;
             write_private(&agent_dir.join("key"), &key)?;

@@ -4,8 +4,9 @@
 use crate::context::{Daemon, random_key};
 use crate::request::Saved;
 use muleteer_backends::{LaunchSpec, StdinMode};
-use muleteer_model::dispatch::Dispatch;
+use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::{Event, PromptKind};
+use muleteer_model::id::DispatchId;
 use muleteer_model::telemetry::{Context, ids};
 use muleteer_model::{prompt, result};
 use muleteer_process::fault;
@@ -68,10 +69,10 @@ pub async fn stand(
                 // Just started and not yet written down, or a predecessor ending what it left.
                 _ => {}
             },
-            Liveness::Dead(lock) if was_tried(&dir, epoch)? => return Ok(Standing::Dead { lock }),
+            Liveness::Dead(lock) if was_tried(&dir, dispatch, epoch)? => return Ok(Standing::Dead { lock }),
             Liveness::Dead(lock) => {
                 if epoch > 1 {
-                    let swept = sweep(daemon, &dispatch.id).await?;
+                    let swept = sweep(daemon, &dispatch.id, None).await?;
                     if !swept.clean {
                         return Ok(Standing::Unswept { killed: swept.killed });
                     }
@@ -87,8 +88,13 @@ pub async fn stand(
     }
 }
 
-/// A shim of this epoch may have run: its launch was written, or it left a spool.
-fn was_tried(dir: &Path, epoch: u32) -> Result<bool, String> {
+/// A shim of this epoch may have run: the ledger says so, or its launch was written, or it left a spool. Of the files
+/// a power cut may have left none.
+fn was_tried(dir: &Path, dispatch: &Dispatch, epoch: u32) -> Result<bool, String> {
+    let told = dispatch.rebooted || matches!(dispatch.phase, Phase::Working { .. });
+    if told && dispatch.epoch == epoch {
+        return Ok(true);
+    }
     if Launch::path(dir, epoch).exists() {
         return Ok(true);
     }
@@ -251,11 +257,17 @@ fn set(env: &mut Vec<(String, String)>, name: &str, value: &str) {
     env.push((name.into(), value.into()));
 }
 
-/// Ends what a dead shim left: by its nonce, and by its cgroup where it had one.
-pub async fn sweep(daemon: &Daemon, id: &muleteer_model::id::DispatchId) -> Result<Swept, String> {
+/// Ends what a dead shim left: by its nonce, and by its cgroup where it had one. `of` is the epoch of that shim, where
+/// it is certain that there was one, and whether the machine was started anew since: without its nonce, which is in
+/// two of its files, it cannot be said that nothing of it lives, unless nothing can.
+pub async fn sweep(daemon: &Daemon, id: &DispatchId, of: Option<(u32, bool)>) -> Result<Swept, String> {
     let dir = daemon.paths.agent(id.as_str());
-    tokio::task::spawn_blocking(move || {
-        let meta = meta::read(&dir).map_err(|error| error.to_string())?;
+    let (swept, faults) = tokio::task::spawn_blocking(move || {
+        let mut faults = vec![];
+        let meta = meta::read(&dir).unwrap_or_else(|error| {
+            faults.push(chain(&error));
+            None
+        });
         let newest = spool::newest_epoch(&dir.join("spool")).map_err(|error| error.to_string())?;
         let mut nonces: Vec<String> = meta.iter().map(|meta| meta.nonce.clone()).collect();
         for epoch in 1..=newest.max(meta.as_ref().map_or(0, |meta| meta.epoch)) + 1 {
@@ -265,17 +277,28 @@ pub async fn sweep(daemon: &Daemon, id: &muleteer_model::id::DispatchId) -> Resu
                 nonces.push(launch.nonce);
             }
         }
-        let cgroup = meta.and_then(|meta| meta.cgroup);
         let mut swept = Swept { killed: 0, clean: true };
+        if let Some((epoch, false)) = of
+            && meta.as_ref().is_none_or(|meta| meta.epoch != epoch)
+            && let Err(error) = Launch::read(&dir, epoch)
+        {
+            faults.push(format!("{}; what it started cannot be looked for", chain(&error)));
+            swept.clean = false;
+        }
+        let cgroup = meta.and_then(|meta| meta.cgroup);
         for nonce in nonces {
             let report = muleteer_process::group::sweep(&nonce, cgroup.as_deref(), SWEEP);
             swept.killed += report.killed;
             swept.clean &= report.clean;
         }
-        Ok(swept)
+        Ok::<_, String>((swept, faults))
     })
     .await
-    .map_err(|error| error.to_string())?
+    .map_err(|error| error.to_string())??;
+    for message in faults {
+        daemon.note(Event::Fault { what: format!("the dead shim of {id}"), message });
+    }
+    Ok(swept)
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -291,6 +291,34 @@ fn a_one_shot_agent_whose_shim_died_has_an_unknown_outcome() {
     assert!(told.d.reason.unwrap().starts_with("outcome unknown"));
 }
 
+/// A power cut takes what was not synced: that its shim left nothing does not mean that there was none.
+#[test]
+fn after_a_new_boot_an_attempt_that_left_nothing_may_have_run() {
+    let began = |boot: &str| {
+        (None, Event::DaemonStarted { pid: 1, generation: 1, version: String::new(), boot_id: boot.into() })
+    };
+    for (boots, ran) in [(&["one"][..], false), (&["two", "two"], true)] {
+        let mut told = Told::new(ONE_SHOT);
+        told.feed(Input::Admitted);
+        assert!(matches!(told.d.phase, Phase::Starting { .. }), "{:?}", told.d.phase);
+        let id = Some(told.d.id.clone());
+        let mut events = vec![began("one"), (id.clone(), Event::DispatchCreated(Box::new((*told.d.created).clone())))];
+        events.extend(told.log.iter().map(|event| (id.clone(), event.clone())));
+        events.extend(boots.iter().map(|boot| began(boot)));
+        let mut fleet = crate::fleet::Fleet::default();
+        for (seq, (dispatch_id, event)) in (1..).zip(events) {
+            let entry = Entry { id: String::new(), dispatch_id, at: None, more: false, event };
+            fleet.apply(&Record { v: VERSION, seq, ts: Timestamp::UNIX_EPOCH, entry });
+        }
+        told.d = (**fleet.get(&told.d.id).unwrap()).clone();
+        told.shim_lost(false, true);
+        let unknown = told.d.reason.as_ref().is_some_and(|reason| reason.starts_with("outcome unknown"));
+        assert_eq!(unknown, ran, "{boots:?}: {:?}", told.d.phase);
+        // What never ran is tried again.
+        assert_eq!(matches!(told.d.phase, Phase::Closing { .. } | Phase::Finished { .. }), ran, "{:?}", told.d.phase);
+    }
+}
+
 #[test]
 fn a_one_shot_agent_ended_by_its_lease_says_so() {
     let mut told = Told::spawned(ONE_SHOT);

@@ -175,7 +175,8 @@ impl Session {
                         self.trim();
                         return Ok(());
                     }
-                    let report = Box::pin(launch::sweep(&self.daemon, &self.id)).await?;
+                    let report =
+                        Box::pin(launch::sweep(&self.daemon, &self.id, Some((self.epoch, dispatch.rebooted)))).await?;
                     drop(lock);
                     if let (Some(step), true) = (drain.release(), report.clean) {
                         self.deliver(vec![step]).await?;
