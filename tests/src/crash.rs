@@ -10,6 +10,7 @@
 //!   the client says the same;
 //! - nothing is left alive.
 
+pub mod power;
 pub mod runs;
 pub mod syscalls;
 
@@ -229,6 +230,7 @@ otherwise:
   - result: {status: success, summary: nothing was left}
 "#;
 
+#[derive(Debug)]
 struct Scene {
     world: World,
     repo: Repo,
@@ -239,6 +241,10 @@ impl Scene {
         let world = World::new();
         let repo = world.repo("repo");
         Self { world, repo }
+    }
+
+    fn repo_path(&self, name: &str) -> PathBuf {
+        PathBuf::from(self.repo.to_str()).join(name)
     }
 
     fn log(&self) -> PathBuf {

@@ -141,6 +141,20 @@ fn a_daemon_that_gets_no_threads_ends_and_is_started_again() {
     }
 }
 
+/// Power cuts, at any step of a dispatch that was recorded. Needs `strace` and the right to trace.
+#[test]
+fn seeded_power_cuts() {
+    if let Err(why) = crash::power::available() {
+        return skip("seeded_power_cuts", &why);
+    }
+    let recorded = crash::power::Recorded::new();
+    eprintln!("{} steps to cut after", recorded.len());
+    let tried = try_seeds(|seed| recorded.cut(seed));
+    let broken = broken(&tried);
+    eprintln!("{} power cuts tried, {} violations", tried.len(), broken.len());
+    assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --power --seed S");
+}
+
 /// Faults at system calls. Needs `strace` and the right to trace.
 #[test]
 fn seeded_system_calls() {

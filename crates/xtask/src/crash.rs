@@ -13,11 +13,15 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     cargo.args(["test", "-p", "muleteer-tests", "--test", if runs { "run_crash" } else { "crash" }]);
     let mut seeds = DEFAULT_SEEDS;
     let mut filter = "";
-    let mut calls = false;
+    let (mut calls, mut power) = (false, false);
     let mut args = args.iter();
     while let Some(flag) = args.next() {
         if flag == "--calls" {
             calls = true;
+            continue;
+        }
+        if flag == "--power" {
+            power = true;
             continue;
         }
         if flag == "--runs" {
@@ -45,7 +49,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
             }
             other => {
                 return Err(format!(
-                    "no option `{other}`: [--calls|--runs] --seeds N [--from S] [--jobs J], --seed S, or --point NAME"
+                    "no option `{other}`: [--calls|--power|--runs] --seeds N [--from S] [--jobs J], --seed S, or --point NAME"
                 )
                 .into());
             }
@@ -53,6 +57,9 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     }
     if calls {
         filter = "seeded_system_calls";
+    }
+    if power {
+        filter = "seeded_power_cuts";
     }
     cargo.env("MULETEER_CRASH_SEEDS", seeds.to_string());
     cargo.env(binaries::DIR_VARIABLE, binaries::build()?);

@@ -15,9 +15,10 @@ use xtask::{Failure, agents};
 const USAGE: &str = "\
 cargo xtask test [-- ARGS]   everything that must pass; ARGS go to the test binaries
 cargo xtask lint             formatting, clippy and docs, all without a warning
-cargo xtask crash [--calls] [--seeds N [--from S] [--jobs J]] [--point NAME] [--seed S]
+cargo xtask crash [--calls | --power | --runs] [--seeds N [--from S] [--jobs J]] [--point NAME] [--seed S]
                              kill -9 at every named point and at N seeded moments (default 200);
-                             with --calls, faults at N seeded system calls (needs strace)
+                             with --calls, faults at N seeded system calls (needs strace);
+                             with --power, power cuts at N seeded steps (needs strace)
 cargo xtask fuzz [NAME…] [--seconds N]
                              every decoder (or the named ones) under libFuzzer, N seconds each (60)
 cargo xtask systemd-test [--require]
