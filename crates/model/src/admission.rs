@@ -8,7 +8,7 @@
 //! long, there are never more than `max_agents * (max_depth + 1)` agents.
 
 use crate::config::Pool;
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, Ticket};
 use crate::fleet::Fleet;
 use crate::id::DispatchId;
 use crate::pressure;
@@ -107,22 +107,22 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
 /// have been restarted.
 #[derive(Debug, Default)]
 pub struct Door {
-    /// With the epoch they were in: one that has begun meanwhile and waits again was given what it was
-    /// promised.
-    promised: Vec<(DispatchId, u32)>,
+    /// One that has begun meanwhile and waits again was given what it was promised; one that has ended and waits
+    /// again is promised a place anew.
+    promised: Vec<(DispatchId, Ticket)>,
 }
 
 impl Door {
     /// Whom to tell to start now.
     pub fn look(&mut self, limits: Pool, fleet: &Fleet, now: Timestamp) -> Admission {
-        let waits = |(id, epoch): &(DispatchId, u32)| {
-            fleet.get(id).is_some_and(|d| d.epoch == *epoch && !d.is_active() && !d.is_finished())
+        let waits = |(id, ticket): &(DispatchId, Ticket)| {
+            fleet.get(id).is_some_and(|d| d.ticket() == *ticket && !d.is_active() && !d.is_finished())
         };
         self.promised.retain(waits);
         let promised: Vec<_> = self.promised.iter().map(|(id, _)| id.clone()).collect();
         let admission = admit_beside(limits, fleet, now, &promised);
-        let with_epoch = |id: &DispatchId| fleet.get(id).map(|d| (id.clone(), d.epoch));
-        self.promised = admission.start.iter().filter_map(with_epoch).collect();
+        let with_ticket = |id: &DispatchId| fleet.get(id).map(|d| (id.clone(), d.ticket()));
+        self.promised = admission.start.iter().filter_map(with_ticket).collect();
         admission
     }
 }

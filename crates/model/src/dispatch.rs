@@ -118,6 +118,8 @@ pub struct Dispatch {
     /// The machine was started anew since its newest attempt began: nothing of that lives, and what was not synced
     /// may be lost. So nobody can tell by what is there that its agent has not run.
     pub rebooted: bool,
+    /// How often it had ended and was spoken to again.
+    pub reopened: u32,
     pub fetched: Option<String>,
 }
 
@@ -158,6 +160,13 @@ pub enum Phase {
     Finished {
         state: FinalState,
     },
+}
+
+/// What a place in the pool is promised for: a dispatch that has had it, or has ended and waits anew, needs another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket {
+    epoch: u32,
+    reopened: u32,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -306,6 +315,7 @@ impl Dispatch {
             model_owes: false,
             spoken_to: false,
             rebooted: false,
+            reopened: 0,
             fetched: None,
         }
     }
@@ -770,8 +780,14 @@ impl Dispatch {
         self.outage = Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms, since_ms });
     }
 
+    /// For the place it waits for now, or waited for last.
+    pub fn ticket(&self) -> Ticket {
+        Ticket { epoch: self.epoch, reopened: self.reopened }
+    }
+
     /// A further turn of a dispatch that had ended: it waits for the pool again.
     fn reopen(&mut self) {
+        self.reopened += 1;
         if self.session_id.is_some() || self.created.transcripts {
             // What the end cut short is not taken up again unasked: who speaks now knows of it.
             self.supersede_taken();

@@ -43,7 +43,7 @@ use crate::agent_event::AgentEvent;
 use crate::api_error::{self, Trouble, Whose};
 use crate::ask::Answer;
 use crate::config::Span;
-use crate::dispatch::{Dispatch, Exit, Phase, PromptState, Stop, Turn};
+use crate::dispatch::{Dispatch, Exit, Phase, PromptState, Stop, Ticket, Turn};
 use crate::event::{Entry, Event, ExitCause, FinalState, Limit, Outcome, Position, PromptKind, Record, VERSION};
 use crate::id::DispatchId;
 use crate::opening::{Call, Opening};
@@ -59,7 +59,7 @@ pub const MAX_START_FAILURES: u32 = 5;
 #[derive(Debug, Clone)]
 pub enum Input {
     /// The pool gave it a place.
-    Admitted,
+    Admitted(Ticket),
     /// One event of a line that may hold several: whether the line was read before cannot be told
     /// from it. Who reads whole lines uses [`Input::Line`].
     Agent {
@@ -220,7 +220,9 @@ pub type Decided = (Option<Position>, Event);
 /// Decides what an input means. Inputs that a state has no use for decide nothing.
 pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
     match input {
-        Input::Admitted if d.phase == Phase::Queued && d.stop.is_none() => plain(start_attempt(d, d.attempts + 1)),
+        Input::Admitted(ticket) if d.phase == Phase::Queued && d.stop.is_none() && ticket == d.ticket() => {
+            plain(start_attempt(d, d.attempts + 1))
+        }
         Input::Agent { at, event } if is_working(d, at.epoch) && at >= d.position => {
             stamp(at, turns::agent_event(d, &event))
         }

@@ -57,10 +57,11 @@ impl Actor for Pool {
                 // Before the fleet is read: whoever comes later is not in it.
                 state.daemon.looking.store(false, Ordering::SeqCst);
                 let now = Timestamp::now();
-                let admission = state.door.look(state.limits, &state.daemon.snapshot(), now);
-                for id in admission.start {
+                let fleet = state.daemon.snapshot();
+                let admission = state.door.look(state.limits, &fleet, now);
+                for dispatch in admission.start.iter().filter_map(|id| fleet.get(id)) {
                     // Not there yet: its life asks again as soon as it is.
-                    state.daemon.agent(&id).life.cast(LifeMsg::Admitted);
+                    state.daemon.agent(&dispatch.id).life.cast(LifeMsg::Admitted(dispatch.ticket()));
                 }
                 state.armed = state.armed.filter(|at| *at > now);
                 if let Some(at) = admission.look_again

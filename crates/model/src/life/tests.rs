@@ -74,7 +74,7 @@ impl Told {
     /// Admitted, spawned, its first prompt on its way.
     fn spawned(capabilities: (bool, bool)) -> Self {
         let mut told = Self::new(capabilities);
-        told.feed(Input::Admitted);
+        told.admit();
         told.spawn();
         told
     }
@@ -181,6 +181,11 @@ impl Told {
             exit: Exit { code, signal: None, cause, stderr_tail: String::new() },
             awake_ms: 0,
         });
+    }
+
+    fn admit(&mut self) -> bool {
+        let ticket = self.d.ticket();
+        self.feed(Input::Admitted(ticket))
     }
 
     fn shim_lost(&mut self, spawned: bool, clean: bool) {
@@ -291,6 +296,20 @@ fn a_one_shot_agent_whose_shim_died_has_an_unknown_outcome() {
     assert!(told.d.reason.unwrap().starts_with("outcome unknown"));
 }
 
+/// Between the pool's word and its reading the dispatch was killed, had ended, and was spoken to again: its place is
+/// another's by then.
+#[test]
+fn a_place_that_was_promised_before_the_end_is_none_after_it() {
+    let mut told = Told::new(MULTI);
+    let before = told.d.ticket();
+    told.kill();
+    assert_eq!(told.finished(), FinalState::Killed);
+    assert!(told.send("again"));
+    assert_eq!(told.d.phase, Phase::Queued);
+    assert!(!told.feed(Input::Admitted(before)));
+    assert!(told.admit());
+}
+
 /// A power cut takes what was not synced: that its shim left nothing does not mean that there was none.
 #[test]
 fn after_a_new_boot_an_attempt_that_left_nothing_may_have_run() {
@@ -299,7 +318,7 @@ fn after_a_new_boot_an_attempt_that_left_nothing_may_have_run() {
     };
     for (boots, ran) in [(&["one"][..], false), (&["two", "two"], true)] {
         let mut told = Told::new(ONE_SHOT);
-        told.feed(Input::Admitted);
+        told.admit();
         assert!(matches!(told.d.phase, Phase::Starting { .. }), "{:?}", told.d.phase);
         let id = Some(told.d.id.clone());
         let mut events = vec![began("one"), (id.clone(), Event::DispatchCreated(Box::new((*told.d.created).clone())))];
@@ -352,7 +371,7 @@ fn what_was_said_before_the_turn_is_not_its_answer() {
     let mut told = Told::by_turns();
     told.answers(ANSWER);
     told.send("more");
-    told.feed(Input::Admitted);
+    told.admit();
     told.spawn();
     told.begins("s1");
     told.result(TurnResult { ok: true, ..TurnResult::default() });
@@ -449,7 +468,7 @@ fn an_interrupt_ends_its_process_and_a_word_goes_on_in_its_session() {
     told.exit(1);
     assert_eq!((told.finished(), told.counted()), (FinalState::Partial, 0));
     told.send("more");
-    told.feed(Input::Admitted);
+    told.admit();
     told.spawn();
     assert_eq!(told.delivers().as_deref(), Some("more"));
     told.begins("s1");
@@ -627,7 +646,7 @@ fn where_a_person_is_to_be_asked_a_crash_blocks_and_a_word_goes_on_in_the_sessio
     assert_eq!(told.d.state(), "blocked");
     assert!(told.d.reason.as_deref().is_some_and(|reason| reason.contains("muleteer send")), "{:?}", told.d.reason);
     assert!(told.feed(Input::Send { key: "p2".into(), by: "operator".into() }));
-    told.feed(Input::Admitted);
+    told.admit();
     assert!(matches!(told.log.iter().rev().find(|event| matches!(event, Event::AttemptStarted { .. })),
         Some(Event::AttemptStarted { resume: Some(session), .. }) if session == "s1"));
 }
@@ -682,7 +701,7 @@ fn a_turn_that_succeeds_resets_the_count() {
 #[test]
 fn an_agent_never_released_is_started_again_uncounted_and_not_for_ever() {
     let mut told = Told::new(MULTI);
-    told.feed(Input::Admitted);
+    told.admit();
     for epoch in 1..MAX_START_FAILURES {
         told.shim_lost(false, true);
         assert_eq!(told.d.phase, Phase::Starting { attempt: 1, epoch: epoch + 1 });
@@ -694,7 +713,7 @@ fn an_agent_never_released_is_started_again_uncounted_and_not_for_ever() {
 #[test]
 fn what_cannot_start_fails_at_once() {
     let mut told = Told::new(MULTI);
-    told.feed(Input::Admitted);
+    told.admit();
     told.feed(Input::StartFailed { at: None, epoch: 1, error: "no such program".into(), permanent: true });
     assert_eq!((told.finished(), told.d.attempts), (FinalState::Failed, 1));
 }
@@ -705,7 +724,7 @@ fn a_further_turn_that_cannot_start_fails_at_once_too() {
     told.result(well());
     told.exit(0);
     told.send("s1");
-    told.feed(Input::Admitted);
+    told.admit();
     told.feed(Input::StartFailed { at: None, epoch: 2, error: "no such program".into(), permanent: true });
     assert_eq!(told.finished(), FinalState::Failed);
 }
@@ -814,7 +833,7 @@ fn a_stalled_agent_is_ended_and_its_session_goes_on_when_somebody_speaks() {
     let timed_out = |event: &Event| matches!(event, Event::AttemptFinished { outcome: Outcome::Timeout, .. });
     assert!(told.log.iter().any(timed_out));
     told.send("s1");
-    told.feed(Input::Admitted);
+    told.admit();
     assert!(told.has(&Effect::EnsureShim { epoch: 2, resume: Some("s1".into()) }));
     told.spawn();
     assert_eq!(told.delivers().as_deref(), Some("s1"), "what hung is not taken up again unasked");
@@ -843,12 +862,12 @@ fn only_who_owes_an_answer_can_stall() {
 #[test]
 fn a_kill_ends_a_dispatch_in_every_phase_and_it_stays_dead() {
     let started = |told: &mut Told| {
-        told.feed(Input::Admitted);
+        told.admit();
     };
     let mut queued = Told::new(MULTI);
     queued.kill();
     assert_eq!(queued.finished(), FinalState::Killed);
-    assert!(!queued.feed(Input::Admitted));
+    assert!(!queued.admit());
 
     let mut starting = Told::new(MULTI);
     started(&mut starting);
@@ -878,7 +897,7 @@ fn a_kill_ends_a_dispatch_in_every_phase_and_it_stays_dead() {
 fn admission_comes_too_late_for_the_killed() {
     let mut told = Told::new(MULTI);
     told.fold(None, Event::KillRequested { reason: "no".into(), by: "operator".into() });
-    assert!(decide(&told.d, Input::Admitted).is_empty());
+    assert!(decide(&told.d, Input::Admitted(told.d.ticket())).is_empty());
 }
 
 #[test]
@@ -887,7 +906,7 @@ fn who_speaks_to_the_killed_does_not_restart_the_killed_work() {
     told.kill();
     told.exit_by(None, ExitCause::Terminated);
     assert!(told.send("s1"));
-    told.feed(Input::Admitted);
+    told.admit();
     told.spawn();
     assert_eq!(told.delivers().as_deref(), Some("s1"));
 }
@@ -968,7 +987,7 @@ fn a_send_after_the_end_begins_again_in_the_same_session() {
     told.exit(0);
     assert!(told.send("s1"));
     assert_eq!((told.d.state(), told.has(&Effect::Admit)), ("queued", true));
-    told.feed(Input::Admitted);
+    told.admit();
     assert!(told.has(&Effect::EnsureShim { epoch: 2, resume: Some("s1".into()) }));
     told.spawn();
     assert_eq!(told.delivers().as_deref(), Some("s1"));
@@ -1009,7 +1028,7 @@ fn the_result_of_an_earlier_turn_is_not_that_of_a_later_failure() {
     told.result(well());
     told.exit(0);
     told.send("s1");
-    told.feed(Input::Admitted);
+    told.admit();
     told.spawn();
     told.receipt("s1");
     told.result(failed(TurnError::Auth));

@@ -172,7 +172,8 @@ impl Daemon {
             1 if self.look || rng.one_in(10) => {
                 self.look = false;
                 for id in self.door.look(self.limits, &self.fleet, self.now).start {
-                    self.tell(&id, Input::Admitted);
+                    let ticket = self.fleet.get(&id).unwrap().ticket();
+                    self.tell(&id, Input::Admitted(ticket));
                 }
             }
             _ => {

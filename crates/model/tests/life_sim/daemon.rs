@@ -238,7 +238,7 @@ impl Daemon {
         for effect in life::effects(self.d()) {
             self.instruction()?;
             let d = self.d();
-            let name = format!("{effect:?}/{}/{}", d.epoch, d.turns);
+            let (name, ticket) = (format!("{effect:?}/{}/{}", d.epoch, d.turns), d.ticket());
             if !self.carried.insert(name.clone()) && !rng.one_in(10) {
                 continue;
             }
@@ -246,7 +246,7 @@ impl Daemon {
                 Effect::Admit => {
                     self.carried.remove(&name);
                     if self.mailbox.len() < 20 {
-                        self.mailbox.push_back(Input::Admitted);
+                        self.mailbox.push_back(Input::Admitted(ticket));
                     }
                 }
                 Effect::EnsureShim { epoch, resume } => {

@@ -14,7 +14,7 @@ use crate::ledger::{append, entry};
 use crate::owned::survive;
 use jiff::Timestamp;
 use muleteer_backends::Backend;
-use muleteer_model::dispatch::{Dispatch, Phase};
+use muleteer_model::dispatch::{Dispatch, Phase, Ticket};
 use muleteer_model::event::{Entry, Position, Record};
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::{self, Decided, Effect, Input};
@@ -37,7 +37,7 @@ const LEAVE_GRACE: Duration = Duration::from_secs(60);
 pub enum LifeMsg {
     Boot,
     /// The pool has a place.
-    Admitted,
+    Admitted(Ticket),
     Input(Input),
     /// A command of a person or an agent; answered once it is durable and carried out as far as it
     /// can be at once. The answer says whether it meant anything in this state.
@@ -125,7 +125,7 @@ impl State {
                 self.pieces = Pieces::new(self.backend);
                 self.settle().await?;
             }
-            LifeMsg::Admitted => self.feed(Input::Admitted).await?,
+            LifeMsg::Admitted(ticket) => self.feed(Input::Admitted(ticket)).await?,
             LifeMsg::Input(input) => self.feed(input).await?,
             LifeMsg::Command(input, reply) => {
                 let meant = !life::decide(&self.dispatch, input.clone()).is_empty();

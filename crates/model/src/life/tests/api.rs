@@ -28,7 +28,7 @@ impl Told {
     }
 
     fn goes_on(&mut self) {
-        assert!(self.feed(Input::Admitted));
+        assert!(self.admit());
         self.spawn();
         let key = self.delivers().unwrap();
         self.receipt(&key);
@@ -158,7 +158,7 @@ fn ends_after(told: &mut Told, used_ms: u64, cause: ExitCause) {
 fn attempts_share_the_time_of_their_dispatch() {
     let mut told = Told::new(MULTI);
     Arc::make_mut(&mut told.d.created).limits.timeout_s = Some(10);
-    told.feed(Input::Admitted);
+    told.admit();
     told.spawn();
     told.receipt("p1");
     ends_after(&mut told, 4_000, ExitCause::Exited);
@@ -176,7 +176,7 @@ fn attempts_share_the_time_of_their_dispatch() {
 fn a_process_that_never_ran_used_no_time() {
     let mut told = Told::new(MULTI);
     told.d.began_ms = 5;
-    told.feed(Input::Admitted);
+    told.admit();
     ends_after(&mut told, 9_000, ExitCause::NeverRan);
     assert_eq!(told.d.used_ms, 0);
 }

@@ -9,7 +9,7 @@ impl Told {
     fn called() -> Self {
         let mut told = Self::new(MULTI);
         Arc::make_mut(&mut told.d.created).calls = Some(Calls { timeout_s: 60 });
-        told.feed(Input::Admitted);
+        told.admit();
         told.spawn();
         told
     }

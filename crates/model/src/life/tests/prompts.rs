@@ -10,7 +10,7 @@ impl Told {
         let mut told = Self::new(capabilities);
         Arc::make_mut(&mut told.d.created).transcripts = true;
         Arc::make_mut(&mut told.d.created).folds = capabilities == MULTI;
-        told.feed(Input::Admitted);
+        told.admit();
         told.spawn();
         told
     }
@@ -153,7 +153,7 @@ fn what_is_not_known_is_asked_about_and_never_sent() {
         assert!(reason.contains("the disk says no") && reason.contains("muleteer send abcd2345"), "{reason}");
         // A person's word goes on in the session, and the doubtful prompt is not sent again by the way.
         told.send("more");
-        told.feed(Input::Admitted);
+        told.admit();
         told.spawn();
         assert_eq!((told.delivers().as_deref(), told.state_of("p1")), (Some("more"), PromptState::Superseded));
         assert!(
@@ -202,7 +202,7 @@ fn a_kill_is_a_kill_but_what_was_not_taken_is_remembered() {
     told.reads("p1", Session::Held, Seen::Present(Standing::MidTool));
     assert_eq!(told.finished(), FinalState::Killed);
     told.send("more");
-    told.feed(Input::Admitted);
+    told.admit();
     told.spawn();
     assert_eq!(told.delivers().as_deref(), Some("more"), "what the kill cut short is not taken up unasked");
 }
@@ -233,7 +233,7 @@ fn a_session_its_cli_has_lost_is_said_plainly_and_burns_no_restarts() {
     told.result(well());
     told.exit(0);
     told.send("more");
-    told.feed(Input::Admitted);
+    told.admit();
     told.spawn();
     told.result(lost());
     told.exit(1);
@@ -242,7 +242,7 @@ fn a_session_its_cli_has_lost_is_said_plainly_and_burns_no_restarts() {
     assert!(told.d.reason.as_ref().unwrap().contains("no longer has the session s1"), "{:?}", told.d.reason);
     // Whoever speaks next knows, and the word that found no session is not lost.
     told.send("again");
-    told.feed(Input::Admitted);
+    told.admit();
     assert_eq!(told.resumes(), None);
     told.spawn();
     assert_eq!(told.delivers().as_deref(), Some("more"));
@@ -254,7 +254,7 @@ fn its_last_words_tell_it_where_no_line_does() {
     told.begins("s1");
     told.answers(ANSWER);
     told.send("more");
-    told.feed(Input::Admitted);
+    told.admit();
     told.spawn();
     told.exit(1);
     told.reads("more", Session::Lost, Seen::Absent);
