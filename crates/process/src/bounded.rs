@@ -1,6 +1,7 @@
 //! A command run to its end with a limit of time and of output: validations and the like, which are other
 //! people's code. Whatever it leaves behind is ended with it.
 
+use crate::group::Before;
 use crate::identity::NONCE_VAR;
 use crate::{clock, group, pipe};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -78,7 +79,7 @@ pub fn run(mut command: Command, bounds: Bounds<'_>, stop: &dyn Fn() -> bool) ->
             break end(&mut child, &read, &mut tail)?;
         }
     };
-    group::sweep(bounds.nonce, None, SWEEP);
+    group::sweep(&[bounds.nonce], None, Before::Nobody, SWEEP);
     tail.read(&read)?;
     Ok(Ran { code: status.code(), signal: status.signal(), timed_out, stopped, output: tail.text() })
 }

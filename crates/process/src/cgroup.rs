@@ -64,6 +64,11 @@ pub fn remove(cgroup: &Path) {
 fn own() -> Option<PathBuf> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    // Where it mostly is; the list of mounts may be long, and each shim asks.
+    let usual = Path::new("/sys/fs/cgroup").join(path);
+    if usual.join("cgroup.procs").exists() {
+        return Some(usual);
+    }
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let mount = mounts.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;

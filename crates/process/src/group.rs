@@ -20,26 +20,40 @@ pub struct SweepReport {
     pub survivors: Vec<u32>,
 }
 
-/// Kills every process with `MULETEER_NONCE=<nonce>` in its environment or in `cgroup`, until two
-/// looks in a row found none, for at most `limit`. Removes the cgroup at the end.
+/// Whether somebody has looked before a [`sweep`], when nothing could begin any more, and found nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    Nobody,
+    FoundNothing,
+}
+
+/// Kills every process with one of these values of `MULETEER_NONCE` in its environment or in `cgroup`, until two looks in
+/// a row found none, the one `before` included, for at most `limit`. Removes the cgroup at the end.
 ///
 /// Never this process itself. Blocks the thread.
-pub fn sweep(nonce: &str, cgroup: Option<&Path>, limit: Duration) -> SweepReport {
+pub fn sweep(nonces: &[&str], cgroup: Option<&Path>, before: Before, limit: Duration) -> SweepReport {
     let deadline = crate::clock::awake() + limit;
     let mut report = SweepReport::default();
     let mut killed = HashSet::new();
-    let mut quiet = 0;
+    // How many looks in a row found nothing.
+    let mut quiet = u32::from(before == Before::FoundNothing);
+    let mut looked = false;
     loop {
         if let Some(cgroup) = cgroup {
             cgroup::kill(cgroup);
         }
-        let (mut found, unclear) = look(nonce);
+        let (mut found, unclear) = look(nonces);
+        if unclear && !looked {
+            // What cannot be told now could perhaps not be told then.
+            quiet = 0;
+        }
+        looked = true;
         found.extend(cgroup.into_iter().flat_map(cgroup::members));
         found.sort_unstable();
         found.dedup();
         let mut alive = vec![];
         for pid in found {
-            let marked = || carries(pid, nonce) || cgroup.is_some_and(|cgroup| cgroup::members(cgroup).contains(&pid));
+            let marked = || carries(pid, nonces) || cgroup.is_some_and(|cgroup| cgroup::members(cgroup).contains(&pid));
             let Ok(pinned) = Pinned::open(pid) else { continue };
             // Looked at again once pinned: the pid may have passed to somebody else in between.
             if !marked() {
@@ -73,19 +87,19 @@ pub fn sweep(nonce: &str, cgroup: Option<&Path>, limit: Duration) -> SweepReport
 
 /// Every living process but this one whose environment carries the nonce.
 pub fn by_nonce(nonce: &str) -> Vec<u32> {
-    look(nonce).0
+    look(&[nonce]).0
 }
 
 /// Those of [`by_nonce`], and whether there is a process of which it cannot be told: in the middle of an exec it has
 /// no environment, like one that was started with none.
-fn look(nonce: &str) -> (Vec<u32>, bool) {
+fn look(nonces: &[&str]) -> (Vec<u32>, bool) {
     /// The parent of all threads of the Linux kernel, which have no environment either.
     const KERNEL: u32 = 2;
     let own = std::process::id();
     let (mut marked, mut unclear) = (vec![], false);
     for pid in host().pids() {
         let Some(environ) = host().environ(pid).filter(|_| pid != own) else { continue };
-        if !(environ.is_empty() || holds(&environ, nonce)) {
+        if !(environ.is_empty() || holds(&environ, nonces)) {
             continue;
         }
         let Some(stat) = host().stat(pid).filter(|stat| !stat.zombie) else { continue };
@@ -98,18 +112,44 @@ fn look(nonce: &str) -> (Vec<u32>, bool) {
     (marked, unclear)
 }
 
-fn carries(pid: u32, nonce: &str) -> bool {
-    host().environ(pid).is_some_and(|environ| holds(&environ, nonce))
+fn carries(pid: u32, nonces: &[&str]) -> bool {
+    host().environ(pid).is_some_and(|environ| holds(&environ, nonces))
 }
 
-fn holds(environ: &[u8], nonce: &str) -> bool {
+fn holds(environ: &[u8], nonces: &[&str]) -> bool {
     environ.split(|&byte| byte == 0).any(|entry| {
-        entry.strip_prefix(NONCE_VAR.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) == Some(nonce.as_bytes())
+        let value = entry.strip_prefix(NONCE_VAR.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+        value.is_some_and(|value| nonces.iter().any(|nonce| nonce.as_bytes() == value))
     })
 }
 
-/// Every process below `root`, zombies included, nearest first.
+/// Every process below `root`, zombies included, nearest first. One may be left out while others go: who must know that
+/// there is none asks [`children_of_this_thread`].
 pub fn descendants(root: u32) -> Vec<Stat> {
+    walk_down(root).unwrap_or_else(|| search(root))
+}
+
+/// By what the system tells of each process's children: the machine's other processes cost nothing.
+fn walk_down(root: u32) -> Option<Vec<Stat>> {
+    let (mut found, mut known, mut next) = (vec![], HashSet::from([root]), 0);
+    let mut parents = vec![root];
+    while let Some(&parent) = parents.get(next) {
+        next += 1;
+        for pid in host().children(parent)? {
+            // The pid may have passed to somebody else since, and its parent may have died and left it to one above.
+            let Some(stat) = host().stat(pid).filter(|stat| known.contains(&stat.parent)) else { continue };
+            if !known.insert(pid) {
+                continue;
+            }
+            parents.push(pid);
+            found.push(stat);
+        }
+    }
+    Some(found)
+}
+
+/// By who says that it is whose child, among all processes.
+fn search(root: u32) -> Vec<Stat> {
     let mut children: HashMap<u32, Vec<Stat>> = HashMap::new();
     for stat in host().pids().into_iter().filter_map(|pid| host().stat(pid)) {
         children.entry(stat.parent).or_default().push(stat);
@@ -174,16 +214,63 @@ mod tests {
         let nonce = format!("look-{}", std::process::id());
         let mut marked = waiting(Some((NONCE_VAR, &nonce)));
         let mut bare = waiting(None);
-        let (found, unclear) = look(&nonce);
+        let (found, unclear) = look(&[&nonce]);
         assert_eq!((found, unclear), (vec![marked.id()], true));
         bare.kill().unwrap();
         // A zombie has no environment either, and starts nothing any more.
-        assert!(look(&nonce).0 == [marked.id()]);
+        assert!(look(&[&nonce]).0 == [marked.id()]);
         marked.kill().unwrap();
         bare.wait().unwrap();
         marked.wait().unwrap();
-        assert_eq!(look(&nonce).0, [] as [u32; 0]);
-        let report = sweep(&nonce, None, Duration::from_secs(10));
+        assert_eq!(look(&[&nonce]).0, [] as [u32; 0]);
+        let report = sweep(&[&nonce], None, Before::Nobody, Duration::from_secs(10));
         assert_eq!((report.killed, report.clean), (0, true));
+    }
+
+    #[test]
+    fn a_sweep_is_of_all_its_nonces_also_where_one_has_looked_before() {
+        let nonces = ["one", "two", "three"].map(|name| format!("sweep-{name}-{}", std::process::id()));
+        let [one, two, _] = nonces.each_ref().map(String::as_str);
+        let mut children = [one, two, one].map(|nonce| waiting(Some((NONCE_VAR, nonce))));
+        for before in [Before::FoundNothing, Before::Nobody] {
+            let report = sweep(&nonces.each_ref().map(String::as_str), None, before, Duration::from_secs(10));
+            let expected = if before == Before::FoundNothing { 3 } else { 0 };
+            assert_eq!((report.killed, report.clean, report.survivors), (expected, true, vec![]));
+        }
+        children.iter_mut().for_each(|child| assert!(!child.wait().unwrap().success()));
+    }
+
+    /// What is below a process is the same, whichever way it is found out.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn who_is_below_is_walked_to_and_searched_for_alike() {
+        let mut shell = crate::command::helper("/bin/sh")
+            .args(["-c", "sh -c 'sleep 60 & echo 1; sleep 60; :' & sleep 60 & read line"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let sorted = |stats: Vec<Stat>| {
+            let mut pids: Vec<(u32, u32)> = stats.into_iter().map(|stat| (stat.parent, stat.pid)).collect();
+            pids.sort_unstable();
+            pids
+        };
+        let settled = (0..200).find_map(|_| {
+            let (walked, searched) = (sorted(walk_down(shell.id()).unwrap()), sorted(search(shell.id())));
+            // Two of the four may be on their way.
+            let settled = walked.len() >= 4 && walked == searched;
+            if !settled {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            settled.then_some(walked)
+        });
+        let below = settled.expect("both ways find the same");
+        assert_eq!(walk_down(u32::MAX / 2).unwrap(), [], "nobody is below who is not there");
+        for (_, pid) in below {
+            Pinned::open(pid).and_then(|pinned| pinned.signal(libc::SIGKILL)).unwrap_or_default();
+        }
+        shell.kill().unwrap();
+        shell.wait().unwrap();
     }
 }

@@ -50,6 +50,9 @@ pub trait Host: std::fmt::Debug + Sync {
     fn pids(&self) -> Vec<u32>;
     /// `None` when there is no such process (or it cannot be seen).
     fn stat(&self, pid: u32) -> Option<Stat>;
+    /// Its children, zombies included; none when it is gone, `None` where the host does not tell. A child may be left out
+    /// while another one goes.
+    fn children(&self, pid: u32) -> Option<Vec<u32>>;
     /// The environment a process was started with, NUL-separated; `None` if it cannot be read.
     fn environ(&self, pid: u32) -> Option<Vec<u8>>;
     /// Names this boot of this machine.

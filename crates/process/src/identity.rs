@@ -44,6 +44,18 @@ impl From<Stat> for ProcessId {
     }
 }
 
+/// Says who this process is to `ps`, which otherwise shows the file it was run from. At most 15 bytes count; only the
+/// first thread's call does, and only on Linux.
+pub fn name_this_process(name: &std::ffi::CStr) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the kernel copies at most 16 bytes of a string that ends with NUL.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = name;
+}
+
 /// Names this boot of this machine.
 pub fn boot_id() -> String {
     #[cfg(feature = "fault-points")]
@@ -62,6 +74,8 @@ pub fn pid_namespace() -> u64 {
 #[derive(Debug)]
 pub struct Pinned {
     id: ProcessId,
+    /// When it was pinned.
+    parent: u32,
     fd: Option<OwnedFd>,
 }
 
@@ -71,7 +85,7 @@ impl Pinned {
         let fd = host().pin(pid).map_err(gone)?;
         // Read after pinning: had the pid been reused in between, the pin would be of the new one.
         let stat = host().stat(pid).filter(|stat| !stat.zombie).ok_or(io::ErrorKind::NotFound)?;
-        let pinned = Self { id: stat.into(), fd };
+        let pinned = Self { id: stat.into(), parent: stat.parent, fd };
         if pinned.wait(Duration::ZERO) { Err(io::ErrorKind::NotFound.into()) } else { Ok(pinned) }
     }
 
@@ -197,7 +211,7 @@ pub fn ancestry(pid: u32, is_it: impl Fn(ProcessId) -> bool) -> Ancestry {
         if is_it(here.id) {
             return Ancestry::Below(here.id);
         }
-        let Some(parent) = parent_of(here.id) else { return Ancestry::Unknown };
+        let parent = here.parent;
         if parent <= 1 {
             return if depth == 0 && parent == 1 { Ancestry::Orphan } else { Ancestry::Apart };
         }

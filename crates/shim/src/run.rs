@@ -58,6 +58,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         eprintln!("muleteer-shim is started by the muleteer daemon, not by hand");
         return ExitCode::from(64);
     };
+    // We are run by a descriptor's name; `ps` is to show who we are.
+    identity::name_this_process(c"muleteer-shim");
     match Shim::start(epoch).and_then(|mut shim| shim.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

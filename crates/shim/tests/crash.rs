@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Agent, wait_for};
-use muleteer_process::group::{by_nonce, sweep};
+use muleteer_process::group::{Before, by_nonce, sweep};
 use muleteer_process::identity::ProcessId;
 #[cfg(feature = "fault-points")]
 use muleteer_shim::control::Control;
@@ -26,7 +26,7 @@ fn a_shim_killed_before_release_leaves_no_agent() {
         assert!(!agent.root.path().join("ran").exists(), "{point}: the agent ran");
         let spawned = agent.controls().iter().any(|control| matches!(control, Control::Spawned { .. }));
         assert_eq!(spawned, point == "shim.recorded", "{point}");
-        assert!(sweep(&agent.nonce, agent.cgroup().as_deref(), LONG).clean);
+        assert!(sweep(&[&agent.nonce], agent.cgroup().as_deref(), Before::Nobody, LONG).clean);
         // The next epoch opens beside it.
         agent.launch.epoch = 2;
         agent.launch.argv = vec!["echo".into(), "again".into()];
@@ -47,7 +47,7 @@ fn a_shim_killed_after_release_takes_its_agent_along() {
         let (records, state) = agent.read();
         assert_eq!(state, State::CaughtUp, "{point}");
         assert!(records.iter().enumerate().all(|(n, record)| record.seq == n as u64));
-        assert!(sweep(&agent.nonce, agent.cgroup().as_deref(), LONG).clean);
+        assert!(sweep(&[&agent.nonce], agent.cgroup().as_deref(), Before::Nobody, LONG).clean);
     }
 }
 
@@ -73,10 +73,10 @@ fn what_a_dead_shim_left_is_swept_by_nonce() {
     agent.kill_shim();
     wait_for("the agent's death", || (!agent_id.is_alive()).then_some(()));
     assert!(!by_nonce(&agent.nonce).is_empty(), "the grandchildren had to survive for this test to mean anything");
-    let report = sweep(&agent.nonce, None, LONG);
+    let report = sweep(&[&agent.nonce], None, Before::Nobody, LONG);
     assert!(report.clean && report.killed >= 3 && report.survivors.is_empty(), "{report:?}");
     assert!(by_nonce(&agent.nonce).is_empty());
-    assert_eq!(sweep(&agent.nonce, None, LONG).killed, 0);
+    assert_eq!(sweep(&[&agent.nonce], None, Before::Nobody, LONG).killed, 0);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_cgroup_holds_even_what_hides_its_environment() {
     let grandchild = ProcessId::of(pid).unwrap();
     let meta = meta::read(&agent.dir()).unwrap().unwrap();
     agent.kill_shim();
-    let report = sweep(&agent.nonce, meta.cgroup.as_deref(), LONG);
+    let report = sweep(&[&agent.nonce], meta.cgroup.as_deref(), Before::Nobody, LONG);
     assert!(report.clean);
     if meta.containment.starts_with("cgroup") {
         wait_for("the grandchild's death", || (!grandchild.is_alive()).then_some(()));
@@ -107,7 +107,7 @@ fn the_torn_tail_of_an_old_epoch_is_its_end() {
     agent.start();
     wait_for("both lines", || (agent.stdout() == "one\ntwo\n").then_some(()));
     agent.kill_shim();
-    sweep(&agent.nonce, agent.cgroup().as_deref(), LONG);
+    sweep(&[&agent.nonce], agent.cgroup().as_deref(), Before::Nobody, LONG);
     let path = segment_path(&agent.spool(), Cursor::start_of(1));
     let length = std::fs::metadata(&path).unwrap().len();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(length - 2).unwrap();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Agent, PATIENCE, outcome, wait_for, write};
-use muleteer_process::identity::ProcessId;
+use muleteer_process::identity::{Pinned, ProcessId};
 use muleteer_protocol::shim::v1::{FromShim, Outcome, RefusedCode, ToShim};
 use muleteer_shim::attach::Client;
 use muleteer_shim::control::{Cause, Control};
@@ -28,6 +28,30 @@ fn an_agent_runs_prints_and_exits() {
     assert!(records.iter().enumerate().all(|(n, record)| record.seq == n as u64));
     assert!(agent.shim.as_mut().unwrap().wait().unwrap().success());
     assert!(!agent.dir().join("sock").exists());
+}
+
+/// What an agent leaves behind when it dies, some of it dead already, ends with it, and the shim waits for no grace
+/// that nobody needs.
+#[test]
+fn what_outlives_the_agent_goes_at_once_where_it_obeys() {
+    let mut agent = Agent::script("true & (sleep 60 & sleep 60) & echo up; while :; do sleep 60; done");
+    agent.launch.timing.term_grace_ms = 600_000;
+    agent.start();
+    let id = agent.agent_id();
+    wait_for("its output", || (agent.stdout() == "up\n").then_some(()));
+    let shim = agent.shim.as_ref().unwrap().id();
+    // On Linux `ps` says who it is, whatever file it was run from.
+    if let Ok(name) = std::fs::read_to_string(format!("/proc/{shim}/comm")) {
+        assert_eq!(name, "muleteer-shim\n");
+    }
+    Pinned::open_exact(id).unwrap().signal(libc::SIGKILL).unwrap();
+    agent.gone().nothing_left();
+    let controls = agent.controls();
+    let ends = [
+        Control::Exited { code: None, signal: Some(libc::SIGKILL), cause: Cause::Exited },
+        Control::Ended { survivors: 0 },
+    ];
+    assert_eq!(controls[1..], ends);
 }
 
 #[test]

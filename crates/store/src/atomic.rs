@@ -22,16 +22,35 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreErr
     durable(path, bytes, mode)?.rename(path)
 }
 
-/// Replaces several files at once, each as [`write_atomic`] does; they wait for the disk together.
+/// Writes files that nobody counts on before this returns, in place and with `mode` (less the umask), and makes them and
+/// the directories durable; they wait for the disk together. The directories are there, and among them is each that
+/// got a new entry.
 ///
 /// # Errors
-/// As of [`write_atomic`], of the first that failed; any of the others may have been replaced.
-pub fn write_all_atomic(files: &[(&Path, &[u8])], mode: u32) -> Result<(), StoreError> {
-    replace_snapshots(files, mode).into_iter().collect::<Result<(), _>>()?;
-    let mut parents: Vec<&Path> = files.iter().map(|(path, _)| parent(path)).collect();
-    parents.sort_unstable();
-    parents.dedup();
-    sync_dirs(&parents)
+/// `E_STORE_IO`. Any of the files may be there then, whole or in part, as when we are killed: call it again.
+pub fn write_first(files: &[(&Path, &[u8])], dirs: &[&Path], mode: u32) -> Result<(), StoreError> {
+    /// More would wait for one another in the kernel, and each is a thread.
+    const LANES: usize = 2;
+    let mut lanes: [Vec<(&Path, File)>; LANES] = Default::default();
+    let mut count = 0;
+    let mut put = |path, file| {
+        lanes[count % LANES].push((path, file));
+        count += 1;
+    };
+    for &(path, bytes) in files {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(mode).open(path);
+        let written = file.and_then(|mut file| file.write_all(bytes).map(|()| file));
+        put(path, written.map_err(StoreError::io(path, "write"))?);
+    }
+    for &path in dirs {
+        put(path, File::open(path).map_err(StoreError::io(path, "make durable"))?);
+    }
+    let sync = |lane: &Vec<(&Path, File)>| {
+        lane.iter()
+            .try_for_each(|(path, file)| file.sync_all().map_err(StoreError::io(path, "make durable")))
+    };
+    together(&lanes, sync).into_iter().collect()
 }
 
 /// Replaces `path` for whoever reads it, all or nothing, and waits for no disk: after a power failure it may be old,
@@ -166,14 +185,6 @@ pub fn sync_dir(path: &Path) -> Result<(), StoreError> {
         .map_err(StoreError::io(path, "make durable"))
 }
 
-/// As [`sync_dir`] of each; they wait for the disk together.
-///
-/// # Errors
-/// `E_STORE_IO`, of the first that failed.
-pub fn sync_dirs(paths: &[&Path]) -> Result<(), StoreError> {
-    together(paths, |path| sync_dir(path)).into_iter().collect()
-}
-
 /// Removes what [`write_atomic`] left in `dir` when it was killed; returns how many. Call it only
 /// where nobody else writes: it would take a living writer's file away.
 ///
@@ -246,6 +257,21 @@ mod tests {
             (b"aaa".to_vec(), b"ccc".to_vec())
         );
         assert!(replace_snapshots(&[], 0o600).is_empty());
+    }
+
+    #[test]
+    fn what_is_written_first_may_be_written_again_and_is_whole() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        fs::write(&one, "what a killed writer left, and longer").expect("writes");
+        write_first(&[(&one, b"1"), (&two, b"2")], &[dir.path()], 0o600).expect("writes");
+        let read = |path| fs::read_to_string(path).expect("reads");
+        assert_eq!((read(&one), read(&two)), ("1".into(), "2".into()));
+        assert_eq!(fs::metadata(&two).expect("is there").permissions().mode() & 0o777, 0o600);
+        let taken = dir.path().join("taken");
+        fs::create_dir(&taken).expect("creates");
+        let error = write_first(&[(&one, b"3"), (&taken, b"4")], &[], 0o600).expect_err("a directory is in the way");
+        assert_eq!(error.file(), taken);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::ledger::{LedgerMsg, Opened};
 use crate::paths::Paths;
 use crate::pool::PoolMsg;
 use crate::watch::WatchMsg;
+use muleteer_model::config::{Config, Source};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::{Entry, Event, Record};
 use muleteer_model::fleet::Fleet;
@@ -54,6 +55,16 @@ pub struct AgentSlots {
     pub monitor: Slot<crate::agent::monitor::MonitorMsg>,
     pub life: Slot<crate::agent::life::LifeMsg>,
     pub link: Slot<crate::agent::link::LinkMsg>,
+    /// Its journal was made, or could not be: nobody has to wait for that.
+    pub has_journal: AtomicBool,
+}
+
+/// A configuration as it was loaded last.
+#[derive(Debug)]
+pub struct Loaded {
+    pub sources: Vec<Source>,
+    pub env: Vec<(String, String)>,
+    pub config: Arc<Config>,
 }
 
 /// What has happened to each unfinished dispatch before its journal follows it: read once for all of them, and kept
@@ -140,6 +151,8 @@ pub struct Daemon {
     pub serving: watch::Sender<bool>,
     /// Cancelled when the daemon is to end; carries no reason: the event does.
     pub stop: CancellationToken,
+    /// Many that are dispatched from one place ask for the same.
+    pub config: Mutex<Option<Loaded>>,
     creating: [tokio::sync::Mutex<()>; CREATING],
     agents_by_id: Mutex<HashMap<DispatchId, Arc<AgentSlots>>>,
     /// Counts subtrees taken away: a dispatch is over for its watchers when its journal is written.
@@ -177,6 +190,7 @@ impl Daemon {
             connections: watch::Sender::new(0),
             serving: watch::Sender::new(false),
             stop: CancellationToken::new(),
+            config: Mutex::default(),
             creating: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             agents_by_id: Mutex::default(),
             closed: watch::Sender::new(0),

@@ -10,6 +10,7 @@ use muleteer_model::id::DispatchId;
 use muleteer_model::telemetry::{Context, ids};
 use muleteer_model::{prompt, result};
 use muleteer_process::fault;
+use muleteer_process::group::{self, Before};
 use muleteer_process::lock::LockGuard;
 use muleteer_protocol::shim::v1::{FromShim, HEADER, MAX_BODY, ToShim, VERSION};
 use muleteer_shim::attach::{self, Liveness};
@@ -258,8 +259,9 @@ fn set(env: &mut Vec<(String, String)>, name: &str, value: &str) {
 }
 
 /// Ends what a dead shim left: by its nonce, and by its cgroup where it had one. `of` is the epoch of that shim, where
-/// it is certain that there was one, and whether the machine was started anew since: without its nonce, which is in
-/// two of its files, it cannot be said that nothing of it lives, unless nothing can.
+/// it died before its time, and whether the machine was started anew since: without its nonce, which is in
+/// two of its files, it cannot be said that nothing of it lives, unless nothing can. Without `of` it is the look before
+/// the next attempt, the second of the two that must find nothing.
 pub async fn sweep(daemon: &Daemon, id: &DispatchId, of: Option<(u32, bool)>) -> Result<Swept, String> {
     let dir = daemon.paths.agent(id.as_str());
     let (swept, faults) = tokio::task::spawn_blocking(move || {
@@ -286,11 +288,12 @@ pub async fn sweep(daemon: &Daemon, id: &DispatchId, of: Option<(u32, bool)>) ->
             swept.clean = false;
         }
         let cgroup = meta.and_then(|meta| meta.cgroup);
-        for nonce in nonces {
-            let report = muleteer_process::group::sweep(&nonce, cgroup.as_deref(), SWEEP);
-            swept.killed += report.killed;
-            swept.clean &= report.clean;
-        }
+        // An attempt begins only after the one before it was cleared, by its own shim or by a sweep.
+        let before = if of.is_some() { Before::Nobody } else { Before::FoundNothing };
+        let nonces: Vec<&str> = nonces.iter().map(String::as_str).collect();
+        let report = group::sweep(&nonces, cgroup.as_deref(), before, SWEEP);
+        swept.killed += report.killed;
+        swept.clean &= report.clean;
         Ok::<_, String>((swept, faults))
     })
     .await

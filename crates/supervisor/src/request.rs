@@ -2,7 +2,7 @@
 //! changes of configuration or roles do not reach a dispatch that was made.
 
 use crate::confine::Confined;
-use crate::context::Daemon;
+use crate::context::{Daemon, Loaded};
 use crate::worktree::Repository;
 use crate::{acp, settings, worktree};
 use muleteer_backends::rehearsal::scenario::Scenario;
@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
 
 /// What a start needs beyond the events: the agent's environment, which may hold secrets and so is
 /// kept in a private file and not in the ledger.
@@ -67,12 +68,14 @@ impl Saved {
         let put = || {
             let above = agent_dir.parent().unwrap_or(agent_dir);
             atomic::create_dir_durable(above, 0o700)?;
-            for dir in [agent_dir, &agent_dir.join("prompt"), &agent_dir.join("spool"), &agent_dir.join("pub")] {
+            let prompts = agent_dir.join("prompt");
+            for dir in [agent_dir, &prompts, &agent_dir.join("spool"), &agent_dir.join("pub")] {
                 atomic::create_dir(dir, 0o700)?;
             }
+            // There is no such dispatch yet: nobody reads what is there in part.
             let files = [(agent_dir.join(SAVED), bytes.as_slice()), (prompt_file, prompt.as_bytes())];
-            atomic::write_all_atomic(&files.each_ref().map(|(path, bytes)| (path.as_path(), *bytes)), 0o600)?;
-            atomic::sync_dir(above)
+            let files = files.each_ref().map(|(path, bytes)| (path.as_path(), *bytes));
+            atomic::write_first(&files, &[agent_dir, &prompts, above], 0o600)
         };
         put().map_err(|error| unwritten(&error))
     }
@@ -378,7 +381,7 @@ fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireError> {
     Ok(agent_dir.join("prompt").join(format!("{key}.md")))
 }
 
-fn load_config(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Config, WireError> {
+fn load_config(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Arc<Config>, WireError> {
     let env = spawn.env.iter().chain(&spawn.extra_env).cloned().collect();
     load(daemon, spawn.config.as_deref(), project, env)
 }
@@ -388,14 +391,19 @@ pub(crate) fn load(
     daemon: &Daemon,
     given: Option<&str>,
     project: &Path,
-    env: Vec<(String, String)>,
-) -> Result<Config, WireError> {
+    mut env: Vec<(String, String)>,
+) -> Result<Arc<Config>, WireError> {
     let given = given.map(Path::new);
     let sources = settings::sources(&daemon.paths, Some(project), given).map_err(|error| WireError {
         file: Some(error.path.display().to_string()),
         ..fault(config::CODE, &error.to_string(), "")
     })?;
-    settings::config(&sources, &env).map_err(|errors| {
+    env.retain(|(name, _)| name.starts_with(config::ENV_PREFIX));
+    let known = || daemon.config.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = known().as_ref().filter(|known| known.sources == sources && known.env == env) {
+        return Ok(known.config.clone());
+    }
+    let config = settings::config(&sources, &env).map_err(|errors| {
         let count = errors.len();
         let mut wire = errors
             .into_iter()
@@ -405,7 +413,10 @@ pub(crate) fn load(
             wire.message = format!("{} (and {} more: `muleteer config check` lists them)", wire.message, count - 1);
         }
         wire
-    })
+    })?;
+    let config = Arc::new(config);
+    *known() = Some(Loaded { sources, env, config: config.clone() });
+    Ok(config)
 }
 
 fn find_role(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Role, WireError> {

@@ -2,7 +2,8 @@
 
 use super::{Abilities, Host, Stat};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
@@ -17,11 +18,29 @@ impl Host for Linux {
     }
 
     fn stat(&self, pid: u32) -> Option<Stat> {
-        parse_stat(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+        parse_stat(&kernel_file(&format!("/proc/{pid}/stat"))?)
+    }
+
+    fn children(&self, pid: u32) -> Option<Vec<u32>> {
+        let tasks = match std::fs::read_dir(format!("/proc/{pid}/task")) {
+            Ok(tasks) => tasks,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(vec![]),
+            Err(_) => return None,
+        };
+        let mut children = vec![];
+        for task in tasks.flatten() {
+            match std::fs::read_to_string(task.path().join("children")) {
+                Ok(text) => children.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok())),
+                // A thread that has ended, or a kernel that was built without.
+                Err(_) if !task.path().exists() => {}
+                Err(_) => return None,
+            }
+        }
+        Some(children)
     }
 
     fn environ(&self, pid: u32) -> Option<Vec<u8>> {
-        let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let environ = kernel_file(&format!("/proc/{pid}/environ"))?;
         if environ.is_empty() && self.stat(pid).is_some_and(|stat| stat.leader_gone) {
             // The first thread has ended and took its view of the memory along; others go on.
             let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
@@ -64,6 +83,15 @@ impl Host for Linux {
             parent_death_signal: true,
         }
     }
+}
+
+/// The whole of one of the kernel's files, which say that they are empty: read as such they come in pieces that begin at
+/// 32 bytes.
+fn kernel_file(path: &str) -> Option<Vec<u8>> {
+    const USUAL: usize = 4096;
+    let mut bytes = Vec::with_capacity(USUAL);
+    File::open(path).ok()?.read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// Parses `/proc/PID/stat`. The name in parentheses may hold spaces and parentheses of its own, so

@@ -25,6 +25,10 @@ impl Host for Portable {
         )
     }
 
+    fn children(&self, _: u32) -> Option<Vec<u32>> {
+        None
+    }
+
     fn environ(&self, pid: u32) -> Option<Vec<u8>> {
         // `ps -E` appends the environment of our own processes to the command, separated by spaces.
         let text = ps(&["-E", "-ww", "-p", &pid.to_string(), "-o", "command="]);

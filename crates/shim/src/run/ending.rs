@@ -76,11 +76,8 @@ impl Shim {
             let end = self.writer.cursor();
             self.peers.tell(&FromShim::Exited { epoch: end.epoch, offset: end.offset });
         }
-        // Below a subreaper every orphan becomes its child, so without children of ours nothing is
-        // left. An agent that ended by itself and alone is the usual case, and is spared the search.
-        let alone =
-            self.cause.is_none() && group::children_of_this_thread().is_some_and(|pids| pids == [self.agent.pid]);
-        if alone && self.cgroup.as_deref().is_none_or(|cgroup| cgroup::members(cgroup).is_empty()) {
+        // An agent that ended by itself and alone is the usual case, and is spared the search.
+        if self.cause.is_none() && self.is_alone() == Some(true) {
             return self.finish(0);
         }
         self.signal_all(libc::SIGTERM);
@@ -121,8 +118,22 @@ impl Shim {
         }
     }
 
+    /// Nothing of the dead agent's is left, as far as our children and its cgroup tell: below a subreaper every orphan
+    /// becomes its child. `None` where the system does not tell.
+    fn is_alone(&self) -> Option<bool> {
+        let mut others = group::children_of_this_thread()?;
+        others.retain(|&pid| pid != self.agent.pid && spawn::reap(pid).is_none());
+        let outside = || self.cgroup.as_deref().is_some_and(|cgroup| !cgroup::members(cgroup).is_empty());
+        Some(others.is_empty() && !outside())
+    }
+
     /// Looks whether anything is left behind, and kills it or waits for its end.
     fn clear(&mut self, now: Duration, kill: bool, give_up: bool) {
+        if !kill && self.is_alone() == Some(false) {
+            // The search is for the end: the death of each of them reaches us.
+            self.scan_at = None;
+            return;
+        }
         let left = self.left_behind();
         // Children of dead children become ours, and somebody has to reap them.
         for stat in left.iter().filter(|stat| stat.zombie && stat.parent == self.own.pid) {

@@ -3,7 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use muleteer_process::clock::awake;
-use muleteer_process::group::{by_nonce, sweep};
+use muleteer_process::group::{Before, by_nonce, sweep};
 use muleteer_process::identity::ProcessId;
 use muleteer_protocol::shim::v1::{FromShim, ToShim};
 use muleteer_shim::attach::{self, Client, Liveness};
@@ -173,7 +173,7 @@ impl Drop for Agent {
             let _ = shim.kill();
             let _ = shim.wait();
         }
-        sweep(&self.nonce, self.cgroup().as_deref(), Duration::from_secs(20));
+        sweep(&[&self.nonce], self.cgroup().as_deref(), Before::Nobody, Duration::from_secs(20));
         if std::thread::panicking() {
             let log = std::fs::read_to_string(self.dir().join("shim.log")).unwrap_or_default();
             eprintln!("shim.log: {log}");

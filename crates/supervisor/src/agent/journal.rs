@@ -19,6 +19,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A journal larger than this is no journal: it is left alone from there on, and said so.
 const FILE_LIMIT: u64 = 8 * 1024 * 1024;
@@ -122,6 +123,7 @@ impl Actor for Journal {
                 if !state.is_settled() {
                     Box::pin(state.catch_up()).await?;
                 }
+                state.daemon.agent(&state.id).has_journal.store(true, Ordering::SeqCst);
             }
             JournalMsg::Records(records) => {
                 for record in records {

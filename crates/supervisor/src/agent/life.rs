@@ -23,6 +23,7 @@ use muleteer_process::fault;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
@@ -287,7 +288,9 @@ impl State {
             Effect::Admit => {}
             Effect::EnsureShim { epoch, resume } => {
                 fault::point("life.attempt_durable");
-                if let (Phase::Starting { .. }, Some(journal)) = (&self.dispatch.phase, self.slots.journal.get()) {
+                if let (Phase::Starting { .. }, Some(journal)) = (&self.dispatch.phase, self.slots.journal.get())
+                    && !self.slots.has_journal.load(Ordering::SeqCst)
+                {
                     let _ = journal.call(JournalMsg::Ready, Some(JOURNAL_PATIENCE)).await;
                 }
                 self.leaving = false;

@@ -2,10 +2,13 @@
 //! injection; against a determined program of the same user only the sandbox helps.
 
 use crate::context::Daemon;
+use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::id::DispatchId;
 use muleteer_process::identity::{self, Ancestry, ProcessId};
 use muleteer_shim::launch::Launch;
 use muleteer_shim::meta;
+use std::cell::OnceCell;
+use std::sync::Arc;
 use tokio::net::UnixStream;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,9 +55,14 @@ pub fn identify(
     {
         return Some(Identity::Agent(id));
     }
-    let shims = living_shims(daemon);
-    match identity::ancestry(pid, |process| shims.iter().any(|(_, shim)| *shim == process)) {
-        Ancestry::Below(shim) => shims.into_iter().find(|(_, known)| *known == shim).map(|(id, _)| Identity::Agent(id)),
+    let agents = living_agents(daemon);
+    if shown && agents.is_empty() {
+        // Whatever the walk found, that would be the answer.
+        return Some(Identity::Operator);
+    }
+    let owner = |process| agents.iter().find(|agent| agent.is_below(daemon, process));
+    match identity::ancestry(pid, |process| owner(process).is_some()) {
+        Ancestry::Below(shim) => owner(shim).map(|agent| Identity::Agent(agent.id.clone())),
         Ancestry::Unknown | Ancestry::Orphan => Some(unless_shown),
         Ancestry::Apart if no_new_privs(pid) && !no_new_privs(std::process::id()) => Some(unless_shown),
         Ancestry::Apart => Some(Identity::Operator),
@@ -69,16 +77,33 @@ fn key_matches(daemon: &Daemon, key: &str) -> bool {
     })
 }
 
-fn living_shims(daemon: &Daemon) -> Vec<(DispatchId, ProcessId)> {
+/// An agent that may live.
+struct Living {
+    id: DispatchId,
+    /// Its shim's pid, where that was heard.
+    pid: Option<u32>,
+    /// Its shim, as that wrote it down; read when it is asked for.
+    shim: OnceCell<Option<ProcessId>>,
+}
+
+impl Living {
+    /// Its shim is this process.
+    fn is_below(&self, daemon: &Daemon, process: ProcessId) -> bool {
+        let read = || Some(meta::read(&daemon.paths.agent(self.id.as_str())).ok()??.shim);
+        self.pid.is_none_or(|pid| pid == process.pid) && *self.shim.get_or_init(read) == Some(process)
+    }
+}
+
+fn living_agents(daemon: &Daemon) -> Vec<Living> {
     let fleet = daemon.snapshot();
-    fleet
-        .iter()
-        .filter(|dispatch| dispatch.is_active())
-        .filter_map(|dispatch| {
-            let meta = meta::read(&daemon.paths.agent(dispatch.id.as_str())).ok()??;
-            Some((dispatch.id.clone(), meta.shim))
-        })
-        .collect()
+    let living = |dispatch: &Arc<Dispatch>| {
+        let pid = match dispatch.phase {
+            Phase::Working { shim_pid, .. } => Some(shim_pid),
+            _ => None,
+        };
+        Living { id: dispatch.id.clone(), pid, shim: OnceCell::new() }
+    };
+    fleet.iter().filter(|dispatch| dispatch.is_active()).map(living).collect()
 }
 
 /// Whose nonce this is: of any dispatch of this state directory, in any of its attempts.

@@ -418,7 +418,7 @@ fn check_checkpoint(places: &Places) -> Result<(), WireError> {
     }
 }
 
-fn load_config(daemon: &Daemon, request: &v1::Run, repo: &Path) -> Result<Config, WireError> {
+fn load_config(daemon: &Daemon, request: &v1::Run, repo: &Path) -> Result<Arc<Config>, WireError> {
     crate::request::load(
         daemon,
         request.config.as_deref(),

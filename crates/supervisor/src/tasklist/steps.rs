@@ -8,6 +8,7 @@ use muleteer_model::tasklist::recover::{self, Evidence, Plan};
 use muleteer_model::tasklist::{Category, Task, TaskList, apart, claim, outcome};
 use muleteer_process::bounded::{self, Bounds, Ran};
 use muleteer_process::fault;
+use muleteer_process::group::{self, Before};
 use muleteer_store::tasklist::{Right, Root, SessionLock, TaskListError, Tx};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -152,7 +153,7 @@ impl Place {
 
     /// Ends what a killed predecessor's validation may have left running.
     pub fn sweep(&self) {
-        muleteer_process::group::sweep(&self.nonce, None, Duration::from_secs(10));
+        group::sweep(&[&self.nonce], None, Before::Nobody, Duration::from_secs(10));
     }
 
     /// Runs a task's validation. It is the harness that does it, never the agent's word.
