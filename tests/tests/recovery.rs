@@ -278,6 +278,32 @@ fn after_a_power_cut_an_attempt_nobody_had_heard_of_is_not_made_again() {
     world.finish(Some(daemon));
 }
 
+/// git does not wait for the disk on behalf of what it checks out.
+#[test]
+fn a_clone_that_a_power_cut_left_in_part_is_made_again_before_anybody_works_in_it() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let scenario = world.path().join("scenario.yaml");
+    let steps = "v: 1\nturns:\n  - steps:\n      - run: cat README.md >> ../../../seen; git status --porcelain >> ../../../seen\n";
+    std::fs::write(&scenario, format!("{steps}      - result: {{status: success, summary: done}}\n")).unwrap();
+    let mut daemon = world.daemon_with(&[("MULETEER_FAULT_BOOT", "one"), ("MULETEER_FAULT", "start.before_shim=kill")]);
+    let args = ["spawn", "developer", repo.to_str(), "do it", "--backend", "rehearsal", "--worktree"];
+    let id = world.muleteer(&[&args[..], &["--scenario", scenario.to_str().unwrap()]].concat()).ok();
+    daemon.ended();
+    power_cut(&world, &id, false);
+    let clone = std::path::Path::new(repo.to_str()).join(".muleteer/worktrees").join(&id);
+    for lost in ["README.md", ".git/index"] {
+        std::fs::write(clone.join(lost), "").unwrap();
+    }
+    let daemon = world.daemon_with(&[("MULETEER_FAULT_BOOT", "two")]);
+    let entry = world.wait_for_end(&id);
+    assert_eq!(entry["state"], "success", "{entry}");
+    assert_eq!(repo.read("seen"), repo.read("README.md"));
+    let faults = world.events().into_iter().filter(|event| event["event"] == "fault");
+    assert_eq!(faults.filter(|fault| fault["what"] == format!("the clone of {id}")).count(), 1);
+    world.finish(Some(daemon));
+}
+
 /// Without the files that name them nobody can look for what an agent left, so nothing is started beside it.
 #[test]
 fn an_agent_whose_directory_was_emptied_under_it_is_blocked_and_not_started_twice() {

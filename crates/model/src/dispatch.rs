@@ -118,6 +118,9 @@ pub struct Dispatch {
     /// The machine was started anew since its newest attempt began: nothing of that lives, and what was not synced
     /// may be lost. So nobody can tell by what is there that its agent has not run.
     pub rebooted: bool,
+    /// The machine was started anew while this was unfinished, and its agent has not ended a turn since: what was
+    /// written last, by the agent or for it, may be lost.
+    pub unsynced: bool,
     /// How often it had ended and was spoken to again.
     pub reopened: u32,
     pub fetched: Option<String>,
@@ -315,6 +318,7 @@ impl Dispatch {
             model_owes: false,
             spoken_to: false,
             rebooted: false,
+            unsynced: false,
             reopened: 0,
             fetched: None,
         }
@@ -346,6 +350,11 @@ impl Dispatch {
     /// Holds a place in the pool.
     pub fn is_active(&self) -> bool {
         !matches!(self.phase, Phase::Queued | Phase::Finished { .. })
+    }
+
+    /// Its clone may be there in part, and nobody has worked in it: it is to be made again.
+    pub fn distrusts_clone(&self) -> bool {
+        self.unsynced && self.containment.is_none()
     }
 
     /// The process of this epoch has been given something to do and is not done with it: what
@@ -610,6 +619,7 @@ impl Dispatch {
                 self.interrupt = None;
                 if *ok {
                     self.outage = None;
+                    self.unsynced = false;
                 }
                 let interrupted = *error == Some(TurnError::Interrupted);
                 let mut answered = false;

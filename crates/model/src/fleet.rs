@@ -64,12 +64,12 @@ impl Fleet {
         if known.is_empty() || known == boot_id {
             return;
         }
-        let begun =
-            |dispatch: &&Arc<Dispatch>| matches!(dispatch.phase, Phase::Starting { .. } | Phase::Working { .. });
-        let begun: Vec<_> = self.iter().filter(begun).map(|dispatch| dispatch.id.clone()).collect();
-        for id in begun {
+        let unfinished = self.iter().filter(|dispatch| !dispatch.is_finished());
+        for id in unfinished.map(|dispatch| dispatch.id.clone()).collect::<Vec<_>>() {
             if let Some(dispatch) = self.dispatches.get_mut(&id) {
-                Arc::make_mut(dispatch).rebooted = true;
+                let dispatch = Arc::make_mut(dispatch);
+                dispatch.unsynced = true;
+                dispatch.rebooted |= matches!(dispatch.phase, Phase::Starting { .. } | Phase::Working { .. });
             }
         }
     }

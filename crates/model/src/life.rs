@@ -214,6 +214,17 @@ pub enum Effect {
     WakeAt(Timestamp),
 }
 
+impl Effect {
+    /// What it is carried out under: once while this stays the same. A call is made once in a process, whatever is
+    /// counted meanwhile: the past that an agent tells while it loads a session holds turns, too.
+    pub fn key(&self, d: &Dispatch) -> String {
+        match self {
+            Self::Call(_) => format!("{self:?}/{}", d.epoch),
+            _ => format!("{self:?}/{}/{}", d.epoch, d.turns),
+        }
+    }
+}
+
 /// An event with the place in the spool up to which it accounts for the output.
 pub type Decided = (Option<Position>, Event);
 

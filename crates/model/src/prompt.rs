@@ -148,8 +148,9 @@ pub fn repair(faults: &[String]) -> String {
 }
 
 /// Sent into the resumed session after a crash, in words that fit where its turn was cut. The last tool
-/// call may or may not have taken effect, and only the agent can look.
-pub fn go_on(journal: &str, cut_at: Option<Standing>) -> String {
+/// call may or may not have taken effect, and only the agent can look. `unsynced`: the machine itself went down, and
+/// what it had not yet written to its disk is lost.
+pub fn go_on(journal: &str, cut_at: Option<Standing>, unsynced: bool) -> String {
     let what = match cut_at {
         Some(Standing::Unanswered) => {
             format!("You had not begun to answer. Do what was asked last; your journal is `{journal}`.")
@@ -164,7 +165,13 @@ pub fn go_on(journal: &str, cut_at: Option<Standing>) -> String {
              before you repeat it. Your journal is `{journal}`. Then go on with the task from where you were."
         ),
     };
-    format!("The process you ran in ended unexpectedly; this is the same session, resumed. {what}\n")
+    let lost = if unsynced && cut_at != Some(Standing::Answered) {
+        " The whole machine was started anew: files that were written shortly before may be empty, old or missing, \
+         so look at what was changed last before you build on it."
+    } else {
+        ""
+    };
+    format!("The process you ran in ended unexpectedly; this is the same session, resumed.{lost} {what}\n")
 }
 
 const MARK: &str = "[muleteer:prompt:";
@@ -232,7 +239,11 @@ mod tests {
     fn the_harness_asks_precisely() {
         let faults = vec!["`status` is \"done\": one of success, partial, failed, blocked is wanted".to_string()];
         insta::assert_snapshot!("repair", repair(&faults));
-        let go_on = |cut_at| go_on("/repo/.agents/journals/login/developer.md", cut_at);
+        let unsynced = go_on("/repo/.agents/journals/login/developer.md", None, true);
+        let go_on = |cut_at| go_on("/repo/.agents/journals/login/developer.md", cut_at, false);
+        let known: Vec<String> = go_on(None).split(". ").map(String::from).collect();
+        assert!(known.iter().all(|sentence| unsynced.contains(sentence.trim())), "{unsynced}");
+        insta::assert_snapshot!("go_on_unsynced", unsynced);
         insta::assert_snapshot!("go_on", go_on(Some(Standing::MidTool)));
         assert_eq!(go_on(None), go_on(Some(Standing::MidTool)), "the careful words");
         insta::assert_snapshot!("go_on_unanswered", go_on(Some(Standing::Unanswered)));

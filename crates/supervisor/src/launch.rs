@@ -133,7 +133,12 @@ async fn begin(
     }
     let dir = daemon.paths.agent(dispatch.id.as_str());
     if let Some(worktree) = &dispatch.created.worktree {
-        crate::worktree::ensure(Path::new(&dispatch.created.project), Path::new(worktree), &dispatch.id).await?;
+        let (project, worktree) = (Path::new(&dispatch.created.project), Path::new(worktree));
+        if dispatch.distrusts_clone() && crate::worktree::discard(worktree)? {
+            let message = "the machine was started anew before anybody worked in it, so it is made again";
+            daemon.note(Event::Fault { what: format!("the clone of {}", dispatch.id), message: message.into() });
+        }
+        crate::worktree::ensure(project, worktree, &dispatch.id).await?;
     }
     let saved = Saved::read(&dir)?;
     let launch = launch_of(daemon, dispatch, &saved, epoch, resume)?;
@@ -327,7 +332,7 @@ pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Res
     }
     let text = match kind {
         Some(PromptKind::Repair) => prompt::repair(&dispatch.result_faults),
-        Some(PromptKind::Continue) => prompt::go_on(&dispatch.created.journal, dispatch.cut_at()),
+        Some(PromptKind::Continue) => prompt::go_on(&dispatch.created.journal, dispatch.cut_at(), dispatch.unsynced),
         _ => return Err(format!("the prompt {} is missing", path.display())),
     };
     muleteer_store::atomic::write_atomic(&path, text.as_bytes(), 0o600).map_err(|error| error.to_string())?;

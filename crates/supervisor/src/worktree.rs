@@ -183,6 +183,18 @@ pub async fn ensure(project: &Path, worktree: &Path, id: &DispatchId) -> Result<
     std::fs::rename(&partial, worktree).map_err(|error| format!("{}: {error}", worktree.display()))
 }
 
+/// Removes a clone that may be there in part; whether there was one. Killed in between, it is to be called again.
+///
+/// # Errors
+/// What is there cannot be removed.
+pub fn discard(worktree: &Path) -> Result<bool, String> {
+    match std::fs::remove_dir_all(worktree) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(format!("{}: {error}", worktree.display())),
+    }
+}
+
 /// Fetches the worktree's commits into the project as `branch`; none if it has no commit of its own.
 pub async fn fetch(project: &Path, worktree: &Path, branch: &str) -> Result<Option<String>, String> {
     if !is_clone(worktree) {

@@ -142,8 +142,29 @@ impl ModelServer {
     }
 }
 
+impl ModelServer {
+    /// What it was asked, for whoever reads why a test has failed.
+    fn tell_what_was_asked(&self) {
+        const ENOUGH: usize = 300;
+        eprintln!("--- what the model was asked");
+        for request in self.requests() {
+            let body = &request.body;
+            let last = ["messages", "input"]
+                .iter()
+                .find_map(|name| body[name].as_array()?.last())
+                .unwrap_or(body);
+            let last: String = last.to_string().chars().take(ENOUGH).collect();
+            let step = if request.main { "a step" } else { "no step" };
+            eprintln!("{} {} ({step}): {last}", request.path, body["model"]);
+        }
+    }
+}
+
 impl Drop for ModelServer {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.tell_what_was_asked();
+        }
         let connections = {
             let mut state = self.shared.lock();
             state.stopping = true;

@@ -310,32 +310,64 @@ fn a_place_that_was_promised_before_the_end_is_none_after_it() {
     assert!(told.admit());
 }
 
-/// A power cut takes what was not synced: that its shim left nothing does not mean that there was none.
-#[test]
-fn after_a_new_boot_an_attempt_that_left_nothing_may_have_run() {
+/// Daemons that begin on a machine of these boots, after one of the boot `one` wrote all that has happened.
+fn begin_again(told: &mut Told, boots: &[&str]) {
     let began = |boot: &str| {
         (None, Event::DaemonStarted { pid: 1, generation: 1, version: String::new(), boot_id: boot.into() })
     };
+    let id = Some(told.d.id.clone());
+    let mut events = vec![began("one"), (id.clone(), Event::DispatchCreated(Box::new((*told.d.created).clone())))];
+    events.extend(told.log.iter().map(|event| (id.clone(), event.clone())));
+    events.extend(boots.iter().map(|boot| began(boot)));
+    let mut fleet = crate::fleet::Fleet::default();
+    for (seq, (dispatch_id, event)) in (1..).zip(events) {
+        let entry = Entry { id: String::new(), dispatch_id, at: None, more: false, event };
+        fleet.apply(&Record { v: VERSION, seq, ts: Timestamp::UNIX_EPOCH, entry });
+    }
+    told.d = (**fleet.get(&told.d.id).unwrap()).clone();
+}
+
+/// A power cut takes what was not synced: that its shim left nothing does not mean that there was none.
+#[test]
+fn after_a_new_boot_an_attempt_that_left_nothing_may_have_run() {
     for (boots, ran) in [(&["one"][..], false), (&["two", "two"], true)] {
         let mut told = Told::new(ONE_SHOT);
         told.admit();
         assert!(matches!(told.d.phase, Phase::Starting { .. }), "{:?}", told.d.phase);
-        let id = Some(told.d.id.clone());
-        let mut events = vec![began("one"), (id.clone(), Event::DispatchCreated(Box::new((*told.d.created).clone())))];
-        events.extend(told.log.iter().map(|event| (id.clone(), event.clone())));
-        events.extend(boots.iter().map(|boot| began(boot)));
-        let mut fleet = crate::fleet::Fleet::default();
-        for (seq, (dispatch_id, event)) in (1..).zip(events) {
-            let entry = Entry { id: String::new(), dispatch_id, at: None, more: false, event };
-            fleet.apply(&Record { v: VERSION, seq, ts: Timestamp::UNIX_EPOCH, entry });
-        }
-        told.d = (**fleet.get(&told.d.id).unwrap()).clone();
+        begin_again(&mut told, boots);
         told.shim_lost(false, true);
         let unknown = told.d.reason.as_ref().is_some_and(|reason| reason.starts_with("outcome unknown"));
         assert_eq!(unknown, ran, "{boots:?}: {:?}", told.d.phase);
         // What never ran is tried again.
         assert_eq!(matches!(told.d.phase, Phase::Closing { .. } | Phase::Finished { .. }), ran, "{:?}", told.d.phase);
     }
+}
+
+/// A clone is not trusted after a new boot unless somebody has worked in it, and who has is told once what may be lost.
+#[test]
+fn after_a_new_boot_what_was_written_last_is_in_doubt_until_a_turn_ends() {
+    let doubts = |told: &Told| (told.d.unsynced, told.d.distrusts_clone());
+    let mut told = Told::new(MULTI);
+    told.admit();
+    begin_again(&mut told, &["one"]);
+    assert_eq!(doubts(&told), (false, false));
+    begin_again(&mut told, &["two"]);
+    assert_eq!(doubts(&told), (true, true));
+
+    let mut told = Told::spawned(MULTI);
+    begin_again(&mut told, &["two"]);
+    assert_eq!(doubts(&told), (true, false));
+    let turn = |ok| Event::TurnFinished { turn: 1, ok, error: None, status: None, text: String::new() };
+    for (ok, doubted) in [(false, true), (true, false)] {
+        told.fold(None, turn(ok));
+        assert_eq!(doubts(&told), (doubted, false));
+    }
+
+    let mut told = Told::spawned(ONE_SHOT);
+    told.exit(0);
+    assert_eq!(told.finished(), FinalState::Success);
+    begin_again(&mut told, &["two"]);
+    assert_eq!(doubts(&told), (false, false));
 }
 
 #[test]

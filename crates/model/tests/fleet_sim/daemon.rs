@@ -216,10 +216,9 @@ impl Daemon {
     fn carry_out(&mut self, d: &Dispatch, world: &mut World, rng: &mut Rng) {
         for effect in life::effects(d) {
             let subtree = self.lives.entry(d.id.clone()).or_default();
-            let name = format!("{effect:?}/{}/{}", d.epoch, d.turns);
             if matches!(effect, Effect::Admit) {
                 self.look = true;
-            } else if !subtree.carried.insert(name) && !rng.one_in(10) {
+            } else if !subtree.carried.insert(effect.key(d)) && !rng.one_in(10) {
                 continue;
             }
             match effect {

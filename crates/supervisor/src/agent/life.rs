@@ -270,7 +270,7 @@ impl State {
                 self.daemon.look();
                 continue;
             }
-            let key = format!("{effect:?}/{}/{}", self.dispatch.epoch, self.dispatch.turns);
+            let key = effect.key(&self.dispatch);
             if !self.carried.insert(key.clone()) {
                 continue;
             }

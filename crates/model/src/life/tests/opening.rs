@@ -114,6 +114,27 @@ fn the_past_of_a_session_is_no_news_but_a_prompt_in_it_was_taken() {
     assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Superseded);
 }
 
+/// Loaded a second time, Codex asks the model of its own choice: what set the other one came before.
+#[test]
+fn a_session_is_loaded_once_also_where_its_past_counts_a_turn_before_the_answer() {
+    let mut told = Told::dies_with_a_prompt_on_its_way();
+    told.greets(true);
+    let loading = |told: &Told| {
+        let call = effects(&told.d).into_iter().find(|effect| matches!(effect, Effect::Call(_)));
+        call.map(|call| call.key(&told.d))
+    };
+    let (before, turns) = (loading(&told), told.d.turns);
+    assert!(before.is_some());
+    told.line(vec![AgentEvent::Prompt { text: "x".into(), key: Some("p1".into()), repeated: false }]);
+    assert!(told.d.turns > turns);
+    assert_eq!(loading(&told), before);
+    told.opens(None, None);
+    told.exit_by(None, ExitCause::ShimLost);
+    told.comes_back();
+    told.greets(true);
+    assert!(loading(&told).is_some_and(|next| Some(next) != before), "another process is asked again");
+}
+
 #[test]
 fn a_prompt_that_the_past_does_not_hold_was_not_taken() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
