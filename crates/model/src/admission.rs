@@ -2,10 +2,12 @@
 //! served, except that whoever waits for a model API does not hold up those who don't; nothing here
 //! holds a lock or a process, so the policy is tested without either.
 //!
-//! A dispatch whose agent has dispatched others that have not ended takes no place: it waits for them, or
-//! will. Counted, parents could hold all the places that their children wait for, for ever. Those that
-//! count have no unfinished children, so each can end by itself; and as a chain is at most `max_depth`
-//! long, there are never more than `max_agents * (max_depth + 1)` agents.
+//! A dispatch takes no place while somebody below it is at work, one that its agent dispatched or one that those did: it
+//! waits for them, or will. Counted, parents could hold all the places that their children wait for, for ever. While
+//! nobody below it is at work it keeps its place, and the first of them to start takes that over: given to a stranger,
+//! who would do the same in turn, there would be no end of parents at work. So those that count have nobody at work below
+//! them, a chain of dispatches is at most `max_depth + 1` long, and there are never more than
+//! `max_agents * (max_depth + 1)` agents.
 
 use crate::config::Pool;
 use crate::dispatch::{Dispatch, Ticket};
@@ -34,17 +36,62 @@ pub fn admit<T>(limits: Pool, active: usize, waiting: &[T]) -> &[T] {
     &waiting[..free(limits, active, waiting.len())]
 }
 
-/// Those that take a place.
-fn counted(fleet: &Fleet) -> impl Iterator<Item = &Arc<Dispatch>> {
-    let parents = fleet.parents();
-    fleet
-        .iter()
-        .filter(move |dispatch| dispatch.is_active() && !parents.contains(&dispatch.id))
+/// Who is at work, or has been promised to be, and whose families are.
+struct Families<'a> {
+    fleet: &'a Fleet,
+    live: BTreeMap<&'a DispatchId, &'a Dispatch>,
+    /// How many are at work below each that has any, whether it is at work itself or not.
+    below: BTreeMap<&'a DispatchId, u32>,
+}
+
+impl<'a> Families<'a> {
+    fn of(fleet: &'a Fleet) -> Self {
+        let mut families = Self { fleet, live: BTreeMap::new(), below: BTreeMap::new() };
+        fleet
+            .iter()
+            .filter(|dispatch| dispatch.is_active())
+            .for_each(|dispatch| families.add(dispatch));
+        families
+    }
+
+    fn add(&mut self, dispatch: &'a Dispatch) {
+        if self.live.insert(&dispatch.id, dispatch).is_none() {
+            for above in ancestors(self.fleet, dispatch) {
+                *self.below.entry(&above.id).or_default() += 1;
+            }
+        }
+    }
+
+    /// It takes a place, if it is at work.
+    fn counts(&self, id: &DispatchId) -> bool {
+        !self.below.contains_key(id)
+    }
+
+    /// Those that take a place.
+    fn counted(&self) -> impl Iterator<Item = &'a Dispatch> {
+        self.live.iter().filter(|(id, _)| self.counts(id)).map(|(_, dispatch)| *dispatch)
+    }
+
+    /// Whose place it would take over: that of the nearest above it that is at work.
+    fn heir_of(&self, dispatch: &Dispatch) -> Option<&'a Dispatch> {
+        ancestors(self.fleet, dispatch)
+            .find(|above| self.live.contains_key(&above.id))
+            .filter(|above| self.counts(&above.id))
+    }
+}
+
+/// Its parent, and so on.
+fn ancestors<'a>(fleet: &'a Fleet, dispatch: &Dispatch) -> impl Iterator<Item = &'a Dispatch> {
+    /// Parents are older than their children, so there is no circle; but we don't bet on it.
+    const DEEPEST: usize = 1000;
+    let parent = |of: &Dispatch| fleet.get(of.created.parent.as_ref()?).map(|above| &**above);
+    std::iter::successors(parent(dispatch), move |above| parent(above)).take(DEEPEST)
 }
 
 /// How many of a channel (see [`pressure`]) take a place.
 pub fn at_work(fleet: &Fleet, channel: &str) -> u32 {
-    let count = counted(fleet).filter(|dispatch| pressure::channel(dispatch) == channel).count();
+    let families = Families::of(fleet);
+    let count = families.counted().filter(|dispatch| pressure::channel(dispatch) == channel).count();
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
@@ -64,13 +111,11 @@ pub fn next(limits: Pool, fleet: &Fleet, now: Timestamp) -> Admission {
 
 /// The same where some of those that wait were promised a place before: they keep it.
 fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[DispatchId]) -> Admission {
+    let mut families = Families::of(fleet);
+    promised.iter().filter_map(|id| fleet.get(id)).for_each(|dispatch| families.add(dispatch));
     let mut at_work: BTreeMap<&str, u32> = BTreeMap::new();
     let mut active = 0;
-    for dispatch in counted(fleet) {
-        active += 1;
-        *at_work.entry(pressure::channel(dispatch)).or_default() += 1;
-    }
-    for dispatch in promised.iter().filter_map(|id| fleet.get(id)) {
+    for dispatch in families.counted() {
         active += 1;
         *at_work.entry(pressure::channel(dispatch)).or_default() += 1;
     }
@@ -78,21 +123,28 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
     let waits = |dispatch: &&Arc<Dispatch>| {
         !dispatch.is_active() && !dispatch.is_finished() && !promised.contains(&dispatch.id)
     };
-    let waiting: Vec<_> = fleet.iter().filter(waits).collect();
-    for dispatch in waiting {
+    for dispatch in fleet.iter().filter(waits) {
         let channel = pressure::channel(dispatch);
-        let busy = at_work.entry(channel).or_default();
+        let gives_up = families.heir_of(dispatch).map(pressure::channel);
+        // One that was spoken to again may have somebody at work below it: then it needs no place either.
+        let (gains, loses) = (usize::from(families.counts(&dispatch.id)), usize::from(gives_up.is_some()));
+        let busy = at_work.get(channel).copied().unwrap_or_default();
+        let beside = busy.saturating_sub(u32::from(gives_up == Some(channel)));
         let own = dispatch.outage.as_ref().map(|outage| outage.until);
-        let shared = fleet.pressures.get(channel).map(|pressure| pressure.place_for(*busy));
+        let shared = fleet.pressures.get(channel).map(|pressure| pressure.place_for(beside));
         match own.max(shared).filter(|when| *when > now) {
             Some(when) => admission.look_again = Some(admission.look_again.map_or(when, |known| known.min(when))),
-            None if free(limits, active, 1) > 0 => {
-                active += 1;
-                *busy += 1;
+            None if gains <= loses + free(limits, active, 1) => {
+                active = active + gains - loses;
+                if let Some(left) = gives_up.and_then(|channel| at_work.get_mut(channel)) {
+                    *left = left.saturating_sub(1);
+                }
+                *at_work.entry(channel).or_default() += u32::from(gains == 1);
+                families.add(dispatch);
                 admission.start.push(dispatch.id.clone());
             }
-            // The places are taken: whoever leaves one says so.
-            None => break,
+            // The places are taken: whoever leaves one says so. One behind it may take over its parent's.
+            None => {}
         }
     }
     admission
@@ -273,6 +325,34 @@ mod tests {
         yard.end(&name(4));
         yard.end(&name(1));
         assert_eq!(yard.turn(), [name(6)]);
+    }
+
+    /// Nor is there an end to parents at work where each leaves its place to a stranger.
+    #[test]
+    fn a_parents_place_goes_to_its_child_and_not_to_a_stranger() {
+        let mut yard = Yard::new();
+        for n in 0..5 {
+            yard.create(&name(n), "rehearsal", None);
+        }
+        assert_eq!(yard.turn(), [name(0), name(1), name(2)]);
+        for n in 5..8 {
+            yard.create(&name(n), "rehearsal", Some(&name(n - 5)));
+        }
+        yard.create(&name(8), "rehearsal", Some(&name(0)));
+        assert_eq!(yard.turn(), [name(5), name(6), name(7)], "older strangers, and a second child, wait");
+        yard.end(&name(5));
+        assert_eq!(yard.turn(), [name(8)], "it is still of the family");
+        yard.end(&name(8));
+        assert_eq!(yard.turn(), [] as [String; 0]);
+        yard.end(&name(0));
+        assert_eq!(yard.turn(), [name(3)]);
+        // Who ends before its child leaves it to whoever is above, and needs no place where it goes on.
+        yard.end(&name(1));
+        let again =
+            Event::PromptQueued { key: "k".into(), kind: crate::event::PromptKind::Send, by: "operator".into() };
+        yard.event(&name(1), again);
+        assert!(!yard.fleet.get(&id(&name(1))).unwrap().is_finished());
+        assert_eq!(yard.turn(), [name(1)], "its child's place is enough for both");
     }
 
     #[test]

@@ -14,11 +14,13 @@ mod world;
 
 use daemon::Daemon;
 use muleteer_model::config::Pool;
-use muleteer_model::dispatch::Phase;
+use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::FinalState;
 use muleteer_model::id::DispatchId;
 use rng::Rng;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use world::World;
 
 const SEEDS: u64 = 400;
@@ -145,6 +147,19 @@ impl Life {
         let active = self.daemon.fleet.iter().filter(|d| d.is_active() && has_agent(&d.phase)).count();
         let most = if self.families { limits.max_agents * (limits.max_depth + 1) } else { limits.max_agents };
         assert!(active <= most as usize, "{active} agents where {most} may be");
+        // Nor do more have a place that they do not share with somebody below them.
+        let fleet = &self.daemon.fleet;
+        let works = |d: &&Arc<Dispatch>| d.is_active() && has_agent(&d.phase);
+        let mut above = BTreeSet::new();
+        for dispatch in fleet.iter().filter(works) {
+            let mut at = dispatch.created.parent.as_ref();
+            while let Some(id) = at {
+                above.insert(id);
+                at = fleet.get(id).and_then(|d| d.created.parent.as_ref());
+            }
+        }
+        let places = fleet.iter().filter(works).filter(|d| !above.contains(&d.id)).count();
+        assert!(places <= limits.max_agents as usize, "{places} places taken of {}", limits.max_agents);
     }
 
     fn at_rest(&self) -> bool {
