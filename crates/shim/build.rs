@@ -1,7 +1,7 @@
 //! How the shim is linked: there is one for each agent, so what it costs to start and to keep counts.
 //!
 //! At a fixed place, since relocations are most of the private memory of a program this small. And statically, where the
-//! C library can be had so: the loader's work is a third of a start, and its tables half of what is left of the memory.
+//! C library can be had so: the loader's work is a quarter of what its exec takes, and its tables a third of the memory.
 //! `target-feature=+crt-static` would say it for everything that is built; this says it for one program.
 
 #![allow(clippy::disallowed_methods)] // At build time there is no `process` to start them.

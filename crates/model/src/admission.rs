@@ -15,7 +15,7 @@ use crate::fleet::Fleet;
 use crate::id::DispatchId;
 use crate::pressure;
 use jiff::Timestamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A dispatch that may not be made: agents would dispatch agents too deeply.
@@ -40,13 +40,13 @@ pub fn admit<T>(limits: Pool, active: usize, waiting: &[T]) -> &[T] {
 struct Families<'a> {
     fleet: &'a Fleet,
     live: BTreeMap<&'a DispatchId, &'a Dispatch>,
-    /// How many are at work below each that has any, whether it is at work itself or not.
-    below: BTreeMap<&'a DispatchId, u32>,
+    /// Those that have somebody at work below them, whether they are at work themselves or not.
+    above: BTreeSet<&'a DispatchId>,
 }
 
 impl<'a> Families<'a> {
     fn of(fleet: &'a Fleet) -> Self {
-        let mut families = Self { fleet, live: BTreeMap::new(), below: BTreeMap::new() };
+        let mut families = Self { fleet, live: BTreeMap::new(), above: BTreeSet::new() };
         fleet
             .iter()
             .filter(|dispatch| dispatch.is_active())
@@ -56,15 +56,13 @@ impl<'a> Families<'a> {
 
     fn add(&mut self, dispatch: &'a Dispatch) {
         if self.live.insert(&dispatch.id, dispatch).is_none() {
-            for above in ancestors(self.fleet, dispatch) {
-                *self.below.entry(&above.id).or_default() += 1;
-            }
+            self.above.extend(ancestors(self.fleet, dispatch).map(|above| &above.id));
         }
     }
 
     /// It takes a place, if it is at work.
     fn counts(&self, id: &DispatchId) -> bool {
-        !self.below.contains_key(id)
+        !self.above.contains(id)
     }
 
     /// Those that take a place.
@@ -73,7 +71,7 @@ impl<'a> Families<'a> {
     }
 
     /// Whose place it would take over: that of the nearest above it that is at work.
-    fn heir_of(&self, dispatch: &Dispatch) -> Option<&'a Dispatch> {
+    fn predecessor_of(&self, dispatch: &Dispatch) -> Option<&'a Dispatch> {
         ancestors(self.fleet, dispatch)
             .find(|above| self.live.contains_key(&above.id))
             .filter(|above| self.counts(&above.id))
@@ -125,7 +123,7 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
     };
     for dispatch in fleet.iter().filter(waits) {
         let channel = pressure::channel(dispatch);
-        let gives_up = families.heir_of(dispatch).map(pressure::channel);
+        let gives_up = families.predecessor_of(dispatch).map(pressure::channel);
         // One that was spoken to again may have somebody at work below it: then it needs no place either.
         let (gains, loses) = (usize::from(families.counts(&dispatch.id)), usize::from(gives_up.is_some()));
         let busy = at_work.get(channel).copied().unwrap_or_default();

@@ -6,7 +6,6 @@ use crate::id::DispatchId;
 use crate::pressure::{self, Pressures};
 use crate::tasklist::session::Runs;
 use rpds::{RedBlackTreeMapSync, VectorSync};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 #[derive(Debug, Clone, Default)]
@@ -92,12 +91,6 @@ impl Fleet {
         let shares = |other: &&Arc<Dispatch>| other.is_active() && pressure::channel(other) == channel;
         let at_work = u32::try_from(self.iter().filter(shares).count()).unwrap_or(u32::MAX);
         pressure::fold(&mut self.pressures, &channel, strike, at_work, record.ts);
-    }
-
-    /// Dispatches that wait for others they have made: those have not ended.
-    pub fn parents(&self) -> BTreeSet<&DispatchId> {
-        let unfinished = self.iter().filter(|dispatch| !dispatch.is_finished());
-        unfinished.filter_map(|dispatch| dispatch.created.parent.as_ref()).collect()
     }
 
     pub fn get(&self, id: &DispatchId) -> Option<&Arc<Dispatch>> {

@@ -131,6 +131,8 @@ pub fn descendants(root: u32) -> Vec<Stat> {
 
 /// By what the system tells of each process's children: the machine's other processes cost nothing.
 fn walk_down(root: u32) -> Option<Vec<Stat>> {
+    /// Who forks as fast as we walk would lead us on and on: then it is the search, which has an end.
+    const MOST: usize = 1 << 16;
     let (mut found, mut known, mut next) = (vec![], HashSet::from([root]), 0);
     let mut parents = vec![root];
     while let Some(&parent) = parents.get(next) {
@@ -143,6 +145,9 @@ fn walk_down(root: u32) -> Option<Vec<Stat>> {
             }
             parents.push(pid);
             found.push(stat);
+        }
+        if found.len() > MOST {
+            return None;
         }
     }
     Some(found)

@@ -162,9 +162,7 @@ pub async fn ensure(project: &Path, worktree: &Path, id: &DispatchId) -> Result<
     let parent = worktree.parent().ok_or("the worktree has no parent directory")?;
     std::fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
     let partial = parent.join(format!(".{id}.partial"));
-    if partial.exists() {
-        std::fs::remove_dir_all(&partial).map_err(|error| format!("{}: {error}", partial.display()))?;
-    }
+    discard(&partial)?;
     let top = Path::new(&top);
     run(git(top).args(["clone", "--quiet", "--shared", "--no-hardlinks", "."]).arg(&partial), "cannot clone").await?;
     run(git(&partial).args(["checkout", "--quiet", "-b"]).arg(format!("muleteer/{id}")), "cannot make the branch")
@@ -183,7 +181,7 @@ pub async fn ensure(project: &Path, worktree: &Path, id: &DispatchId) -> Result<
     std::fs::rename(&partial, worktree).map_err(|error| format!("{}: {error}", worktree.display()))
 }
 
-/// Removes a clone that may be there in part; whether there was one. Killed in between, it is to be called again.
+/// Removes a clone that is there in part, or may be; whether there was one. Killed in between, it is to be called again.
 ///
 /// # Errors
 /// What is there cannot be removed.
@@ -191,7 +189,7 @@ pub fn discard(worktree: &Path) -> Result<bool, String> {
     match std::fs::remove_dir_all(worktree) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(format!("{}: {error}", worktree.display())),
+        Err(error) => Err(format!("cannot remove {}, which may be a clone in part: {error}", worktree.display())),
     }
 }
 

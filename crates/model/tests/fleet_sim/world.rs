@@ -128,7 +128,7 @@ impl World {
         }
         let id = rng.pick(&alive).clone();
         let (crash, lost) = (self.trouble(rng, 30), self.trouble(rng, 60));
-        let waits = fleet.parents().contains(&id);
+        let waits = fleet.iter().any(|d| !d.is_finished() && d.created.parent.as_ref() == Some(&id));
         let Some(shim) = self.shims.get_mut(&id) else { return };
         let epoch = shim.epoch;
         if lost {
