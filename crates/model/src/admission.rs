@@ -49,7 +49,7 @@ impl<'a> Families<'a> {
         let mut families = Self { fleet, live: BTreeMap::new(), above: BTreeSet::new() };
         fleet
             .iter()
-            .filter(|dispatch| dispatch.is_active())
+            .filter(|dispatch| dispatch.is_at_work())
             .for_each(|dispatch| families.add(dispatch));
         families
     }
@@ -351,6 +351,41 @@ mod tests {
         yard.event(&name(1), again);
         assert!(!yard.fleet.get(&id(&name(1))).unwrap().is_finished());
         assert_eq!(yard.turn(), [name(1)], "its child's place is enough for both");
+    }
+
+    /// Killed while it waited, it is about to end without ever having had a place: nobody above it needs none for that.
+    #[test]
+    fn who_was_killed_in_the_queue_lets_nobody_in() {
+        let mut yard = Yard::new();
+        for n in 0..4 {
+            yard.create(&name(n), "rehearsal", None);
+        }
+        assert_eq!(yard.turn(), [name(0), name(1), name(2)]);
+        yard.create(&name(4), "rehearsal", Some(&name(0)));
+        yard.end(&name(0));
+        assert_eq!(yard.turn(), [name(3)]);
+        let again =
+            Event::PromptQueued { key: "k".into(), kind: crate::event::PromptKind::Send, by: "operator".into() };
+        yard.event(&name(0), again);
+        let (state, reason) = (FinalState::Killed, String::new());
+        yard.event(&name(4), Event::DispatchClosing { state, reason });
+        assert_eq!(yard.turn(), [] as [String; 0]);
+        yard.end(&name(4));
+        yard.end(&name(1));
+        assert_eq!(yard.turn(), [name(0)]);
+    }
+
+    /// Its work is being fetched: no agent is there any more, and that may take a while.
+    #[test]
+    fn who_closes_leaves_its_place() {
+        let mut yard = Yard::new();
+        for n in 0..4 {
+            yard.create(&name(n), "rehearsal", None);
+        }
+        assert_eq!(yard.turn(), [name(0), name(1), name(2)]);
+        let (state, reason) = (FinalState::Success, String::new());
+        yard.event(&name(0), Event::DispatchClosing { state, reason });
+        assert_eq!(yard.turn(), [name(3)]);
     }
 
     #[test]

@@ -347,9 +347,15 @@ impl Dispatch {
         asks && self.stop.is_none() && self.outage.is_some()
     }
 
-    /// Holds a place in the pool.
+    /// It has begun, or is about to end, and has not ended.
     pub fn is_active(&self) -> bool {
         !matches!(self.phase, Phase::Queued | Phase::Finished { .. })
+    }
+
+    /// At work, as the pool counts: it has an agent, or will have one without being let in again. One that closes has
+    /// none any more, or never had one: being killed while it waited is no way in.
+    pub fn is_at_work(&self) -> bool {
+        self.is_active() && !matches!(self.phase, Phase::Closing { .. })
     }
 
     /// Its clone may be there in part, and nobody has worked in it: it is to be made again.

@@ -88,7 +88,7 @@ impl Fleet {
     fn press(&mut self, id: &DispatchId, record: &Record) {
         let (Some(strike), Some(struck)) = (pressure::strike(record), self.dispatches.get(id)) else { return };
         let channel = pressure::channel(struck).to_string();
-        let shares = |other: &&Arc<Dispatch>| other.is_active() && pressure::channel(other) == channel;
+        let shares = |other: &&Arc<Dispatch>| other.is_at_work() && pressure::channel(other) == channel;
         let at_work = u32::try_from(self.iter().filter(shares).count()).unwrap_or(u32::MAX);
         pressure::fold(&mut self.pressures, &channel, strike, at_work, record.ts);
     }

@@ -230,6 +230,7 @@ impl Daemon {
                 Effect::Prompt { .. } => world.prompt(&d.id, d.epoch),
                 Effect::Terminate => world.terminate(&d.id, d.epoch),
                 Effect::FetchWork => {
+                    self.look = true;
                     subtree.mailbox.push_back(Input::WorkFetched { branch: "b".into(), commit: None });
                 }
                 _ => {}

@@ -274,6 +274,10 @@ impl State {
             if !self.carried.insert(key.clone()) {
                 continue;
             }
+            if matches!(effect, Effect::FetchWork) {
+                // Its agent is gone, so its place is free already.
+                self.daemon.look();
+            }
             self.carry(myself, effect, &key).await?;
         }
         if self.dispatch.is_finished() {
