@@ -112,18 +112,91 @@ impl Fleet {
             .iter()
             .filter(|(id, _)| !prefix.is_empty() && id.as_str().starts_with(prefix))
             .collect();
+        // One whole id may be how another begins.
+        if let Some((_, exact)) = fits.iter().find(|(id, _)| id.as_str() == prefix) {
+            return Ok(exact);
+        }
         match fits.as_slice() {
             [] => Err(LookupError::Unknown(prefix.into())),
             [(_, one)] => Ok(one),
-            _ if self.dispatches.keys().any(|id| id.as_str() == prefix) => fits
-                .iter()
-                .find(|(id, _)| id.as_str() == prefix)
-                .map(|(_, one)| *one)
-                .ok_or_else(|| LookupError::Unknown(prefix.into())),
             many => Err(LookupError::Ambiguous {
                 prefix: prefix.into(),
                 ids: many.iter().map(|(id, _)| id.to_string()).collect(),
             }),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::dispatch::tests::created;
+    use crate::event::{Entry, VERSION};
+    use jiff::Timestamp;
+
+    fn id(text: &str) -> DispatchId {
+        DispatchId::try_from(text.to_string()).unwrap()
+    }
+
+    /// Dispatches of these ids, each of the backend beside it.
+    fn fleet(of: &[(&str, &str)]) -> Fleet {
+        let mut fleet = Fleet::default();
+        for (name, backend) in of {
+            let mut created = created();
+            created.backend = (*backend).into();
+            tell(&mut fleet, name, Event::DispatchCreated(Box::new(created)));
+        }
+        fleet
+    }
+
+    fn tell(fleet: &mut Fleet, of: &str, event: Event) {
+        let entry = Entry { id: String::new(), dispatch_id: Some(id(of)), at: None, more: false, event };
+        fleet.apply(&Record { v: VERSION, seq: fleet.seq + 1, ts: Timestamp::UNIX_EPOCH, entry });
+    }
+
+    #[test]
+    fn a_dispatch_is_found_by_as_much_of_its_id_as_names_it() {
+        let fleet = fleet(&[("abcdefgh", "x"), ("abcdefghijk", "x"), ("abcxyz22", "x"), ("zzzz2222", "x")]);
+        for (prefix, expected) in [
+            ("zzzz2222", Ok("zzzz2222")),
+            ("z", Ok("zzzz2222")),
+            ("abcx", Ok("abcxyz22")),
+            // The whole of one is the beginning of another.
+            ("abcdefgh", Ok("abcdefgh")),
+            ("abcdefghi", Ok("abcdefghijk")),
+            ("abcd", Err(vec!["abcdefgh", "abcdefghijk"])),
+            ("abc", Err(vec!["abcdefgh", "abcdefghijk", "abcxyz22"])),
+            ("y", Err(vec![])),
+            ("", Err(vec![])),
+            ("zzzz22223", Err(vec![])),
+        ] {
+            match (fleet.find(prefix), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found.id.as_str(), expected, "{prefix}"),
+                (Err(LookupError::Unknown(of)), Err(many)) => assert_eq!((&*of, many), (prefix, vec![])),
+                (Err(LookupError::Ambiguous { prefix: of, mut ids }), Err(many)) => {
+                    ids.sort();
+                    assert_eq!((&*of, ids), (prefix, many.into_iter().map(String::from).collect()));
+                }
+                (found, expected) => panic!("{prefix}: {found:?} where {expected:?} was expected"),
+            }
+        }
+    }
+
+    /// A limit halves those of its own channel, and counts nobody else.
+    #[test]
+    fn a_strike_counts_those_at_work_that_share_it() {
+        let names = ["aaaa", "bbbb", "cccc", "dddd", "eeee", "ffff"];
+        let mut fleet = fleet(&names.map(|name| (name, if name < "e" { "codex" } else { "rehearsal" })));
+        for name in names {
+            tell(&mut fleet, name, Event::AttemptStarted { attempt: 1, epoch: 1, resume: None });
+        }
+        tell(
+            &mut fleet,
+            "aaaa",
+            Event::ApiRetried { attempt: 1, max: 9, status: Some(429), delay_s: 60.0, awake_ms: None },
+        );
+        let places: Vec<_> = fleet.pressures.iter().map(|(channel, pressure)| (&**channel, pressure.places)).collect();
+        assert_eq!(places, [("codex", 2)]);
     }
 }

@@ -199,6 +199,29 @@ mod tests {
         }
     }
 
+    /// `tree --json` shows them.
+    #[test]
+    fn they_are_called_what_the_contract_calls_them() {
+        let strategies = [Strategy::OneForOne, Strategy::OneForAll, Strategy::RestForOne].map(Strategy::as_str);
+        assert_eq!(strategies, ["one-for-one", "one-for-all", "rest-for-one"]);
+        let classes =
+            [RestartClass::Permanent, RestartClass::Transient, RestartClass::Temporary].map(RestartClass::as_str);
+        assert_eq!(classes, ["permanent", "transient", "temporary"]);
+    }
+
+    /// Published values of both functions: a dispatch's pauses are the same after an update.
+    #[test]
+    fn a_seed_is_the_same_in_every_version() {
+        for (name, hash) in
+            [("", 0xcbf2_9ce4_8422_2325), ("a", 0xaf63_dc4c_8601_ec8c), ("foobar", 0x8594_4171_f739_67e8)]
+        {
+            assert_eq!(seed(name), hash, "{name}");
+        }
+        assert_eq!([mix(0), mix(1_234_567)], [0xe220_a839_7b1d_cdaf, 6_457_827_717_110_365_317]);
+        let pauses = [1, 2, 3].map(|attempt| agent_backoff_ms("abcd2345", attempt));
+        assert_eq!(pauses, [828, 1888, 3219]);
+    }
+
     #[test]
     fn the_class_says_who_returns() {
         for (class, after_failure, after_end) in [
@@ -219,6 +242,7 @@ mod tests {
         assert_eq!(window.record(59_999), Decision::Escalate);
         assert_eq!(window.restarts(59_999), 5);
         assert_eq!(window.record(60_000), Decision::RestartAfter(Duration::ZERO), "the first one left the window");
+        assert_eq!((window.restarts(60_000), window.restarts(60_001)), (5, 4), "and then the second");
         assert_eq!(window.restarts(500_000), 0);
     }
 
