@@ -3,9 +3,14 @@
 
 use muleteer_backends::{Backend, Line, by_name};
 use muleteer_model::agent_event::{TEXT_LIMIT, Timed};
+use std::io::BufReader;
 
 pub fn claude_code(data: &[u8]) {
     parser("claude-code", data);
+}
+
+pub fn acp(data: &[u8]) {
+    parser("acp", data);
 }
 
 pub fn codex(data: &[u8]) {
@@ -18,6 +23,31 @@ pub fn subprocess(data: &[u8]) {
 
 pub fn rehearsal(data: &[u8]) {
     parser("rehearsal", data);
+}
+
+pub fn claude_transcript(data: &[u8]) {
+    transcript("claude-code", data);
+}
+
+pub fn codex_transcript(data: &[u8]) {
+    transcript("codex", data);
+}
+
+/// What a transcript says does not depend on how it comes in pieces, and a line that is only begun says nothing.
+fn transcript(name: &str, data: &[u8]) {
+    const KEY: &str = "00000000-0000-4000-8000-000000000001";
+    let transcripts = by_name(name).expect("it is one of ours").transcripts().expect("it has them");
+    let read = |bytes: &[u8], room: usize| {
+        transcripts
+            .read(&mut BufReader::with_capacity(room, bytes), KEY)
+            .expect("memory can be read")
+    };
+    let whole = read(data, 1 << 16);
+    assert_eq!(whole, read(data, usize::from(data.first().copied().unwrap_or(1)).clamp(1, 61)), "{name}");
+    if data.is_empty() || data.ends_with(b"\n") {
+        let begun = [data, br#"{"type":"user","pro"#].concat();
+        assert_eq!(whole, read(&begun, 1 << 16), "{name}: the beginning of a line was believed");
+    }
 }
 
 fn parser(name: &str, data: &[u8]) {

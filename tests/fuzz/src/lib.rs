@@ -8,6 +8,7 @@ mod agents;
 mod logs;
 mod people;
 mod wire;
+mod work;
 
 /// Every decoder by name, with the files (below the repository) that are good beginnings.
 pub const ORACLES: &[Oracle] = &[
@@ -21,10 +22,26 @@ pub const ORACLES: &[Oracle] = &[
     Oracle { name: "codex", check: agents::codex, seeds: &["tests/fixtures/codex"] },
     Oracle { name: "subprocess", check: agents::subprocess, seeds: &["tests/fixtures/claude"] },
     Oracle { name: "rehearsal", check: agents::rehearsal, seeds: &["tests/fixtures/codex"] },
+    Oracle { name: "acp", check: agents::acp, seeds: &["tests/fuzz/samples/acp"] },
+    Oracle {
+        name: "claude-transcript",
+        check: agents::claude_transcript,
+        seeds: &["tests/fixtures/transcripts/claude"],
+    },
+    Oracle { name: "codex-transcript", check: agents::codex_transcript, seeds: &["tests/fixtures/transcripts/codex"] },
     Oracle { name: "config", check: people::config, seeds: &["config"] },
     Oracle { name: "role", check: people::role, seeds: &["roles"] },
     Oracle { name: "scenario", check: people::scenario, seeds: &["crates/backends/src/rehearsal"] },
     Oracle { name: "journal", check: people::journal, seeds: &["docs"] },
+    Oracle { name: "beads", check: work::beads, seeds: &["tests/fuzz/samples/beads"] },
+    Oracle { name: "tbd", check: work::tbd, seeds: &["tests/fuzz/samples/tbd"] },
+    Oracle { name: "task-list", check: work::task_list, seeds: &["tests/fuzz/samples/task-list"] },
+    Oracle { name: "task-log", check: work::task_log, seeds: &["tests/fuzz/samples/task-log"] },
+    Oracle { name: "task-import", check: work::task_import, seeds: &["tests/fuzz/samples/task-import"] },
+    Oracle { name: "hook-settings", check: work::hook_settings, seeds: &["tests/fuzz/samples/hook-settings"] },
+    Oracle { name: "checkpoint", check: work::checkpoint, seeds: &["tests/fuzz/samples/checkpoint"] },
+    Oracle { name: "verdict", check: work::verdict, seeds: &["tests/fuzz/samples/verdict"] },
+    Oracle { name: "result", check: work::result, seeds: &["tests/fuzz/samples/result"] },
 ];
 
 /// A decoder and what must hold for it.
