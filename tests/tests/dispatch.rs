@@ -257,6 +257,21 @@ fn a_worktree_keeps_the_checkout_clean_and_its_branch_comes_home() {
     world.finish(Some(daemon));
 }
 
+/// "Success" stays true when the power fails: its commit, tree and file are on the disk, and so is the branch.
+#[test]
+fn work_that_came_home_is_on_the_disk() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let trace = world.path().join("git.trace");
+    let daemon = world.daemon_with(&[("GIT_TRACE2_EVENT", trace.to_str().unwrap())]);
+    let script = format!("echo new > b.txt && git add b.txt && git commit --quiet -m 'Add b' && {RESULT}");
+    let id = world.spawn(&repo, &script, &["--wait", "--worktree"]).ok();
+    assert_eq!(repo.git(&["show", &format!("muleteer/{id}:b.txt")]), "new");
+    assert_eq!(Repo::syncs(&trace, &["unpack-objects", "index-pack"]), 3);
+    assert_eq!(Repo::syncs(&trace, &["fetch"]), 1);
+    world.finish(Some(daemon));
+}
+
 /// Git makes no branch `muleteer/ID` beside a branch `muleteer`: the work stays where it is, and it is said.
 #[test]
 fn work_that_cannot_come_home_is_kept_and_said_and_the_dispatch_ends() {

@@ -4,7 +4,7 @@
 
 use muleteer_tests::model_server::{ModelServer, Step};
 use muleteer_tests::task_list::{RUN, Scene};
-use muleteer_tests::{Output, claude, wait_until};
+use muleteer_tests::{Output, Repo, claude, wait_until};
 use serde_json::{Value, json};
 
 /// Twelve tasks: a chain, an urgent one, one that fails for good and what depends on it, one whose validation
@@ -28,6 +28,22 @@ fn twelve() -> Scene {
     scene.repo.git(&["add", "own"]);
     scene.repo.git(&["commit", "-qm", "task-012: what was done before the crash"]);
     scene
+}
+
+/// "Completed" stays true when the power fails: the commit and the branch are on the disk before the list says so.
+#[test]
+fn what_is_completed_is_on_the_disk() {
+    let scene = Scene::new();
+    scene.add("One", "test -f done", &[]);
+    let trace = scene.world.path().join("git.trace");
+    let daemon = scene.world.daemon_with(&[("GIT_TRACE2_EVENT", trace.to_str().unwrap())]);
+    scene.run("echo x > done", &[]).expect_code(0);
+    assert_eq!(scene.status("task-001"), "completed");
+    assert_eq!(scene.repo.git(&["show", "HEAD:done"]), "x");
+    let syncs = |command: &str| Repo::syncs(&trace, &[command]);
+    assert!(syncs("add") > 0 && syncs("write-tree") > 0 && syncs("update-ref") > 0);
+    assert_eq!(syncs("commit-tree"), 1);
+    scene.world.finish(Some(daemon));
 }
 
 /// What the agent of each of them does.

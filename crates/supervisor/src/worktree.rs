@@ -29,6 +29,9 @@ pub(crate) const HARMLESS: [&str; 10] = [
     "maintenance.auto=false",
     "advice.graftFileDeprecated=false",
 ];
+/// By itself git waits for the disk neither with the objects of a commit nor with the branch that leads to it. What we say
+/// is done has to be there after a power cut too.
+pub(crate) const DURABLE: &str = "core.fsync=committed";
 /// Of a daemon's own environment: it could lead git elsewhere.
 pub(crate) const LEADING_AWAY: [&str; 15] = [
     "GIT_DIR",
@@ -60,11 +63,12 @@ const OUTPUT_LIMIT: u64 = 64 << 20;
 pub(crate) fn git(dir: &Path) -> Command {
     let mut command = Command::new("git");
     command.arg("-C").arg(dir);
-    for setting in
-        HARMLESS
-            .iter()
-            .chain(&["core.excludesFile=/dev/null", "protocol.allow=never", "protocol.file.allow=always"])
-    {
+    for setting in HARMLESS.iter().chain(&[
+        DURABLE,
+        "core.excludesFile=/dev/null",
+        "protocol.allow=never",
+        "protocol.file.allow=always",
+    ]) {
         command.args(["-c", setting]);
     }
     for name in LEADING_AWAY {

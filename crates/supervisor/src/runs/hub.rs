@@ -5,7 +5,7 @@
 use super::host::Hosted;
 use super::keep::{self, HUB, UNDONE};
 use crate::beneath;
-use crate::worktree::{git, run};
+use crate::worktree::{DURABLE, git, run};
 use std::path::{Path, PathBuf};
 
 pub use super::clones::{discard, is_dirty, was_pushed, work, worktree};
@@ -30,6 +30,8 @@ pub async fn ensure(hosted: &Hosted, base: &str, target: &str) -> Result<(), Str
         // A push of anything but a fast-forward is refused, and so is deleting a branch.
         ("receive.denyNonFastForwards", "true"),
         ("receive.denyDeletes", "true"),
+        // Who pushes here is told that it is done, and its clone is let go.
+        DURABLE.split_once('=').unwrap_or((DURABLE, "")),
         ("gc.auto", "0"),
         ("core.logAllRefUpdates", "true"),
         // Who pushes need not be told what else the person's repository has.

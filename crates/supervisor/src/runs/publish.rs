@@ -7,7 +7,7 @@ use super::actor::Trouble;
 use super::host::Hosted;
 use super::keep;
 use super::{clones, hub};
-use crate::worktree::{self, HARMLESS, LEADING_AWAY, fetching, git, output, run as git_run};
+use crate::worktree::{self, DURABLE, HARMLESS, LEADING_AWAY, fetching, git, output, run as git_run};
 use muleteer_model::agent_event::cut;
 use muleteer_model::pipeline::{Input, Run, Stage};
 use muleteer_process::fault;
@@ -222,7 +222,7 @@ impl Place {
     /// What talks to the remote, and only that: the person's configuration may name programs.
     async fn git(&self, dir: &Path, args: &[&str], patience: Duration, what: &str) -> Result<String, String> {
         let mut command = self.command("git", dir);
-        for setting in HARMLESS {
+        for setting in HARMLESS.iter().chain(&[DURABLE]) {
             command.args(["-c", setting]);
         }
         self.out(command.args(args), patience, what).await

@@ -5,6 +5,7 @@
 //!
 //! Trees are made with an index of their own, so what a person has staged stays staged.
 
+use crate::worktree::DURABLE;
 use muleteer_model::tasklist::OWN_FILES;
 use muleteer_process::command::helper;
 use std::io::{Read, Write};
@@ -607,6 +608,8 @@ fn bare(dir: &Path) -> Command {
         .arg(dir)
         .args(["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false"])
         .args(["-c", "protocol.ext.allow=never", "-c", "commit.gpgSign=false", "-c", "gc.auto=0"])
+        // A snapshot may be of thousands of files: for those git waits once, at the end.
+        .args(["-c", DURABLE, "-c", "core.fsyncMethod=batch"])
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_TERMINAL_PROMPT", "0")

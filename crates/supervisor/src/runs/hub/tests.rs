@@ -128,6 +128,27 @@ async fn what_is_pushed_is_taken_and_what_is_not_committed_is_kept() {
     assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
 }
 
+/// Who has pushed is told so, and its clone is let go: what came is on the hub's disk by then.
+#[tokio::test]
+async fn what_is_pushed_waits_for_the_disk() {
+    let stage = Stage::new().await;
+    let dir = stage.hosted.places.worktrees.join("bead-one-1");
+    worktree(&stage.hosted, &dir, TARGET, Some("one"), false).await.unwrap();
+    stage.commit(&dir, "one");
+    let trace = stage.root.join("git.trace");
+    let pushed = Command::new("git")
+        .arg("-C")
+        .arg(&dir)
+        .args(["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")])
+        .env("GIT_TRACE2_EVENT", &trace)
+        .status();
+    assert!(pushed.unwrap().success());
+    let text = std::fs::read_to_string(&trace).unwrap();
+    let counts = text.lines().filter(|line| line.contains("\"category\":\"fsync\""));
+    let counts = counts.filter_map(|line| line.rsplit_once("\"count\":")?.1.trim_end_matches('}').parse::<u64>().ok());
+    assert_eq!(counts.sum::<u64>(), 4, "a commit, a tree, a file and the branch: {text}");
+}
+
 /// Found by the crash campaign: between the two halves of a rebase HEAD is at what others have pushed.
 #[tokio::test]
 async fn a_rebase_that_was_broken_off_is_no_work_that_was_pushed_and_is_kept() {
