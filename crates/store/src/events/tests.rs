@@ -175,6 +175,24 @@ fn a_second_writer_or_a_deleted_file_is_noticed() {
     assert!(matches!(b.append(&["b"]), Err(AppendError::Poisoned { .. })));
 }
 
+/// What an agent says at most fits, with much to spare; what does not is refused before a byte of it is written.
+#[test]
+fn a_line_may_have_megabytes() {
+    let mut bench = bench();
+    let saying = |bytes: usize| {
+        let event = Event::Fault { what: "test".into(), message: "x".repeat(bytes) };
+        [Entry { event, ..entry("long", false) }]
+    };
+    let written = bench.log.append(&saying(MAX_LINE - 1000), Timestamp::UNIX_EPOCH).expect("it fits");
+    let before = fs::metadata(bench.path()).expect("a file").len();
+    assert!(before > 4_000_000, "{before}");
+    assert!(bench.log.append(&saying(MAX_LINE), Timestamp::UNIX_EPOCH).is_err());
+    assert_eq!(fs::metadata(bench.path()).expect("a file").len(), before);
+    let mut read = vec![];
+    EventLog::open(&bench.path(), 0, |record| read.push(record)).expect("opens again");
+    assert_eq!(read, written);
+}
+
 #[test]
 fn what_cannot_be_read_back_is_refused_and_harms_nothing() {
     let mut b = bench();
