@@ -4,7 +4,7 @@ use super::list::{Status, Task, TaskList, valid_id};
 use super::outcome;
 use jiff::Timestamp;
 use serde_json::Value;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// What cannot be taken over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,9 +22,10 @@ pub fn is_jsonl(text: &str) -> bool {
 /// Beads. Epics' children and dependencies of kind `blocks` become dependencies; closed ones are completed.
 ///
 /// # Errors
-/// The first line that is no bead.
+/// The first line that is no bead, or another of an id there was.
 pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
     let mut tasks = vec![];
+    let mut seen = HashMap::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let bad = |message: &str| BadLine { line: at as u64 + 1, message: message.into() };
         let bead: Value = serde_json::from_str(line).map_err(|error| bad(&error.to_string()))?;
@@ -32,6 +33,9 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
         let id = text("id")
             .filter(|id| valid_id(id))
             .ok_or_else(|| bad("it has no `id` that can be one"))?;
+        if let Some(before) = seen.insert(id.clone(), at + 1) {
+            return Err(bad(&format!("`{id}` is the id of line {before} too: keep one of the two")));
+        }
         let mut task = Task::new(id, text("title").ok_or_else(|| bad("it has no `title`"))?);
         task.description = text("description").filter(|text| !text.is_empty());
         task.priority = bead
@@ -49,10 +53,9 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
         }
         tasks.push(task);
     }
-    let known: HashSet<_> = tasks.iter().map(|task| task.id.clone()).collect();
     for task in &mut tasks {
         // A bead of another file is done, as far as this list is concerned.
-        task.depends_on.retain(|id| known.contains(id));
+        task.depends_on.retain(|id| seen.contains_key(id));
     }
     Ok(tasks)
 }
@@ -154,6 +157,14 @@ mod tests {
         assert_eq!((tasks[1].depends_on.as_slice(), tasks[1].priority), (&["bd-1".to_string()][..], 3));
         let error = beads("{\"id\":\"a\",\"title\":\"A\"}\n{\"id\":3}\n", now()).expect_err("no bead");
         assert_eq!(error.line, 2);
+    }
+
+    /// Found by libFuzzer: such a list could not be read any more. A merge of two branches leaves such files.
+    #[test]
+    fn an_id_that_is_there_twice_is_refused_by_its_line() {
+        let text = "{\"id\":\"a\",\"title\":\"A\"}\n\n{\"id\":\"b\",\"title\":\"B\"}\n{\"id\":\"a\",\"title\":\"A\"}\n";
+        let error = beads(text, now()).expect_err("twice");
+        assert_eq!((error.line, error.message.contains("line 1")), (4, true), "{error}");
     }
 
     #[test]

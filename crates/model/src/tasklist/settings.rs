@@ -212,8 +212,9 @@ impl Node {
         Some(Self { key, ..node })
     }
 
+    /// Of several members of one name the last counts, as in every reader of such files.
     fn position(&self, key: &str) -> Option<(usize, &Self)> {
-        self.children.iter().enumerate().find(|(_, child)| child.key.as_deref() == Some(key))
+        self.children.iter().enumerate().rfind(|(_, child)| child.key.as_deref() == Some(key))
     }
 
     fn get(&self, key: &str) -> Option<&Self> {
@@ -263,6 +264,8 @@ mod tests {
         "{\"hooks\":{\"Stop\":[{\"hooks\":[{\"type\":\"command\",\"command\":\"notify.sh\"}]}],\"PreToolUse\":[]}}",
         "{\n  \"permissions\": {\"allow\": [\"Bash(ls)\"]},\n  \"hooks\": {\n    \"SessionStart\": [\n      {\"matcher\": \"startup\", \"hooks\": [{\"type\": \"command\", \"command\": \"say hook stop\"}]}\n    ]\n  }\n}\n",
         "{\"a\\\"hooks\": {\"hooks\": 1}, \"text\": \"{[,\\\\\\\"\"}",
+        // Found by libFuzzer.
+        "{\"hooks\": \"x\", \"hooks\": {\"Stop\": 1, \"Stop\": []}}",
     ];
 
     #[test]
