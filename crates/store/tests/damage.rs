@@ -161,12 +161,15 @@ fn a_bad_line_before_good_ones_names_the_place_and_says_what_to_do() {
 fn a_finished_bad_line_at_the_end_is_cut_and_its_bytes_are_kept() {
     let log = log();
     without_mark(&log);
-    let mut bytes = log.bytes.clone();
-    bytes.extend_from_slice(b"garbage\n\0\0\0\0");
-    fs::write(&log.path, &bytes).expect("writes");
+    // However much it is, within reason.
+    let garbage = [b"garbage\n".repeat(300_000), vec![0; 4]].concat();
+    fs::write(&log.path, [&log.bytes, &garbage[..]].concat()).expect("writes");
     let (records, _, recovery) = reopen(&log.path, 0).expect("opens");
-    assert_eq!((records.len() as u64, recovery.cut_bytes), (RECORDS, 12));
-    assert_eq!(fs::read(recovery.cut_kept.expect("kept")).expect("reads"), b"garbage\n\0\0\0\0");
+    assert_eq!((records.len() as u64, recovery.cut_bytes), (RECORDS, garbage.len() as u64));
+    assert_eq!(recovery.records, RECORDS);
+    let why = recovery.cut_why.expect("a reason");
+    assert!(why.starts_with(&format!("line {}: ", RECORDS + 1)), "{why}");
+    assert!(fs::read(recovery.cut_kept.expect("kept")).expect("reads") == garbage, "it is kept as it was");
     assert_eq!(fs::read(&log.path).expect("reads"), log.bytes);
 }
 

@@ -52,17 +52,23 @@ pub fn read(path: &Path, each: impl FnMut(Record)) -> Result<Recovery, StoreErro
 /// # Errors
 /// As [`read`].
 pub fn fold_fleet(path: &Path) -> Result<(Fleet, Recovery), StoreError> {
-    let mut tries = 3;
-    loop {
-        tries -= 1;
+    patiently(|| {
         let mut fleet = Fleet::default();
-        match read(path, |record| fleet.apply(&record)) {
-            Ok(recovery) => return Ok((fleet, recovery)),
-            // A living writer on a full disk may have cut back and rewritten the end as we read it.
-            Err(StoreError::Corrupt { .. } | StoreError::Gap { .. }) if tries > 0 => {}
-            Err(error) => return Err(error),
+        let recovery = read(path, |record| fleet.apply(&record))?;
+        Ok((fleet, recovery))
+    })
+}
+
+/// A living writer on a full disk may have cut back and rewritten the end as we read it: then once more.
+fn patiently<T>(mut read: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    const MORE: u32 = 2;
+    for _ in 0..MORE {
+        match read() {
+            Err(StoreError::Corrupt { .. } | StoreError::Gap { .. }) => {}
+            other => return other,
         }
     }
+    read()
 }
 
 pub(super) fn open(path: &Path, applied_seq: u64, each: impl FnMut(Record)) -> Result<(File, Recovery), StoreError> {
@@ -178,4 +184,43 @@ pub(super) fn leave_poison_marker(path: &Path, why: &str) {
 
 fn directory(path: &Path) -> &Path {
     path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reads_beside_a_writer_tries_again_and_not_for_ever() {
+        let gap = || StoreError::Gap { file: "f".into(), line: 2, offset: 9, wanted: 2, found: 3 };
+        let io = || StoreError::io(Path::new("f"), "read")(io::ErrorKind::PermissionDenied.into());
+        for (bad, error, calls) in [(0, None, 1), (2, None, 3), (9, Some("gap"), 3), (9, Some("io"), 1)] {
+            let mut called = 0;
+            let outcome = patiently(|| {
+                called += 1;
+                match error {
+                    _ if called > bad => Ok(()),
+                    Some("io") => Err(io()),
+                    _ => Err(gap()),
+                }
+            });
+            assert_eq!((outcome.is_err(), called), (error.is_some(), calls), "{bad} {error:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_alone_is_in_the_current_directory() {
+        assert_eq!(directory(Path::new("/a/b.jsonl")), Path::new("/a"));
+        assert_eq!(directory(Path::new("b.jsonl")), Path::new("."));
+    }
+
+    /// It is there, and cannot be opened: that is no reason to begin a new one.
+    #[test]
+    fn a_log_that_cannot_be_opened_is_not_a_missing_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("events.jsonl");
+        std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
+        assert!(read(&path, |_| {}).is_err());
+        assert!(open(&path, 0, |_| {}).is_err());
+    }
 }
