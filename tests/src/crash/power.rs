@@ -8,13 +8,18 @@
 //!
 //! - what was synced of the log is there, byte for byte, and goes on;
 //! - the agent was not started twice, and not before its dispatch was durable;
-//! - the dispatch comes to an end, the same one if it had ended.
+//! - the dispatch comes to an end, the same one if it had ended;
+//! - of one that worked in a clone, the branch is in the repository if it had ended well.
+//!
+//! Below the state directory a name is certain only once its directory was synced. git never syncs one, and counts on a
+//! journal: in the repository, and in the clone below it, names are certain with whatever is synced next anywhere.
 //!
 //! The database is left out: it is made anew from the log where it is missing.
 
 use super::{Dice, Scene, syscalls};
 use crate::{PATIENCE, events, wait_until};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -26,12 +31,19 @@ echo '{"type":"result","status":"success","summary":"done"}'
 "#;
 
 const CALLS: &str = "trace=openat,creat,write,pwrite64,writev,pwritev,ftruncate,rename,renameat,renameat2,unlink,unlinkat,\
-                     mkdir,mkdirat,fsync,fdatasync,chdir";
+                     mkdir,mkdirat,rmdir,link,linkat,fsync,fdatasync,chdir";
+
+/// What an agent commits, where it has a clone.
+const WORK: &str = "echo new > b.txt && git add b.txt && git commit --quiet -m 'Add b' && ";
 
 /// A dispatch from before its daemon began until it had ended, as a list of what was done to its files.
 #[derive(Debug)]
 pub struct Recorded {
     scene: Scene,
+    /// The agent worked in a clone.
+    clone: bool,
+    /// What there was before.
+    disk: Disk,
     steps: Vec<Step>,
     /// All trials have the one place: the events name it.
     turn: Mutex<()>,
@@ -42,24 +54,35 @@ impl Recorded {
     ///
     /// # Panics
     /// When it does not come to its end.
-    pub fn new() -> Self {
+    pub fn new(clone: bool) -> Self {
         let scene = Scene::new();
         let traces = scene.world.path().join("traces");
         std::fs::create_dir(&traces).expect("a folder");
         let output = traces.join("of").display().to_string();
+        let mut disk = Disk::default();
+        disk.root(&scene.world.state(), false);
+        disk.root(&scene.repo.path, true);
         let words =
             ["env", "MULETEER_FAULT_BOOT=one", "strace", "-D", "-qq", "-ff", "-ttt", "-T", "-y", "-s", "1000000"];
         let words = [&words[..], &["-e", "signal=none", "-o", &output, "-e", CALLS]].concat();
         let mut daemon = scene.world.daemon_under(&words.into_iter().map(String::from).collect::<Vec<_>>());
         daemon.answers_or_ends(&scene.world);
-        let ran = scene.world.spawn(&scene.repo, AGENT, &["--wait"]).run();
+        let effects = scene.repo_path("effects");
+        let script = AGENT.replace("effects", &effects.display().to_string());
+        let (script, more) = if clone {
+            (script.replace("echo one;", &format!("{WORK} echo one;")), &["--wait", "--worktree"][..])
+        } else {
+            (script, &["--wait"][..])
+        };
+        let ran = scene.world.spawn(&scene.repo, &script, more).run();
         assert_eq!(ran.code, Some(0), "{ran:?}\n{}", daemon.log());
         scene.world.expect_clean_end(Some(daemon));
-        let steps = read(&traces, &scene.world.state(), &scene.repo_path("effects"));
+        let roots = [scene.world.state(), scene.repo.path.clone()];
+        let steps = read(&traces, &roots, &effects);
         let count = |wanted: fn(&Step) -> bool| steps.iter().filter(|step| wanted(step)).count();
         assert_eq!(count(|step| matches!(step, Step::Effect(_))), 2, "the agent's effects are in the recording");
         assert!(count(|step| matches!(step, Step::Sync(_))) > 5, "so is what was synced: {} steps", steps.len());
-        Self { scene, steps, turn: Mutex::default() }
+        Self { scene, clone, disk, steps, turn: Mutex::default() }
     }
 
     /// How many places there are to cut at.
@@ -80,7 +103,7 @@ impl Recorded {
         let Scene { world, repo } = &self.scene;
         let mut dice = Dice::new(seed);
         let at = dice.below(self.steps.len() as u64 + 1) as usize;
-        let mut disk = Disk::default();
+        let mut disk = self.disk.clone();
         let mut effects = String::new();
         for step in &self.steps[..at] {
             match step {
@@ -90,13 +113,10 @@ impl Recorded {
         }
         let kept = Kept::of(&mut dice);
         eprintln!("power seed {seed}: after {at} of {} steps, {kept:?}", self.steps.len());
-        let (state, log) = (world.state(), world.state().join("events.jsonl"));
+        let log = world.state().join("events.jsonl");
         let promised = disk.synced(&log);
-        for made in [&state, &self.scene.repo_path(".agents")] {
-            let _ = std::fs::remove_dir_all(made);
-        }
+        disk.lay_out(kept, &mut dice);
         std::fs::write(self.scene.repo_path("effects"), &effects).expect("the effects so far");
-        disk.lay_out(&state, kept, &mut dice);
 
         let daemon = world.daemon_with(&[("MULETEER_FAULT_BOOT", "two")]);
         let now = std::fs::read(&log).expect("the log");
@@ -115,6 +135,13 @@ impl Recorded {
                 assert!(entry["state"] != "success" || ended, "{after:?}\n{entry}");
                 let known = ["success", "failed"].iter().any(|state| entry["state"] == *state);
                 assert!(known, "nothing of it can be alive, and nothing else is wrong: {entry}");
+                if self.clone && entry["state"] == "success" {
+                    // What its agent's own git did not sync may be lost, and then that is said.
+                    let said = world.events().iter().any(|event| event["what"] == format!("work of {id}"));
+                    if had || !said {
+                        assert_eq!(repo.git(&["show", &format!("muleteer/{id}:b.txt")]), "new", "{entry}");
+                    }
+                }
             }
         }
         events::check(&log);
@@ -124,7 +151,7 @@ impl Recorded {
 
 impl Default for Recorded {
     fn default() -> Self {
-        Self::new()
+        Self::new(false)
     }
 }
 
@@ -166,6 +193,10 @@ enum Step {
         from: PathBuf,
         to: PathBuf,
     },
+    Link {
+        from: PathBuf,
+        to: PathBuf,
+    },
     Remove(PathBuf),
     Folder(PathBuf),
     Sync(PathBuf),
@@ -174,26 +205,69 @@ enum Step {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Node {
-    Folder,
+    Folder(usize),
     File(usize),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct File {
     now: Vec<u8>,
     synced: Vec<u8>,
 }
 
-#[derive(Debug, Default)]
+type Change = (OsString, Option<Node>);
+
+#[derive(Debug, Clone, Default)]
+struct Folder {
+    now: BTreeMap<OsString, Node>,
+    synced: BTreeMap<OsString, Node>,
+    /// Since it was synced, in order; what is in one list happened at once.
+    changed: Vec<Vec<Change>>,
+}
+
+#[derive(Debug, Clone)]
+struct Root {
+    path: PathBuf,
+    folder: usize,
+    /// Its names are certain with whatever is synced next.
+    journal: bool,
+}
+
+#[derive(Debug, Clone, Default)]
 struct Disk {
     files: Vec<File>,
-    names: BTreeMap<PathBuf, Node>,
-    synced: BTreeMap<PathBuf, Node>,
-    /// Of each directory, the names that changed since it was synced, in order.
-    changed: BTreeMap<PathBuf, Vec<(PathBuf, Option<Node>)>>,
+    folders: Vec<Folder>,
+    roots: Vec<Root>,
 }
 
 impl Disk {
+    /// Adds a directory with all that is in it now.
+    fn root(&mut self, path: &Path, journal: bool) {
+        let folder = self.load(path);
+        self.roots.push(Root { path: path.into(), folder, journal });
+    }
+
+    fn load(&mut self, path: &Path) -> usize {
+        let at = self.folder();
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            let node = if entry.path().is_dir() {
+                Node::Folder(self.load(&entry.path()))
+            } else {
+                let bytes = std::fs::read(entry.path()).expect("a file");
+                self.files.push(File { now: bytes.clone(), synced: bytes });
+                Node::File(self.files.len() - 1)
+            };
+            self.folders[at].now.insert(entry.file_name(), node);
+        }
+        self.folders[at].synced = self.folders[at].now.clone();
+        at
+    }
+
+    fn folder(&mut self) -> usize {
+        self.folders.push(Folder::default());
+        self.folders.len() - 1
+    }
+
     fn take(&mut self, step: &Step) {
         match step {
             Step::Open { path, truncate } => {
@@ -214,29 +288,103 @@ impl Disk {
                 self.files[file].now.resize(*len as usize, 0);
             }
             Step::Rename { from, to } => {
-                let node = self.names.get(from).copied();
-                self.name(to, node);
-                self.name(from, None);
+                let Some(node) = self.node(from) else { return };
+                let ((to, new), (from, old)) = (self.place(to), self.place(from));
+                if to == from {
+                    self.change(to, vec![(new, Some(node)), (old, None)]);
+                } else {
+                    self.change(to, vec![(new, Some(node))]);
+                    self.change(from, vec![(old, None)]);
+                }
+            }
+            Step::Link { from, to } => {
+                if let Some(node) = self.node(from) {
+                    self.name(to, Some(node));
+                }
             }
             Step::Remove(path) => self.name(path, None),
-            Step::Folder(path) => self.name(path, Some(Node::Folder)),
+            Step::Folder(path) if self.node(path).is_none() => {
+                let folder = self.folder();
+                self.name(path, Some(Node::Folder(folder)));
+            }
+            Step::Folder(_) | Step::Effect(_) => {}
             Step::Sync(path) => {
-                if let Some(Node::File(file)) = self.names.get(path) {
-                    let file = &mut self.files[*file];
-                    file.synced.clone_from(&file.now);
+                match self.node(path) {
+                    Some(Node::File(file)) => {
+                        let file = &mut self.files[file];
+                        file.synced.clone_from(&file.now);
+                    }
+                    Some(Node::Folder(folder)) => self.folders[folder].settle(),
+                    None => {}
                 }
-                for (name, node) in self.changed.remove(path).unwrap_or_default() {
-                    put(&mut self.synced, name, node);
+                for root in self.roots.clone().into_iter().filter(|root| root.journal) {
+                    self.settle_below(root.folder);
                 }
             }
-            Step::Effect(_) => {}
         }
+    }
+
+    fn settle_below(&mut self, folder: usize) {
+        self.folders[folder].settle();
+        for node in self.folders[folder].now.clone().into_values() {
+            if let Node::Folder(below) = node {
+                self.settle_below(below);
+            }
+        }
+    }
+
+    fn change(&mut self, folder: usize, changes: Vec<Change>) {
+        let folder = &mut self.folders[folder];
+        changes.iter().for_each(|(name, node)| put(&mut folder.now, name.clone(), *node));
+        folder.changed.push(changes);
+    }
+
+    fn name(&mut self, path: &Path, node: Option<Node>) {
+        let (folder, name) = self.place(path);
+        self.change(folder, vec![(name, node)]);
+    }
+
+    /// The steps down to a path from the root it is below.
+    fn way(&self, path: &Path) -> (usize, Vec<OsString>) {
+        let fits = |root: &&Root| path.starts_with(&root.path);
+        let root = self
+            .roots
+            .iter()
+            .find(fits)
+            .unwrap_or_else(|| panic!("{} is below no root", path.display()));
+        let below = path.strip_prefix(&root.path).expect("it is below");
+        (root.folder, below.iter().map(OsString::from).collect())
+    }
+
+    fn node(&self, path: &Path) -> Option<Node> {
+        let (root, way) = self.way(path);
+        way.iter().try_fold(Node::Folder(root), |at, name| match at {
+            Node::Folder(folder) => self.folders[folder].now.get(name).copied(),
+            Node::File(_) => None,
+        })
+    }
+
+    /// The folder that a path is in, made if it is not known, and its name there.
+    fn place(&mut self, path: &Path) -> (usize, OsString) {
+        let (mut at, mut way) = self.way(path);
+        let last = way.pop().expect("a root is never named");
+        for name in way {
+            at = match self.folders[at].now.get(&name) {
+                Some(Node::Folder(folder)) => *folder,
+                _ => {
+                    let made = self.folder();
+                    self.change(at, vec![(name, Some(Node::Folder(made)))]);
+                    made
+                }
+            };
+        }
+        (at, last)
     }
 
     /// The file of this name, made if there is none.
     fn file(&mut self, path: &Path) -> usize {
-        if let Some(Node::File(file)) = self.names.get(path) {
-            return *file;
+        if let Some(Node::File(file)) = self.node(path) {
+            return file;
         }
         self.files.push(File::default());
         let file = self.files.len() - 1;
@@ -244,44 +392,54 @@ impl Disk {
         file
     }
 
-    fn name(&mut self, path: &Path, node: Option<Node>) {
-        put(&mut self.names, path.into(), node);
-        let folder = path.parent().unwrap_or(path).to_owned();
-        self.changed.entry(folder).or_default().push((path.into(), node));
-    }
-
     /// What was synced of the file that has this name now: whoever was told of it was told that it stays.
     fn synced(&self, path: &Path) -> Vec<u8> {
-        match self.names.get(path) {
-            Some(Node::File(file)) => self.files[*file].synced.clone(),
+        match self.node(path) {
+            Some(Node::File(file)) => self.files[file].synced.clone(),
             _ => vec![],
         }
     }
 
-    /// Writes what is left of it below `state`.
-    fn lay_out(&self, state: &Path, kept: Kept, dice: &mut Dice) {
-        let mut names = self.synced.clone();
-        for changes in self.changed.values() {
-            let count = match kept {
-                Kept::Nothing => 0,
-                Kept::Names | Kept::Everything => changes.len(),
-                Kept::Some => dice.below(changes.len() as u64 + 1) as usize,
-            };
-            for (name, node) in &changes[..count] {
-                put(&mut names, name.clone(), *node);
+    /// Writes what is left of it in place of what is there.
+    fn lay_out(&self, kept: Kept, dice: &mut Dice) {
+        let mut laid = BTreeSet::new();
+        for root in &self.roots {
+            let _ = std::fs::remove_dir_all(&root.path);
+            std::fs::create_dir_all(&root.path).expect("a directory");
+            self.lay_out_folder(root.folder, &root.path, kept, dice, &mut laid);
+        }
+    }
+
+    fn lay_out_folder(&self, at: usize, path: &Path, kept: Kept, dice: &mut Dice, laid: &mut BTreeSet<usize>) {
+        let folder = &self.folders[at];
+        let mut names = folder.synced.clone();
+        let count = match kept {
+            Kept::Nothing => 0,
+            Kept::Names | Kept::Everything => folder.changed.len(),
+            Kept::Some => dice.below(folder.changed.len() as u64 + 1) as usize,
+        };
+        for (name, node) in folder.changed[..count].iter().flatten() {
+            put(&mut names, name.clone(), *node);
+        }
+        for (name, node) in names {
+            let path = path.join(name);
+            match node {
+                Node::File(file) => std::fs::write(&path, self.files[file].left(kept, dice)).expect("a file"),
+                // One that was moved is in one place, whichever of the two the disk knows.
+                Node::Folder(below) if laid.insert(below) => {
+                    std::fs::create_dir(&path).expect("a folder");
+                    self.lay_out_folder(below, &path, kept, dice, laid);
+                }
+                Node::Folder(_) => {}
             }
         }
-        std::fs::create_dir_all(state).expect("the state directory");
-        // A folder comes before what is in it, and what is in none is gone with it.
-        for (path, node) in &names {
-            if !path.parent().is_some_and(Path::is_dir) {
-                continue;
-            }
-            let written = match node {
-                Node::Folder => std::fs::create_dir(path),
-                Node::File(file) => std::fs::write(path, self.files[*file].left(kept, dice)),
-            };
-            written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+}
+
+impl Folder {
+    fn settle(&mut self) {
+        for (name, node) in self.changed.drain(..).flatten() {
+            put(&mut self.synced, name, node);
         }
     }
 }
@@ -303,15 +461,15 @@ impl File {
     }
 }
 
-fn put(names: &mut BTreeMap<PathBuf, Node>, name: PathBuf, node: Option<Node>) {
+fn put(names: &mut BTreeMap<OsString, Node>, name: OsString, node: Option<Node>) {
     match node {
         Some(node) => drop(names.insert(name, node)),
         None => drop(names.remove(&name)),
     }
 }
 
-/// Everything in the traces that concerns files below `state` or the agent's `effects`, in the order it was done.
-fn read(traces: &Path, state: &Path, effects: &Path) -> Vec<Step> {
+/// Everything in the traces that concerns files below the `roots` or the agent's `effects`, in the order it was done.
+fn read(traces: &Path, roots: &[PathBuf], effects: &Path) -> Vec<Step> {
     // Whoever is traced may end a moment before its tracer has written that down.
     let texts = wait_until("the traces to be written", PATIENCE, || {
         let texts: Option<Vec<String>> = std::fs::read_dir(traces)
@@ -329,13 +487,14 @@ fn read(traces: &Path, state: &Path, effects: &Path) -> Vec<Step> {
     calls.sort_by(|one, other| one.done.total_cmp(&other.done));
     let ours = |path: &Path| {
         let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-        path.starts_with(state) && path != state && !name.starts_with("muleteer.db") && !name.ends_with(" (deleted)")
+        let below = roots.iter().any(|root| path.starts_with(root) && path != root);
+        below && path != effects && !name.starts_with("muleteer.db") && !name.ends_with(" (deleted)")
     };
     let kept = |step: &Step| match step {
         Step::Open { path, .. } | Step::Write { path, .. } | Step::Truncate { path, .. } => ours(path),
         Step::Remove(path) | Step::Folder(path) => ours(path),
-        Step::Rename { from, to } => ours(from) && ours(to),
-        Step::Sync(path) => ours(path) || path == state,
+        Step::Rename { from, to } | Step::Link { from, to } => ours(from) && ours(to),
+        Step::Sync(path) => ours(path) || roots.contains(path),
         Step::Effect(_) => true,
     };
     let effect = |step: Step| match step {
@@ -346,7 +505,7 @@ fn read(traces: &Path, state: &Path, effects: &Path) -> Vec<Step> {
 }
 
 /// One call that succeeded.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 struct Call {
     /// Seconds since 1970, when it returned.
     done: f64,
@@ -465,6 +624,12 @@ impl Call {
         whole.components().filter(|part| *part != std::path::Component::CurDir).collect()
     }
 
+    /// The file that an argument names, from the directory of the one before it.
+    fn named_from(&self, at: usize) -> PathBuf {
+        let from = path_of(&self.args[at - 1]).unwrap_or_else(|| self.folder.clone());
+        Self { folder: from, args: self.args.clone(), ..Self::default() }.named(at)
+    }
+
     /// The file behind the descriptor that is the first argument.
     fn open(&self) -> Option<PathBuf> {
         path_of(self.args.first()?)
@@ -493,11 +658,13 @@ impl Call {
             "pwrite64" | "pwritev" => in_place(),
             "ftruncate" => Some(Step::Truncate { path: self.open()?, len: self.number(1)? }),
             "rename" => Some(Step::Rename { from: self.named(0), to: self.named(1) }),
-            "renameat" | "renameat2" => Some(Step::Rename { from: self.named(1), to: self.named(3) }),
-            "unlink" => Some(Step::Remove(self.named(0))),
-            "unlinkat" => Some(Step::Remove(self.named(1))),
+            "renameat" | "renameat2" => Some(Step::Rename { from: self.named_from(1), to: self.named_from(3) }),
+            "link" => Some(Step::Link { from: self.named(0), to: self.named(1) }),
+            "linkat" => Some(Step::Link { from: self.named_from(1), to: self.named_from(3) }),
+            "unlink" | "rmdir" => Some(Step::Remove(self.named(0))),
+            "unlinkat" => Some(Step::Remove(self.named_from(1))),
             "mkdir" => Some(Step::Folder(self.named(0))),
-            "mkdirat" => Some(Step::Folder(self.named(1))),
+            "mkdirat" => Some(Step::Folder(self.named_from(1))),
             "fsync" | "fdatasync" => Some(Step::Sync(self.open()?)),
             _ => None,
         }
@@ -547,6 +714,7 @@ mod tests {
         let state = root.path().join("state");
         let (old, new) = (state.join("f"), state.join("f.tmp"));
         let mut disk = Disk::default();
+        disk.root(&state, false);
         let write = |path: &Path, bytes: &[u8]| Step::Write { path: path.into(), at: None, bytes: bytes.into() };
         let steps = [
             write(&old, b"old"),
@@ -557,8 +725,7 @@ mod tests {
         ];
         steps.iter().for_each(|step| disk.take(step));
         let left = |disk: &Disk, kept: Kept| {
-            let _ = std::fs::remove_dir_all(&state);
-            disk.lay_out(&state, kept, &mut Dice::new(1));
+            disk.lay_out(kept, &mut Dice::new(1));
             std::fs::read_to_string(&old).expect("a file")
         };
         assert_eq!(left(&disk, Kept::Nothing), "old");
@@ -568,5 +735,37 @@ mod tests {
         assert_eq!((left(&disk, Kept::Nothing), left(&disk, Kept::Names)), ("old".into(), "new".into()));
         disk.take(&Step::Sync(state.clone()));
         assert_eq!(left(&disk, Kept::Nothing), "new");
+    }
+
+    #[test]
+    fn a_folder_that_was_moved_is_in_one_place_and_a_journal_knows_names_before_what_is_in_them() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (state, repo) = (root.path().join("state"), root.path().join("repo"));
+        std::fs::create_dir(&repo).expect("a folder");
+        std::fs::write(repo.join("before"), "was there").expect("a file");
+        let mut disk = Disk::default();
+        disk.root(&state, false);
+        disk.root(&repo, true);
+        let write = |path: PathBuf| Step::Write { path, at: None, bytes: b"x".into() };
+        let steps = [
+            Step::Folder(repo.join("part")),
+            write(repo.join("part/f")),
+            Step::Rename { from: repo.join("part"), to: repo.join("whole") },
+            Step::Link { from: repo.join("whole/f"), to: repo.join("linked") },
+            write(state.join("log")),
+        ];
+        steps.iter().for_each(|step| disk.take(step));
+        let left = |disk: &Disk, kept: Kept| {
+            disk.lay_out(kept, &mut Dice::new(1));
+            let read = |name: &str| std::fs::read_to_string(repo.join(name)).ok();
+            (["before", "part/f", "whole/f", "linked"].map(read), state.join("log").exists())
+        };
+        let text = |text: &str| Some(text.to_string());
+        assert_eq!(left(&disk, Kept::Nothing), ([text("was there"), None, None, None], false));
+        assert_eq!(left(&disk, Kept::Everything), ([text("was there"), None, text("x"), text("x")], true));
+        disk.take(&Step::Sync(state.join("log")));
+        assert_eq!(left(&disk, Kept::Nothing), ([text("was there"), None, text(""), text("")], false));
+        disk.take(&Step::Sync(repo.join("linked")));
+        assert_eq!(left(&disk, Kept::Nothing), ([text("was there"), None, text("x"), text("x")], false));
     }
 }
