@@ -187,11 +187,16 @@ fn an_endless_line_fills_no_memory_and_is_cut() {
 fn missing_and_doubled_lines_are_named() {
     let log = log();
     let lines: Vec<&[u8]> = log.bytes.split_inclusive(|b| *b == b'\n').collect();
-    for (order, wanted, line) in [(vec![0, 2, 3, 4, 5], 2, 2), (vec![0, 1, 1, 2], 3, 3), (vec![1], 1, 1)] {
+    for (order, wanted, line) in
+        // The last one is within a batch.
+        [(vec![0, 2, 3, 4, 5], 2, 2), (vec![0, 1, 1, 2], 3, 3), (vec![1], 1, 1), (vec![0, 1, 2, 4], 4, 4)]
+    {
         without_mark(&log);
         fs::write(&log.path, order.iter().flat_map(|n| lines[*n].to_vec()).collect::<Vec<_>>()).expect("writes");
         let error = reopen(&log.path, 0).expect_err("a gap");
-        assert!(matches!(error, StoreError::Gap { wanted: w, line: l, .. } if (w, l) == (wanted, line)), "{error}");
+        let at: usize = order[..line as usize - 1].iter().map(|n| lines[*n].len()).sum();
+        let StoreError::Gap { wanted: w, line: l, offset, .. } = error else { panic!("{error}") };
+        assert_eq!((w, l, offset), (wanted, line, at as u64), "{order:?}");
     }
 }
 
