@@ -77,6 +77,13 @@ fn cut_at_every_byte_without_a_mark_the_whole_batches_before_it_are_left() {
         assert_eq!(records, log.records[..whole], "cut at {cut}");
         assert_eq!((recovery.cut_bytes, &recovery.cut_why), (looked.cut_bytes, &looked.cut_why));
         assert_eq!(recovery.len + recovery.cut_bytes, cut as u64);
+        // The line that is torn, or that is missing from a batch.
+        let whole_lines = log.bytes[..cut].ends_with(b"\n");
+        let place = (recovery.cut_bytes > 0).then(|| format!("line {}: ", lines + 1));
+        assert_eq!(recovery.cut_why.is_some(), place.is_some(), "cut at {cut}");
+        let why = recovery.cut_why.unwrap_or_default();
+        assert!(why.starts_with(&place.unwrap_or_default()), "cut at {cut}: {why}");
+        assert_eq!(why.contains("the batch of 1 lines before it"), lines == 3 && whole_lines, "cut at {cut}: {why}");
 
         // Going on, nothing is glued to what was torn. (Not at each cut: it takes three fsyncs.)
         if cut % 5 > 0 {
@@ -145,16 +152,25 @@ fn a_flipped_bit_is_a_named_error_or_a_cut_tail_and_never_wrong_data() {
 }
 
 #[test]
-fn a_bad_line_before_good_ones_names_the_place_and_says_what_to_do() {
+fn a_bad_line_that_was_durable_is_named_with_its_place_and_what_to_do() {
     let log = log();
-    let second = log.bytes.iter().position(|b| *b == b'\n').expect("a line") + 1;
-    let mut bytes = log.bytes.clone();
-    bytes[second + 40] ^= 1;
-    fs::write(&log.path, &bytes).expect("writes");
-    let error = reopen(&log.path, 0).expect_err("damaged");
-    assert_eq!((error.code(), error.file(), error.line()), ("E_EVENTS_CORRUPT", log.path.as_path(), Some(2)));
-    assert!(error.hint().contains(&format!("truncate -s {second}")), "{}", error.hint());
-    assert_eq!(fs::read(&log.path).expect("reads"), bytes);
+    let mut start = 0;
+    for (number, line) in (1..).zip(log.bytes.split_inclusive(|b| *b == b'\n')) {
+        let mut bytes = log.bytes.clone();
+        bytes[start + 40] ^= 1;
+        // Whether good lines follow, or it is the last of those that were durable.
+        for end in [bytes.len(), start + line.len()] {
+            fs::write(&log.path, &bytes[..end]).expect("writes");
+            let error = reopen(&log.path, 0).expect_err("damaged");
+            assert_eq!(
+                (error.code(), error.file(), error.line()),
+                ("E_EVENTS_CORRUPT", log.path.as_path(), Some(number)),
+            );
+            assert!(error.hint().contains(&format!("truncate -s {start}`")), "{start}: {}", error.hint());
+            assert_eq!(fs::read(&log.path).expect("reads"), bytes[..end]);
+        }
+        start += line.len();
+    }
 }
 
 #[test]
