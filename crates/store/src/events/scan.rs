@@ -173,3 +173,47 @@ pub(crate) fn read_line(reader: &mut impl BufRead, buffer: &mut Vec<u8>) -> io::
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufReader, Read};
+
+    /// Answers one read after the other.
+    struct Answers(Vec<Result<&'static [u8], io::ErrorKind>>);
+
+    impl Read for Answers {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            if self.0.is_empty() {
+                return Ok(0);
+            }
+            let bytes = self.0.remove(0)?;
+            into[..bytes.len()].copy_from_slice(bytes);
+            Ok(bytes.len())
+        }
+    }
+
+    #[test]
+    fn an_interrupted_read_goes_on_and_any_other_error_is_told() {
+        use io::ErrorKind::{Interrupted, InvalidData};
+        let answers = vec![Err(Interrupted), Ok(&b"on"[..]), Err(Interrupted), Ok(&b"e\ntw"[..]), Err(InvalidData)];
+        let (mut reader, mut line) = (BufReader::new(Answers(answers)), vec![]);
+        let read = read_line(&mut reader, &mut line).expect("a line");
+        assert_eq!((line.as_slice(), read.bytes, read.whole), (&b"one"[..], 4, true));
+        assert_eq!(read_line(&mut reader, &mut line).map(|read| read.bytes).map_err(|e| e.kind()), Err(InvalidData));
+    }
+
+    #[test]
+    fn a_line_is_kept_up_to_the_limit_and_counted_beyond_it() {
+        for (length, whole) in [(MAX_LINE - 1, true), (MAX_LINE, true), (MAX_LINE + 1, false), (3 * MAX_LINE, false)] {
+            let mut text = vec![b'x'; length - 1];
+            text.extend_from_slice(b"\nnext");
+            let (mut reader, mut line) = (BufReader::new(text.as_slice()), vec![]);
+            let read = read_line(&mut reader, &mut line).expect("a line");
+            assert_eq!((read.bytes, read.newline, read.whole), (length as u64, true, whole));
+            assert!(line.len() <= MAX_LINE && (!whole || line.len() == length - 1), "{}", line.len());
+            let rest = read_line(&mut reader, &mut line).expect("the rest");
+            assert_eq!((line.as_slice(), rest.newline), (&b"next"[..], false));
+        }
+    }
+}
