@@ -4,6 +4,8 @@ use super::{BackendFacts, Check, Program, Status, TelemetryFacts};
 
 /// `rev-parse --path-format` is as old as this.
 const GIT_WANTED: (u32, u32) = (2, 31);
+/// The first that can be told to wait for the disk (`core.fsync`).
+const GIT_SYNCS: (u32, u32) = (2, 36);
 
 /// One check for each backend. A CLI that is not there is no trouble as long as another is.
 pub(super) fn backends(all: &[BackendFacts]) -> Vec<Check> {
@@ -54,7 +56,11 @@ pub(super) fn git(git: &Program) -> Check {
     let get = "install git 2.31 or newer";
     match git {
         Program::Answered { path, said, .. } => match version(said) {
-            Some(found) if found >= GIT_WANTED => Check::new("git", Status::Ok, format!("{said} ({})", path.display())),
+            Some(found) if found >= GIT_WANTED => {
+                let check = Check::new("git", Status::Ok, format!("{said} ({})", path.display()));
+                let risk = "it does not wait for the disk, so a power cut may take work that was just done; 2.36 waits";
+                if found >= GIT_SYNCS { check } else { check.best_effort(risk) }
+            }
             Some(_) => Check::new("git", Status::Fail, format!("{said} is too old for worktrees and runs")).hint(get),
             None => Check::new("git", Status::Warn, format!("{} says `{said}`, which is no version", path.display())),
         },

@@ -169,6 +169,15 @@ fn a_missing_cli_matters_only_where_it_is_wanted() {
 }
 
 #[test]
+fn a_git_that_cannot_wait_for_the_disk_is_best_effort() {
+    for (version, best_effort) in [("2.35.9", true), ("2.36.0", false), ("3.0", false)] {
+        let facts = Facts { git: answered("/usr/bin/git", &format!("git version {version}")), ..healthy() };
+        let found = check(&facts, "git");
+        assert_eq!((found.status, found.best_effort.is_some()), (Status::Ok, best_effort), "{version}");
+    }
+}
+
+#[test]
 fn what_other_systems_lack_is_best_effort_and_no_fault() {
     let mut facts = healthy();
     facts.os = "macos".into();
