@@ -56,8 +56,12 @@ impl Repo {
         events
             .iter()
             .filter(|event| event["category"] == "fsync" && ids.contains(&&event["sid"]))
-            .filter_map(|event| event["count"].as_u64())
-            .sum()
+            // Up to 2.45 it is a value, and then a counter.
+            .filter_map(|event| match event["key"].as_str() {
+                Some("fsync/hardware-flush") => event["value"].as_str()?.parse().ok(),
+                _ => event["count"].as_u64().filter(|_| event["name"] == "hardware-flush"),
+            })
+            .sum::<u64>()
     }
 
     pub fn write(&self, name: &str, text: &str) {
