@@ -223,6 +223,33 @@ fn without_a_daemon_reading_works_and_says_so() {
     assert!(world.processes().is_empty(), "a verb that reads starts no daemon");
 }
 
+/// A state that cannot be read is no state without work.
+#[test]
+fn what_cannot_be_read_without_a_daemon_is_an_error() {
+    let world = World::new();
+    std::fs::create_dir_all(world.state().parent().unwrap()).unwrap();
+    std::fs::write(world.state(), "no directory").unwrap();
+    for verb in [&["status", "--json"][..], &["status", "abcd2345", "--json"], &["cost", "--json"]] {
+        let output = world.muleteer(verb).run().expect_code(4);
+        assert_eq!(output.error_code(), "E_STORE_IO", "{verb:?}: {}", output.stdout);
+    }
+    std::fs::remove_file(world.state()).unwrap();
+    world.finish(None);
+}
+
+/// Anybody's environment may hold bytes that are no text; they are nobody's setting.
+#[test]
+fn a_variable_that_is_no_text_keeps_no_daemon_from_starting() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let world = World::new();
+    let repo = world.repo("repo");
+    let odd = std::ffi::OsStr::from_bytes(b"x\xffy");
+    let id = world.spawn(&repo, "true", &["--wait"]).env("LC_ODD", odd).ok();
+    assert_eq!(world.dispatch(&id)["state"], "success");
+    world.muleteer(&["daemon", "stop"]).ok();
+    world.finish(None);
+}
+
 #[test]
 fn a_daemon_is_started_on_demand_and_outlives_its_client() {
     let world = World::new();

@@ -20,11 +20,7 @@ pub fn say_so(context: &Context) {
 /// # Errors
 /// When the events cannot be read; a state directory without any is an empty fleet.
 pub fn fleet(context: &Context) -> Result<Fleet, Failure> {
-    let path = context.paths.events();
-    if !path.exists() {
-        return Ok(Fleet::default());
-    }
-    fold_fleet(&path).map(|(fleet, _)| fleet).map_err(stored)
+    fold_fleet(&context.paths.events()).map(|(fleet, _)| fleet).map_err(stored)
 }
 
 /// What `status` answers.

@@ -117,7 +117,11 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     };
     lock::write_note(&lock_path, &note).map_err(io(&lock_path))?;
     let sources = settings::sources(&paths, None, options.config.as_deref())?;
-    let env: Vec<_> = std::env::vars().collect();
+    // What is no text is nobody's setting.
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    let env: Vec<(String, String)> = std::env::vars_os().filter_map(text).collect();
     let config = settings::config(&sources, &env).map_err(StartError::Config)?;
     operator_key(&paths.operator_key()).map_err(io(&paths.operator_key()))?;
     let muleteer = std::env::current_exe().map_err(io(Path::new("/proc/self/exe")))?;
