@@ -4,7 +4,7 @@ use crate::model_server::http;
 use serde_json::{Value, json};
 use std::io::BufReader;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -20,6 +20,8 @@ pub struct Collector {
 struct Shared {
     stop: AtomicBool,
     posts: Mutex<Vec<(String, Value)>>,
+    /// So many reports of metrics are refused from now on.
+    refusing: AtomicU32,
 }
 
 /// A span as it arrived.
@@ -80,6 +82,16 @@ impl Collector {
         Self { address, shared, thread: Some(thread) }
     }
 
+    /// Refuses the next `count` reports of metrics for good, as a collector for traces alone does.
+    pub fn refuse_metrics(&self, count: u32) {
+        self.shared.refusing.store(count, Ordering::Relaxed);
+    }
+
+    /// How many are still to be refused.
+    pub fn refusing(&self) -> u32 {
+        self.shared.refusing.load(Ordering::Relaxed)
+    }
+
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -135,6 +147,15 @@ impl Drop for Collector {
 fn serve(stream: &TcpStream, shared: &Shared) {
     let mut reader = BufReader::new(stream);
     while let Ok(Some(request)) = http::read(&mut reader) {
+        let one_less = |count: u32| count.checked_sub(1);
+        let refused = request.path == "/v1/metrics"
+            && shared.refusing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
+        if refused {
+            if http::json(stream, 400, &[], &json!({})).is_err() {
+                return;
+            }
+            continue;
+        }
         shared
             .posts
             .lock()

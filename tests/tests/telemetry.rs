@@ -159,6 +159,24 @@ fn a_collector_that_is_away_holds_up_nothing_and_gets_it_later() {
     world.finish(Some(daemon));
 }
 
+/// A collector that refuses metrics may be mended while the daemon lives; they are sums, so none is lost.
+#[test]
+fn metrics_that_were_refused_are_offered_again() {
+    let world = World::new();
+    let repo = world.repo("project");
+    let collector = Collector::start();
+    collector.refuse_metrics(2);
+    let daemon = world.daemon_with(&[(ENDPOINT, &collector.url()), SOON]);
+    let id = world.spawn(&repo, "echo working", &["--wait"]).ok();
+    assert_eq!(world.dispatch(&id)["state"], "success");
+    let named = |metric: &serde_json::Value| metric["name"] == "muleteer.dispatches";
+    wait_until("the metrics to be taken", PATIENCE, || collector.metrics().iter().any(named).then_some(()));
+    assert_eq!(collector.refusing(), 0);
+    let events = std::fs::read_to_string(world.state().join("events.jsonl")).unwrap();
+    assert_eq!(events.matches("\"what\":\"telemetry\"").count(), 1, "told once for each time, not for each post");
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn a_real_collector_takes_them() {
     let world = World::new();

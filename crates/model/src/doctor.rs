@@ -82,6 +82,11 @@ pub struct Facts {
     pub config: Result<Vec<String>, String>,
     pub state_dir: DirFacts,
     pub runtime_dir: DirFacts,
+    /// The one above, which several daemons of one user share: whoever may write there can put another in
+    /// its place.
+    pub runtime_parent: DirFacts,
+    pub events: EventFacts,
+    pub database: DatabaseFacts,
     pub operator_key: Option<FileFacts>,
     pub daemon: DaemonFacts,
     pub shim: Result<ShimFacts, String>,
@@ -134,10 +139,49 @@ pub struct BackendFacts {
 #[derive(Debug, Clone)]
 pub struct DirFacts {
     pub path: PathBuf,
-    /// None where it is not there yet.
-    pub there: Option<Result<DirState, String>>,
+    pub there: There,
     /// Its name as a socket's address would have it, in bytes.
     pub socket_len: Option<usize>,
+}
+
+#[derive(Debug, Clone)]
+pub enum There {
+    /// Not yet. Whether it can be made, as the nearest directory above has it.
+    Missing(Result<(), String>),
+    Broken(String),
+    Dir(DirState),
+}
+
+/// What came of reading the whole log, as the next daemon will.
+#[derive(Debug, Clone)]
+pub enum EventFacts {
+    None,
+    Read {
+        records: u64,
+    },
+    Slow {
+        after_s: u64,
+    },
+    /// What is wrong, with the place, and what to do.
+    Broken {
+        error: String,
+        hint: String,
+    },
+}
+
+#[derive(Debug, Clone)]
+pub enum DatabaseFacts {
+    None,
+    /// The newest record it holds.
+    Read {
+        applied: u64,
+    },
+    /// Damaged, which costs nothing: it is made again from the log.
+    Damaged(String),
+    Broken {
+        error: String,
+        hint: String,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -231,6 +275,8 @@ pub struct InotifyFacts {
 #[derive(Debug, Clone)]
 pub enum TelemetryFacts {
     Off,
+    /// An endpoint is named, and `OTEL_SDK_DISABLED` says no.
+    Disabled,
     /// Connected within the deadline.
     Reached {
         endpoint: String,
@@ -254,6 +300,8 @@ pub fn judge(facts: &Facts) -> Vec<Check> {
     checks.push(places::state_dir(facts));
     checks.push(places::runtime_dir(facts));
     checks.push(places::operator_key(facts));
+    checks.push(places::events(&facts.events));
+    checks.push(places::database(&facts.database));
     checks.push(places::daemon(facts));
     checks.push(places::shim(&facts.shim));
     checks.push(host::namespaces(facts));

@@ -40,6 +40,15 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::traced;
 
+/// Works also where the environment does not say where the user's state lives.
+pub fn needs_no_state(verb: &Verb) -> bool {
+    match verb {
+        Verb::Doctor(_) | Verb::Completions(_) | Verb::Man(_) | Verb::Parse(_) => true,
+        Verb::Config(args) => args.needs_no_state(),
+        _ => false,
+    }
+}
+
 /// Does what was typed.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use muleteer_process::lock;
 use muleteer_supervisor::daemon::Note;
-use muleteer_supervisor::paths::Paths;
+use muleteer_supervisor::paths::{PathError, Paths, check_socket};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone)]
@@ -22,15 +22,26 @@ pub struct Context {
     pub trace: Option<String>,
     /// `--socket` was given, so a daemon started on demand must listen there.
     pub socket_given: bool,
+    /// Why nothing lives where the paths say: only verbs that need no state see this.
+    pub misplaced: Option<PathError>,
 }
 
 impl Context {
     /// # Errors
-    /// When the environment does not say where anything lives.
+    /// When the environment does not say where anything lives, or says what the system does not take.
     pub fn new(global: &Global) -> Result<Self, Failure> {
-        let paths = Paths::from_env().map_err(|error| {
-            Failure::of("E_USAGE", &error).hint("set HOME, or the XDG_… directories, to absolute paths")
-        })?;
+        let context = Self::anywhere(global);
+        match &context.misplaced {
+            Some(error) => Err(Failure::of("E_USAGE", error).hint(error.hint())),
+            None => Ok(context),
+        }
+    }
+
+    /// Also where nothing can live: for the verbs that need no state, and the one that says why.
+    pub fn anywhere(global: &Global) -> Self {
+        let found = Paths::from_env();
+        let nowhere = found.as_ref().err().cloned();
+        let paths = found.unwrap_or_else(|_| Paths::nowhere());
         let from_env = std::env::var_os("MULETEER_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
         let is_agent = from_env.is_some();
         let socket = global
@@ -39,7 +50,8 @@ impl Context {
             .map(absolute)
             .or(from_env)
             .unwrap_or_else(|| elsewhere(&paths).unwrap_or_else(|| paths.socket.clone()));
-        Ok(Self {
+        Self {
+            misplaced: nowhere.or_else(|| check_socket(&socket).err()),
             out: global.output(),
             paths,
             socket,
@@ -47,7 +59,7 @@ impl Context {
             config: global.config.as_deref().map(absolute),
             trace: std::env::var("TRACEPARENT").ok(),
             socket_given: global.socket.is_some(),
-        })
+        }
     }
 }
 

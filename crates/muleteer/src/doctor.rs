@@ -10,8 +10,11 @@ use crate::settings;
 use ask::{Question, ask};
 use muleteer_backends::{claude_code, codex};
 use muleteer_model::config::{Backend, BackendChoice, Command, Config};
-use muleteer_model::doctor::{BackendFacts, ContainmentFacts, Facts, LimitFacts, Program, TelemetryFacts};
-use muleteer_model::telemetry::{self, Endpoint};
+use muleteer_model::doctor::{
+    BackendFacts, ContainmentFacts, DirFacts, Facts, LimitFacts, Program, TelemetryFacts, There,
+};
+use muleteer_model::telemetry::{self, Settings};
+use muleteer_supervisor::paths::PathError;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -19,6 +22,8 @@ use std::time::{Duration, Instant};
 const PROGRAM_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a collector may take to accept a connection.
 const COLLECTOR_DEADLINE: Duration = Duration::from_secs(3);
+/// How long reading the log may take.
+const STATE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Everything there is to know about this machine and this user's Muleteer.
 pub async fn facts(context: &Context) -> Facts {
@@ -34,15 +39,21 @@ pub async fn facts(context: &Context) -> Facts {
     // A configuration that cannot be read must not keep the other checks from being made.
     let config = config.or_else(|_| Config::defaults()).ok();
     let own = crate::on_demand::own_program();
-    let (backends, git, daemon, namespaces, landlock, service, telemetry) = tokio::join!(
+    let (backends, git, daemon, (events, database), namespaces, landlock, service, telemetry) = tokio::join!(
         backends(config.as_ref()),
         ask(Question::version("git"), PROGRAM_DEADLINE),
         places::daemon(context),
+        places::state(&context.paths, STATE_DEADLINE),
         host::namespaces(&own),
         host::landlock(&own),
         crate::service::state::facts(),
         telemetry(),
     );
+    let mut state_dir = places::dir(&context.paths.state_dir);
+    if let Some(error @ PathError::NoHome(_)) = &context.misplaced {
+        state_dir =
+            DirFacts { path: "the state directory".into(), there: There::Broken(error.to_string()), ..state_dir };
+    }
     let abilities = muleteer_process::host::host().abilities();
     Facts {
         os: std::env::consts::OS.into(),
@@ -51,8 +62,11 @@ pub async fn facts(context: &Context) -> Facts {
         backends,
         git,
         config: config_facts,
-        state_dir: places::dir(&context.paths.state_dir, None),
-        runtime_dir: places::dir(&context.paths.runtime_dir, Some(context.socket.as_os_str().len())),
+        state_dir,
+        runtime_dir: places::own_dir(&context.paths.runtime_dir, Some(context.socket.as_os_str().len())),
+        runtime_parent: places::own_dir(context.paths.runtime_dir.parent().unwrap_or("/".as_ref()), None),
+        events,
+        database,
         operator_key: places::file(&context.paths.operator_key()),
         daemon,
         shim: places::shim(&own),
@@ -129,8 +143,9 @@ async fn telemetry() -> TelemetryFacts {
     let Some(text) = std::env::var(telemetry::VARIABLE).ok().filter(|text| !text.is_empty()) else {
         return TelemetryFacts::Off;
     };
-    let endpoint = match Endpoint::parse(&text) {
-        Ok(endpoint) => endpoint,
+    let endpoint = match Settings::from_env(&|name| std::env::var(name).ok()) {
+        Ok(Some(settings)) => settings.endpoint,
+        Ok(None) => return TelemetryFacts::Disabled,
         Err(error) => return TelemetryFacts::BadEndpoint { endpoint: text, error: error.to_string() },
     };
     let began = Instant::now();

@@ -55,6 +55,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     let done = match &cli.verb {
         // Works also where nothing says where the user's state lives: it has places of its own.
         Verb::Demo(args) => block_on(commands::demo::run(args, out)),
+        verb if commands::needs_no_state(verb) => commands::run(cli.verb, &Context::anywhere(&cli.global)),
         _ => Context::new(&cli.global).and_then(|context| commands::run(cli.verb, &context)),
     };
     match done {

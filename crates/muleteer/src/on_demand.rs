@@ -4,10 +4,14 @@
 use crate::context::Context;
 use crate::failure::Failure;
 use muleteer_protocol::client::{Client, ClientError};
+use muleteer_protocol::v1::WireError;
+use serde::Deserialize;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -22,6 +26,8 @@ const LOG_LIMIT: u64 = 8 << 20;
 /// How much of the log an error shows.
 const TAIL_LINES: usize = 12;
 const TAIL_BYTES: u64 = 8 << 10;
+/// More than any error of a daemon's start.
+const REPORT_LIMIT: u64 = 64 << 10;
 
 /// What the daemon's own environment is made of. It outlives the shell that caused it by days: what is
 /// meant for one agent travels in the request (see `env_pass`), and nothing else of that shell stays.
@@ -43,14 +49,15 @@ const NOT_OURS: &[&str] = &[
 /// and both clients get it.
 ///
 /// # Errors
-/// `E_DAEMON_START` when none answers in time, with the end of the log.
+/// Why the daemon could not start, in its own words; `E_DAEMON_START` when it said nothing, or does not
+/// answer in time, with the end of the log.
 pub async fn start(context: &Context) -> Result<Client, Failure> {
     let log = context.paths.daemon_log();
     let cannot =
         |error: io::Error| Failure::new("E_DAEMON_START", format!("cannot start a daemon: {error}")).file(&log);
     let file = open_log(&log).map_err(cannot)?;
     context.out.detail(format!("starting a daemon; its log is {}", log.display()));
-    let mut child = launch(context, file).map_err(cannot)?;
+    let (mut child, mut report) = launch(context, file).map_err(cannot)?;
     let deadline = Instant::now() + DEADLINE;
     loop {
         match context.dial().await {
@@ -58,15 +65,16 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
             Err(ClientError::NoDaemon { .. } | ClientError::Lost) => {}
             Err(error) => return Err(error.into()),
         }
-        match child.try_wait().map_err(cannot)? {
-            None => {}
-            // Exit 3: another daemon has the lock, and its socket is about to appear, unless it dies too. A
-            // signal: somebody killed ours as it began. Both are crashes, and starting again is the cure.
-            Some(status) if matches!(status.code(), Some(3) | None) && Instant::now() < deadline => {
-                sleep(AGAIN).await;
-                child = launch(context, open_log(&log).map_err(cannot)?).map_err(cannot)?;
+        if let Some(status) = child.try_wait().map_err(cannot)? {
+            let why = told(&report);
+            // Another daemon has the lock, and its socket is about to appear, unless it dies too. A signal:
+            // somebody killed ours as it began. Both are crashes, and starting again is the cure.
+            let again = why.as_ref().map_or(status.code().is_none(), |why| why.code() == "E_ALREADY_RUNNING");
+            if !again || Instant::now() >= deadline {
+                return Err(why.unwrap_or_else(|| died(&log, &format!("the daemon ended at once ({status})"))));
             }
-            Some(status) => return Err(died(&log, &format!("the daemon ended at once ({status})"))),
+            sleep(AGAIN).await;
+            (child, report) = launch(context, open_log(&log).map_err(cannot)?).map_err(cannot)?;
         }
         if Instant::now() >= deadline {
             let what = format!("no daemon answered at {} within {}s", context.socket.display(), DEADLINE.as_secs());
@@ -79,7 +87,9 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
 // Not `muleteer_process`'s way of starting: that holds an agent until it is recorded, and a daemon is
 // nobody's child. What it would close and leave, the daemon closes and leaves itself.
 #[allow(clippy::disallowed_methods)]
-fn launch(context: &Context, log: File) -> io::Result<std::process::Child> {
+fn launch(context: &Context, log: File) -> io::Result<(std::process::Child, UnixStream)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
     let mut command = std::process::Command::new(own_program());
     command.args(["daemon", "--on-demand"]);
     if context.socket_given || context.socket != context.paths.socket {
@@ -94,10 +104,43 @@ fn launch(context: &Context, log: File) -> io::Result<std::process::Child> {
         .envs(fault())
         .current_dir("/")
         .stdin(std::process::Stdio::null())
-        .stdout(log.try_clone()?)
+        .stdout(OwnedFd::from(theirs))
         .stderr(log);
     // The daemon leaves our session by itself, before anything else (see `commands::daemon`).
-    command.spawn()
+    Ok((command.spawn()?, ours))
+}
+
+/// Whoever waits for the daemon that this process is to become: told why, if nothing comes of it.
+#[derive(Debug)]
+pub struct Waiting(File);
+
+impl Waiting {
+    /// Takes standard output, which is the socket of whoever waits, out of the way of all that prints.
+    ///
+    /// # Errors
+    /// Of the descriptors.
+    pub fn take() -> io::Result<Self> {
+        let report = rustix::io::fcntl_dupfd_cloexec(io::stdout(), 3)?;
+        rustix::stdio::dup2_stdout(io::stderr())?;
+        Ok(Self(File::from(report)))
+    }
+
+    /// They may have gone: then the log alone has it.
+    pub fn tell(mut self, failure: &Failure) {
+        let _ = self.0.write_all(failure.document().to_string().as_bytes());
+    }
+}
+
+/// Why a daemon that has ended did not start. None where it could not say so.
+fn told(report: &UnixStream) -> Option<Failure> {
+    #[derive(Deserialize)]
+    struct Document {
+        error: WireError,
+    }
+    let mut bytes = Vec::new();
+    // It does not wait: the daemon has ended, and what it wrote is there.
+    let _ = report.take(REPORT_LIMIT).read_to_end(&mut bytes);
+    serde_json::from_slice::<Document>(&bytes).ok().map(|document| document.error.into())
 }
 
 /// The variables that a daemon started on demand inherits.

@@ -64,6 +64,36 @@ fn spawn_starts_a_daemon_and_prints_only_the_id() {
     assert!(names.contains(&"dispatch_created") && names.contains(&"dispatch_finished"), "{names:?}");
 }
 
+/// A daemon that cannot start for a reason of its own is not one that another is before: the reason is
+/// told, and no other daemon is tried.
+#[test]
+fn why_no_daemon_can_start_is_told_by_the_verb_that_needs_one() {
+    let user = User::new();
+    assert_eq!(spawn(&user, "true", &["--wait"]).code, 0);
+    assert_eq!(user.run(&["daemon", "stop"]).code, 0);
+    let starts = || {
+        let log = std::fs::read_to_string(user.state().join("logs/daemon.log")).expect("log");
+        log.matches("error").count()
+    };
+    let events = user.state().join("events.jsonl");
+    let good = std::fs::read_to_string(&events).expect("events");
+    let bad = good.replacen("daemon_started", "daemon\u{1}started", 1);
+    std::fs::write(&events, &bad).expect("write");
+    let before = starts();
+    let refused = spawn(&user, "true", &["--json"]);
+    let error = refused.json()["error"].clone();
+    assert_eq!((refused.code, error["code"].as_str()), (3, Some("E_EVENTS_CORRUPT")), "{refused:?}");
+    assert!(error["line"].as_u64().is_some() && error["file"].as_str().is_some(), "{error}");
+    assert_eq!(starts(), before + 1, "one daemon was tried, and its log has why");
+    assert_eq!(std::fs::read_to_string(&events).expect("events"), bad, "nothing is changed");
+    std::fs::write(&events, &good).expect("write");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    let runtime = user.path("run/muleteer");
+    std::fs::set_permissions(&runtime, open).expect("mode");
+    let refused = spawn(&user, "true", &["--json"]);
+    assert_eq!((refused.code, refused.json()["error"]["code"].as_str()), (3, Some("E_NOT_PRIVATE")), "{refused:?}");
+}
+
 #[test]
 fn wait_exits_by_the_worst_ending() {
     let user = User::new();

@@ -89,6 +89,72 @@ fn directories_that_others_may_enter_fail() {
     assert_eq!(check(&document, "operator_key")["status"], "fail");
 }
 
+/// What is said to be made by the first daemon can be made by it.
+#[test]
+fn what_cannot_be_made_is_no_place_to_live() {
+    let user = User::new();
+    user.write("file", "");
+    let below = user.path("file").join("state").display().to_string();
+    let document = doctor(&user, &[("XDG_STATE_HOME", &below)]).json();
+    assert_eq!(check(&document, "state_dir")["status"], "fail", "{document}");
+    let document = doctor(&user, &[("XDG_RUNTIME_DIR", &below)]).json();
+    assert_eq!(check(&document, "runtime_dir")["status"], "fail", "{document}");
+    // The daemon wants the directory above its own to be nobody else's, too.
+    std::fs::create_dir(user.path("run/muleteer")).expect("dir");
+    std::fs::set_permissions(user.path("run/muleteer"), std::fs::Permissions::from_mode(0o777)).expect("mode");
+    assert_eq!(check(&doctor(&user, &[]).json(), "runtime_dir")["status"], "fail");
+}
+
+/// Where nothing can live, the doctor says so as one check of many, and what needs no state works.
+#[test]
+fn an_environment_without_places_is_told_and_not_died_of() {
+    let user = User::new();
+    let deep = user.path(&"d".repeat(120)).display().to_string();
+    let said = doctor(&user, &[("XDG_RUNTIME_DIR", &deep)]);
+    assert_eq!((said.code, check(&said.json(), "runtime_dir")["status"].as_str()), (4, Some("fail")), "{said:?}");
+    let homeless = |args: &[&str]| {
+        let mut command = user.command(args);
+        support::said(command.env_remove("HOME").output().expect("run"))
+    };
+    let said = homeless(&["doctor", "--json"]);
+    let found = check(&said.json(), "state_dir");
+    assert_eq!((said.code, found["status"].as_str()), (4, Some("fail")), "{said:?}");
+    assert!(found["message"].as_str().expect("text").contains("HOME"), "{found}");
+    assert_eq!(homeless(&["completions", "bash"]).code, 0);
+    assert_eq!(homeless(&["config", "schema"]).code, 0);
+    let refused = homeless(&["status", "--json"]).json();
+    assert_eq!(refused["error"]["code"], "E_USAGE", "{refused}");
+    // Asked of no daemon: no socket can have such a path.
+    let refused = user.run(&["status", "--json", "--socket", &deep]);
+    assert_eq!((refused.code, refused.json()["error"]["code"].as_str()), (2, Some("E_USAGE")), "{refused:?}");
+}
+
+#[test]
+fn a_log_that_no_daemon_would_start_with_fails() {
+    let user = User::new();
+    let document =
+        doctor(&user, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9"), ("OTEL_SDK_DISABLED", "true")]);
+    assert_eq!(check(&document.json(), "telemetry")["status"], "skip");
+    let spawn = user.run(&["spawn", "developer", ".", "x", "--backend", "subprocess", "--command", "true", "--wait"]);
+    assert_eq!(spawn.code, 0, "{spawn:?}");
+    let document = doctor(&user, &[]).json();
+    assert_eq!(check(&document, "events")["status"], "ok", "{document}");
+    assert_eq!(check(&document, "database")["status"], "ok", "{document}");
+    assert_eq!(user.run(&["daemon", "stop"]).code, 0);
+    let events = user.state().join("events.jsonl");
+    let good = std::fs::read_to_string(&events).expect("events");
+    std::fs::write(&events, good.replacen("daemon_started", "daemon_stopped", 1)).expect("write");
+    let found = check(&doctor(&user, &[]).json(), "events");
+    assert_eq!(found["status"], "fail", "{found}");
+    assert!(found["message"].as_str().expect("text").contains("line 1"), "{found}");
+    // The database holds more than a log that lost its end.
+    std::fs::write(&events, "").expect("write");
+    let _ = std::fs::remove_file(user.state().join("events.mark"));
+    let found = check(&doctor(&user, &[]).json(), "database");
+    assert_eq!(found["status"], "fail", "{found}");
+    std::fs::write(&events, good).expect("write");
+}
+
 #[test]
 fn a_daemon_is_seen_and_a_collector_is_reached() {
     let user = User::new();

@@ -31,13 +31,40 @@ pub enum PathError {
     SocketTooLong(PathBuf),
 }
 
+impl PathError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NoHome(_) => "set HOME, or the XDG_… directories, to absolute paths",
+            Self::SocketTooLong(_) => {
+                "set XDG_RUNTIME_DIR to a shorter path (or unset it, for a directory of yours in /tmp), or give a shorter --socket"
+            }
+        }
+    }
+}
+
+/// Whether the system takes a socket's path.
+///
+/// # Errors
+/// When it is too long.
+pub fn check_socket(path: &Path) -> Result<(), PathError> {
+    if path.as_os_str().len() >= SUN_PATH { Err(PathError::SocketTooLong(path.into())) } else { Ok(()) }
+}
+
 impl Paths {
-    /// Works out the paths from the process's environment and user.
+    /// Works out the paths from the process's environment and user. Whether the system takes the socket's
+    /// is for [`check_socket`] to say: what needs no daemon works with any.
     ///
     /// # Errors
-    /// When there is neither an XDG directory nor a HOME, or the socket's path is too long.
+    /// When there is neither an XDG directory nor a HOME.
     pub fn from_env() -> Result<Self, PathError> {
         Self::resolve(&|name| std::env::var_os(name), rustix::process::getuid().as_raw(), &canonical)
+    }
+
+    /// Paths to nothing, for what works where the environment does not say where anything lives.
+    pub fn nowhere() -> Self {
+        let env = |name: &str| (name == "HOME").then(|| "/nonexistent".into());
+        Self::resolve(&env, rustix::process::getuid().as_raw(), &Path::to_path_buf).unwrap_or_else(|_| unreachable!())
     }
 
     /// As [`Self::from_env`], of any environment. `canonical` makes one name of all the names of a
@@ -62,14 +89,10 @@ impl Paths {
             None => PathBuf::from(format!("/tmp/muleteer-{uid}")),
         };
         let runtime_dir = runtime.join(format!("{:08x}", fnv1a(state_dir.as_os_str().as_bytes())));
-        let socket = runtime_dir.join("daemon.sock");
-        if socket.as_os_str().len() >= SUN_PATH {
-            return Err(PathError::SocketTooLong(socket));
-        }
         Ok(Self {
             state_dir,
+            socket: runtime_dir.join("daemon.sock"),
             runtime_dir,
-            socket,
             config_dir: base("XDG_CONFIG_HOME", ".config")?.join("muleteer"),
             cache_dir: base("XDG_CACHE_HOME", ".cache")?.join("muleteer"),
         })
@@ -206,8 +229,12 @@ mod tests {
     fn no_home_and_a_runtime_directory_too_deep_are_errors_with_a_name() {
         assert_eq!(paths(&[]), Err(PathError::NoHome("XDG_STATE_HOME")));
         let deep = format!("/{}", "d".repeat(90));
-        let error = paths(&[("HOME", "/h"), ("XDG_RUNTIME_DIR", &deep)]).expect_err("too long");
-        assert!(matches!(error, PathError::SocketTooLong(_)), "{error}");
+        let socket = paths(&[("HOME", "/h"), ("XDG_RUNTIME_DIR", &deep)]).expect("paths").socket;
+        assert_eq!(check_socket(&socket), Err(PathError::SocketTooLong(socket.clone())));
+        let [longest, longer] = [107, 108].map(|len| PathBuf::from(format!("/{}", "s".repeat(len - 1))));
+        assert_eq!(check_socket(&longest), Ok(()));
+        assert!(check_socket(&longer).is_err());
+        assert!(Paths::nowhere().state_dir.starts_with("/nonexistent"));
     }
 
     #[test]

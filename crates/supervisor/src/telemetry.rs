@@ -32,6 +32,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// After a collector was not reached: growing up to the last.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(30);
+/// Metrics that were refused are offered again after twice as long each time, up to this: a collector may
+/// be mended while the daemon lives.
+const LAST_OFFER: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
 pub enum TelemetryMsg {
@@ -81,11 +84,18 @@ async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
     let mut retry = FIRST_RETRY;
     let mut away = false;
     loop {
-        let step = tokio::task::spawn_blocking(move || {
+        // A thread of its own, and none of the runtime's: a daemon that stops does not wait for a collector
+        // that holds a post.
+        let (done, step) = tokio::sync::oneshot::channel();
+        let work = move || {
             let outcome = worker.step();
-            (worker, outcome)
-        });
-        let (back, outcome) = step.await.map_err(|error| error.to_string())?;
+            drop(done.send((worker, outcome)));
+        };
+        std::thread::Builder::new()
+            .name("telemetry".into())
+            .spawn(work)
+            .map_err(|error| error.to_string())?;
+        let (back, outcome) = step.await.map_err(|_| "the export's thread has died".to_string())?;
         worker = back;
         match outcome? {
             Step::More => {}
@@ -147,6 +157,13 @@ struct Worker {
     /// Ended, and not yet taken by the collector. At most a batch and what one record ends.
     waiting: Vec<Span>,
     metrics_at: Instant,
+    /// Of metrics, since they were last taken.
+    refusals: u32,
+}
+
+/// How long after the `refusals + 1`st refusal in a row metrics are offered again.
+fn offer_again(every: Duration, refusals: u32) -> Duration {
+    every.saturating_mul(2u32.saturating_pow(refusals + 1)).min(LAST_OFFER).max(every)
 }
 
 impl Worker {
@@ -166,6 +183,7 @@ impl Worker {
             read: 0,
             waiting: vec![],
             metrics_at: Instant::now(),
+            refusals: 0,
         };
         // Written at once: a daemon killed before its first export must not begin later than this one.
         worker.write_mark()?;
@@ -223,14 +241,25 @@ impl Worker {
                 Err(error) if !error.is_final() => return Ok(Step::Away(error.to_string())),
                 // A collector for traces alone refuses metrics, and that is its right.
                 Err(error) => {
-                    self.settings.metrics = false;
-                    return Ok(Step::Refused(format!("metrics are refused, and sent no more: {error}")));
+                    let again = offer_again(self.settings.metrics_every, self.refusals);
+                    self.metrics_at = Instant::now() + again;
+                    self.refusals += 1;
+                    if self.refusals == 1 {
+                        return Ok(Step::Refused(format!(
+                            "metrics are refused, and offered again ever later: {error}"
+                        )));
+                    }
                 }
-                Ok(_) => self.metrics_at = Instant::now() + self.settings.metrics_every,
+                Ok(_) => {
+                    if std::mem::take(&mut self.refusals) > 0 {
+                        tracing::info!("the collector takes metrics again");
+                    }
+                    self.metrics_at = Instant::now() + self.settings.metrics_every;
+                }
             }
         }
         if !self.settings.metrics {
-            self.metrics_at = Instant::now() + Duration::from_secs(3600);
+            self.metrics_at = Instant::now() + LAST_OFFER;
         }
         Ok(Step::Done)
     }

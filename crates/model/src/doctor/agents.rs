@@ -97,13 +97,16 @@ pub(super) fn telemetry(telemetry: &TelemetryFacts) -> Check {
         TelemetryFacts::Off => {
             Check::new("telemetry", Status::Skip, "OTEL_EXPORTER_OTLP_ENDPOINT is not set: no spans are made")
         }
+        TelemetryFacts::Disabled => {
+            Check::new("telemetry", Status::Skip, "OTEL_SDK_DISABLED is true: no spans are made")
+        }
         TelemetryFacts::Reached { endpoint, ms } => {
             Check::new("telemetry", Status::Ok, format!("{endpoint} accepts connections ({ms} ms)"))
         }
         TelemetryFacts::Unreachable { endpoint, error } => {
             Check::new("telemetry", Status::Warn, format!("{endpoint} cannot be reached: {error}"))
                 .hint("start the collector, or unset OTEL_EXPORTER_OTLP_ENDPOINT (docs/tracing.md)")
-                .best_effort("agents run as always; spans are dropped and counted until it answers")
+                .best_effort("agents run as always; spans wait in the log until it answers")
         }
         TelemetryFacts::BadEndpoint { endpoint, error } => {
             Check::new("telemetry", Status::Fail, format!("`{endpoint}` is no endpoint: {error}"))

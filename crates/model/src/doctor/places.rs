@@ -1,6 +1,6 @@
 //! The directories, the key, the daemon and the shim: what must be there, and be ours alone.
 
-use super::{Check, DaemonFacts, DirFacts, DirState, Facts, ShimFacts, Status};
+use super::{Check, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Facts, ShimFacts, Status, There};
 
 /// Below this, a burst of output fills the disk within minutes.
 const ROOM_WANTED: u64 = 1 << 30;
@@ -13,12 +13,18 @@ pub(super) fn state_dir(facts: &Facts) -> Check {
     let DirFacts { path, there, .. } = &facts.state_dir;
     let check = |status, message: String| Check::new("state_dir", status, message);
     let dir = match there {
-        None => return check(Status::Ok, format!("{} will be made by the first daemon", path.display())),
-        Some(Err(error)) => {
-            return check(Status::Fail, format!("{}: {error}", path.display()))
-                .hint("make it a directory of yours, or set XDG_STATE_HOME");
+        There::Missing(Ok(())) => {
+            return check(Status::Ok, format!("{} will be made by the first daemon", path.display()));
         }
-        Some(Ok(dir)) => dir,
+        There::Missing(Err(why)) => {
+            return check(Status::Fail, format!("{} cannot be made: {why}", path.display()))
+                .hint("make the directory above it yours, or set XDG_STATE_HOME");
+        }
+        There::Broken(error) => {
+            return check(Status::Fail, format!("{}: {error}", path.display()))
+                .hint("make it a directory of yours, or set HOME or XDG_STATE_HOME to one");
+        }
+        There::Dir(dir) => dir,
     };
     if let Some(wrong) = not_ours(dir, facts.uid, 0o077) {
         return check(Status::Fail, format!("{} {wrong}", path.display()))
@@ -50,15 +56,21 @@ pub(super) fn runtime_dir(facts: &Facts) -> Check {
         )
         .hint("set XDG_RUNTIME_DIR to a shorter path");
     }
+    let own = "remove it, or set XDG_RUNTIME_DIR to a directory of your own";
+    for DirFacts { path, there, .. } in [&facts.runtime_parent, &facts.runtime_dir] {
+        let wrong = match there {
+            There::Missing(Ok(())) => None,
+            There::Missing(Err(why)) => Some(format!("cannot be made: {why}")),
+            There::Broken(error) => Some(error.clone()),
+            There::Dir(dir) => not_ours(dir, facts.uid, 0o022),
+        };
+        if let Some(wrong) = wrong {
+            return check(Status::Fail, format!("{} {wrong}", path.display())).hint(own);
+        }
+    }
     match there {
-        None => check(Status::Ok, format!("{} will be made by the first daemon", path.display())),
-        Some(Err(error)) => check(Status::Fail, format!("{}: {error}", path.display()))
-            .hint("remove it, or set XDG_RUNTIME_DIR to a directory of your own"),
-        Some(Ok(dir)) => match not_ours(dir, facts.uid, 0o022) {
-            Some(wrong) => check(Status::Fail, format!("{} {wrong}", path.display()))
-                .hint("remove it, or set XDG_RUNTIME_DIR to a directory of your own"),
-            None => check(Status::Ok, path.display().to_string()),
-        },
+        There::Dir(_) => check(Status::Ok, path.display().to_string()),
+        _ => check(Status::Ok, format!("{} will be made by the first daemon", path.display())),
     }
 }
 
@@ -86,6 +98,30 @@ pub(super) fn operator_key(facts: &Facts) -> Check {
                 .hint("delete it and restart the daemon: whoever read it has your rights")
         }
         Some(key) => check(Status::Ok, format!("{}, yours alone", key.path.display())),
+    }
+}
+
+pub(super) fn events(events: &EventFacts) -> Check {
+    let check = |status, message: String| Check::new("events", status, message);
+    match events {
+        EventFacts::None => check(Status::Skip, "nothing has happened yet".into()),
+        EventFacts::Read { records } => check(Status::Ok, format!("{records} events, each readable")),
+        EventFacts::Slow { after_s } => {
+            check(Status::Warn, format!("reading the whole log takes more than {after_s} s"))
+                .hint("a daemon starts as slowly; on an idle machine look at the disk")
+        }
+        EventFacts::Broken { error, hint } => check(Status::Fail, error.clone()).hint(hint.clone()),
+    }
+}
+
+pub(super) fn database(database: &DatabaseFacts) -> Check {
+    let check = |status, message: String| Check::new("database", status, message);
+    match database {
+        DatabaseFacts::None => check(Status::Skip, "made by the first daemon".into()),
+        DatabaseFacts::Read { applied } => check(Status::Ok, format!("up to event {applied}")),
+        DatabaseFacts::Damaged(error) => check(Status::Warn, error.clone())
+            .hint("nothing: the next daemon sets it aside and makes it again from the events"),
+        DatabaseFacts::Broken { error, hint } => check(Status::Fail, error.clone()).hint(hint.clone()),
     }
 }
 

@@ -4,7 +4,7 @@ use super::*;
 
 fn dir(path: &str) -> DirFacts {
     let state = DirState { uid: 1000, mode: 0o700, writable: true, free_bytes: 50 << 30, doubtful_fs: None };
-    DirFacts { path: path.into(), there: Some(Ok(state)), socket_len: None }
+    DirFacts { path: path.into(), there: There::Dir(state), socket_len: None }
 }
 
 fn answered(path: &str, said: &str) -> Program {
@@ -32,6 +32,9 @@ fn healthy() -> Facts {
         config: Ok(vec![]),
         state_dir: dir("/s/muleteer"),
         runtime_dir: DirFacts { socket_len: Some(60), ..dir("/r/muleteer/12345678") },
+        runtime_parent: dir("/r/muleteer"),
+        events: EventFacts::Read { records: 7 },
+        database: DatabaseFacts::Read { applied: 7 },
         operator_key: Some(FileFacts { path: "/s/muleteer/operator.key".into(), uid: 1000, mode: 0o100_600 }),
         daemon: DaemonFacts::Answers { pid: 7, version: "0.1.0".into(), socket: "/r/daemon.sock".into() },
         shim: Ok(ShimFacts { path: "/usr/bin/muleteer-shim".into(), own_binary: true }),
@@ -100,7 +103,22 @@ fn each_fault_is_told_with_what_to_do() {
         ("state_dir", Status::Fail, "10 MiB", |f| state(&mut f.state_dir).free_bytes = 10 << 20),
         ("state_dir", Status::Warn, "500 MiB", |f| state(&mut f.state_dir).free_bytes = 500 << 20),
         ("state_dir", Status::Warn, "nfs", |f| state(&mut f.state_dir).doubtful_fs = Some("nfs".into())),
-        ("state_dir", Status::Fail, "not a directory", |f| f.state_dir.there = Some(Err("not a directory".into()))),
+        ("state_dir", Status::Fail, "not a directory", |f| f.state_dir.there = There::Broken("not a directory".into())),
+        ("state_dir", Status::Fail, "cannot be made: / cannot be written", |f| {
+            f.state_dir.there = There::Missing(Err("/ cannot be written".into()));
+        }),
+        ("runtime_dir", Status::Fail, "cannot be made: / cannot be written", |f| {
+            f.runtime_dir.there = There::Missing(Err("/ cannot be written".into()));
+        }),
+        ("runtime_dir", Status::Fail, "/r/muleteer is open to others", |f| state(&mut f.runtime_parent).mode = 0o777),
+        ("events", Status::Fail, "line 3", |f| {
+            f.events = EventFacts::Broken { error: "line 3: no".into(), hint: "mend it".into() };
+        }),
+        ("events", Status::Warn, "10 s", |f| f.events = EventFacts::Slow { after_s: 10 }),
+        ("database", Status::Warn, "damaged", |f| f.database = DatabaseFacts::Damaged("damaged".into())),
+        ("database", Status::Fail, "newer", |f| {
+            f.database = DatabaseFacts::Broken { error: "newer".into(), hint: "update".into() };
+        }),
         ("runtime_dir", Status::Fail, "mode 777", |f| state(&mut f.runtime_dir).mode = 0o777),
         ("runtime_dir", Status::Fail, "108 bytes", |f| f.runtime_dir.socket_len = Some(108)),
         ("operator_key", Status::Fail, "mode 644", |f| f.operator_key.as_mut().expect("key").mode = 0o644),
@@ -145,7 +163,10 @@ fn each_fault_is_told_with_what_to_do() {
 }
 
 fn state(dir: &mut DirFacts) -> &mut DirState {
-    dir.there.as_mut().expect("there").as_mut().expect("readable")
+    match &mut dir.there {
+        There::Dir(state) => state,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn inotify(facts: &mut Facts) -> &mut InotifyFacts {
@@ -198,8 +219,8 @@ fn what_other_systems_lack_is_best_effort_and_no_fault() {
 #[test]
 fn nothing_made_yet_is_no_fault() {
     let mut facts = healthy();
-    facts.state_dir.there = None;
-    facts.runtime_dir.there = None;
+    facts.state_dir.there = There::Missing(Ok(()));
+    facts.runtime_dir.there = There::Missing(Ok(()));
     facts.operator_key = None;
     facts.daemon = DaemonFacts::None;
     facts.telemetry = TelemetryFacts::Off;

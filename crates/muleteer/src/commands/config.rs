@@ -51,6 +51,12 @@ enum Sub {
     Schema,
 }
 
+impl Args {
+    pub fn needs_no_state(&self) -> bool {
+        matches!(self.verb, Sub::Schema)
+    }
+}
+
 pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let dir = |project: &Option<PathBuf>| absolute(project.as_deref().unwrap_or(".".as_ref()));
     match &args.verb {

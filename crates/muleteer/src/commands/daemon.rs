@@ -4,6 +4,7 @@ use crate::connect::unexpected;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::on_demand::Waiting;
 use crate::{block_on, offline, render, settings};
 use clap::ValueEnum;
 use muleteer_model::config::{BadSpan, Span};
@@ -110,11 +111,14 @@ async fn stop(agents: Agents, context: &Context) -> Result<Exit, Failure> {
 }
 
 fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let mut waiting = None;
     if args.on_demand {
         // Out of the session of whoever asked, so that closing their terminal strands nobody. It fails
         // only if we lead a session already, which is as good.
         let _ = rustix::process::setsid();
-        leave_behind().map_err(|error| Failure::new("E_DAEMON_START", format!("cannot open /dev/null: {error}")))?;
+        let left = leave_behind().and_then(|()| Waiting::take());
+        let cannot = |error| Failure::new("E_DAEMON_START", format!("cannot leave the caller's files: {error}"));
+        waiting = Some(left.map_err(cannot)?);
     }
     let idle_exit = args.idle_exit.or(args.on_demand.then_some(IDLE_EXIT));
     log_to_stderr(context);
@@ -124,7 +128,11 @@ fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
     }
     let paths = Paths { socket: context.socket.clone(), ..context.paths.clone() };
     let options = DaemonOptions { paths, config: context.config.clone(), idle_exit, on_demand: args.on_demand };
-    daemon::run(options).map(|()| Exit::Done).map_err(refused)
+    let done = daemon::run(options).map(|()| Exit::Done).map_err(refused);
+    if let (Some(waiting), Err(failure)) = (waiting, &done) {
+        waiting.tell(failure);
+    }
+    done
 }
 
 /// The thread that holds the tree has nobody to restart it, and unwinding through a runtime that did not

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use muleteer_model::id;
 use muleteer_process::command::helper;
-use muleteer_supervisor::paths::Paths;
+use muleteer_supervisor::paths::{Paths, check_socket};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
@@ -49,7 +49,16 @@ impl Place {
     pub fn make(out: Output, keep: bool) -> Result<Self, Failure> {
         let (root, paths) = folder()?;
         let socket = paths.socket.clone();
-        let context = Context { out, paths, socket, is_agent: false, config: None, trace: None, socket_given: false };
+        let context = Context {
+            out,
+            paths,
+            socket,
+            is_agent: false,
+            config: None,
+            trace: None,
+            socket_given: false,
+            misplaced: None,
+        };
         let place = Self { root, context, keep, daemon: None };
         place.furnish()?;
         Ok(place)
@@ -214,7 +223,8 @@ fn folder() -> Result<(PathBuf, Paths), Failure> {
         let Ok(root) = parent.canonicalize().map(|parent| parent.join(&name)) else { continue };
         let variable = |wanted: &str| Some(root.join(OWN.iter().find(|(name, _)| *name == wanted)?.1).into_os_string());
         let uid = rustix::process::getuid().as_raw();
-        match Paths::resolve(&variable, uid, &Path::to_path_buf) {
+        let fits = |paths: Paths| check_socket(&paths.socket).map(|()| paths);
+        match Paths::resolve(&variable, uid, &Path::to_path_buf).and_then(fits) {
             Err(error) => why = Failure::of("E_DEMO", &error),
             Ok(paths) => match fs::DirBuilder::new().mode(0o700).create(&root) {
                 Ok(()) => return Ok((root, paths)),

@@ -1,8 +1,13 @@
 //! The directories, the operator's key, the shim, and whoever answers at the socket.
 
 use crate::context::Context;
-use muleteer_model::doctor::{DaemonFacts, DirFacts, DirState, FileFacts, ShimFacts};
+use muleteer_model::doctor::{DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, FileFacts, ShimFacts, There};
 use muleteer_protocol::client::ClientError;
+use muleteer_store::StoreError;
+use muleteer_store::db::Projection;
+use muleteer_store::events::fold_fleet;
+use muleteer_supervisor::paths::Paths;
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,20 +16,92 @@ use std::time::Duration;
 /// A daemon that takes longer than this to greet is no use to anybody.
 const GREETING: Duration = Duration::from_secs(5);
 
-pub(super) fn dir(path: &Path, socket_len: Option<usize>) -> DirFacts {
-    let there = match std::fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => Some(Err(error.to_string())),
-        Ok(meta) if !meta.is_dir() => Some(Err("it is not a directory".into())),
-        Ok(meta) => Some(Ok(DirState {
+pub(super) fn dir(path: &Path) -> DirFacts {
+    facts(path, std::fs::metadata(path))
+}
+
+/// One that must not be another name of somewhere else.
+pub(super) fn own_dir(path: &Path, socket_len: Option<usize>) -> DirFacts {
+    DirFacts { socket_len, ..facts(path, std::fs::symlink_metadata(path)) }
+}
+
+fn facts(path: &Path, found: io::Result<Metadata>) -> DirFacts {
+    let there = match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => There::Missing(can_be_made(path)),
+        Err(error) => There::Broken(error.to_string()),
+        Ok(meta) if !meta.is_dir() => There::Broken("it is not a directory".into()),
+        Ok(meta) => There::Dir(DirState {
             uid: meta.uid(),
             mode: meta.mode(),
-            writable: rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok(),
+            writable: may_write(path),
             free_bytes: rustix::fs::statvfs(path).map_or(u64::MAX, |fs| fs.f_bavail.saturating_mul(fs.f_frsize)),
             doubtful_fs: doubtful_fs(path),
-        })),
+        }),
     };
-    DirFacts { path: path.into(), there, socket_len }
+    DirFacts { path: path.into(), there, socket_len: None }
+}
+
+fn may_write(dir: &Path) -> bool {
+    rustix::fs::access(dir, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+/// By the nearest directory above that is there.
+fn can_be_made(path: &Path) -> Result<(), String> {
+    for above in path.ancestors().skip(1) {
+        let say = |what: &str| Err(format!("{} {what}", above.display()));
+        match std::fs::metadata(above) {
+            Ok(meta) if !meta.is_dir() => return say("is not a directory"),
+            Ok(_) if !may_write(above) => return say("cannot be written"),
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return say(&format!("cannot be looked at: {error}")),
+        }
+    }
+    Err("nothing above it is there".into())
+}
+
+/// Reads the log and the database as the next daemon will. In a thread that nobody waits for longer than
+/// the deadline: a log may be of any length.
+pub(super) async fn state(paths: &Paths, deadline: Duration) -> (EventFacts, DatabaseFacts) {
+    let slow = (EventFacts::Slow { after_s: deadline.as_secs() }, DatabaseFacts::None);
+    let (done, told) = tokio::sync::oneshot::channel();
+    let (events, database) = (paths.events(), paths.database());
+    let read = move || drop(done.send(read_state(&events, &database)));
+    match std::thread::Builder::new().name("state".into()).spawn(read) {
+        Ok(_) => tokio::time::timeout(deadline, told).await.ok().and_then(Result::ok).unwrap_or(slow),
+        Err(_) => slow,
+    }
+}
+
+fn read_state(events: &Path, database: &Path) -> (EventFacts, DatabaseFacts) {
+    let said = |error: &StoreError| (crate::failure::chain(error), error.hint().to_string());
+    // The database first: a daemon that runs is never behind it with the log.
+    let found = Projection::open_read_only(database).map(|db| db.map(|db| db.applied_seq()));
+    let (log, last) = match fold_fleet(events) {
+        Ok((_, recovery)) if recovery.records == 0 => (EventFacts::None, Some(0)),
+        Ok((_, recovery)) => (EventFacts::Read { records: recovery.records }, Some(recovery.last_seq)),
+        Err(error) => {
+            let (error, hint) = said(&error);
+            (EventFacts::Broken { error, hint }, None)
+        }
+    };
+    let ahead = |applied: &u64| last.filter(|last| applied > last);
+    let database = match found {
+        Ok(None) => DatabaseFacts::None,
+        Ok(Some(applied)) => match ahead(&applied) {
+            Some(last) => {
+                let (error, hint) = said(&StoreError::DbAhead { file: database.into(), applied, last });
+                DatabaseFacts::Broken { error, hint }
+            }
+            None => DatabaseFacts::Read { applied },
+        },
+        Err(error @ StoreError::DbCorrupt { .. }) => DatabaseFacts::Damaged(crate::failure::chain(&error)),
+        Err(error) => {
+            let (error, hint) = said(&error);
+            DatabaseFacts::Broken { error, hint }
+        }
+    };
+    (log, database)
 }
 
 /// File systems whose locks or fsync are known to promise more than they keep.
