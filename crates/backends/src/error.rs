@@ -27,13 +27,13 @@ impl BackendError {
     /// The name scripts test for (contract.md, "Exit codes").
     pub fn code(&self) -> &'static str {
         match self {
+            Self::Incomplete { .. } | Self::Unsupported { .. } => "E_CONFIG_INVALID",
             Self::UnknownName { .. }
             | Self::UnknownAgent { .. }
-            | Self::Incomplete { .. }
-            | Self::Unsupported { .. } => "E_CONFIG_INVALID",
-            Self::NothingInstalled | Self::NoAgent | Self::ProgramMissing { .. } | Self::Relative { .. } => {
-                "E_BACKEND_UNAVAILABLE"
-            }
+            | Self::NothingInstalled
+            | Self::NoAgent
+            | Self::ProgramMissing { .. }
+            | Self::Relative { .. } => "E_BACKEND_UNAVAILABLE",
         }
     }
 

@@ -5,9 +5,9 @@ use crate::commands::*;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Color, Output};
-use clap::error::ErrorKind;
-use clap::{ArgAction, Args, Parser, Subcommand};
-use std::ffi::OsString;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -106,36 +106,61 @@ pub enum Parsed {
 
 impl Cli {
     pub fn read(args: Vec<OsString>) -> Parsed {
-        let json = args.iter().any(|arg| arg == "--json");
+        // As far as they can be told from words that were not understood.
+        let output = Output { json: args.iter().any(|arg| arg == "--json"), color: color(&args), ..Output::default() };
+        let unreadable = args.iter().find(|arg| arg.to_str().is_none()).cloned();
         let error = match Self::try_parse_from(without_ctl(args)) {
             Ok(cli) => return Parsed::Run(Box::new(cli)),
             Err(error) => error,
         };
+        let text = error.render().ansi().to_string();
         match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                drop(error.print());
-                Parsed::Shown(ExitCode::SUCCESS)
-            }
-            _ if json => {
-                let output = Output { json, ..Output::default() };
-                output.failure(&usage(&error));
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match output.text(text) {
+                Ok(()) | Err(Failure::OutputClosed) => Parsed::Shown(ExitCode::SUCCESS),
+                Err(failure) => {
+                    output.failure(&failure);
+                    Parsed::Shown(failure.exit().into())
+                }
+            },
+            _ if output.json || unreadable.is_some() => {
+                output.failure(&usage(&error, unreadable.as_deref()));
                 Parsed::Shown(Exit::BadInput.into())
             }
             _ => {
-                drop(error.print());
+                output.note(text.trim_end());
                 Parsed::Shown(Exit::BadInput.into())
             }
         }
     }
 }
 
-/// clap's error in the shape of ours: its first line is the message, the rest helps.
-fn usage(error: &clap::Error) -> Failure {
+/// `--color`, where the words could not be understood.
+fn color(args: &[OsString]) -> Color {
+    let words: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
+    let said = words.iter().enumerate().find_map(|(at, word)| match word.strip_prefix("--color")? {
+        "" => words.get(at + 1).map(ToString::to_string),
+        rest => rest.strip_prefix('=').map(str::to_string),
+    });
+    said.and_then(|word| Color::from_str(&word, false).ok()).unwrap_or_default()
+}
+
+/// clap's error in the shape of ours: what is wrong is the message, the rest helps.
+fn usage(error: &clap::Error, unreadable: Option<&OsStr>) -> Failure {
+    if let Some(word) = unreadable {
+        return Failure::new("E_USAGE", format!("the argument `{}` is not UTF-8 text", word.to_string_lossy()));
+    }
     let text = error.render().to_string();
     let mut lines = text.trim().lines();
     let first = lines.next().unwrap_or("the command line is wrong");
-    let rest: Vec<_> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
-    let failure = Failure::new("E_USAGE", first.strip_prefix("error: ").unwrap_or(first));
+    let mut message = first.strip_prefix("error: ").unwrap_or(first).to_string();
+    let mut rest: Vec<_> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
+    if let (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+    {
+        message = format!("{message} {}", missing.join(", "));
+        rest.retain(|line| !missing.iter().any(|name| name == line));
+    }
+    let failure = Failure::new("E_USAGE", message);
     if rest.is_empty() { failure } else { failure.hint(rest.join(" ")) }
 }
 

@@ -47,7 +47,7 @@ pub async fn facts(context: &Context) -> Facts {
         host::namespaces(&own),
         host::landlock(&own),
         crate::service::state::facts(),
-        telemetry(),
+        telemetry(config.as_ref()),
     );
     let mut state_dir = places::dir(&context.paths.state_dir);
     if let Some(error @ PathError::NoHome(_)) = &context.misplaced {
@@ -139,11 +139,11 @@ fn question(program: &str, settings: Option<&Backend>) -> Question {
     }
 }
 
-async fn telemetry() -> TelemetryFacts {
-    let Some(text) = std::env::var(telemetry::VARIABLE).ok().filter(|text| !text.is_empty()) else {
-        return TelemetryFacts::Off;
-    };
-    let endpoint = match Settings::from_env(&|name| std::env::var(name).ok()) {
+async fn telemetry(config: Option<&Config>) -> TelemetryFacts {
+    let configured = config.and_then(|config| config.telemetry.endpoint.clone());
+    let said = std::env::var(telemetry::VARIABLE).ok().filter(|text| !text.trim().is_empty());
+    let Some(text) = said.or_else(|| configured.clone()) else { return TelemetryFacts::Off };
+    let endpoint = match Settings::with_default(configured.as_deref(), &|name| std::env::var(name).ok()) {
         Ok(Some(settings)) => settings.endpoint,
         Ok(None) => return TelemetryFacts::Disabled,
         Err(error) => return TelemetryFacts::BadEndpoint { endpoint: text, error: error.to_string() },

@@ -64,6 +64,25 @@ fn spawn_starts_a_daemon_and_prints_only_the_id() {
     assert!(names.contains(&"dispatch_created") && names.contains(&"dispatch_finished"), "{names:?}");
 }
 
+#[test]
+fn a_backend_that_is_not_there_is_told_by_one_code() {
+    let user = User::new();
+    for backend in ["telepathy", "acp:telepathy", "codex:telepathy"] {
+        let said = user.run(&["spawn", "developer", ".", "x", "--backend", backend, "--json"]);
+        assert_eq!((said.code, said.json()["error"]["code"].as_str()), (2, Some("E_BACKEND_UNAVAILABLE")), "{said:?}");
+    }
+}
+
+#[test]
+fn how_much_output_is_kept_is_configured() {
+    let user = User::new();
+    user.write(".config/muleteer/config.yaml", "retention: {output_mib: 3}\n");
+    let said = spawn(&user, "true", &["--wait"]);
+    let launch = user.state().join("agents").join(said.stdout.trim()).join("launch-00000001.json");
+    let launch: Value = serde_json::from_str(&std::fs::read_to_string(launch).expect("launch")).expect("json");
+    assert_eq!(launch["spool"]["retain_bytes"], 3 << 20, "{launch}");
+}
+
 /// A daemon that cannot start for a reason of its own is not one that another is before: the reason is
 /// told, and no other daemon is tried.
 #[test]

@@ -16,6 +16,9 @@ const TABLE: &[(&[&str], i32, &str)] = &[
     (&["spawn", "developer", ".", "  "], 2, "E_PROMPT_MISSING"),
     (&["spawn", "developer", ".", "--prompt-file", "missing.md"], 2, "E_NOT_FOUND"),
     (&["spawn", "developer", ".", "x", "--config", "missing.yaml"], 2, "E_CONFIG_INVALID"),
+    (&["spawn", "developer", ".", "x", "--command", "[]"], 2, "E_USAGE"),
+    (&["config", "check", "--project", "nowhere"], 2, "E_PROJECT_NOT_FOUND"),
+    (&["journal", "-f"], 2, "E_USAGE"),
     (&["send", "k3f9", " "], 2, "E_PROMPT_MISSING"),
     (&["send", "k3f9", "go on"], 2, "E_NOT_FOUND"),
     (&["kill", "k3f9"], 2, "E_NOT_FOUND"),
@@ -48,6 +51,38 @@ fn every_error_has_its_code_and_exit_code() {
     insta::assert_snapshot!("errors", user.plain(&all));
 }
 
+/// What is wrong is in the message, and words that were not understood still say how to show it.
+#[test]
+fn a_command_line_that_is_not_understood_is_shown_as_it_asks() {
+    let user = User::new();
+    let error = &user.run(&["spawn", "--json"]).json()["error"];
+    assert!(error["message"].as_str().expect("text").contains("<ROLE>"), "{error}");
+    for (color, coloured) in
+        [(&["--color=always"][..], true), (&["--color", "always"], true), (&["--color", "never"], false)]
+    {
+        let said = user.run(&[&["levitate"][..], color].concat());
+        assert_eq!((said.code, said.stderr.contains('\u{1b}')), (2, coloured), "{said:?}");
+        let help = user.run(&[&["status", "--help"][..], color].concat());
+        assert_eq!((help.code, help.stdout.contains('\u{1b}')), (0, coloured), "{help:?}");
+    }
+    let mut command = user.command(&["status", "--json"]);
+    command.arg(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"k3\xff"));
+    let said = support::said(command.output().expect("run"));
+    assert!(said.json()["error"]["message"].as_str().expect("text").contains("k3\u{fffd}"), "{said:?}");
+}
+
+/// Help that could not be shown was not shown.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_no_success() {
+    let user = User::new();
+    for args in [&["--help"][..], &["--version"], &["spawn", "--help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("full");
+        let status = user.command(args).stdout(full).status().expect("run");
+        assert_eq!(status.code(), Some(4), "{args:?}");
+    }
+}
+
 #[test]
 fn a_faulty_configuration_is_shown_with_its_place() {
     let user = User::new();
@@ -66,7 +101,7 @@ fn a_faulty_configuration_is_shown_with_its_place() {
 #[test]
 fn verbs_that_read_do_without_a_daemon() {
     let user = User::new();
-    for args in [&["status"][..], &["tree"], &["events"], &["journal", "--summary"], &["roles"], &["config", "show"]] {
+    for args in [&["status"][..], &["tree"], &["events"], &["journal"], &["roles"], &["config", "show"]] {
         let said = user.run(args);
         assert_eq!(said.code, 0, "{args:?}: {said:?}");
     }

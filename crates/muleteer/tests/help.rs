@@ -115,6 +115,7 @@ fn completions_and_manual_pages_know_every_verb() {
     for verb in VERBS {
         let page = format!("muleteer-{}.1", verb.replace(' ', "-"));
         let text = std::fs::read_to_string(dir.join(&page)).expect(&page);
-        assert!(text.contains(".SH NAME") && text.contains("Example"), "{page}");
+        let wanted = [".SH NAME", ".SH SYNOPSIS", ".SH OPTIONS", ".SH EXAMPLES"];
+        assert!(wanted.iter().all(|title| text.contains(title)) && text.contains("muleteer"), "{page}: {text}");
     }
 }

@@ -59,7 +59,7 @@ pub fn check_name(backend: &str) -> Result<(), WireError> {
         (name, Some(agent)) if name != "acp" => {
             let message = format!("the backend `{name}` has no agents to choose from");
             let hint = format!("leave `:{agent}` out; `acp:NAME` names an agent that speaks ACP");
-            Err(fault(config::CODE, &message, &hint))
+            Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint))
         }
         _ => Ok(()),
     }

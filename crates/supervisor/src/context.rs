@@ -112,6 +112,7 @@ pub struct Boot {
     pub shim: ShimProgram,
     pub lease_ms: u64,
     pub pool_limits: muleteer_model::config::Pool,
+    pub retention: muleteer_model::config::Retention,
     pub telemetry: Option<muleteer_model::telemetry::Settings>,
 }
 
@@ -126,6 +127,7 @@ pub struct Daemon {
     pub children: Mutex<Vec<Child>>,
     pub lease_ms: u64,
     pub pool_limits: muleteer_model::config::Pool,
+    pub retention: muleteer_model::config::Retention,
     /// Where spans and metrics go; none where nobody asked for them.
     pub telemetry: Option<muleteer_model::telemetry::Settings>,
     pub fleet: watch::Sender<Arc<Fleet>>,
@@ -162,7 +164,7 @@ pub struct Daemon {
 
 impl Daemon {
     pub fn new(paths: Paths, boot: Boot) -> Self {
-        let Boot { opened, backlog, generation, muleteer, shim, lease_ms, pool_limits, telemetry } = boot;
+        let Boot { opened, backlog, generation, muleteer, shim, lease_ms, pool_limits, retention, telemetry } = boot;
         let fleet = opened.as_ref().map(|opened| opened.fleet.clone()).unwrap_or_default();
         Self {
             paths,
@@ -172,6 +174,7 @@ impl Daemon {
             children: Mutex::default(),
             lease_ms,
             pool_limits,
+            retention,
             telemetry,
             fleet: watch::Sender::new(Arc::new(fleet)),
             opened: Mutex::new(opened),

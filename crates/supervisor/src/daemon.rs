@@ -128,8 +128,9 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     link_program(&paths.state_dir.join("bin"), &muleteer).map_err(io(&paths.state_dir))?;
     let shim = ShimProgram::locate().map_err(io(&muleteer))?;
     // A wrong endpoint must not keep agents from being supervised.
-    let telemetry = Settings::from_env(&|name| std::env::var(name).ok()).unwrap_or_else(|error| {
-        tracing::warn!(%error, "no telemetry: {} is wrong", telemetry::VARIABLE);
+    let endpoint = config.telemetry.endpoint.as_deref();
+    let telemetry = Settings::with_default(endpoint, &|name| std::env::var(name).ok()).unwrap_or_else(|error| {
+        tracing::warn!(%error, "no telemetry: {} (or telemetry.endpoint) is wrong", telemetry::VARIABLE);
         None
     });
     let (opened, backlog) = recover(&paths, &note)?;
@@ -141,6 +142,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         shim,
         lease_ms: LEASE.as_millis() as u64,
         pool_limits: config.pool,
+        retention: config.retention,
         telemetry,
     };
     let daemon = Arc::new(Daemon::new(paths, boot));

@@ -236,6 +236,7 @@ fn launch_of(
     let mut launch = Launch::new(epoch, daemon.generation, random_key(), argv, cwd.into());
     launch.env = env;
     launch.timing.lease_ms = daemon.lease_ms;
+    launch.spool.retain_bytes = daemon.retention.output_bytes();
     launch.limits.deadline_ms = created.limits.timeout_s.map_or(0, |timeout| left(timeout, dispatch.used_ms));
     debug_assert!(matches!(line.stdin, StdinMode::Open | StdinMode::CloseAfterPrompt));
     Ok(launch)

@@ -442,7 +442,7 @@ fn choose_backend(
         Some(name) => {
             acp::check_name(name)?;
             BackendChoice::parse(acp::split(name).0)
-                .map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?
+                .map_err(|error| fault("E_BACKEND_UNAVAILABLE", &error.to_string(), &error.hint))?
         }
         None => role.backend.unwrap_or(config.backend),
     };

@@ -2,7 +2,8 @@
 
 use super::decode::{Leaf, decode, dotted};
 use super::error::{ConfigError, NotFound, Place};
-use super::{Config, DEFAULT, ENV_PREFIX, Layer, Origin, Settings, Source, yaml};
+use super::{Config, DEFAULT, ENV_PREFIX, Layer, Origin, Retention, Settings, Source, yaml};
+use crate::telemetry::Endpoint;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -222,6 +223,17 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
     wanted(phases.maintain.max_concurrency >= 1, &["run", "phases", "maintain", "max_concurrency"], positive);
     wanted(phases.judge.max_iterations >= 1, &["run", "phases", "judge", "max_iterations"], positive);
     wanted(!settings.run.target_branch.is_empty(), &["run", "target_branch"], "a branch, or `auto`, is wanted");
+    let endpoint = settings.telemetry.endpoint.as_deref().map(Endpoint::parse);
+    wanted(
+        endpoint.is_none_or(|parsed| parsed.is_ok()),
+        &["telemetry", "endpoint"],
+        "an address like http://HOST:4318 is wanted, or null",
+    );
+    wanted(
+        settings.retention.output_mib <= Retention::MOST_MIB,
+        &["retention", "output_mib"],
+        "at most 256 are possible",
+    );
     let variable = |name: &str| !name.is_empty() && !name.contains(['=', '\0', ' ']);
     wanted(
         settings.env.pass.iter().all(|name| variable(name)),

@@ -169,6 +169,8 @@ fn spellings_of_the_references_are_read() {
     assert_eq!(config.pool.max_agents, 8, "an empty section changes nothing");
     assert_eq!(config.adapters["slack"], json!({"botName": "Mule"}));
     assert_eq!(config.adapters["web"], json!({}));
+    assert_eq!(config.telemetry.endpoint.as_deref(), Some("http://localhost:4318"));
+    assert_eq!(config.retention.output_bytes(), 64 << 20);
 }
 
 #[test]
@@ -207,7 +209,9 @@ models:
     insta::assert_snapshot!("every_fault_of_a_file", shown(&fails(text)));
     insta::assert_snapshot!(
         "a_value_out_of_range",
-        shown(&fails("pool: {max_agents: 0}\nmodels: {overrides: {codng: x}}\n"))
+        shown(&fails(
+            "pool: {max_agents: 0}\nmodels: {overrides: {codng: x}}\ntelemetry: {endpoint: collector}\nretention: {output_mib: 257}\n"
+        ))
     );
 }
 

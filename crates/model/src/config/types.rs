@@ -35,8 +35,33 @@ pub struct Settings {
     pub run: Run,
     /// By adapter; read by the adapter itself.
     pub adapters: BTreeMap<String, Value>,
-    pub telemetry: BTreeMap<String, Value>,
-    pub retention: BTreeMap<String, Value>,
+    pub telemetry: Telemetry,
+    pub retention: Retention,
+}
+
+/// Where the daemon sends traces and metrics; the variables of OpenTelemetry say the rest.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Telemetry {
+    /// Used where `OTEL_EXPORTER_OTLP_ENDPOINT` is not set.
+    pub endpoint: Option<String>,
+}
+
+/// What the daemon keeps of what has been done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retention {
+    /// Of each agent's raw output, MiB: how far back `logs --raw` reaches.
+    pub output_mib: u32,
+}
+
+impl Retention {
+    /// A quarter of what a spool may hold at most.
+    pub const MOST_MIB: u32 = 256;
+
+    pub fn output_bytes(self) -> u64 {
+        u64::from(self.output_mib) << 20
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

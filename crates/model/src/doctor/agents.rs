@@ -94,9 +94,11 @@ pub(super) fn config(config: &Result<Vec<String>, String>) -> Check {
 
 pub(super) fn telemetry(telemetry: &TelemetryFacts) -> Check {
     match telemetry {
-        TelemetryFacts::Off => {
-            Check::new("telemetry", Status::Skip, "OTEL_EXPORTER_OTLP_ENDPOINT is not set: no spans are made")
-        }
+        TelemetryFacts::Off => Check::new(
+            "telemetry",
+            Status::Skip,
+            "neither OTEL_EXPORTER_OTLP_ENDPOINT nor telemetry.endpoint is set: no spans are made",
+        ),
         TelemetryFacts::Disabled => {
             Check::new("telemetry", Status::Skip, "OTEL_SDK_DISABLED is true: no spans are made")
         }
@@ -105,7 +107,7 @@ pub(super) fn telemetry(telemetry: &TelemetryFacts) -> Check {
         }
         TelemetryFacts::Unreachable { endpoint, error } => {
             Check::new("telemetry", Status::Warn, format!("{endpoint} cannot be reached: {error}"))
-                .hint("start the collector, or unset OTEL_EXPORTER_OTLP_ENDPOINT (docs/tracing.md)")
+                .hint("start the collector, or leave the endpoint unset (docs/tracing.md)")
                 .best_effort("agents run as always; spans wait in the log until it answers")
         }
         TelemetryFacts::BadEndpoint { endpoint, error } => {

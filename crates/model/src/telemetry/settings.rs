@@ -21,6 +21,20 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// As [`Self::from_env`], with the endpoint of a configuration where the variables name none.
+    ///
+    /// # Errors
+    /// As [`Self::from_env`].
+    pub fn with_default(
+        endpoint: Option<&str>,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Option<Self>, BadEndpoint> {
+        Self::from_env(&|name| {
+            let said = env(name).filter(|value| !value.trim().is_empty());
+            said.or_else(|| endpoint.filter(|_| name == VARIABLE).map(str::to_string))
+        })
+    }
+
     /// None when telemetry is off, which it is unless an endpoint is named.
     ///
     /// # Errors
@@ -95,6 +109,15 @@ mod tests {
         assert_eq!(of(&[(VARIABLE, " ")]), Ok(None));
         assert_eq!(of(&[(VARIABLE, "http://c"), ("OTEL_SDK_DISABLED", "TRUE")]), Ok(None));
         assert_eq!(of(&[(VARIABLE, "c:1")]), Err(BadEndpoint::NoScheme));
+        let configured = |said: Option<&str>| {
+            let env = |name: &str| said.filter(|_| name == VARIABLE).map(str::to_string);
+            let settings = Settings::with_default(Some("http://mine"), &env).expect("good").expect("on");
+            settings.endpoint.host
+        };
+        assert_eq!(
+            [configured(None), configured(Some("")), configured(Some("http://theirs"))],
+            ["mine", "mine", "theirs"]
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::settings;
 use muleteer_model::config::{Origin, schema};
 use muleteer_model::role::Catalog;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,11 +58,20 @@ impl Args {
 }
 
 pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    let dir = |project: &Option<PathBuf>| absolute(project.as_deref().unwrap_or(".".as_ref()));
     match &args.verb {
-        Sub::Show { key, project } => show(context, key.as_deref(), &dir(project)),
-        Sub::Check { project } => check(context, &dir(project)),
+        Sub::Show { key, project } => show(context, key.as_deref(), &dir(project.as_deref())?),
+        Sub::Check { project } => check(context, &dir(project.as_deref())?),
         Sub::Schema => context.out.document(&schema()).map(|()| Exit::Done),
+    }
+}
+
+/// Where it is seen from.
+fn dir(project: Option<&Path>) -> Result<PathBuf, Failure> {
+    match project {
+        Some(path) if !path.is_dir() => {
+            Err(Failure::new("E_PROJECT_NOT_FOUND", format!("{} is not a directory", path.display())))
+        }
+        path => Ok(absolute(path.unwrap_or(".".as_ref()))),
     }
 }
 

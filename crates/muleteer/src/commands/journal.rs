@@ -19,24 +19,23 @@ const EXAMPLES: &str = "\
 Examples:
   muleteer journal k3f9
   muleteer journal k3f9 -f
-  muleteer journal --summary            every open journal in a line
-  muleteer journal --summary --all      the closed ones too";
+  muleteer journal                      every open journal in a line
+  muleteer journal --all                the closed ones too";
 
 /// Show an agent's journal, or every open journal's status in a line
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The dispatch, by id or its beginning
-    #[arg(required_unless_present = "summary")]
+    /// The dispatch, by id or its beginning [default: all that are open, a line each]
     id: Option<String>,
     /// Go on with what is added from now on, until the dispatch has ended
-    #[arg(short, long)]
+    #[arg(short, long, requires = "id")]
     follow: bool,
-    /// Every open journal's status in a line
+    /// Every open journal's status in a line, as without an id
     #[arg(long, conflicts_with_all = ["id", "follow"])]
     summary: bool,
-    /// With --summary: also those that are completed, failed or killed
-    #[arg(long, requires = "summary")]
+    /// Without an id: also those that are completed, failed or killed
+    #[arg(long, conflicts_with = "id")]
     all: bool,
 }
 

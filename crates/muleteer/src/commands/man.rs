@@ -4,9 +4,12 @@ use crate::cli::Cli;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
 use serde_json::json;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Example:
@@ -21,15 +24,56 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    let failed = |error: std::io::Error| {
+    let failed = |error: io::Error| {
         Failure::new("E_IO", format!("cannot write manual pages to {}: {error}", args.dir.display())).file(&args.dir)
     };
     std::fs::create_dir_all(&args.dir).map_err(failed)?;
-    clap_mangen::generate_to(Cli::command(), &args.dir).map_err(failed)?;
+    let mut top = Cli::command().disable_help_subcommand(true);
+    top.build();
+    write(&top, &args.dir).map_err(failed)?;
     if context.out.json {
         context.out.document(&json!({ "dir": args.dir.display().to_string() }))?;
     } else {
         context.out.note(format!("manual pages written to {}", args.dir.display()));
     }
     Ok(Exit::Done)
+}
+
+/// A page for a verb and each of its own verbs.
+fn write(verb: &Command, dir: &Path) -> io::Result<()> {
+    for below in verb.get_subcommands().filter(|below| !below.is_hide_set()) {
+        write(below, dir)?;
+    }
+    let man = Man::new(verb.clone());
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    // The library's synopsis lists every option, and none with its value.
+    let usage = verb.clone().render_usage().to_string();
+    section("SYNOPSIS", usage.trim_start_matches("Usage:").trim(), &mut page)?;
+    man.render_options_section(&mut page)?;
+    if verb.get_subcommands().any(|below| !below.is_hide_set()) {
+        man.render_subcommands_section(&mut page)?;
+    }
+    let after = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let examples = after.split_once('\n').map_or(after.as_str(), |(_, rest)| rest);
+    section("EXAMPLES", examples, &mut page)?;
+    let above = verb.get_display_name().unwrap_or_default().rsplit_once('-').map(|(above, _)| above);
+    if let Some(above) = above {
+        section("SEE ALSO", &format!("{above}(1)"), &mut page)?;
+    }
+    std::fs::write(dir.join(man.get_filename()), page)
+}
+
+/// Text with its lines as they are.
+fn section(title: &str, text: &str, page: &mut Vec<u8>) -> io::Result<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let mut roff = Roff::new();
+    roff.control("SH", [title]).control("nf", []);
+    for line in text.lines() {
+        roff.text([roman(line)]);
+    }
+    roff.control("fi", []).to_writer(page)
 }

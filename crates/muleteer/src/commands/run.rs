@@ -82,7 +82,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// What the `subprocess` backend runs, under `sh -c`; a JSON list of words runs as it is
-    #[arg(long, value_name = "CMD")]
+    #[arg(long, value_name = "CMD", value_parser = spawn::command_line)]
     command: Option<String>,
     /// The scenario of the `rehearsal` backend [default: MULETEER_SCENARIO]
     #[arg(long, value_name = "FILE")]
@@ -228,12 +228,7 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
     if let Some(path) = spec.as_ref().filter(|path| !path.is_file()) {
         return Err(Failure::new("E_SPEC_NOT_FOUND", format!("the spec {} is not there", path.display())).file(path));
     }
-    let backend = args.backend.clone().or_else(|| {
-        let implied = [(args.command.is_some(), "subprocess"), (args.scenario.is_some(), "rehearsal")];
-        implied.into_iter().find(|(given, _)| *given).map(|(_, name)| name.to_string())
-    });
-    let variable = || std::env::var_os("MULETEER_SCENARIO").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let scenario = args.scenario.clone().or_else(variable);
+    let backend = spawn::implied_backend(args.backend.as_deref(), args.command.is_some(), args.scenario.is_some());
     Ok(v1::Run {
         resume: resumed.is_some(),
         run_id: resumed.map_or_else(new_id, Ok)?,
@@ -244,7 +239,7 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
         concurrency: args.concurrency,
         backend,
         command: args.command.as_deref().map(spawn::command),
-        scenario: scenario.as_deref().map(absolute).as_deref().map(utf8).transpose()?,
+        scenario: spawn::scenario(args.scenario.as_deref())?,
         model: args.model.clone(),
         budget_usd: args.budget_usd,
         max_runtime_s: args.max_runtime,

@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// What the `subprocess` backend runs, under `sh -c`; a JSON list of words runs as it is
-    #[arg(long, value_name = "CMD")]
+    #[arg(long, value_name = "CMD", value_parser = command_line)]
     command: Option<String>,
     /// The scenario of the `rehearsal` backend [default: MULETEER_SCENARIO]
     #[arg(long, value_name = "FILE")]
@@ -240,6 +240,16 @@ pub fn random() -> Result<[u8; ID_BYTES], Failure> {
     Ok(bytes)
 }
 
+/// What cannot be run is refused before anything is made.
+pub fn command_line(text: &str) -> Result<String, String> {
+    let no_program = "a command is wanted: a line for the shell, or a JSON list that begins with the program";
+    let nothing = match serde_json::from_str::<Vec<String>>(text) {
+        Ok(words) => words.first().is_none_or(|program| program.trim().is_empty()),
+        Err(_) => text.trim().is_empty(),
+    };
+    if nothing { Err(no_program.into()) } else { Ok(text.into()) }
+}
+
 /// `["a", "b"]` is a list of words, anything else a line for the shell.
 pub fn command(text: &str) -> Command {
     match serde_json::from_str::<Vec<String>>(text) {
@@ -294,6 +304,10 @@ mod tests {
     fn values_that_mean_nothing_are_refused() {
         assert!(budget("0").is_err() && budget("nan").is_err() && budget("$2.5") == Ok(2.5));
         assert!(seconds("0").is_err() && seconds("soon").is_err() && seconds("15m") == Ok(900));
+        for nothing in ["", "  ", "[]", "[\"\"]"] {
+            assert!(command_line(nothing).is_err(), "{nothing:?}");
+        }
+        assert!(command_line("[ -f x ]").is_ok() && command_line("[\"ls\"]").is_ok());
         assert!(variable("=x").is_err() && variable("X").is_err());
         assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
     }

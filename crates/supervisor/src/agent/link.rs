@@ -210,8 +210,7 @@ impl Session {
     /// Deletes what the shim would have, had it lived to hear our last acknowledgement.
     fn trim(&self) {
         let dir = self.daemon.paths.spool(self.id.as_str());
-        let retain = muleteer_shim::launch::SpoolLimits::default().retain_bytes;
-        if let Err(error) = muleteer_shim::spool::trim(&dir, retain) {
+        if let Err(error) = muleteer_shim::spool::trim(&dir, self.daemon.retention.output_bytes()) {
             tracing::warn!(id = %self.id, %error, "the spool cannot be trimmed");
         }
     }

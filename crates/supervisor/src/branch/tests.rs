@@ -75,6 +75,7 @@ async fn run(node: &'static Node) -> (ActorRef<BranchMsg>, tokio::task::JoinHand
         shim: muleteer_shim::start::ShimProgram::open(std::path::Path::new("/dev/null"), &[]).expect("a file"),
         lease_ms: 1000,
         pool_limits: Pool::default(),
+        retention: muleteer_model::config::Retention::default(),
         telemetry: None,
     };
     let daemon = Arc::new(Daemon::new(paths, boot));

@@ -501,7 +501,8 @@ async fn check_branch(repo: &Path, target: &str) -> Result<(), WireError> {
 fn backend(request: &v1::Run, config: &Config) -> Result<String, WireError> {
     let asked = match &request.backend {
         Some(name) => {
-            BackendChoice::parse(name).map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?
+            let unknown = |error: config::NotFound| fault("E_BACKEND_UNAVAILABLE", &error.to_string(), &error.hint);
+            BackendChoice::parse(name).map_err(unknown)?
         }
         None if config.run.agent.backend != BackendChoice::Auto => config.run.agent.backend,
         None => config.backend,

@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// What the `subprocess` backend runs, under `sh -c`; a JSON list of words runs as it is
-    #[arg(long, value_name = "CMD")]
+    #[arg(long, value_name = "CMD", value_parser = spawn::command_line)]
     command: Option<String>,
     /// The scenario of the `rehearsal` backend [default: MULETEER_SCENARIO]
     #[arg(long, value_name = "FILE")]
