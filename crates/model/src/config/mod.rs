@@ -33,6 +33,7 @@ pub(crate) use error::Place;
 pub use error::{CODE, ConfigError, NotFound, nearest};
 pub use span::{BadSpan, Span};
 pub use types::*;
+pub use yaml::with_file_lines;
 
 use serde::Serialize;
 use serde_json::Value;

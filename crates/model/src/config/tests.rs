@@ -243,6 +243,13 @@ fn a_file_from_another_editor_is_read() {
     assert_eq!((config.pool.max_agents, origin.line, origin.column), (2, Some(2), Some(15)));
 }
 
+/// The place of a fault is where an editor shows it, which takes a lone carriage return for no end of a line.
+#[test]
+fn lines_are_counted_as_the_file_has_them() {
+    let errors = fails("# a\r\r\rb\npool:\r\r\n  max_agents: 0\r\n");
+    assert_eq!((errors[0].line, errors[0].column), (Some(3), Some(15)), "{}", shown(&errors));
+}
+
 #[test]
 fn an_alias_bomb_is_refused_at_once() {
     let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");

@@ -8,6 +8,7 @@
 use super::error::{ConfigError, Place};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
+use std::borrow::Cow;
 use std::fmt;
 
 /// Longest text read.
@@ -56,6 +57,17 @@ impl Node {
     }
 }
 
+/// The text as it is to be parsed: YAML takes a lone carriage return for the end of a line, and whoever opens
+/// the file to look for the place of a fault does not.
+pub fn with_file_lines(text: &str) -> Cow<'_, str> {
+    let lone = |at: usize| !text[at + 1..].starts_with('\n');
+    if !text.match_indices('\r').any(|(at, _)| lone(at)) {
+        return Cow::Borrowed(text);
+    }
+    let chars = text.char_indices();
+    Cow::Owned(chars.map(|(at, char)| if char == '\r' && lone(at) { ' ' } else { char }).collect())
+}
+
 /// Reads one document.
 ///
 /// # Errors
@@ -87,7 +99,7 @@ pub(crate) fn parse(text: &str, file: Option<&str>) -> Result<Node, ConfigError>
         underscored_numbers_as_strings: true,
         with_snippet: false,
     };
-    match serde_saphyr::from_str_with_options::<Spanned<Bare>>(text, options) {
+    match serde_saphyr::from_str_with_options::<Spanned<Bare>>(&with_file_lines(text), options) {
         Ok(spanned) => Ok(spanned.into()),
         Err(error) => {
             let place = error.location().and_then(place);

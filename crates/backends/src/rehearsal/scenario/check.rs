@@ -27,7 +27,8 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioFault> {
         let snippet = snippet.filter(|snippet| snippet.len() <= 200).map(str::to_string);
         ScenarioFault { file: file.to_string(), line, column, message, hint, snippet }
     };
-    let scenario: Scenario = serde_saphyr::from_str(text).map_err(|error| {
+    let yaml = muleteer_model::config::with_file_lines(text);
+    let scenario: Scenario = serde_saphyr::from_str(&yaml).map_err(|error| {
         let (line, column) = error.location().map_or((0, 0), |place| (place.line(), place.column()));
         let (message, hint) = explain(error.without_snippet());
         at(line, column, message, hint)
@@ -40,7 +41,7 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioFault> {
         return Err(at(0, 0, "there are no turns".into(), Some("a turn is `- steps: [...]`".into())));
     }
     // It was read once, so it can be read again; without places the faults are still named.
-    let places: Option<Places> = serde_saphyr::from_str(text).ok();
+    let places: Option<Places> = serde_saphyr::from_str(&yaml).ok();
     for (turn, steps) in scenario.turns.iter().map(|turn| &turn.steps).chain([&scenario.otherwise]).enumerate() {
         let Some((step, message, hint)) = wrong_step(steps) else {
             continue;
