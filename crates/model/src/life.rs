@@ -60,12 +60,6 @@ pub const MAX_START_FAILURES: u32 = 5;
 pub enum Input {
     /// The pool gave it a place.
     Admitted(Ticket),
-    /// One event of a line that may hold several: whether the line was read before cannot be told
-    /// from it. Who reads whole lines uses [`Input::Line`].
-    Agent {
-        at: Position,
-        event: AgentEvent,
-    },
     /// All events of one line of output; `at` is the place after it. A line read again is ignored.
     Line {
         at: Position,
@@ -233,9 +227,6 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
     match input {
         Input::Admitted(ticket) if d.phase == Phase::Queued && d.stop.is_none() && ticket == d.ticket() => {
             plain(start_attempt(d, d.attempts + 1))
-        }
-        Input::Agent { at, event } if is_working(d, at.epoch) && at >= d.position => {
-            stamp(at, turns::agent_event(d, &event))
         }
         Input::Line { at, events } if is_working(d, at.epoch) && at > d.position => line(d, at, &events),
         Input::Spawned { at, pid, shim_pid, containment, awake_ms } => match d.phase {

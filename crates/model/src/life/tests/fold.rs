@@ -1,0 +1,170 @@
+//! What single events make of a dispatch, where no decision shows it: others read the state as it is.
+
+use super::*;
+
+fn asked(key: &str, model: &str) -> Event {
+    Event::ModelRequested { key: key.into(), model: model.into(), by: "operator".into() }
+}
+
+fn refused(key: &str) -> Event {
+    Event::ModelRefused { key: key.into(), reason: "no".into() }
+}
+
+fn called(call_id: &str, parent: Option<&str>) -> Event {
+    Event::ToolCalled {
+        call_id: call_id.into(),
+        tool: "Bash".into(),
+        target: String::new(),
+        parent: parent.map(String::from),
+    }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+#[test]
+fn only_a_process_that_lives_has_a_number() {
+    let mut told = Told::new(MULTI);
+    assert_eq!(told.d.pid(), None);
+    told.admit();
+    assert_eq!(told.d.pid(), None, "not yet");
+    told.spawn();
+    assert_eq!(told.d.pid(), Some(2));
+    told.exit(1);
+    assert_eq!(told.d.pid(), None, "no more");
+}
+
+#[test]
+fn a_model_that_is_refused_leaves_the_one_that_was_wanted_before() {
+    let mut told = Told::busy();
+    told.fold(None, asked("m1", "large"));
+    assert_eq!(told.d.model_wanted.as_deref(), Some("large"));
+    told.fold(None, Event::ModelChanged { key: "m1".into(), model: "large".into() });
+    assert_eq!((told.d.session_model.as_deref(), &told.d.model_change), (Some("large"), &None));
+    told.fold(None, asked("m2", "huge"));
+    told.fold(None, refused("m1"));
+    assert_eq!(told.d.model_wanted.as_deref(), Some("huge"), "that answer was to an earlier request");
+    told.fold(None, Event::ModelChanged { key: "m1".into(), model: "large".into() });
+    assert!(told.d.model_change.is_some(), "and so was this one");
+    told.fold(None, refused("m2"));
+    assert_eq!((told.d.model_wanted.as_deref(), &told.d.model_change), (Some("large"), &None));
+}
+
+#[test]
+fn who_is_finished_cannot_be_killed() {
+    let mut told = Told::spawned(ONE_SHOT);
+    told.exit(0);
+    told.fold(None, Event::KillRequested { reason: "late".into(), by: "operator".into() });
+    assert_eq!((told.finished(), &told.d.stop), (FinalState::Success, &None));
+}
+
+/// Sent and never received: to the next process it is as if it had not been sent.
+#[test]
+fn a_prompt_without_a_receipt_waits_for_the_next_process() {
+    let mut told = Told::spawned(MULTI);
+    let state = |told: &Told| told.d.prompt("p1").unwrap().state;
+    told.fold(None, Event::PromptSent { key: "p1".into() });
+    assert_eq!(state(&told), PromptState::Sent);
+    told.exit(1);
+    assert_eq!(state(&told), PromptState::Sent);
+    let Phase::Backoff { until, .. } = told.d.phase else { panic!("no pause: {:?}", told.d.phase) };
+    told.now = until;
+    told.settle();
+    assert_eq!((state(&told), &told.d.phase), (PromptState::Queued, &Phase::Starting { attempt: 2, epoch: 2 }));
+}
+
+#[test]
+fn starts_that_failed_are_counted_but_not_those_that_never_could_succeed() {
+    let mut told = Told::new(MULTI);
+    let failed = |permanent| Event::StartFailed { epoch: 1, error: "no".into(), permanent };
+    for (attempt, count) in [(1, 1), (2, 2), (3, 3)] {
+        told.fold(None, Event::AttemptStarted { attempt, epoch: 1, resume: None });
+        told.fold(None, failed(false));
+        assert_eq!(told.d.start_failures, count);
+    }
+    told.fold(None, Event::AttemptStarted { attempt: 4, epoch: 1, resume: None });
+    told.fold(None, failed(true));
+    assert_eq!(told.d.start_failures, 3);
+}
+
+#[test]
+fn calls_are_open_from_their_beginning_to_their_end_each_once() {
+    let mut told = Told::busy();
+    let of = |told: &Told| (told.d.calls.clone(), told.d.subcalls.clone());
+    for event in
+        [called("a", None), called("a", None), called("", None), called("b", Some("a")), called("c", Some("a"))]
+    {
+        told.fold(None, event);
+    }
+    assert_eq!(of(&told), (vec!["a".into(), "b".into(), "c".into()], vec!["b".into(), "c".into()]));
+    told.fold(None, Event::ToolFinished { call_id: "b".into() });
+    assert_eq!(of(&told), (vec!["a".into(), "c".into()], vec!["c".into()]));
+    told.fold(None, Event::ToolFailed { call_id: "c".into(), text: String::new() });
+    assert_eq!(of(&told), (vec!["a".into()], vec![]));
+}
+
+/// What the API itself said of its limit holds against the CLI's guesses, and gives way to its own next word.
+#[test]
+fn a_limit_ends_when_the_api_said() {
+    let mut told = Told::busy();
+    let said = |second| Event::RateLimited { until: Some(at(second)), wait_s: 0.0, awake_ms: None };
+    let retried = |delay_s| Event::ApiRetried { attempt: 1, max: 9, status: Some(429), delay_s, awake_ms: None };
+    let of = |told: &Told| told.d.outage.as_ref().map(|outage| (outage.until, outage.told)).unwrap();
+    told.fold(None, retried(10.0));
+    assert_eq!(of(&told), (at(10), false));
+    told.fold(None, said(100));
+    told.fold(None, retried(10.0));
+    assert_eq!(of(&told), (at(100), true), "a guess that ends sooner");
+    told.fold(None, retried(100.0));
+    assert_eq!(of(&told), (at(100), true), "a guess that says the same");
+    told.fold(None, retried(200.0));
+    assert_eq!(of(&told), (at(200), false), "whoever waits longer does no harm");
+    told.fold(None, said(100));
+    told.fold(None, said(50));
+    assert_eq!(of(&told), (at(50), true), "its own next word");
+}
+
+#[test]
+fn where_it_works_is_noted() {
+    let mut told = Told::new(MULTI);
+    assert!(told.feed(Input::WorktreeMade { path: "/w".into(), base: "abc".into() }));
+    assert_eq!(told.log.last(), Some(&Event::WorktreeCreated { path: "/w".into(), base: "abc".into() }));
+}
+
+#[test]
+fn what_is_told_twice_or_too_late_means_nothing() {
+    let mut told = Told::busy();
+    let blocked = |told: &mut Told, epoch, on| {
+        let at = Position { epoch, ..told.next() };
+        told.feed(Input::Blocked { at, on })
+    };
+    assert!(!blocked(&mut told, 1, false), "it was not");
+    assert!(blocked(&mut told, 1, true) && !blocked(&mut told, 1, true));
+    assert!(!blocked(&mut told, 2, false), "of another process");
+    let fetched = |told: &mut Told| told.feed(Input::WorkFetched { branch: "b".into(), commit: None });
+    assert!(!fetched(&mut told), "its work is not over");
+    assert!(told.feed(Input::Kill { reason: "enough".into(), by: "operator".into() }));
+    assert!(!told.feed(Input::Kill { reason: "enough".into(), by: "operator".into() }), "it is being killed");
+    told.exit(1);
+    assert_eq!(told.finished(), FinalState::Killed);
+    assert!(!fetched(&mut told), "it has ended");
+    assert!(!told.feed(Input::Kill { reason: "enough".into(), by: "operator".into() }), "there is nothing to kill");
+}
+
+/// Words of a process that is not the present one: a daemon that comes back may read them last.
+#[test]
+fn what_another_process_did_is_not_this_one_s() {
+    let mut told = Told::new(MULTI);
+    told.admit();
+    let late = Position { epoch: 7, offset: 1, skip: 0 };
+    let spawned = |at| Input::Spawned { at, pid: 2, shim_pid: 1, containment: "none".into(), awake_ms: 0 };
+    let failed = |epoch| Input::StartFailed { at: None, epoch, error: "no".into(), permanent: false };
+    assert!(!told.feed(spawned(late)) && !told.feed(failed(7)));
+    assert_eq!(told.d.phase, Phase::Starting { attempt: 1, epoch: 1 });
+    assert!(told.spawn());
+    assert!(!told.feed(failed(7)) && !told.feed(Input::Adopted { shim_pid: 1, epoch: 7 }));
+    assert!(!told.feed(Input::Read { at: late }) && !told.feed(Input::Line { at: late, events: vec![] }));
+    assert_eq!(told.d.pid(), Some(2));
+    assert!(told.feed(failed(1)), "an exec that failed is told after the process was there");
+}
