@@ -166,5 +166,22 @@ fn what_another_process_did_is_not_this_one_s() {
     assert!(!told.feed(failed(7)) && !told.feed(Input::Adopted { shim_pid: 1, epoch: 7 }));
     assert!(!told.feed(Input::Read { at: late }) && !told.feed(Input::Line { at: late, events: vec![] }));
     assert_eq!(told.d.pid(), Some(2));
+    assert!(told.feed(Input::Adopted { shim_pid: 1, epoch: 1 }));
     assert!(told.feed(failed(1)), "an exec that failed is told after the process was there");
+}
+
+/// The last turn that is allowed may finish what it began, and nothing new begins.
+#[test]
+fn a_limit_of_turns_lets_the_last_one_end() {
+    let mut told = Told::busy();
+    Arc::make_mut(&mut told.d.created).limits.max_turns = Some(2);
+    let over = |told: &mut Told, turns| {
+        told.d.model_turns = turns;
+        limit_reached(&told.d).is_some()
+    };
+    assert_eq!([1, 2, 3].map(|turns| over(&mut told, turns)), [false, false, true], "in a turn");
+    told.d.phase = Phase::Working { attempt: 1, epoch: 1, pid: 2, shim_pid: 1, turn: Turn::None };
+    assert_eq!([1, 2].map(|turns| over(&mut told, turns)), [false, false], "nothing waits to begin");
+    told.send("more");
+    assert_eq!([1, 2].map(|turns| over(&mut told, turns)), [false, true], "something does");
 }
