@@ -53,8 +53,11 @@ const NOT_OURS: &[&str] = &[
 /// answer in time, with the end of the log.
 pub async fn start(context: &Context) -> Result<Client, Failure> {
     let log = context.paths.daemon_log();
-    let cannot =
-        |error: io::Error| Failure::new("E_DAEMON_START", format!("cannot start a daemon: {error}")).file(&log);
+    let cannot = |error: io::Error| {
+        Failure::new("E_DAEMON_START", format!("cannot start a daemon: {}: {error}", log.display()))
+            .file(&log)
+            .hint("`muleteer doctor` says what is wrong with the directories")
+    };
     let file = open_log(&log).map_err(cannot)?;
     context.out.detail(format!("starting a daemon; its log is {}", log.display()));
     let (mut child, mut report) = launch(context, file).map_err(cannot)?;

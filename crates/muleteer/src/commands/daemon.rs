@@ -203,7 +203,9 @@ fn refused(error: StartError) -> Failure {
         StartError::Config(errors) => settings::invalid(errors),
         StartError::Unreadable(error) => settings::unreadable(&error),
         StartError::Events(error) => offline::stored(error),
-        StartError::Io { ref path, .. } => Failure::of("E_DAEMON_START", &error).file(path),
+        StartError::Io { ref path, .. } => Failure::of("E_DAEMON_START", &error)
+            .file(path)
+            .hint("`muleteer doctor` says what is wrong with the directories"),
         StartError::NotPrivate(ref path) => Failure::of("E_NOT_PRIVATE", &error)
             .file(path)
             .hint("remove it, or set XDG_RUNTIME_DIR to a directory of your own"),
