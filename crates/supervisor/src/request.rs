@@ -430,7 +430,7 @@ fn find_role(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Role,
     })
 }
 
-type Chosen = (&'static dyn Backend, Option<config::Backend>);
+pub type Chosen = (&'static dyn Backend, Option<config::Backend>);
 
 fn choose_backend(
     spawn: &v1::Spawn,
@@ -438,40 +438,49 @@ fn choose_backend(
     config: &Config,
     path: Option<&str>,
 ) -> Result<Chosen, WireError> {
-    let asked = match &spawn.backend {
+    let otherwise = role.backend.unwrap_or(config.backend);
+    backend_of(spawn.backend.as_deref(), otherwise, spawn.command.is_some(), config, path)
+}
+
+/// The backend that was asked for (`acp:NAME` too), or else the configured one, and how it is configured. One
+/// whose program is not on `path` is refused, unless there is a command in its place.
+///
+/// # Errors
+/// `E_BACKEND_UNAVAILABLE`; `E_CONFIG_INVALID` where a command is wanted and there is none.
+pub fn backend_of(
+    asked: Option<&str>,
+    otherwise: BackendChoice,
+    has_command: bool,
+    config: &Config,
+    path: Option<&str>,
+) -> Result<Chosen, WireError> {
+    let choice = match asked {
         Some(name) => {
             acp::check_name(name)?;
             BackendChoice::parse(acp::split(name).0)
                 .map_err(|error| fault("E_BACKEND_UNAVAILABLE", &error.to_string(), &error.hint))?
         }
-        None => role.backend.unwrap_or(config.backend),
+        None => otherwise,
     };
     let wire = |error: muleteer_backends::BackendError| fault(error.code(), &error.to_string(), &error.hint());
-    let backend = match asked {
+    let backend = match choice {
         BackendChoice::Auto => muleteer_backends::auto(path.map(OsStr::new)).map_err(wire)?,
         named => muleteer_backends::by_name(named.as_str()).map_err(wire)?,
     };
     let configured = config.backends.get(choice_of(backend));
-    if backend.name() == "subprocess"
-        && spawn.command.is_none()
-        && configured.as_ref().is_none_or(|backend| backend.command.is_none())
-    {
-        return Err(fault(
-            config::CODE,
-            "the subprocess backend has no command",
-            "give --command 'CMD', or set backends.subprocess.command",
-        ));
+    if has_command || configured.as_ref().is_some_and(|backend| backend.command.is_some()) {
+        return Ok((backend, configured));
     }
-    let cli = match backend.name() {
-        "claude-code" => Some((claude_code::PROGRAM, claude_code::GET)),
-        "codex" => Some((codex::PROGRAM, codex::GET)),
-        _ => None,
+    let (program, get) = match backend.name() {
+        "subprocess" => {
+            let hint = "give --command 'CMD', or set backends.subprocess.command";
+            return Err(fault(config::CODE, "the subprocess backend has no command", hint));
+        }
+        "claude-code" => (claude_code::PROGRAM, claude_code::GET),
+        "codex" => (codex::PROGRAM, codex::GET),
+        _ => return Ok((backend, configured)),
     };
-    if let Some((program, get)) = cli
-        && configured.as_ref().is_none_or(|backend| backend.command.is_none())
-        && spawn.command.is_none()
-        && muleteer_backends::find_program(program, path.map(OsStr::new)).is_none()
-    {
+    if muleteer_backends::find_program(program, path.map(OsStr::new)).is_none() {
         let message = format!("the {} backend needs `{program}`, which is not on PATH", backend.name());
         let hint = format!("{get}, then make sure its directory is on PATH");
         return Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint));

@@ -3,9 +3,9 @@
 use super::host::{Chosen, Hosted, Places, Saved, key_of, take_lock};
 use crate::branch::BranchMsg;
 use crate::context::Daemon;
-use crate::request::{fault, internal, unwritten};
+use crate::request::{backend_of, fault, internal, unwritten};
 use crate::runs::actor::RunMsg;
-use crate::{launch, worktree};
+use crate::{acp, launch, worktree};
 use jiff::Timestamp;
 use muleteer_model::bead::{Scope, Status};
 use muleteer_model::config::{self, BackendChoice, Config, MaintainTrigger, OnComplete, WorktreeStrategy};
@@ -18,7 +18,6 @@ use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::bead_store::Store;
 use muleteer_store::events::EventLog;
 use ractor::rpc::CallResult;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -498,44 +497,32 @@ async fn check_branch(repo: &Path, target: &str) -> Result<(), WireError> {
     Err(fault("E_BAD_INPUT", &format!("`{target}` cannot be a branch"), "`auto` makes one of the run's own"))
 }
 
+/// The backend of a run's agents, as each of them is asked for: `acp:NAME` keeps its agent.
 fn backend(request: &v1::Run, config: &Config) -> Result<String, WireError> {
-    let asked = match &request.backend {
-        Some(name) => {
-            let unknown = |error: config::NotFound| fault("E_BACKEND_UNAVAILABLE", &error.to_string(), &error.hint);
-            BackendChoice::parse(name).map_err(unknown)?
-        }
-        None if config.run.agent.backend != BackendChoice::Auto => config.run.agent.backend,
-        None => config.backend,
-    };
     let path = request.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
-    let wire = |error: muleteer_backends::BackendError| fault(error.code(), &error.to_string(), &error.hint());
-    let backend = match asked {
-        BackendChoice::Auto => muleteer_backends::auto(path.map(OsStr::new)).map_err(wire)?,
-        named => muleteer_backends::by_name(named.as_str()).map_err(wire)?,
+    let otherwise = match config.run.agent.backend {
+        BackendChoice::Auto => config.backend,
+        own => own,
     };
-    let configured = config.backends.get(BackendChoice::parse(backend.name()).unwrap_or_default());
-    let no_command = request.command.is_none()
-        && config.run.agent.command.is_none()
-        && configured.is_none_or(|backend| backend.command.is_none());
-    if backend.name() == "subprocess" && no_command {
-        return Err(fault(
-            config::CODE,
-            "the subprocess backend has no command",
-            "give --command 'CMD', or set run.agent.command",
-        ));
-    }
-    let program = match backend.name() {
-        "claude-code" => Some(muleteer_backends::claude_code::PROGRAM),
-        "codex" => Some(muleteer_backends::codex::PROGRAM),
-        _ => None,
+    let command = request.command.clone().or_else(|| own_command(config));
+    let asked = request.backend.as_deref();
+    let (backend, _) = backend_of(asked, otherwise, command.is_some(), config, path)?;
+    let name = match asked {
+        Some(name) if acp::split(name).1.is_some() => name,
+        _ => backend.name(),
     };
-    if let Some(program) = program.filter(|_| no_command)
-        && muleteer_backends::find_program(program, path.map(OsStr::new)).is_none()
-    {
-        let message = format!("the {} backend needs `{program}`, which is not on PATH", backend.name());
-        return Err(fault("E_BACKEND_UNAVAILABLE", &message, "install it, or choose another with --backend"));
+    if backend.by_calls() {
+        let spawn = v1::Spawn { backend: Some(name.into()), command, ..v1::Spawn::default() };
+        acp::agent(&spawn, config, path)?;
     }
-    Ok(backend.name().into())
+    Ok(name.into())
+}
+
+fn own_command(config: &Config) -> Option<v1::Command> {
+    config.run.agent.command.clone().map(|command| match command {
+        config::Command::Text(text) => v1::Command::Shell(text),
+        config::Command::Argv(words) => v1::Command::Argv(words),
+    })
 }
 
 fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSettings, WireError> {
@@ -593,10 +580,7 @@ fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSettings, WireE
 fn chosen(config: &Config) -> Chosen {
     let exceptions = config.sandbox.exceptions().unwrap_or_default();
     Chosen {
-        command: config.run.agent.command.clone().map(|command| match command {
-            config::Command::Text(text) => v1::Command::Shell(text),
-            config::Command::Argv(words) => v1::Command::Argv(words),
-        }),
+        command: own_command(config),
         judge_model: config.run.phases.judge.model.clone(),
         acceptance_model: config.run.acceptance.model.clone(),
         guidelines: config.run.phases.implement.guidelines.clone(),
@@ -622,4 +606,37 @@ async fn confine(daemon: &Daemon, repo: &Path, config: &Config, settings: RunSet
         _ => unconfined,
     };
     RunSettings { confined, unconfined: committed, ..settings }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// An agent that is known by name is still that agent when the run's own agents are asked for.
+    #[test]
+    fn a_run_s_backend_is_what_its_agents_are_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("gemini");
+        std::fs::write(&program, "").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let config = Config::defaults().unwrap();
+        let asked = |name: &str, command: Option<&str>| {
+            let request = v1::Run {
+                backend: Some(name.into()),
+                command: command.map(|text| v1::Command::Shell(text.into())),
+                env: vec![("PATH".into(), dir.path().display().to_string())],
+                ..v1::Run::default()
+            };
+            backend(&request, &config).map_err(|error| error.code)
+        };
+        assert_eq!(asked("acp:gemini", None).unwrap(), "acp:gemini");
+        assert_eq!(asked("acp", Some("mine")).unwrap(), "acp");
+        assert_eq!(asked("claude_code", Some("mine")).unwrap(), "claude-code");
+        for name in ["telepathy", "acp:telepathy", "codex:gemini", "codex"] {
+            assert_eq!(asked(name, None).unwrap_err(), "E_BACKEND_UNAVAILABLE", "{name}");
+        }
+        assert_eq!(asked("subprocess", None).unwrap_err(), "E_CONFIG_INVALID");
+    }
 }

@@ -387,7 +387,8 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), Trouble> {
 /// Guidelines go into the system prompt, beside the CLI's own, where the backend has a place for them there: they
 /// are rules, not a task, and outlive a compaction. Elsewhere they are part of the prompt.
 fn apart(run: &Run) -> bool {
-    muleteer_backends::by_name(&run.settings.backend).is_ok_and(|backend| !backend.capabilities().briefed_by_prompt)
+    muleteer_backends::by_name(crate::acp::split(&run.settings.backend).0)
+        .is_ok_and(|backend| !backend.capabilities().briefed_by_prompt)
 }
 
 /// What an agent of a bead is told as a rule.
