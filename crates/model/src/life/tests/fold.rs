@@ -185,3 +185,13 @@ fn a_limit_of_turns_lets_the_last_one_end() {
     told.send("more");
     assert_eq!([1, 2].map(|turns| over(&mut told, turns)), [false, true], "something does");
 }
+
+/// A newer daemon goes on with what an older one began: its keys are part of the log's format.
+#[test]
+fn keys_of_our_own_are_the_same_in_every_version() {
+    let told = Told::new(MULTI);
+    let key = |kind, n| prompt_key(&told.d.id, kind, n);
+    assert_eq!(key(PromptKind::Continue, 2), "2df53254-363d-8996-a5da-a37b5f0b31aa");
+    assert_eq!(key(PromptKind::Repair, 1), "a9fb0f65-ff56-8597-addd-ad6c7f4a6585");
+    assert_eq!(new_session_id(&told.d), "970c999e-af0d-87cd-a2df-13c9183d74b2");
+}
