@@ -195,3 +195,23 @@ fn keys_of_our_own_are_the_same_in_every_version() {
     assert_eq!(key(PromptKind::Repair, 1), "a9fb0f65-ff56-8597-addd-ad6c7f4a6585");
     assert_eq!(new_session_id(&told.d), "970c999e-af0d-87cd-a2df-13c9183d74b2");
 }
+
+/// Not even before somebody has recorded that a limit is reached.
+#[test]
+fn who_is_being_stopped_or_is_over_a_limit_is_told_nothing_more() {
+    let waiting = || {
+        let mut told = Told::busy();
+        told.fold(None, Event::PromptQueued { key: "p2".into(), kind: PromptKind::Send, by: "operator".into() });
+        told.d.prompts[0].state = PromptState::Done;
+        told.d.phase = Phase::Working { attempt: 1, epoch: 1, pid: 2, shim_pid: 1, turn: Turn::None };
+        told.d
+    };
+    let says = |d: &Dispatch| advance(d, Timestamp::UNIX_EPOCH);
+    assert_eq!(says(&waiting()), [Event::PromptSent { key: "p2".into() }]);
+    let mut stopped = waiting();
+    stopped.stop = Some(Stop::Limit { limit: Limit::Timeout, detail: String::new() });
+    assert_eq!(says(&stopped), []);
+    let mut spent = waiting();
+    spent.spend.cost_usd = 10.0;
+    assert_eq!(says(&spent), []);
+}
