@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::event::{Entry, VERSION};
 use proptest::prelude::*;
 
 fn at(seconds: i64) -> Timestamp {
@@ -27,6 +28,36 @@ fn half_of_them_go_on_and_the_rest_come_back_one_by_one() {
     assert_eq!(pressures["c"].places, 2);
     struck(&mut pressures, 200, 1, 141);
     assert_eq!(pressures["c"].places, 1);
+}
+
+/// All that says that the API is to be left alone, and until when; and that trouble of one's own is nobody else's.
+#[test]
+fn what_strikes_a_channel() {
+    let said = |event| {
+        let entry = Entry { id: String::new(), dispatch_id: None, at: None, more: false, event };
+        let struck = strike(&Record { v: VERSION, seq: 1, ts: at(1_000), entry });
+        struck.map(|(trouble, status, until)| (trouble, status, until.as_second() - 1_000))
+    };
+    let retried =
+        |status| Event::ApiRetried { attempt: 1, max: 9, status: Some(status), delay_s: 40.0, awake_ms: None };
+    let limited = |until, wait_s| Event::RateLimited { until, wait_s, awake_ms: None };
+    let waiting = |until| Event::ApiWaiting {
+        trouble: Trouble::Overload,
+        status: Some(529),
+        until,
+        told: true,
+        waits: 1,
+        spent_ms: 0,
+    };
+    assert_eq!(said(retried(529)), Some((Trouble::Overload, Some(529), 40)));
+    assert_eq!(said(retried(429)), Some((Trouble::RateLimit, Some(429), 40)));
+    assert_eq!(said(retried(401)), None, "its own key is wrong");
+    assert_eq!(said(limited(Some(at(1_090)), 5.0)), Some((Trouble::RateLimit, None, 90)), "the time that was told");
+    assert_eq!(said(limited(None, 50.0)), Some((Trouble::RateLimit, None, 50)));
+    assert_eq!(said(waiting(at(1_070))), Some((Trouble::Overload, Some(529), 70)));
+    assert_eq!(said(waiting(at(0))).unwrap().2, SHORTEST.as_secs() as i64, "never shorter");
+    assert_eq!(said(waiting(Timestamp::MAX)).unwrap().2, LONGEST_WAIT.as_secs() as i64, "nor longer");
+    assert_eq!(said(Event::OutputRead {}), None);
 }
 
 #[test]
