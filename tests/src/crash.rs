@@ -42,13 +42,24 @@ pub enum Victim {
     Daemon,
     Shim,
     Agent,
+    /// Whoever forks the shims of the daemon.
+    Zygote,
     DaemonAndShim,
+    ZygoteAndShim,
     ShimAndAgent,
     Everything,
 }
 
-const VICTIMS: [Victim; 6] =
-    [Victim::Daemon, Victim::Shim, Victim::Agent, Victim::DaemonAndShim, Victim::ShimAndAgent, Victim::Everything];
+const VICTIMS: [Victim; 8] = [
+    Victim::Daemon,
+    Victim::Shim,
+    Victim::Agent,
+    Victim::Zygote,
+    Victim::DaemonAndShim,
+    Victim::ZygoteAndShim,
+    Victim::ShimAndAgent,
+    Victim::Everything,
+];
 
 /// Kills once at the named point; `nth` is the passing of the point that is the last.
 ///
@@ -78,6 +89,24 @@ pub fn at_point(point: &str, nth: u32) {
     // From the moment the release is announced nobody knows whether the agent ran, or how far it came.
     let may_fail = ["shim.recorded", "shim.released", "shim.stdin_written", "shim.record_written"].contains(&point);
     assert!(state == "success" || may_fail, "{fault}: the dispatch is {state}\n{}", output.stderr);
+    scene.end(daemon);
+}
+
+/// The zygote dies at the point, or is stopped there until the daemon has enough of it: whether or not it had forked a
+/// shim by then, the agent runs once.
+///
+/// # Panics
+/// When it does not, or the point was never passed.
+pub fn zygote_at(point: &str, how: &str) {
+    let fault = format!("{point}={how}");
+    let scene = Scene::new();
+    let once = scene.world.path().join("struck");
+    let once = once.to_str().expect("a test's paths are UTF-8");
+    let daemon = scene.world.daemon_with(&[("MULETEER_FAULT", &fault), ("MULETEER_FAULT_ONCE", once)]);
+    let output = scene.dispatch().finish();
+    assert!(daemon.log().contains("the zygote died with a request"), "{fault} was never passed: {}", daemon.log());
+    let state = scene.check(&output, &[]);
+    assert_eq!(state, "success", "{fault}\n{}", output.stderr);
     scene.end(daemon);
 }
 
@@ -161,7 +190,7 @@ pub fn seeded(seed: u64) {
     let before = events::lines(&scene.log());
     let output = client.finish();
     let state = scene.check(&output, &before);
-    if killed.iter().all(|victim| *victim == Victim::Daemon) {
+    if killed.iter().all(|victim| matches!(victim, Victim::Daemon | Victim::Zygote)) {
         assert_eq!(state, "success", "only daemons died, and no agent may suffer from that\n{}", output.stderr);
     }
     let last = daemons.remove(0);
@@ -299,7 +328,12 @@ impl Scene {
         let is_agent = |one: &&Process| shims.contains(&one.parent);
         let agents: Vec<u32> = all.iter().filter(is_agent).map(|one| one.pid).collect();
         let daemons: Vec<u32> = all.iter().filter(|one| one.is_daemon()).map(|one| one.pid).collect();
+        if matches!(victim, Victim::Zygote | Victim::ZygoteAndShim) {
+            daemons.iter().for_each(|daemon| processes::kill_zygote(*daemon));
+        }
         let pids = match victim {
+            Victim::Zygote => vec![],
+            Victim::ZygoteAndShim => shims,
             Victim::Daemon => daemons,
             Victim::Shim => shims,
             Victim::Agent => agents,

@@ -30,6 +30,11 @@ impl Process {
         program == "muleteer-shim" || (program == "muleteer" && words.next() == Some("shim"))
     }
 
+    /// A daemon's, which ends with it.
+    pub fn is_zygote(&self) -> bool {
+        self.command.split(' ').next() == Some("muleteer-zygote")
+    }
+
     pub fn is_daemon(&self) -> bool {
         let mut words = self.command.split(' ');
         let program = words.next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
@@ -69,7 +74,7 @@ fn read(pid: u32, needle: &[u8]) -> Option<Process> {
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle)
+    needle.is_empty() || haystack.windows(needle.len()).any(|window| window == needle)
 }
 
 /// What each thread of a process waits for in the kernel, and what it has open: for whoever reads a failure.
@@ -88,6 +93,23 @@ pub fn at_what(pid: u32) -> String {
 pub fn shims(all: &[Process]) -> Vec<&Process> {
     let is_child_of_shim = |one: &Process| all.iter().any(|other| other.pid == one.parent && other.is_shim());
     all.iter().filter(|one| one.is_shim() && !is_child_of_shim(one)).collect()
+}
+
+/// The zygote of a daemon, which has nothing of a world about it but its parent.
+pub fn zygote(daemon: u32) -> Option<Process> {
+    let entries = std::fs::read_dir("/proc").expect("/proc");
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| read(pid, b"")).find(|one| one.parent == daemon && one.is_zygote())
+}
+
+/// SIGKILL to it, if there is one.
+pub fn kill_zygote(daemon: u32) {
+    let Some(zygote) = zygote(daemon).and_then(|one| Pid::from_raw(one.pid.cast_signed())) else { return };
+    let Ok(handle) = pidfd_open(zygote, PidfdFlags::empty()) else { return };
+    // It is its child still, so the pid was not anybody else's by then.
+    if self::zygote(daemon).is_some_and(|one| one.pid.cast_signed() == zygote.as_raw_nonzero().get()) {
+        let _ = pidfd_send_signal(handle, Signal::KILL);
+    }
 }
 
 /// True while `pid` is no zombie and not gone.

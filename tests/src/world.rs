@@ -163,13 +163,13 @@ impl World {
     }
 
     /// Waits until nothing of the world is alive but what descends from this test on purpose (its
-    /// daemons, by `except`).
+    /// daemons, by `except`, each with its zygote).
     pub fn wait_for_nothing_left(&self, except: &[u32]) {
         let mut left = vec![];
         let start = std::time::Instant::now();
         while start.elapsed() < PATIENCE {
             left = self.processes();
-            left.retain(|process| !except.contains(&process.pid));
+            left.retain(|one| !(except.contains(&one.pid) || one.is_zygote() && except.contains(&one.parent)));
             if left.is_empty() {
                 return;
             }

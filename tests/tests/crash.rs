@@ -21,9 +21,11 @@ fn passings(point: &str) -> &'static [u32] {
 }
 
 /// Those of task lists and of answers are not passed by a dispatch that asks nothing; `task_lists.rs` and
-/// [`an_answer_is_neither_lost_nor_given_twice`] try them.
+/// [`an_answer_is_neither_lost_nor_given_twice`] try them, as [`a_zygote_that_dies_takes_nothing_along`] does the zygote's.
 fn dispatch_points() -> impl Iterator<Item = &'static &'static str> {
-    POINTS.iter().filter(|point| !point.starts_with("tasks.") && !point.ends_with("_answer"))
+    let elsewhere =
+        |point: &str| point.starts_with("tasks.") || point.starts_with("zygote.") || point.ends_with("_answer");
+    POINTS.iter().filter(move |point| !elsewhere(point))
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -62,6 +64,18 @@ fn a_panic_at_every_named_point_of_the_daemon() {
         }
     }
     assert!(broken.is_empty(), "broken by a panic at {broken:?}");
+}
+
+#[test]
+fn a_zygote_that_dies_takes_nothing_along() {
+    let points: Vec<_> = POINTS.iter().filter(|point| point.starts_with("zygote.")).collect();
+    assert_eq!(points.len(), 2);
+    for point in points {
+        for how in ["kill", "stop"] {
+            eprintln!("{how} at {point}");
+            crash::zygote_at(point, how);
+        }
+    }
 }
 
 #[test]

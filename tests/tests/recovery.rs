@@ -97,6 +97,42 @@ fn a_killed_agent_with_a_stubborn_grandchild_is_wholly_ended() {
     world.finish(Some(daemon));
 }
 
+/// It forks shims, which are the daemon's children as if it had started them itself; and nobody depends on it.
+#[test]
+fn a_zygote_is_nobody_s_parent_and_nobody_misses_it() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let zygote = wait_until("the zygote", PATIENCE, || processes::zygote(daemon.pid()));
+    let id = start(&world, &repo, "echo first >> effects; while [ ! -e go ]; do sleep 0.05; done");
+    let first = shim(&world);
+    assert_eq!(first.parent, daemon.pid(), "{first}");
+    let words = ["muleteer-shim", "--epoch", "1", "--agent", &id].join(" ");
+    assert_eq!(first.command.trim_end(), words, "people tell one shim from another");
+    processes::kill_zygote(daemon.pid());
+    wait_until("the zygote's end", PATIENCE, || (!processes::is_alive(zygote.pid)).then_some(()));
+    let second = world.spawn(&repo, "echo second >> effects", &["--wait"]).run();
+    assert_eq!(second.code, Some(0), "{second:?}\n{}", daemon.log());
+    repo.write("go", "");
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    assert_eq!(repo.effects("effects"), ["first", "second"]);
+    // Neither shims nor zygotes stay as zombies.
+    wait_until("the dead to be collected", PATIENCE, || {
+        let path = format!("/proc/{0}/task/{0}/children", daemon.pid());
+        let children = std::fs::read_to_string(path).unwrap();
+        children
+            .split(' ')
+            .filter_map(|pid| pid.parse().ok())
+            .all(processes::is_alive)
+            .then_some(())
+    });
+    daemon.kill_9();
+    let daemon = world.daemon();
+    let next = wait_until("the next zygote", PATIENCE, || processes::zygote(daemon.pid()));
+    world.finish(Some(daemon));
+    assert!(!processes::is_alive(next.pid), "a daemon that was stopped has seen its zygote off");
+}
+
 #[test]
 fn a_living_agent_is_adopted_and_never_doubled() {
     let world = World::new();

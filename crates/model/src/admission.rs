@@ -16,7 +16,6 @@ use crate::id::DispatchId;
 use crate::pressure;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 /// A dispatch that may not be made: agents would dispatch agents too deeply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -39,25 +38,26 @@ pub fn admit<T>(limits: Pool, active: usize, waiting: &[T]) -> &[T] {
 /// Who is at work, or has been promised to be, and whose families are.
 struct Families<'a> {
     fleet: &'a Fleet,
-    live: BTreeMap<&'a DispatchId, &'a Dispatch>,
+    /// Not at work yet.
+    promised: BTreeSet<&'a DispatchId>,
     /// Those that have somebody at work below them, whether they are at work themselves or not.
     above: BTreeSet<&'a DispatchId>,
 }
 
 impl<'a> Families<'a> {
     fn of(fleet: &'a Fleet) -> Self {
-        let mut families = Self { fleet, live: BTreeMap::new(), above: BTreeSet::new() };
-        fleet
-            .iter()
-            .filter(|dispatch| dispatch.is_at_work())
-            .for_each(|dispatch| families.add(dispatch));
-        families
+        let at_work = fleet.iter().filter(|dispatch| dispatch.is_at_work());
+        let above = at_work.flat_map(|dispatch| ancestors(fleet, dispatch)).map(|above| &above.id);
+        Self { fleet, promised: BTreeSet::new(), above: above.collect() }
     }
 
-    fn add(&mut self, dispatch: &'a Dispatch) {
-        if self.live.insert(&dispatch.id, dispatch).is_none() {
-            self.above.extend(ancestors(self.fleet, dispatch).map(|above| &above.id));
-        }
+    fn promise(&mut self, dispatch: &'a Dispatch) {
+        self.promised.insert(&dispatch.id);
+        self.above.extend(ancestors(self.fleet, dispatch).map(|above| &above.id));
+    }
+
+    fn is_live(&self, dispatch: &Dispatch) -> bool {
+        dispatch.is_at_work() || self.promised.contains(&dispatch.id)
     }
 
     /// It takes a place, if it is at work.
@@ -67,13 +67,14 @@ impl<'a> Families<'a> {
 
     /// Those that take a place.
     fn counted(&self) -> impl Iterator<Item = &'a Dispatch> {
-        self.live.iter().filter(|(id, _)| self.counts(id)).map(|(_, dispatch)| *dispatch)
+        let all = self.fleet.iter().map(|dispatch| &**dispatch);
+        all.filter(|dispatch| self.is_live(dispatch) && self.counts(&dispatch.id))
     }
 
     /// Whose place it would take over: that of the nearest above it that is at work.
     fn predecessor_of(&self, dispatch: &Dispatch) -> Option<&'a Dispatch> {
         ancestors(self.fleet, dispatch)
-            .find(|above| self.live.contains_key(&above.id))
+            .find(|above| self.is_live(above))
             .filter(|above| self.counts(&above.id))
     }
 }
@@ -110,7 +111,10 @@ pub fn next(limits: Pool, fleet: &Fleet, now: Timestamp) -> Admission {
 /// The same where some of those that wait were promised a place before: they keep it.
 fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[DispatchId]) -> Admission {
     let mut families = Families::of(fleet);
-    promised.iter().filter_map(|id| fleet.get(id)).for_each(|dispatch| families.add(dispatch));
+    promised
+        .iter()
+        .filter_map(|id| fleet.get(id))
+        .for_each(|dispatch| families.promise(dispatch));
     let mut at_work: BTreeMap<&str, u32> = BTreeMap::new();
     let mut active = 0;
     for dispatch in families.counted() {
@@ -118,10 +122,10 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
         *at_work.entry(pressure::channel(dispatch)).or_default() += 1;
     }
     let mut admission = Admission { start: promised.to_vec(), look_again: None };
-    let waits = |dispatch: &&Arc<Dispatch>| {
-        !dispatch.is_active() && !dispatch.is_finished() && !promised.contains(&dispatch.id)
-    };
-    for dispatch in fleet.iter().filter(waits) {
+    for dispatch in fleet.iter().filter(|dispatch| !dispatch.is_active() && !dispatch.is_finished()) {
+        if families.promised.contains(&dispatch.id) {
+            continue;
+        }
         let channel = pressure::channel(dispatch);
         let gives_up = families.predecessor_of(dispatch).map(pressure::channel);
         // One that was spoken to again may have somebody at work below it: then it needs no place either.
@@ -138,7 +142,7 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
                     *left = left.saturating_sub(1);
                 }
                 *at_work.entry(channel).or_default() += u32::from(gains == 1);
-                families.add(dispatch);
+                families.promise(dispatch);
                 admission.start.push(dispatch.id.clone());
             }
             // The places are taken: whoever leaves one says so. One behind it may take over its parent's.

@@ -17,10 +17,10 @@ pub fn probe() -> Result<PathBuf, String> {
     if can_kill { Ok(own) } else { Err("this kernel's cgroups have no cgroup.kill (5.14)".into()) }
 }
 
-/// Makes the cgroup `name` below this process's own. `None` where there is no v2 hierarchy or no
-/// permission; that is usual, and containment then rests on descent and nonce.
-pub fn create(name: &str) -> Option<PathBuf> {
-    let path = own()?.join(name);
+/// Makes the cgroup `name` below `own` ([`own`]). `None` where there is no permission; that is usual, as it is that
+/// there is no v2 hierarchy, and containment then rests on descent and nonce.
+pub fn create(own: &Path, name: &str) -> Option<PathBuf> {
+    let path = own.join(name);
     std::fs::create_dir(&path).ok()?;
     // A hierarchy that cannot kill is no help.
     if path.join("cgroup.kill").exists() {
@@ -60,8 +60,8 @@ pub fn remove(cgroup: &Path) {
     }
 }
 
-/// The directory of this process's cgroup.
-fn own() -> Option<PathBuf> {
+/// The directory of this process's cgroup; `None` where there is no v2 hierarchy.
+pub fn own() -> Option<PathBuf> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     // Where it mostly is; the list of mounts may be long, and each shim asks.

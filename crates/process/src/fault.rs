@@ -21,6 +21,8 @@ pub const POINTS: &[&str] = &[
     "pool.look",
     "life.attempt_durable",
     "start.before_shim",
+    "zygote.asked",
+    "zygote.forked",
     "start.after_shim",
     "shim.meta_written",
     "shim.forked",

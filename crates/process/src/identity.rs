@@ -56,6 +56,46 @@ pub fn name_this_process(name: &std::ffi::CStr) {
     let _ = name;
 }
 
+/// The words this process was started with, where the system looks them up for `ps`.
+#[derive(Debug, Clone, Copy)]
+pub struct Title {
+    start: usize,
+    len: usize,
+}
+
+impl Title {
+    /// `None` where the system does not tell.
+    #[cfg(target_os = "linux")]
+    pub fn of_this_process() -> Option<Self> {
+        let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+        // Fields 48 and 49 of proc_pid_stat(5); the third comes after the name, which may hold anything.
+        let (_, rest) = stat.rsplit_once(") ")?;
+        let mut fields = rest.split_ascii_whitespace().skip(48 - 3);
+        let (start, end): (usize, usize) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let len = end.checked_sub(start).filter(|len| start > 0 && *len > 0)?;
+        Some(Self { start, len })
+    }
+
+    /// `None`: the system does not tell.
+    #[cfg(not(target_os = "linux"))]
+    pub fn of_this_process() -> Option<Self> {
+        None
+    }
+
+    /// Shows other words, cut to the room that the first ones took.
+    ///
+    /// # Safety
+    /// It is of this process, or of the one this was forked from; and neither `std::env::args` nor whatever was kept of the
+    /// words where they lay is used again.
+    pub unsafe fn show(self, words: &[&[u8]]) {
+        let mut text = words.join(&0);
+        text.resize(self.len - 1, 0);
+        text.push(0);
+        // SAFETY: the kernel told us that our words lie here; they are ours to write, and stay NUL-terminated.
+        unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), self.start as *mut u8, self.len) }
+    }
+}
+
 /// Names this boot of this machine.
 pub fn boot_id() -> String {
     #[cfg(feature = "fault-points")]

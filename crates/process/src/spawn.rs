@@ -210,6 +210,37 @@ unsafe fn fork_into(_: BorrowedFd<'_>) -> Option<libc::pid_t> {
     None
 }
 
+/// Forks a brother: a copy of this process whose parent is *our* parent, who reaps it. `None` in the brother, its pid here.
+///
+/// # Errors
+/// As of `fork`; always `Unsupported` but on Linux (5.3).
+///
+/// # Safety
+/// Only in a process of one thread: of others the brother would have what they were in the middle of, and not them.
+#[cfg(target_os = "linux")]
+pub unsafe fn fork_brother() -> io::Result<Option<u32>> {
+    // SAFETY: plain numbers; zero means nothing of that kind. A brother's death is told as ours would be.
+    let mut how: libc::clone_args = unsafe { std::mem::zeroed() };
+    how.flags = libc::CLONE_PARENT as u64;
+    // SAFETY: without CLONE_VM and a stack the brother is a copy of us, as after `fork`; and there is one thread, so
+    // nothing that the C library does around a fork is missed.
+    match unsafe { libc::syscall(libc::SYS_clone3, &raw const how, size_of::<libc::clone_args>()) } {
+        0 => Ok(None),
+        -1 => Err(io::Error::last_os_error()),
+        pid => Ok(Some(pid as u32)),
+    }
+}
+
+/// # Errors
+/// Always.
+///
+/// # Safety
+/// It does nothing.
+#[cfg(not(target_os = "linux"))]
+pub unsafe fn fork_brother() -> io::Result<Option<u32>> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 struct Child {
     parent: u32,
     stdio: [RawFd; 3],
@@ -402,7 +433,8 @@ mod tests {
 
     #[test]
     fn a_child_is_born_in_its_cgroup() {
-        let Some(place) = cgroup::create(&format!("muleteer-test-{}", std::process::id())) else {
+        let name = format!("muleteer-test-{}", std::process::id());
+        let Some(place) = cgroup::own().and_then(|own| cgroup::create(&own, &name)) else {
             eprintln!("SKIPPED: no cgroup can be made here");
             return;
         };

@@ -4,6 +4,7 @@
 //! ```text
 //! daemon side                      files in agents/<id>/            the shim (`muleteer-shim`)
 //!   start::prepare, start::launch ──▶ key, launch-<epoch>.json ──▶    run::main
+//!   zygote::ask (where there is one)      a fork of the zygote ──▶   run::shim
 //!   attach::probe                ◀── lock (held = alive)       ◀──    holds it
 //!   spool::Reader                ◀── spool/*.seg               ◀──    spool::Writer
 //!   attach::Client, or your own  ◀──────── sock ──────────────▶       run::peers
@@ -21,5 +22,6 @@ pub mod record;
 pub mod run;
 pub mod spool;
 pub mod start;
+pub mod zygote;
 
 pub use run::main;

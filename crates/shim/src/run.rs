@@ -24,6 +24,7 @@ use crate::launch::{Launch, StdinMode};
 use crate::meta::{self, Meta};
 use crate::record::Stream;
 use crate::spool::Writer;
+use crate::zygote;
 use muleteer_process::clock::{SuspendWatch, awake, wall_ms};
 use muleteer_process::host::host;
 use muleteer_process::identity::{self, NONCE_VAR, ProcessId};
@@ -51,6 +52,9 @@ const DISK_RETRY: Duration = Duration::from_millis(500);
 /// working directory, and its lock as standard input. Started by [`crate::start::launch`] only.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut args = args.into_iter().peekable();
+    if args.next_if(|word| word == zygote::WORD).is_some() {
+        return zygote::main();
+    }
     if args.next_if(|word| word == CONFINE).is_some() {
         return muleteer_process::sandbox::main(args);
     }
@@ -58,9 +62,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         eprintln!("muleteer-shim is started by the muleteer daemon, not by hand");
         return ExitCode::from(64);
     };
-    // We are run by a descriptor's name; `ps` is to show who we are.
+    shim(epoch, &Place::find())
+}
+
+/// The shim of one epoch, in the agent's directory and with its lock as standard input.
+pub(crate) fn shim(epoch: u32, place: &Place) -> ExitCode {
     identity::name_this_process(c"muleteer-shim");
-    match Shim::start(epoch).and_then(|mut shim| shim.run()) {
+    match Shim::start(epoch, place).and_then(|mut shim| shim.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("muleteer-shim[{}] epoch {epoch}: {error}", std::process::id());
@@ -85,6 +93,21 @@ fn epoch_of(args: impl IntoIterator<Item = OsString>) -> Option<u32> {
         }
     }
     epoch
+}
+
+/// Where a shim runs: the same for all that one daemon starts.
+#[derive(Debug)]
+pub(crate) struct Place {
+    boot_id: String,
+    pid_namespace: u64,
+    /// Of the daemon; an agent's own is made below it.
+    cgroup: Option<PathBuf>,
+}
+
+impl Place {
+    pub(crate) fn find() -> Self {
+        Self { boot_id: identity::boot_id(), pid_namespace: identity::pid_namespace(), cgroup: cgroup::own() }
+    }
 }
 
 /// Where the agent is. Times are awake time.
@@ -145,7 +168,7 @@ struct Shim {
 
 impl Shim {
     /// Everything up to an agent that is recorded and released.
-    fn start(epoch: u32) -> io::Result<Self> {
+    fn start(epoch: u32, place: &Place) -> io::Result<Self> {
         let dir = Path::new(".");
         let _ = rustix::process::setsid();
         let lock = take_over_lock(dir)?;
@@ -162,18 +185,19 @@ impl Shim {
         listener.set_nonblocking(true)?;
 
         let own = ProcessId::current();
-        let cgroup = launch
+        let cgroup = place
             .cgroup
-            .then(|| cgroup::create(&format!("muleteer-{}-{epoch}", launch.nonce)))
-            .flatten();
+            .as_ref()
+            .filter(|_| launch.cgroup)
+            .and_then(|own| cgroup::create(own, &format!("muleteer-{}-{epoch}", launch.nonce)));
         let mut meta = Meta {
             v: meta::VERSION,
             epoch,
             generation: launch.generation,
             shim: own,
             agent: None,
-            boot_id: identity::boot_id(),
-            pid_namespace: identity::pid_namespace(),
+            boot_id: place.boot_id.clone(),
+            pid_namespace: place.pid_namespace,
             nonce: launch.nonce.clone(),
             containment: String::new(),
             cgroup: cgroup.clone(),

@@ -60,13 +60,24 @@ impl ShimProgram {
             .collect()
     }
 
-    fn command(&self) -> Command {
+    /// With the environment of every shim, and this as its name.
+    pub(crate) fn command(&self, name: &str) -> Command {
         let mut command = if cfg!(target_os = "linux") {
             helper(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
         } else {
             helper(&self.path)
         };
-        command.arg0("muleteer-shim").args(&self.words);
+        // We are run by a descriptor's name; `ps` is to show who we are.
+        command.arg0(name).args(&self.words);
+        command.env_clear();
+        // The nonce: if this daemon is itself something an agent started, its shims are found with it.
+        for name in
+            ["PATH", "MULETEER_FAULT", "MULETEER_FAULT_ONCE", "RUST_BACKTRACE", "MULETEER_NONCE", "LLVM_PROFILE_FILE"]
+        {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
         command
     }
 }
@@ -109,26 +120,11 @@ pub fn read_key(agent_dir: &Path) -> io::Result<[u8; 16]> {
 /// exec, and no other child of the daemon, started at the same moment, can inherit it past its exec.
 pub fn launch(agent_dir: &Path, program: &ShimProgram, lock: &LockGuard, epoch: u32) -> io::Result<Child> {
     let log = shim_log(agent_dir)?;
-    let mut command = program.command();
+    let mut command = program.command("muleteer-shim");
     command.arg("--epoch").arg(epoch.to_string());
     // Only so that `ps` tells one shim from another.
     if let Some(name) = agent_dir.file_name() {
         command.arg("--agent").arg(name);
-    }
-    command.env_clear();
-    // The nonce: if this daemon is itself something an agent started, its shims are found with it.
-    for name in [
-        "PATH",
-        "HOME",
-        "MULETEER_FAULT",
-        "MULETEER_FAULT_ONCE",
-        "RUST_BACKTRACE",
-        "MULETEER_NONCE",
-        "LLVM_PROFILE_FILE",
-    ] {
-        if let Some(value) = std::env::var_os(name) {
-            command.env(name, value);
-        }
     }
     command
         .current_dir(agent_dir)
@@ -138,7 +134,8 @@ pub fn launch(agent_dir: &Path, program: &ShimProgram, lock: &LockGuard, epoch: 
         .spawn()
 }
 
-fn shim_log(agent_dir: &Path) -> io::Result<File> {
+/// The log of the agent's shims, to be appended to.
+pub fn shim_log(agent_dir: &Path) -> io::Result<File> {
     let log = File::options().append(true).create(true).mode(0o600).open(agent_dir.join("shim.log"))?;
     if log.metadata()?.len() > LOG_LIMIT {
         log.set_len(0)?;

@@ -46,7 +46,7 @@ async fn attempt(daemon: &Daemon) -> Result<(), String> {
     let file = daemon.paths.state_dir.join("sandbox-probe.json");
     let plan = Plan::new(vec![Place { path: "/tmp".into(), what: What::Scratch }]);
     write(&file, &plan).map_err(|error| crate::launch::chain(&error))?;
-    let words = daemon.shim.confining(&daemon.muleteer, &file, Path::new("/"));
+    let words = daemon.shims.program().confining(&daemon.muleteer, &file, Path::new("/"));
     let (program, rest) = words.split_first().ok_or("no program")?;
     let mut command = muleteer_process::command::helper(program);
     command.args(rest).arg("/bin/sh").args(["-c", "exit 0"]);

@@ -5,6 +5,7 @@ use crate::gate::GateMsg;
 use crate::ledger::{LedgerMsg, Opened};
 use crate::paths::Paths;
 use crate::pool::PoolMsg;
+use crate::shims::Shims;
 use crate::watch::WatchMsg;
 use muleteer_model::config::{Config, Source};
 use muleteer_model::dispatch::Dispatch;
@@ -17,7 +18,6 @@ use ractor::{ActorRef, Message};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
-use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::sync::watch;
@@ -122,9 +122,7 @@ pub struct Daemon {
     pub paths: Paths,
     pub generation: u64,
     pub muleteer: PathBuf,
-    pub shim: ShimProgram,
-    /// Shims this daemon started, to be reaped when they end.
-    pub children: Mutex<Vec<Child>>,
+    pub shims: Shims,
     pub lease_ms: u64,
     pub pool_limits: muleteer_model::config::Pool,
     pub retention: muleteer_model::config::Retention,
@@ -170,8 +168,7 @@ impl Daemon {
             paths,
             generation,
             muleteer,
-            shim,
-            children: Mutex::default(),
+            shims: Shims::new(shim),
             lease_ms,
             pool_limits,
             retention,

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -199,6 +199,10 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     let mut int = signal(SignalKind::interrupt()).map_err(fail)?;
     let mut child = signal(SignalKind::child()).map_err(fail)?;
     let _manager = own(notify::tell(daemon.clone()));
+    let _zygote = own({
+        let daemon = daemon.clone();
+        async move { daemon.shims.warm().await }
+    });
     let idle = idle(&daemon, idle_exit);
     tokio::pin!(idle);
     loop {
@@ -207,7 +211,7 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
             _ = term.recv() => break,
             _ = int.recv() => break,
             () = &mut idle => break,
-            _ = child.recv() => reap(&daemon),
+            _ = child.recv() => daemon.shims.reap(),
             outcome = &mut ended => {
                 let why = outcome.err().map_or_else(|| "the root has ended".to_string(), |error| error.to_string());
                 return Err(StartError::Tree(why));
@@ -219,6 +223,7 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     // Agents live on in their shims; nothing here tells them anything.
     let _ = root.stop_and_wait(None, Some(Duration::from_secs(10))).await;
     let _ = std::fs::remove_file(&daemon.paths.socket);
+    daemon.shims.close();
     Ok(())
 }
 
@@ -245,12 +250,6 @@ async fn idle(daemon: &Daemon, limit: Option<Duration>) {
             _ = connections.changed() => {}
         }
     }
-}
-
-/// Shims are our children until we die; their zombies are collected here.
-fn reap(daemon: &Daemon) {
-    let mut children = daemon.children.lock().unwrap_or_else(PoisonError::into_inner);
-    children.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
 }
 
 /// A directory only its owner may enter, made with its parents if it is not there.

@@ -19,7 +19,7 @@ use muleteer_shim::{meta, spool, start};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -142,13 +142,10 @@ async fn begin(
     }
     let saved = Saved::read(&dir)?;
     let launch = launch_of(daemon, dispatch, &saved, epoch, resume)?;
-    let child = {
-        start::prepare(&dir, &launch)?;
-        fault::point("start.before_shim");
-        start::launch(&dir, &daemon.shim, lock, epoch)?
-    };
+    start::prepare(&dir, &launch)?;
+    fault::point("start.before_shim");
+    daemon.shims.start(&dir, lock, epoch).await?;
     fault::point("start.after_shim");
-    daemon.children.lock().unwrap_or_else(PoisonError::into_inner).push(child);
     Ok(())
 }
 
@@ -231,7 +228,7 @@ fn launch_of(
         let plan = crate::confine::plan_of(daemon, confined, &created.backend, &env, &argv, &dir);
         let file = crate::confine::file(&dir, epoch);
         crate::confine::write(&file, &plan).map_err(|error| chain(&error))?;
-        argv = [daemon.shim.confining(&daemon.muleteer, &file, Path::new(cwd)), argv].concat();
+        argv = [daemon.shims.program().confining(&daemon.muleteer, &file, Path::new(cwd)), argv].concat();
     }
     let mut launch = Launch::new(epoch, daemon.generation, random_key(), argv, cwd.into());
     launch.env = env;

@@ -31,6 +31,7 @@ pub mod projection;
 pub mod request;
 pub mod runs;
 pub mod settings;
+pub mod shims;
 pub mod tasklist;
 pub mod telemetry;
 pub mod tree;
