@@ -68,7 +68,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// The shim of one epoch, in the agent's directory and with its lock as standard input.
 pub(crate) fn shim(epoch: u32, place: &Place) -> ExitCode {
     identity::name_this_process(c"muleteer-shim");
-    match Shim::start(epoch, place).and_then(|mut shim| shim.run()) {
+    let started = Shim::start(epoch, place);
+    // SAFETY: a shim has one thread.
+    #[allow(unsafe_code)]
+    unsafe {
+        memory::give_back_stack();
+    }
+    match started.and_then(|mut shim| shim.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("muleteer-shim[{}] epoch {epoch}: {error}", std::process::id());
@@ -167,8 +173,10 @@ struct Shim {
 }
 
 impl Shim {
-    /// Everything up to an agent that is recorded and released.
-    fn start(epoch: u32, place: &Place) -> io::Result<Self> {
+    /// Everything up to an agent that is recorded and released. In a box, and in a frame of its own: what this needs of
+    /// the stack is to be given back.
+    #[inline(never)]
+    fn start(epoch: u32, place: &Place) -> io::Result<Box<Self>> {
         let dir = Path::new(".");
         let _ = rustix::process::setsid();
         let lock = take_over_lock(dir)?;
@@ -231,7 +239,7 @@ impl Shim {
         let now = awake();
         let limits = launch.limits;
         let sampled = limits.max_procs > 0 || limits.max_memory_bytes > 0;
-        let mut shim = Self {
+        let mut shim = Box::new(Self {
             key,
             own,
             agent,
@@ -256,7 +264,7 @@ impl Shim {
             writer,
             _lock: lock,
             launch,
-        };
+        });
         if matches!(shim.phase, Phase::Gone) {
             shim.say(Control::Ended { survivors: 0 });
         }

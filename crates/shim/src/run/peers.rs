@@ -6,6 +6,7 @@ use crate::record::Cursor;
 use muleteer_process::clock::awake;
 use muleteer_process::identity::{self, Ancestry, ancestry};
 use muleteer_protocol::shim::v1::{FromShim, MAX_BODY, MAX_HELLO_BODY, RefusedCode, ToShim, VERSION};
+use rustix::buffer::spare_capacity;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -195,10 +196,10 @@ impl Shim {
 
     fn receive(&mut self, index: usize) {
         let peer = &mut self.peers.connected[index];
-        let mut chunk = [0; READ];
-        match rustix::io::read(&peer.fd, &mut chunk) {
+        peer.input.reserve(READ);
+        match rustix::io::read(&peer.fd, spare_capacity(&mut peer.input)) {
             Ok(0) => peer.closing = true,
-            Ok(n) => peer.input.extend_from_slice(&chunk[..n]),
+            Ok(_) => {}
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
             Err(_) => peer.closing = true,
         }
