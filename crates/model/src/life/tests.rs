@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 mod api;
+mod asks;
 mod books;
 mod crashes;
 mod ends;

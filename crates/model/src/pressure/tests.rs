@@ -100,3 +100,13 @@ proptest! {
         prop_assert!(pressure.places_at(when) > at_work);
     }
 }
+
+#[test]
+fn who_looks_is_told_what_holds_them_back() {
+    let mut pressures = Pressures::new();
+    struck(&mut pressures, 100, 8, 40);
+    let said = |now| pressures["c"].describe("anthropic", at(now));
+    let what = OVERLOAD.0.describe(OVERLOAD.1);
+    assert_eq!(said(99), format!("the model API (anthropic) is left alone until 1970-01-01T00:01:40Z: {what}"));
+    assert_eq!(said(100), format!("the model API (anthropic) was {what}: 4 at once for now"));
+}

@@ -187,3 +187,51 @@ fn the_work_of_a_turn_that_ended_counts_however_its_process_ended() {
         assert_eq!(told.finished(), FinalState::Success, "{cause:?}");
     }
 }
+
+#[test]
+fn each_pause_is_that_of_its_number() {
+    let mut told = Told::busy();
+    for restarts in 1..=2 {
+        told.exit(1);
+        let Phase::Backoff { until, .. } = told.d.phase else { panic!("{:?}", told.d.phase) };
+        let pause = crate::restart::agent_backoff_ms("abcd2345", restarts);
+        assert_eq!(until.duration_since(told.now).as_millis(), i128::from(pause), "after {restarts}");
+        told.restarted();
+    }
+}
+
+/// The reason is all that a person has to go by.
+#[test]
+fn how_a_process_ended_is_said() {
+    let exit = |code, signal, cause, tail: &str| Exit { code, signal, cause, stderr_tail: tail.into() };
+    for (exit, said) in [
+        (exit(Some(3), None, ExitCause::Exited, ""), "exit code 3"),
+        (exit(Some(3), None, ExitCause::Exited, "first\nno such model\n \n"), "exit code 3: no such model"),
+        (exit(None, Some(11), ExitCause::Exited, ""), "killed by signal 11"),
+        (exit(None, None, ExitCause::Exited, ""), "ended in an unknown way"),
+        (exit(Some(0), Some(9), ExitCause::ShimLost, "gone"), "its shim died while it worked: gone"),
+    ] {
+        let mut told = Told::busy();
+        let (at, epoch) = (told.next(), told.d.epoch);
+        told.feed(Input::Exited { at, epoch, exit, awake_ms: 0 });
+        let reason = told.log.iter().find_map(|event| match event {
+            Event::AttemptFinished { reason, .. } => Some(reason.as_str()),
+            _ => None,
+        });
+        assert_eq!(reason, Some(said));
+    }
+}
+
+/// Which of its limits it was; the CLIs tell both in the same way.
+#[test]
+fn a_limit_that_the_cli_keeps_is_named() {
+    for (error, said) in
+        [(TurnError::MaxTurns, "turns limit reached enough"), (TurnError::Budget, "budget limit reached enough")]
+    {
+        let mut told = Told::busy();
+        told.result(TurnResult { ok: false, error: Some(error), text: Some("enough".into()), ..TurnResult::default() });
+        told.exit(1);
+        assert_eq!(told.finished(), FinalState::Partial);
+        assert_eq!(told.d.reason.as_deref(), Some(said));
+    }
+}

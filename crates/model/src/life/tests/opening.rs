@@ -216,3 +216,75 @@ fn a_loaded_session_is_told_its_model_whatever_it_says_of_it() {
     told.opens(None, Some("option model"));
     assert_eq!(told.calls(), Some(Call::SetModel { by: "option model".into(), model: "small".into() }));
 }
+
+/// What it cannot do now it may do in another process; what it will not do, or has no key for, it will never do.
+#[test]
+fn a_call_that_is_refused_ends_the_process() {
+    let refused = |call: &str, auth| {
+        let (call, message) = (call.to_string(), "no such thing".to_string());
+        vec![AgentEvent::CallAnswer(CallAnswer::Refused { call, message, auth })]
+    };
+    for (auth, state) in [(false, "starting"), (true, "failed")] {
+        let mut told = Told::called();
+        told.greets(true);
+        told.line(refused(NEW, auth));
+        assert!(effects(&told.d).contains(&Effect::Terminate), "auth: {auth}");
+        told.exit_by(None, ExitCause::Terminated);
+        assert_eq!(told.d.state(), state, "auth: {auth}");
+        let reason = told.log.iter().rev().find_map(|event| match event {
+            Event::AttemptFinished { reason, .. } => Some(reason.as_str()),
+            _ => None,
+        });
+        assert_eq!(reason, Some("session/new: it answered with an error: no such thing"));
+    }
+    let mut told = Told::called();
+    told.greets(true);
+    told.opens(Some("s1"), None);
+    let before = told.log.len();
+    told.line(refused(NEW, false));
+    assert_eq!(&told.log[before..], [], "nothing was asked");
+}
+
+#[test]
+fn a_session_s_id_is_whole_or_there_is_none() {
+    for (bytes, opened) in [(512, true), (513, false)] {
+        let mut told = Told::called();
+        told.greets(true);
+        told.opens(Some(&"s".repeat(bytes)), None);
+        assert_eq!((told.d.session_id.is_some(), told.on_its_way().is_some()), (opened, opened), "{bytes} bytes");
+    }
+}
+
+/// A session that is loaded again is told of once, but not what it says of its model.
+#[test]
+fn what_is_known_of_a_session_is_not_told_again() {
+    let opened_again = |model: &str| {
+        let mut told = Told::dies_with_a_prompt_on_its_way();
+        told.greets(true);
+        let before = told.log.len();
+        let (session_id, model) = (Some("s1".to_string()), Some(model.to_string()));
+        told.line(vec![AgentEvent::CallAnswer(CallAnswer::Opened { session_id, model, model_by: None })]);
+        told.log[before..]
+            .iter()
+            .filter(|event| matches!(event, Event::SessionStarted { .. }))
+            .count()
+    };
+    assert_eq!(opened_again("small"), 0);
+    assert_eq!(opened_again("large"), 1, "another model");
+}
+
+/// It gives no receipt, so for the look at its silence what it was sent is its turn.
+#[test]
+fn who_was_sent_a_prompt_by_a_call_owes_an_answer() {
+    let owes = |told: &Told| crate::stall::Known::of(&told.d, told.now).model_owes;
+    let mut told = Told::called();
+    told.greets(true);
+    assert!(!owes(&told), "nothing was sent");
+    told.opens(Some("s1"), None);
+    assert!(owes(&told));
+    let epoch = told.d.epoch;
+    assert!(told.feed(Input::Speaks { epoch }), "its first sign of life is its receipt");
+    told.says(ANSWER);
+    told.result(TurnResult { ok: true, ..TurnResult::default() });
+    assert!(!owes(&told), "it has answered");
+}

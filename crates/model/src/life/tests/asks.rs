@@ -1,0 +1,118 @@
+//! What an agent asks, and who answers.
+
+use super::*;
+use crate::ask::{Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, Verdict};
+use crate::opening::Calls;
+use crate::permission::Mode;
+
+impl Told {
+    /// In the middle of a turn, with nobody but people to answer it.
+    fn asking() -> Self {
+        let mut told = Self::busy();
+        Arc::make_mut(&mut told.d.created).permissions.mode = Mode::Ask;
+        told
+    }
+
+    fn asks_as(&mut self, id: &str) -> bool {
+        self.line(vec![AgentEvent::Permission { id: id.into(), ask: Box::new(Ask::tool("Bash", json!({}))) }])
+    }
+
+    fn open(&self) -> Vec<&str> {
+        self.d.asks.open().map(|pending| pending.id.as_str()).collect()
+    }
+
+    fn allowed(&mut self, id: &str) -> bool {
+        let answer = Answer { verdict: Verdict::Allow, text: String::new() };
+        self.feed(Input::Answer { id: id.into(), answer, by: "operator".into(), key: "k".into() })
+    }
+
+    fn hears_answers_to(&self) -> Vec<String> {
+        let answer = |effect| if let Effect::Answer { id } = effect { Some(id) } else { None };
+        effects(&self.d).into_iter().filter_map(answer).collect()
+    }
+}
+
+/// An id goes back to the agent as it came, so it is whole or not asked by at all.
+#[test]
+fn who_asks_by_an_id_that_cannot_go_back_is_not_heard() {
+    let longest = "x".repeat(ID_LIMIT);
+    for (id, heard) in [("r1", true), (longest.as_str(), true), ("", false), (&format!("{longest}x"), false)] {
+        let mut told = Told::asking();
+        told.asks_as(id);
+        assert_eq!(told.open(), if heard { vec![id] } else { vec![] }, "{} bytes", id.len());
+    }
+    let mut told = Told::asking();
+    Arc::make_mut(&mut told.d.created).can_ask = false;
+    told.asks_as("r1");
+    assert_eq!(told.open(), [] as [&str; 0], "of one that cannot be told an answer");
+}
+
+#[test]
+fn what_is_asked_twice_is_asked_once() {
+    let mut told = Told::asking();
+    told.asks_as("r1");
+    let before = told.log.len();
+    told.asks_as("r1");
+    assert_eq!(&told.log[before..], []);
+    assert_eq!(told.open(), ["r1"]);
+}
+
+/// What nobody here knows is refused, even where all is allowed: it would wait for ever.
+#[test]
+fn what_is_not_known_is_refused_at_once() {
+    let mut told = Told::busy();
+    told.line(vec![AgentEvent::Request { id: "r1".into(), what: "fs/read".into() }]);
+    let (pending, answer) = told.d.asks.answered().next().expect("an answer");
+    assert_eq!((pending.ask.kind, answer.verdict), (AskKind::Other, Verdict::Deny));
+    assert!(answer.text.contains("`fs/read`"), "{answer:?}");
+    assert_eq!(told.hears_answers_to(), ["r1"]);
+}
+
+#[test]
+fn who_asks_too_much_at_once_is_refused() {
+    let mut told = Told::asking();
+    for n in 0..=MOST_OPEN {
+        told.asks_as(&format!("r{n}"));
+    }
+    assert_eq!(told.open().len(), MOST_OPEN);
+    assert_eq!(told.hears_answers_to(), [format!("r{MOST_OPEN}")]);
+}
+
+/// The agent has the answer from elsewhere, or wants to know no more.
+#[test]
+fn what_is_withdrawn_waits_for_nobody() {
+    let mut told = Told::asking();
+    told.asks_as("r1");
+    told.asks_as("r2");
+    let withdraws = |told: &mut Told, id: &str| told.line(vec![AgentEvent::PermissionAnswer { id: id.into() }]);
+    withdraws(&mut told, "r1");
+    assert_eq!(told.open(), ["r2"]);
+    assert!(!told.allowed("r1"), "there is nothing to answer any more");
+    assert!(told.allowed("r2"));
+    let before = told.log.len();
+    withdraws(&mut told, "r2");
+    withdraws(&mut told, "r3");
+    assert_eq!(&told.log[before..], [], "what is answered is closed by its end, and r3 was never asked");
+    assert_eq!(told.hears_answers_to(), ["r2"]);
+}
+
+#[test]
+fn the_first_answer_counts() {
+    let mut told = Told::asking();
+    told.asks_as("r1");
+    assert!(!told.allowed("r2") && told.allowed("r1") && !told.allowed("r1"));
+    assert_eq!(told.hears_answers_to(), ["r1"]);
+}
+
+/// An agent that is spoken to by calls is in the middle of one: until it has its answer it does not hear that it is to stop.
+#[test]
+fn an_interrupt_answers_what_stands_in_its_way() {
+    for (by_calls, refused) in [(true, vec!["r1".to_string()]), (false, vec![])] {
+        let mut told = Told::asking();
+        Arc::make_mut(&mut told.d.created).calls = by_calls.then_some(Calls { timeout_s: 60 });
+        told.asks_as("r1");
+        assert!(told.feed(Input::Interrupt { key: "i1".into(), by: "operator".into() }));
+        assert_eq!(told.hears_answers_to(), refused, "by calls: {by_calls}");
+        assert!(told.d.asks.answered().all(|(_, answer)| answer.verdict == Verdict::Deny));
+    }
+}
