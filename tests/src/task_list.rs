@@ -112,14 +112,20 @@ impl Scene {
 
     /// Every line of the log is one of the grammar, read as a stranger would.
     pub fn check_log(&self) {
-        let known: Vec<String> = self.all().iter().filter_map(|task| task["id"].as_str().map(String::from)).collect();
         let log = self.log();
         assert!(log.ends_with('\n'), "the last line has an end: {log}");
         for line in log.lines() {
-            if let Err(why) = fits(line, &known) {
+            if let Err(why) = self.fits(line) {
                 panic!("{why}: {line}");
             }
         }
+    }
+
+    /// # Errors
+    /// What keeps the line from being one of the grammar.
+    pub fn fits(&self, line: &str) -> Result<(), &'static str> {
+        let known: Vec<String> = self.all().iter().filter_map(|task| task["id"].as_str().map(String::from)).collect();
+        fits(line, &known)
     }
 
     /// No task has two outcomes, and nobody holds anything any more.

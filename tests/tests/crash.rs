@@ -170,6 +170,20 @@ fn seeded_power_cuts() {
     assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --power --seed S");
 }
 
+/// The same of a list of tasks, by one worker and by two.
+#[test]
+fn seeded_power_cuts_of_a_task_list() {
+    if let Err(why) = crash::power::available() {
+        return skip("seeded_power_cuts_of_a_task_list", &why);
+    }
+    let recorded = [1, 2].map(crash::power::RecordedTasks::new);
+    eprintln!("{} and {} steps to cut after", recorded[0].len(), recorded[1].len());
+    let tried = try_seeds(|seed| recorded[usize::from(seed % 2 == 1)].cut(seed));
+    let broken = broken(&tried);
+    eprintln!("{} power cuts of task lists tried, {} violations", tried.len(), broken.len());
+    assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --power --seed S");
+}
+
 /// Faults at system calls. Needs `strace` and the right to trace.
 #[test]
 fn seeded_system_calls() {

@@ -63,6 +63,7 @@ impl Fleet {
         if known.is_empty() || known == boot_id {
             return;
         }
+        self.task_lists.boot();
         let unfinished = self.iter().filter(|dispatch| !dispatch.is_finished());
         for id in unfinished.map(|dispatch| dispatch.id.clone()).collect::<Vec<_>>() {
             if let Some(dispatch) = self.dispatches.get_mut(&id) {
@@ -153,6 +154,53 @@ mod tests {
     fn tell(fleet: &mut Fleet, of: &str, event: Event) {
         let entry = Entry { id: String::new(), dispatch_id: Some(id(of)), at: None, more: false, event };
         fleet.apply(&Record { v: VERSION, seq: fleet.seq + 1, ts: Timestamp::UNIX_EPOCH, entry });
+    }
+
+    /// What had passed may be gone with the files that nobody had synced.
+    #[test]
+    fn after_a_new_boot_a_task_that_had_passed_is_judged_again() {
+        use crate::tasklist::session::{Started, Verdict};
+        let mut fleet = Fleet::default();
+        let list = "l".to_string();
+        let started = Started {
+            list: list.clone(),
+            root: "/p".into(),
+            concurrency: 2,
+            max_tasks: None,
+            branch: None,
+            role: String::new(),
+            backend: None,
+            by: String::new(),
+        };
+        let boot =
+            |boot: &str| Event::DaemonStarted { pid: 1, generation: 1, version: String::new(), boot_id: boot.into() };
+        let begun = |worker, task: &str| Event::TaskBegun {
+            list: list.clone(),
+            worker,
+            task: task.into(),
+            dispatch: id("abcd2345"),
+            base: String::new(),
+            resumed: false,
+        };
+        let judged = |worker, passed| {
+            let verdict = Verdict { passed, category: None, message: String::new() };
+            Event::TaskJudged { list: list.clone(), worker, task: String::new(), verdict }
+        };
+        let events =
+            [boot("one"), Event::TaskListStarted(Box::new(started)), begun(1, "t1"), begun(2, "t2"), begun(3, "t3")];
+        let doubted = |fleet: &Fleet| -> Vec<bool> {
+            fleet.task_lists.get("l").unwrap().workers.values().map(|work| work.doubted).collect()
+        };
+        let all = |fleet: &mut Fleet, events: Vec<Event>| {
+            events.into_iter().for_each(|event| tell(fleet, "abcd2345", event));
+        };
+        all(&mut fleet, events.into());
+        all(&mut fleet, vec![judged(1, true), judged(2, false), boot("one")]);
+        assert_eq!(doubted(&fleet), [false, false, false], "on the same machine all is there");
+        all(&mut fleet, vec![boot("two"), boot("two")]);
+        assert_eq!(doubted(&fleet), [true, false, false]);
+        all(&mut fleet, vec![judged(1, true)]);
+        assert_eq!(doubted(&fleet), [false, false, false]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 pub mod actor;
 pub mod git;
+mod mend;
 pub mod run;
 pub mod serve;
 pub mod steps;

@@ -74,6 +74,10 @@ pub(crate) fn git(dir: &Path) -> Command {
     for name in LEADING_AWAY {
         command.env_remove(name);
     }
+    if dir.join(".git").exists() {
+        // One that is broken is none, and git would go on with the repository around it: a clone of ours lies in a person's.
+        command.envs(dir.parent().map(|above| ("GIT_CEILING_DIRECTORIES", above)));
+    }
     command
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_NOSYSTEM", "1")

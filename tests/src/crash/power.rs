@@ -16,8 +16,12 @@
 //!
 //! The database is left out: it is made anew from the log where it is missing.
 
+mod tasks;
+
+pub use tasks::RecordedTasks;
+
 use super::{Dice, Scene, syscalls};
-use crate::{PATIENCE, events, wait_until};
+use crate::{Daemon, PATIENCE, World, events, wait_until};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -31,7 +35,7 @@ echo '{"type":"result","status":"success","summary":"done"}'
 "#;
 
 const CALLS: &str = "trace=openat,creat,write,pwrite64,writev,pwritev,ftruncate,rename,renameat,renameat2,unlink,unlinkat,\
-                     mkdir,mkdirat,rmdir,link,linkat,fsync,fdatasync,chdir";
+                     mkdir,mkdirat,rmdir,link,linkat,fsync,fdatasync,syncfs,sync_file_range,chdir";
 
 /// What an agent commits, where it has a clone.
 const WORK: &str = "echo new > b.txt && git add b.txt && git commit --quiet -m 'Add b' && ";
@@ -56,16 +60,10 @@ impl Recorded {
     /// When it does not come to its end.
     pub fn new(clone: bool) -> Self {
         let scene = Scene::new();
-        let traces = scene.world.path().join("traces");
-        std::fs::create_dir(&traces).expect("a folder");
-        let output = traces.join("of").display().to_string();
         let mut disk = Disk::default();
         disk.root(&scene.world.state(), false);
         disk.root(&scene.repo.path, true);
-        let words =
-            ["env", "MULETEER_FAULT_BOOT=one", "strace", "-D", "-qq", "-ff", "-ttt", "-T", "-y", "-s", "1000000"];
-        let words = [&words[..], &["-e", "signal=none", "-o", &output, "-e", CALLS]].concat();
-        let mut daemon = scene.world.daemon_under(&words.into_iter().map(String::from).collect::<Vec<_>>());
+        let (traces, mut daemon) = under_strace(&scene.world);
         daemon.answers_or_ends(&scene.world);
         let effects = scene.repo_path("effects");
         let script = AGENT.replace("effects", &effects.display().to_string());
@@ -149,6 +147,17 @@ impl Recorded {
     }
 }
 
+/// A daemon of the boot `one` whose calls, and those of all that it starts, are written into the folder that is given.
+fn under_strace(world: &World) -> (PathBuf, Daemon) {
+    let traces = world.path().join("traces");
+    std::fs::create_dir(&traces).expect("a folder");
+    let output = traces.join("of").display().to_string();
+    let words = ["env", "MULETEER_FAULT_BOOT=one", "strace", "-D", "-qq", "-ff", "-ttt", "-T", "-y", "-s", "1000000"];
+    let words = [&words[..], &["-e", "signal=none", "-o", &output, "-e", CALLS]].concat();
+    let daemon = world.daemon_under(&words.into_iter().map(String::from).collect::<Vec<_>>());
+    (traces, daemon)
+}
+
 impl Default for Recorded {
     fn default() -> Self {
         Self::new(false)
@@ -200,6 +209,10 @@ enum Step {
     Remove(PathBuf),
     Folder(PathBuf),
     Sync(PathBuf),
+    /// All of the file system.
+    SyncAll,
+    /// Its data is on its way, and there with whatever is synced next: what git's `batch` counts on.
+    WriteBack(PathBuf),
     Effect(String),
 }
 
@@ -213,6 +226,7 @@ enum Node {
 struct File {
     now: Vec<u8>,
     synced: Vec<u8>,
+    written_back: Option<Vec<u8>>,
 }
 
 type Change = (OsString, Option<Node>);
@@ -254,7 +268,7 @@ impl Disk {
                 Node::Folder(self.load(&entry.path()))
             } else {
                 let bytes = std::fs::read(entry.path()).expect("a file");
-                self.files.push(File { now: bytes.clone(), synced: bytes });
+                self.files.push(File { now: bytes.clone(), synced: bytes, written_back: None });
                 Node::File(self.files.len() - 1)
             };
             self.folders[at].now.insert(entry.file_name(), node);
@@ -308,7 +322,22 @@ impl Disk {
                 self.name(path, Some(Node::Folder(folder)));
             }
             Step::Folder(_) | Step::Effect(_) => {}
+            Step::SyncAll => {
+                self.files.iter_mut().for_each(|file| file.synced.clone_from(&file.now));
+                self.folders.iter_mut().for_each(Folder::settle);
+            }
+            Step::WriteBack(path) => {
+                if let Some(Node::File(file)) = self.node(path) {
+                    let file = &mut self.files[file];
+                    file.written_back = Some(file.now.clone());
+                }
+            }
             Step::Sync(path) => {
+                for file in &mut self.files {
+                    if let Some(written) = file.written_back.take() {
+                        file.synced = written;
+                    }
+                }
                 match self.node(path) {
                     Some(Node::File(file)) => {
                         let file = &mut self.files[file];
@@ -424,7 +453,13 @@ impl Disk {
         for (name, node) in names {
             let path = path.join(name);
             match node {
-                Node::File(file) => std::fs::write(&path, self.files[file].left(kept, dice)).expect("a file"),
+                Node::File(file) => {
+                    std::fs::write(&path, self.files[file].left(kept, dice)).expect("a file");
+                    // Of the time before: whoever looks must see that nobody alive has made it.
+                    let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+                    let file = std::fs::File::options().append(true).open(&path).expect("a file");
+                    file.set_modified(long_ago).expect("its time");
+                }
                 // One that was moved is in one place, whichever of the two the disk knows.
                 Node::Folder(below) if laid.insert(below) => {
                     std::fs::create_dir(&path).expect("a folder");
@@ -494,8 +529,8 @@ fn read(traces: &Path, roots: &[PathBuf], effects: &Path) -> Vec<Step> {
         Step::Open { path, .. } | Step::Write { path, .. } | Step::Truncate { path, .. } => ours(path),
         Step::Remove(path) | Step::Folder(path) => ours(path),
         Step::Rename { from, to } | Step::Link { from, to } => ours(from) && ours(to),
-        Step::Sync(path) => ours(path) || roots.contains(path),
-        Step::Effect(_) => true,
+        Step::Sync(path) | Step::WriteBack(path) => ours(path) || roots.contains(path),
+        Step::Effect(_) | Step::SyncAll => true,
     };
     let effect = |step: Step| match step {
         Step::Write { path, bytes, .. } if path == effects => Step::Effect(String::from_utf8_lossy(&bytes).into()),
@@ -665,6 +700,8 @@ impl Call {
             "unlinkat" => Some(Step::Remove(self.named_from(1))),
             "mkdir" => Some(Step::Folder(self.named(0))),
             "mkdirat" => Some(Step::Folder(self.named_from(1))),
+            "syncfs" => Some(Step::SyncAll),
+            "sync_file_range" => Some(Step::WriteBack(self.open()?)),
             "fsync" | "fdatasync" => Some(Step::Sync(self.open()?)),
             _ => None,
         }

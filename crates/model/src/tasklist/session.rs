@@ -76,6 +76,9 @@ pub struct Work {
     pub base: String,
     pub resumed: bool,
     pub verdict: Option<Verdict>,
+    /// It passed, and what had passed was not yet brought home when the machine went down: files that nobody synced may be
+    /// gone, so it is to be judged again.
+    pub doubted: bool,
 }
 
 impl Run {
@@ -85,11 +88,12 @@ impl Run {
             Event::TaskBegun { worker, task, dispatch, base, resumed, .. } => {
                 let (task, dispatch, base) = (task.clone(), dispatch.clone(), base.clone());
                 self.workers
-                    .insert(*worker, Work { task, dispatch, base, resumed: *resumed, verdict: None });
+                    .insert(*worker, Work { task, dispatch, base, resumed: *resumed, verdict: None, doubted: false });
             }
             Event::TaskJudged { worker, verdict, .. } => {
                 if let Some(work) = self.workers.get_mut(worker) {
                     work.verdict = Some(verdict.clone());
+                    work.doubted = false;
                 }
             }
             Event::TaskEnded { worker, counted, .. } => {
@@ -123,6 +127,15 @@ impl Runs {
     /// The run that works on the list in this directory.
     pub fn on(&self, root: &str) -> Option<&Arc<Run>> {
         self.active().find(|run| run.started.root == root)
+    }
+
+    /// The machine was started anew.
+    pub fn boot(&mut self) {
+        for run in self.all.values_mut().filter(|run| run.finished.is_none()) {
+            for work in Arc::make_mut(run).workers.values_mut() {
+                work.doubted = work.verdict.as_ref().is_some_and(|verdict| verdict.passed);
+            }
+        }
     }
 
     pub fn apply(&mut self, record: &Record) {

@@ -5,6 +5,7 @@
 //!
 //! Trees are made with an index of their own, so what a person has staged stays staged.
 
+use super::mend;
 use crate::worktree::DURABLE;
 use muleteer_model::tasklist::OWN_FILES;
 use muleteer_process::command::helper;
@@ -27,6 +28,11 @@ pub enum GitError {
     #[error("{what}: {said}")]
     Failed { what: String, said: String },
 }
+
+/// Where git stops looking for a repository.
+const CEILING: &str = "GIT_CEILING_DIRECTORIES";
+/// As [`DURABLE`], for what may write the person's own index: git cannot work with one that a power cut emptied.
+const DURABLE_INDEX: &str = "core.fsync=committed,index";
 
 /// A working directory of git, and what in it belongs to the harness.
 #[derive(Debug, Clone)]
@@ -64,8 +70,14 @@ impl Git {
     /// # Errors
     /// When there is none, or it has no commit.
     pub fn open(dir: &Path) -> Result<Self, GitError> {
+        Self::open_below(dir, None)
+    }
+
+    /// Looks for it no higher than below `ceiling`.
+    fn open_below(dir: &Path, ceiling: Option<&Path>) -> Result<Self, GitError> {
         let ask = |what: &str| {
             let mut command = bare(dir);
+            command.envs(ceiling.map(|ceiling| (CEILING, ceiling)));
             command.args(["rev-parse", "--path-format=absolute", what]);
             run(command, b"", "rev-parse").map_err(|_| GitError::NoRepository(dir.into()))
         };
@@ -84,15 +96,44 @@ impl Git {
         Ok(git)
     }
 
-    /// As [`Self::open`], for a clone of the repository whose harness lives at `prefix` below its top.
+    /// As [`Self::open`], for a clone of the repository whose harness lives at `prefix` below its top. One that is broken is
+    /// none: git would find the person's own repository, which the clone lies in, and throw away what is there.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn open_clone(dir: &Path, of: &Self) -> Result<Self, GitError> {
-        let mut git = Self::open(dir)?;
+        let mut git = Self::open_below(dir, dir.parent())?;
         git.own.extend(of.own.clone());
         git.identity = of.identity.clone();
         Ok(git)
+    }
+
+    /// Takes away what a git has locked that died with the machine, and makes the index anew where it is empty, as a power cut may leave it: nothing can be lost by that. True if it was.
+    pub fn mend_index(&self) -> Result<bool, GitError> {
+        mend::forget_stale_locks(&self.git_dir);
+        let real = self.git_dir.join("index");
+        if !std::fs::metadata(&real).is_ok_and(|meta| meta.len() == 0) {
+            return Ok(false);
+        }
+        std::fs::remove_file(&real).map_err(|error| failed("index", &error.to_string()))?;
+        self.git(&["read-tree", "HEAD"])?;
+        drop(self.git(&["update-index", "-q", "--refresh"]));
+        Ok(true)
+    }
+
+    /// Waits until everything that lies here is on the disk, whoever wrote it. A file that a power cut emptied would look like
+    /// one that the task has emptied, and be committed.
+    pub fn settle(&self) -> Result<(), GitError> {
+        let fail = |error: std::io::Error| failed("sync", &format!("{}: {error}", self.top.display()));
+        let top = std::fs::File::open(&self.top).map_err(fail)?;
+        #[cfg(target_os = "linux")]
+        rustix::fs::syncfs(&top).map_err(|errno| fail(errno.into()))?;
+        #[cfg(not(target_os = "linux"))]
+        {
+            drop(top);
+            rustix::fs::sync();
+        }
+        Ok(())
     }
 
     /// The directory of what all worktrees of the repository share.
@@ -123,6 +164,11 @@ impl Git {
 
     fn git_with(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<String, GitError> {
         let mut command = bare(&self.top);
+        // It may break while we work in it.
+        command.envs(self.top.parent().map(|above| (CEILING, above)));
+        if index.is_none() {
+            command.args(["-c", DURABLE_INDEX]);
+        }
         command.args(args);
         let (name, email) = &self.identity;
         command.env("GIT_AUTHOR_NAME", name).env("GIT_AUTHOR_EMAIL", email);
@@ -195,7 +241,7 @@ impl Git {
     fn snapshot_into<'a>(&self, index: &'a Index) -> Result<(String, &'a Index), GitError> {
         // A copy knows the files' times, so only what changed is read.
         let real = self.git_dir.join("index");
-        if real.exists() {
+        if std::fs::metadata(&real).is_ok_and(|meta| meta.len() > 0) {
             std::fs::copy(&real, &index.0).map_err(|error| failed("copy of the index", &error.to_string()))?;
         }
         // Not with excluding pathspecs: git fails where one of them is ignored too.
@@ -463,6 +509,74 @@ impl Git {
 
     // Concurrent workers: a clone each.
 
+    /// Mends what a power cut may have left of a worker's clone; one in which git cannot work any more is put aside. Then it
+    /// says where, and why. The clone's agent may live and be at work in it.
+    pub fn mend_clone(&self, dir: &Path, branch: &str) -> Result<Option<(PathBuf, GitError)>, GitError> {
+        if !dir.exists() {
+            return Ok(None);
+        }
+        mend::forget_stale_locks(&dir.join(".git"));
+        mend::forget_empty_objects(&dir.join(".git/objects"));
+        let tip = self.tip(branch)?;
+        let usable = Self::open_clone(dir, self).and_then(|clone| {
+            clone.mend_index()?;
+            clone.check_objects(&tip)?;
+            clone.end_stale_rebase()?;
+            clone.fill_emptied()
+        });
+        let Err(error) = usable else { return Ok(None) };
+        let fail = |error: std::io::Error| failed("clone", &format!("{}: {error}", dir.display()));
+        let aside = dir.with_extension("broken");
+        if aside.exists() {
+            std::fs::remove_dir_all(&aside).map_err(fail)?;
+        }
+        std::fs::rename(dir, &aside).map_err(fail)?;
+        Ok(Some((aside, error)))
+    }
+
+    /// Ends a rebase in the middle of which the machine went down.
+    fn end_stale_rebase(&self) -> Result<(), GitError> {
+        let is_left = || {
+            ["rebase-merge", "rebase-apply"]
+                .iter()
+                .any(|name| mend::is_stale_folder(&self.git_dir.join(name)))
+        };
+        if is_left() {
+            drop(self.git(&["rebase", "--abort"]));
+        }
+        if is_left() { Err(failed("rebase", "what was left of one cannot be undone")) } else { Ok(()) }
+    }
+
+    /// Puts back what the machine's end has emptied: git does not sync the files that it checks out, and they would look
+    /// like files that a task has emptied. Only in a clone, where no person works.
+    fn fill_emptied(&self) -> Result<(), GitError> {
+        let modified = self.git(&["ls-files", "-z", "--modified", "--deduplicate"])?;
+        let emptied = modified.split('\0').filter(|path| !path.is_empty());
+        let emptied = emptied.filter(|path| mend::is_stale_and_empty(&self.top.join(path)));
+        for path in emptied {
+            self.git(&["checkout", "--quiet", "HEAD", "--", &format!(":(top,literal){path}")])?;
+        }
+        Ok(())
+    }
+
+    /// That what was committed here since `tip` can be read.
+    fn check_objects(&self, tip: &str) -> Result<(), GitError> {
+        let list = self.git(&["rev-list", "--objects", "HEAD", "--not", tip])?;
+        let names: String = list
+            .lines()
+            .filter_map(|line| line.split(' ').next())
+            .map(|name| format!("{name}\n"))
+            .collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let types = self.git_with(&["cat-file", "--batch-check=%(objecttype)"], names.as_bytes(), None)?;
+        match types.lines().find(|line| line.ends_with(" missing")) {
+            Some(missing) => Err(failed("cat-file", missing)),
+            None => Ok(()),
+        }
+    }
+
     /// Makes a worker's clone, or brings it up to date: on a branch of its own at the tip of `branch`.
     /// Whatever is in it is saved in the project first.
     pub fn prepare_clone(&self, dir: &Path, branch: &str) -> Result<Self, GitError> {
@@ -528,6 +642,7 @@ impl Git {
         } else {
             self.git(&["update-ref", &format!("refs/heads/{branch}"), &commit, tip])?;
         }
+        self.settle()?;
         Ok(true)
     }
 

@@ -21,6 +21,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+/// Of one run, at most.
+const MOST_WORKERS: u32 = 64;
+
 /// What runs keep in memory across restarts of the actor.
 #[derive(Debug, Default)]
 pub struct Registry(Mutex<HashMap<String, Arc<Shared>>>);
@@ -163,6 +166,27 @@ fn broken(error: &StepError) -> Finished {
     Finished { status: status.into(), reason: error.to_string(), code: Some(code) }
 }
 
+/// Of what a power cut may have left, so much that git can work again; what was done to that end.
+fn mend(project: &Git, branch: Option<&str>) -> Result<Vec<String>, StepError> {
+    let mut done = vec![];
+    if project.mend_index()? {
+        done.push(format!("the index of {} was empty, and is made anew from HEAD", project.top().display()));
+    }
+    let Some(branch) = branch else { return Ok(done) };
+    for worker in 1..=MOST_WORKERS {
+        let dir = clone_dir(project, worker);
+        if let Some((aside, error)) = project.mend_clone(&dir, branch)? {
+            let (dir, aside) = (dir.display(), aside.display());
+            done.push(format!("git cannot work in {dir} any more ({error}); it is put aside as {aside}"));
+        }
+    }
+    Ok(done)
+}
+
+fn clone_dir(project: &Git, worker: u32) -> PathBuf {
+    project.top().join(".muleteer/worktrees/tasks").join(format!("{worker}"))
+}
+
 async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
     let error = |reason: String| Finished { status: "error".into(), reason, code: Some("E_INTERNAL".into()) };
     let bytes = std::fs::read(request_file(daemon, list)).map_err(|e| error(format!("its request is gone: {e}")))?;
@@ -170,16 +194,22 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
     let root = Root::at(Path::new(&asked.root));
     let shared = daemon.task_list_runs.get(list);
     let (at, name, keep) = (root.clone(), list.to_string(), shared.clone());
+    let branch = daemon.snapshot().task_lists.get(list).and_then(|run| run.started.branch.clone());
     let opened = tokio::task::spawn_blocking(move || -> Result<_, StepError> {
         let mode = at.read()?.list.mode;
         if mode == Mode::Exclusive && matches!(keep.hold(), Hold::Own) {
             // The daemon that held it is dead; its lock is stale, or we hold it already.
             keep.keep_lock(at.lock_session(&name)?.0);
         }
-        Ok((mode, Git::open(at.path())?))
+        let project = Git::open(at.path())?;
+        let mended = mend(&project, branch.as_deref())?;
+        Ok((mode, project, mended))
     });
     let opened = opened.await.map_err(|e| error(e.to_string()))?;
-    let (mode, project) = opened.map_err(|error| broken(&error))?;
+    let (mode, project, mended) = opened.map_err(|error| broken(&error))?;
+    for message in mended {
+        daemon.note(Event::Fault { what: format!("task list {list}"), message });
+    }
     Ok(Driven { daemon: daemon.clone(), list: list.into(), asked: Arc::new(asked), shared, root, mode, project })
 }
 
@@ -238,7 +268,7 @@ impl Driven {
     }
 
     pub fn clone_dir(&self, worker: u32) -> PathBuf {
-        self.project.top().join(".muleteer/worktrees/tasks").join(format!("{worker}"))
+        clone_dir(&self.project, worker)
     }
 
     pub fn env(&self) -> Vec<(String, String)> {
@@ -369,16 +399,19 @@ impl Driven {
         let now = Timestamp::now();
         let is_ours = |task: &muleteer_model::tasklist::Task| {
             self.mode == Mode::Exclusive
-                || (1..=64).any(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(worker)))
+                || (1..=MOST_WORKERS).any(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(worker)))
         };
         let mut mine = claim::interrupted(&list, &self.worker_name(0), now, &[]);
-        mine.extend((1..=64).flat_map(|worker| claim::interrupted(&list, &self.clone_worker(worker), now, &[])));
+        mine.extend(
+            (1..=MOST_WORKERS).flat_map(|worker| claim::interrupted(&list, &self.clone_worker(worker), now, &[])),
+        );
         mine.sort_unstable();
         mine.dedup();
         mine.retain(|at| is_ours(&list.tasks[*at]));
         for at in mine {
             let task = &list.tasks[at];
-            let clone = (1..=64).find(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(*worker)));
+            let clone =
+                (1..=MOST_WORKERS).find(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(*worker)));
             if clone.is_some_and(|worker| !self.clone_dir(worker).exists()) {
                 let mut tx = place.begin()?;
                 let (message, now) = ("its worker's directory is gone", tx.now());

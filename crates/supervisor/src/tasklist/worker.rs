@@ -75,6 +75,7 @@ pub async fn work(driven: Driven, worker: u32) -> End {
 }
 
 async fn work_on(driven: &Driven, worker: u32) -> Result<End, StepError> {
+    let made_anew = driven.has_clones() && !driven.clone_dir(worker).exists();
     let git = if driven.has_clones() {
         let (project, dir) = (driven.project.clone(), driven.clone_dir(worker));
         let branch = start_branch(driven)?;
@@ -85,13 +86,17 @@ async fn work_on(driven: &Driven, worker: u32) -> Result<End, StepError> {
     let place = driven.place(worker, &git);
     let swept = place.clone();
     driven.step(worker, move || swept.sweep()).await?;
+    // What had passed was in the clone that is gone.
+    let mut lost = made_anew;
     loop {
         if driven.daemon.stop.is_cancelled() {
             return Ok(End::DaemonStops);
         }
         let Some(run) = driven.run() else { return Ok(End::Nothing) };
         if let Some(work) = run.workers.get(&worker) {
-            if let Some(end) = go_on(driven, worker, &place, work).await? {
+            let lost = std::mem::take(&mut lost) && work.verdict.as_ref().is_some_and(|verdict| verdict.passed);
+            let work = Work { doubted: work.doubted || lost, ..work.clone() };
+            if let Some(end) = go_on(driven, worker, &place, &work).await? {
                 return Ok(end);
             }
             driven.shared.changed.notify_waiters();
@@ -224,8 +229,8 @@ async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Resu
         (Some(verdict), false) => {
             return close(driven, worker, work, task.status.as_str(), &verdict.message, true).await;
         }
-        (Some(verdict), true) => verdict.clone(),
-        (None, _) => {
+        (Some(verdict), true) if !work.doubted => verdict.clone(),
+        _ => {
             let task = match claimed(driven, worker, place, work, task, ours).await? {
                 Some(task) => task,
                 None => return close(driven, worker, work, "released", "somebody else has it", false).await,
@@ -265,7 +270,7 @@ async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Resu
             }
         }
     };
-    if work.verdict.is_none() {
+    if work.verdict.is_none() || work.doubted {
         fault::point("tasks.validated");
         note_verdict(driven, worker, work, &verdict).await?;
     }
@@ -296,6 +301,7 @@ async fn claimed(
             if !has_clones {
                 place.git.remember_start(&work.task, &work.base)?;
             }
+            place.git.settle()?;
             let mut tx = place.begin()?;
             let now = tx.now();
             match claim::claim(&mut tx.list, &work.task, &place.worker, &work.base, now, claim::LEASE) {
@@ -457,6 +463,7 @@ fn judge(place: &Place, task: &Task, dispatch: &Dispatch, off: &dyn Fn() -> bool
     if let Some((category, message)) = agent_failed(dispatch) {
         return failed(category, message);
     }
+    place.git.settle()?;
     let verdict = place.validate(task, off)?;
     match &verdict {
         Verdict::Stopped => Ok(None),

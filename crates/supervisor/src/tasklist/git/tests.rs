@@ -1,4 +1,5 @@
 use super::*;
+use std::path::Path;
 
 struct Repo {
     dir: tempfile::TempDir,
@@ -268,4 +269,86 @@ fn no_repository_and_no_commit_are_told_apart() {
     )
     .expect("inits");
     assert!(matches!(Git::open(dir.path()), Err(GitError::NoCommit(_))));
+}
+
+/// Of the time before the machine was started.
+fn make_old(path: &Path) {
+    let file = std::fs::File::options().append(true).open(path).expect("a file");
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000))
+        .expect("its time");
+}
+
+/// git looks for a repository further up where it finds none: that is the person's own, and the worker would throw away
+/// what is there.
+#[test]
+fn a_broken_clone_is_never_taken_for_the_repository_around_it() {
+    let repo = Repo::new();
+    let git = repo.open();
+    let dir = repo.dir.path().join(".muleteer/worktrees/tasks/1");
+    let clone = git.prepare_clone(&dir, "main").expect("a clone");
+    repo.write("notes.txt", "a person's\n");
+    std::fs::write(dir.join(".git/HEAD"), "").expect("as a power cut leaves it");
+    assert!(matches!(Git::open_clone(&dir, &git), Err(GitError::NoRepository(_))));
+    assert!(git.prepare_clone(&dir, "main").is_err() && clone.reset_clone(&git, "main").is_err());
+    assert!(clone.rebase(&git, "main").is_err() && clone.head().is_err());
+    assert_eq!(repo.git(&["branch", "--format=%(refname:short)"]), "main");
+    assert_eq!(repo.read("notes.txt").as_deref(), Some("a person's\n"));
+    assert_eq!(repo.read("harness-tasks.json").as_deref(), Some("{}"));
+    std::fs::write(dir.join("work.txt"), "half done\n").expect("a file");
+    let (aside, _) = git.mend_clone(&dir, "main").expect("mends").expect("it is put aside");
+    assert_eq!(std::fs::read_to_string(aside.join("work.txt")).expect("kept"), "half done\n");
+    assert!(!dir.exists() && git.mend_clone(&dir, "main").expect("mends").is_none());
+    git.prepare_clone(&dir, "main")
+        .expect("another")
+        .reset_clone(&git, "main")
+        .expect("at the tip");
+}
+
+#[test]
+fn what_a_power_cut_left_of_a_clone_is_mended() {
+    let repo = Repo::new();
+    let git = repo.open();
+    let dir = repo.dir.path().join(".muleteer/worktrees/tasks/1");
+    let clone = git.prepare_clone(&dir, "main").expect("a clone");
+    clone.reset_clone(&git, "main").expect("at the tip");
+    let mend = || git.mend_clone(&dir, "main").expect("mends");
+    for lock in ["HEAD.lock", "refs/heads/muleteer/work.lock"] {
+        let lock = dir.join(".git").join(lock);
+        std::fs::write(&lock, "").expect("a lock");
+        assert!(mend().is_none() && lock.exists(), "somebody alive may have made it");
+        make_old(&lock);
+        assert!(mend().is_none() && !lock.exists());
+    }
+    std::fs::write(dir.join(".git/index"), "").expect("no index");
+    assert!(mend().is_none());
+    assert_eq!(clone.uncommitted(), "");
+    std::fs::write(dir.join("kept.txt"), "").expect("emptied");
+    assert!(mend().is_none());
+    assert_eq!(std::fs::read_to_string(dir.join("kept.txt")).expect("a file"), "", "the agent may have emptied it");
+    make_old(&dir.join("kept.txt"));
+    assert!(mend().is_none());
+    assert_eq!(std::fs::read_to_string(dir.join("kept.txt")).expect("a file"), "kept\n");
+    // What the agent committed is gone: nobody can go on from there.
+    let start = clone.start("t", "HEAD").expect("start");
+    std::fs::write(dir.join("new.txt"), "work\n").expect("a file");
+    clone.commit(&start, "work").expect("commits").expect("something");
+    assert!(mend().is_none());
+    let blob = clone.git(&["rev-parse", "HEAD:new.txt"]).expect("a blob");
+    let object = dir.join(".git/objects").join(&blob[..2]).join(&blob[2..]);
+    std::fs::remove_file(&object).expect("an object");
+    std::fs::write(&object, "").expect("as a power cut leaves it");
+    let (_, why) = mend().expect("it is put aside");
+    assert!(why.to_string().contains("missing"), "{why}");
+}
+
+#[test]
+fn an_empty_index_is_made_anew() {
+    let repo = Repo::new();
+    let git = repo.open();
+    assert!(!git.mend_index().expect("nothing to do"));
+    repo.write(".git/index", "");
+    let broken = Git::open(repo.dir.path()).expect("a repository");
+    broken.snapshot().expect("also before");
+    assert!(git.mend_index().expect("mends"));
+    assert_eq!(repo.git(&["status", "--porcelain", "--untracked-files=no"]), "");
 }

@@ -1,0 +1,148 @@
+//! The same of a list of tasks that is worked through: the list, its log, the commits and the daemon's own files.
+//!
+//! - The list can be read, and so can its log, line by line but for the last that the disk had in part.
+//! - A task that was completed on the disk stays so, with its commit, and nobody works at it again.
+//! - All of them are completed in the end, each begun no more often than it has attempts.
+
+use super::{Disk, Kept, Step, read, under_strace};
+use crate::crash::Dice;
+use crate::events;
+use crate::task_list::{RUN, Scene};
+use serde_json::Value;
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+const TASKS: usize = 2;
+
+/// A run of a task list, as a list of what was done to its files.
+#[derive(Debug)]
+pub struct RecordedTasks {
+    scene: Scene,
+    disk: Disk,
+    steps: Vec<Step>,
+    turn: Mutex<()>,
+}
+
+impl RecordedTasks {
+    /// Runs a list of tasks under `strace`; of more than one worker each has a clone.
+    ///
+    /// # Panics
+    /// When it does not come to its end.
+    pub fn new(workers: usize) -> Self {
+        let scene = Scene::new();
+        for number in 1..=TASKS {
+            // What an agent wrote is not synced: that it is whole only the validation can tell.
+            scene.add(&format!("Task {number}"), &format!("test \"$(cat w{number})\" = x"), &[]);
+        }
+        let mut disk = Disk::default();
+        disk.root(&scene.world.state(), false);
+        disk.root(&scene.repo.path, true);
+        let (traces, mut daemon) = under_strace(&scene.world);
+        daemon.answers_or_ends(&scene.world);
+        let ran = scene.run(&script(&scene), &["--concurrency", &workers.to_string()]);
+        assert_eq!(ran.code, Some(0), "{ran:?}\n{}", daemon.log());
+        scene.check_done_once();
+        scene.world.expect_clean_end(Some(daemon));
+        let roots = [scene.world.state(), scene.repo.path.clone()];
+        let steps = read(&traces, &roots, &scene.home("effects"));
+        let effects = steps.iter().filter(|step| matches!(step, Step::Effect(_))).count();
+        assert_eq!(effects, TASKS, "the agents' effects are in the recording");
+        Self { scene, disk, steps, turn: Mutex::default() }
+    }
+
+    /// How many places there are to cut at.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Cuts the power as `seed` chooses, lets a daemon begin on what is left, and has the list worked through.
+    ///
+    /// # Panics
+    /// When something that must hold does not.
+    pub fn cut(&self, seed: u64) {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let scene = &self.scene;
+        let mut dice = Dice::new(seed);
+        let at = dice.below(self.steps.len() as u64 + 1) as usize;
+        let mut disk = self.disk.clone();
+        let mut effects = String::new();
+        for step in &self.steps[..at] {
+            match step {
+                Step::Effect(line) => effects.push_str(line),
+                other => disk.take(other),
+            }
+        }
+        let kept = Kept::of(&mut dice);
+        eprintln!("power seed {seed} of tasks: after {at} of {} steps, {kept:?}", self.steps.len());
+        let log = scene.world.state().join("events.jsonl");
+        let promised = disk.synced(&log);
+        disk.lay_out(kept, &mut dice);
+        let done = completed(&std::fs::read(scene.repo.path.join("harness-tasks.json")).expect("the list"));
+        std::fs::write(scene.home("effects"), &effects).expect("the effects so far");
+
+        let daemon = scene.world.daemon_with(&[("MULETEER_FAULT_BOOT", "two")]);
+        let now = std::fs::read(&log).expect("the log");
+        assert!(now.starts_with(&promised), "what was synced of the log is not there any more");
+        scene.list();
+        let begun = std::time::Instant::now();
+        loop {
+            let ran = scene.run(&script(scene), &[]);
+            if ran.code == Some(0) && scene.is_done() {
+                break;
+            }
+            // The run that was cut may go on by itself.
+            let busy = ran.stderr.contains("E_TASKS_LOCKED");
+            assert!(busy && begun.elapsed() < RUN, "{ran:?}\n{}\n{}", scene.log(), daemon.log());
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        let before: Vec<&str> = effects.lines().collect();
+        let after = scene.effects();
+        for number in 1..=TASKS {
+            let (id, name) = (format!("task-{number:03}"), number.to_string());
+            let times = after.iter().filter(|line| **line == name).count();
+            let task = scene.task(&id);
+            assert!(times as u64 <= task["attempts"].as_u64().expect("a number"), "{times} times: {task}");
+            if done.contains(&id) {
+                let before = before.iter().filter(|line| **line == name).count();
+                assert_eq!(times, before, "it was completed: {task}\n{}", scene.log());
+            }
+            assert_eq!(scene.repo.git(&["show", &format!("HEAD:w{number}")]), "x", "{task}\n{}", scene.log());
+        }
+        scene.repo.git(&["rev-list", "--objects", "--quiet", "HEAD"]);
+        // Nor does git sync what it has checked out.
+        scene.repo.git(&["status", "--porcelain"]);
+        check_log(scene);
+        events::check(&log);
+        scene.world.expect_clean_end(Some(daemon));
+    }
+}
+
+/// But for one line, of which the disk had a part.
+fn check_log(scene: &Scene) {
+    let log = scene.log();
+    let torn = |line: &&str| line.len() < 60 && !line.ends_with(" LOCK released") && scene.fits(line).is_err();
+    let torn: Vec<&str> = log.lines().filter(torn).take(1).collect();
+    let whole = log.lines().filter(|line| !torn.contains(line));
+    for line in whole {
+        assert_eq!(scene.fits(line), Ok(()), "{line}\n{log}");
+    }
+}
+
+fn script(scene: &Scene) -> String {
+    format!("n=${{MULETEER_TASK_ID#task-00}}; echo $n >> {}; echo x > w$n", scene.home("effects").display())
+}
+
+/// The completed ones of a list as the disk has it; none where that cannot be read.
+fn completed(list: &[u8]) -> BTreeSet<String> {
+    let list: Value = serde_json::from_slice(list).unwrap_or_default();
+    let tasks = list["tasks"].as_array().into_iter().flatten();
+    tasks
+        .filter(|task| task["status"] == "completed")
+        .filter_map(|task| task["id"].as_str().map(String::from))
+        .collect()
+}
