@@ -261,6 +261,30 @@ fn a_daemon_is_started_on_demand_and_outlives_its_client() {
     world.finish(None);
 }
 
+/// `muleteer wait … | head -1 && deploy`, with `pipefail`.
+#[test]
+fn how_it_ended_does_not_hang_on_who_reads_it() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let id = world.spawn(&repo, "exit 1", &[]).ok();
+    assert_eq!(world.wait_for_end(&id)["state"], "failed");
+    for args in [&["wait", &id][..], &["wait", &id, "--json"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = std::process::Command::new(world.program());
+        world.environment(&mut command);
+        let status = command
+            .args(args)
+            .current_dir(&repo.path)
+            .stdout(writer)
+            .stderr(std::process::Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(status.code(), Some(4), "{args:?}");
+    }
+    world.finish(None);
+}
+
 #[test]
 fn a_second_daemon_is_refused_and_names_the_first() {
     let world = World::new();

@@ -745,6 +745,77 @@ fn the_stop_of_a_real_claude_s_subagent_is_seen() {
     scene.check_log();
 }
 
+/// Cut short, it would lack tasks that nobody misses.
+#[test]
+fn what_is_imported_is_whole_and_text() {
+    let scene = Scene::new();
+    let line = format!("- [ ] {}\n", "x".repeat(1015));
+    for (name, bytes, said) in [
+        ("large.md", line.repeat(66 << 10).into_bytes(), "over 64 MiB"),
+        ("binary.md", b"- [ ] one\n- [ ] \xff\n".to_vec(), "not UTF-8"),
+    ] {
+        std::fs::write(scene.repo.path.join(name), bytes).unwrap();
+        let refused = scene.tasks(&["import", name]);
+        assert!(refused.code == Some(2) && refused.stderr.contains(said), "{refused:?}");
+        assert!(refused.stderr.contains(name) && scene.all().is_empty(), "{refused:?}");
+    }
+    let folder = scene.tasks(&["import", "."]);
+    assert!(folder.code == Some(2) && folder.stderr.contains("E_BAD_INPUT"), "{folder:?}");
+    scene.end();
+}
+
+#[test]
+fn a_damaged_list_is_no_valid_one() {
+    let scene = Scene::new();
+    scene.add("One", "true", &[]);
+    scene.add("Two", "true", &[]);
+    scene.tasks(&["validate"]).expect_code(0);
+    scene.repo.write("harness-tasks.json", "{\"a\":");
+    let said = scene.tasks(&["validate"]).expect_code(2);
+    assert!(said.stdout.contains("is damaged"), "{said:?}");
+    let said = scene.tasks(&["validate", "--json"]).expect_code(2);
+    let said: Value = serde_json::from_str(&said.stdout).unwrap();
+    assert!(said["ok"] == false && said["problems"][0]["task"].is_null(), "{said}");
+}
+
+#[test]
+fn what_a_person_changes_is_what_a_list_may_hold() {
+    let scene = Scene::new();
+    let id = scene.add("One", "true", &[]);
+    let before = scene.list();
+    for args in [
+        &["edit", &id, "--title", " "][..],
+        &["edit", &id, "--priority", "P3"],
+        &["add", "Two", "--validate", "true", "--priority", "P99"],
+        &["claim", "--worker", ""],
+    ] {
+        scene.tasks(args).expect_code(2);
+    }
+    assert_eq!(scene.list(), before);
+    scene.end();
+}
+
+/// It runs in a group of its own, so a key at the terminal does not reach it.
+#[test]
+fn a_validation_ends_with_whoever_asked_for_it() {
+    let scene = Scene::new();
+    let id = scene.add("One", "touch \"$HOME/begun\"; sleep 1000", &[]);
+    scene.tasks(&["claim"]).expect_code(0);
+    for verb in ["validate", "complete"] {
+        let asked = scene.world.muleteer(&["tasks", verb, &id]).current_dir(&scene.repo.path);
+        let running = asked.deadline(RUN).start();
+        wait_until("the validation to begin", RUN, || scene.home("begun").exists().then_some(()));
+        let pid = rustix::process::Pid::from_raw(running.pid().cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let said = running.finish();
+        assert!(said.code == Some(4) && said.stderr.contains("E_CANCELLED"), "{verb}: {said:?}");
+        scene.world.wait_for_nothing_left(&[]);
+        std::fs::remove_file(scene.home("begun")).unwrap();
+    }
+    assert_eq!(scene.status(&id), "in_progress");
+    scene.end();
+}
+
 /// docs/task-list.md maps what the reference says to tests: they must exist.
 #[test]
 fn the_map_of_the_reference_names_tests_that_are_there() {

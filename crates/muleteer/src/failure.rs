@@ -108,6 +108,18 @@ impl Failure {
         }
     }
 
+    /// What was said, where nobody may listen any more: a verb that tells how something ended exits by that, also when
+    /// whoever reads it has gone.
+    ///
+    /// # Errors
+    /// Any other than that.
+    pub fn unless_closed(said: Result<(), Self>) -> Result<(), Self> {
+        match said {
+            Err(Self::OutputClosed) => Ok(()),
+            said => said,
+        }
+    }
+
     /// The document `--json` prints.
     pub fn document(&self) -> Value {
         json!({ "error": self.body() })

@@ -72,7 +72,10 @@ impl Output {
     pub fn failure(&self, failure: &Failure) {
         let shown = match failure {
             Failure::OutputClosed => Ok(()),
-            told if self.json => self.document(&told.document()),
+            // Where that cannot be written, people are told in the other place.
+            told if self.json => {
+                self.document(&told.document()).or_else(|_| self.stream(io::stderr(), &told.text(), "\n"))
+            }
             told => self.stream(io::stderr(), &told.text(), "\n"),
         };
         // There is nowhere left to say that this failed.

@@ -81,6 +81,12 @@ fn a_full_disk_is_no_success() {
         let status = user.command(args).stdout(full).status().expect("run");
         assert_eq!(status.code(), Some(4), "{args:?}");
     }
+    for args in [&["status"][..], &["status", "--json"], &["cost", "--json"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("full");
+        let output = user.command(args).stdout(full).output().expect("run");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(4) && stderr.contains("E_IO"), "{args:?}: {output:?}");
+    }
 }
 
 #[test]

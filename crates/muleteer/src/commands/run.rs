@@ -355,7 +355,7 @@ async fn watch(
             Ok(Next::Item(Item::Event { seq, line })) => {
                 *next = (*next).max(seq + 1);
                 if context.out.json {
-                    context.out.line(&line)?;
+                    Failure::unless_closed(context.out.line(&line))?;
                 } else if let Ok(record) = serde_json::from_str::<Record>(&line) {
                     live.borrow_mut().take(&record, event::line(&record).as_deref());
                 }
@@ -411,16 +411,14 @@ fn criteria(run: &Run) -> String {
 /// The last word, and the exit code.
 fn conclude(context: &Context, run: &Run) -> Result<Exit, Failure> {
     if context.out.json {
-        context.out.json_line(&document(run))?;
+        Failure::unless_closed(context.out.json_line(&document(run)))?;
     } else {
         if run.phase == Phase::Freeze && run.status() == RunStatus::AwaitingApproval {
-            context.out.text(criteria(run))?;
+            Failure::unless_closed(context.out.text(criteria(run)))?;
         }
-        context.out.text(if run.settings.dry_run && run.outcome.is_none() {
-            show::plan(run)
-        } else {
-            show::report(run)
-        })?;
+        let is_plan = run.settings.dry_run && run.outcome.is_none();
+        let report = if is_plan { show::plan(run) } else { show::report(run) };
+        Failure::unless_closed(context.out.text(report))?;
     }
     Ok(match (run.status(), checkpoint::error(run)) {
         (RunStatus::Completed | RunStatus::AwaitingApproval, _) => Exit::Done,

@@ -34,10 +34,10 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let dispatches = ended(context, args.ids.clone()).await?;
     let out = &context.out;
     if out.json {
-        out.document(&json!({ "dispatches": dispatches }))?;
+        Failure::unless_closed(out.document(&json!({ "dispatches": dispatches })))?;
     } else {
         for dispatch in &dispatches {
-            out.line(ending(dispatch))?;
+            Failure::unless_closed(out.line(ending(dispatch)))?;
         }
     }
     Ok(worst(&dispatches))
@@ -49,7 +49,7 @@ pub async fn one(context: &Context, id: &str) -> Result<Exit, Failure> {
     let dispatches = ended(context, vec![id.to_string()]).await?;
     for dispatch in &dispatches {
         if context.out.json {
-            context.out.document(&document(dispatch))?;
+            Failure::unless_closed(context.out.document(&document(dispatch)))?;
         } else {
             context.out.note(ending(dispatch));
         }

@@ -127,7 +127,9 @@ fn id(text: &str) -> Result<String, String> {
 }
 
 fn priority(text: &str) -> Result<u32, String> {
-    parse_priority(text).ok_or_else(|| "P0, P1 or P2 is wanted".into())
+    parse_priority(text)
+        .filter(|level| *level <= 2)
+        .ok_or_else(|| "P0, P1 or P2 is wanted".into())
 }
 
 fn seconds(text: &str) -> Result<u64, String> {
@@ -317,6 +319,9 @@ pub fn add(args: &Add, said: Option<&Path>, context: &Context) -> Result<Exit, F
 }
 
 pub fn edit(args: &Edit, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    if args.title.as_ref().is_some_and(|title| title.trim().is_empty()) {
+        return Err(Failure::new("E_USAGE", "the title is empty"));
+    }
     let mut tx = begin(&root(said)?)?;
     let task = tx.list.get_mut(&args.id).ok_or_else(|| unknown(&args.id))?;
     if let Some(title) = &args.title {
@@ -354,11 +359,26 @@ pub fn retry(args: &Retry, said: Option<&Path>, context: &Context) -> Result<Exi
 }
 
 pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
-    let unreadable =
-        |error: std::io::Error| Failure::new("E_NOT_FOUND", format!("cannot read it: {error}")).file(&args.file);
-    let mut text = String::new();
+    let unreadable = |error: std::io::Error| {
+        let code = if error.kind() == std::io::ErrorKind::NotFound { "E_NOT_FOUND" } else { "E_BAD_INPUT" };
+        Failure::new(code, format!("cannot read it: {error}")).file(&args.file)
+    };
     let file = std::fs::File::open(&args.file).map_err(unreadable)?;
-    file.take(IMPORT_LIMIT).read_to_string(&mut text).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    file.take(IMPORT_LIMIT + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > IMPORT_LIMIT {
+        let message = format!("it is over {} MiB", IMPORT_LIMIT >> 20);
+        return Err(Failure::new("E_BAD_INPUT", message).file(&args.file).hint("import it in parts"));
+    }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let line = 1 + error.as_bytes()[..error.utf8_error().valid_up_to()]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count();
+        Failure::new("E_BAD_INPUT", "it is not UTF-8")
+            .file(&args.file)
+            .at(Some(line as u64), None)
+    })?;
     let mut tx = begin(&root(said)?)?;
     let now = tx.now();
     let tasks = if imports::is_jsonl(&text) {

@@ -189,10 +189,10 @@ fn conclude(context: &Context, root: &Root, ended: &TasksEnded) -> Result<Exit, 
                        "last_error": task.error_log.last()})
             })
             .collect();
-        context.out.document(&json!({
+        Failure::unless_closed(context.out.document(&json!({
             "run_id": ended.id, "root": ended.root, "status": ended.status, "reason": ended.reason,
             "code": ended.code, "session": ended.session, "stats": counted, "tasks": tasks,
-        }))?;
+        })))?;
         return Ok(exit);
     }
     if let Some(code) = &ended.code {

@@ -9,9 +9,11 @@ use muleteer_model::config::{BadSpan, Span};
 use muleteer_model::tasklist::list::iso;
 use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::{Category, Mode, Status, TaskList, claim as claims, outcome, select};
+use muleteer_process::signals::Signals;
 use muleteer_supervisor::tasklist::git::Git;
 use muleteer_supervisor::tasklist::steps::{Recorded, Recovered, Verdict, describe};
-use serde_json::json;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 
@@ -34,7 +36,7 @@ pub struct Claim {
     /// The task [default: the next one]
     id: Option<String>,
     /// Who takes it [default: HARNESS_WORKER_ID, or `local`]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     worker: Option<String>,
     /// How long the claim lasts [default: 15m]
     #[arg(long, value_name = "TIME", value_parser = span)]
@@ -48,7 +50,7 @@ pub struct Renew {
     /// The task
     id: String,
     /// Whose claim it is [default: HARNESS_WORKER_ID, or `local`]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     worker: Option<String>,
     /// How long it lasts from now [default: 15m]
     #[arg(long, value_name = "TIME", value_parser = span)]
@@ -68,7 +70,7 @@ pub struct Checkpoint {
     #[arg(required = true, num_args = 1.., value_name = "TEXT")]
     text: Vec<String>,
     /// Whose task it is [default: HARNESS_WORKER_ID, or `local`]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     worker: Option<String>,
 }
 
@@ -81,7 +83,7 @@ pub struct Complete {
     /// The task
     id: String,
     /// Whose task it is [default: HARNESS_WORKER_ID, or `local`]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     worker: Option<String>,
 }
 
@@ -100,7 +102,7 @@ pub struct Fail {
     #[arg(long, value_name = "NAME", value_parser = category, default_value = "TASK_EXEC")]
     category: Category,
     /// Whose task it is [default: HARNESS_WORKER_ID, or `local`]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     worker: Option<String>,
 }
 
@@ -113,7 +115,7 @@ pub struct Recover {
     /// The task [default: every interrupted one]
     id: Option<String>,
     /// Who goes on with it [default: HARNESS_WORKER_ID, or `local`]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     worker: Option<String>,
 }
 
@@ -146,16 +148,30 @@ fn category(text: &str) -> Result<Category, String> {
     Category::parse(text).ok_or_else(|| format!("one of {} is wanted", names()))
 }
 
+/// Whether somebody has had enough (Ctrl-C, TERM, a terminal that is closed), from now on: what runs in a group of its own
+/// does not hear that by itself, and would go on without us.
+fn interrupt() -> Result<impl Fn() -> bool, Failure> {
+    let signals = [Signal::INT, Signal::TERM, Signal::HUP].map(Signal::as_raw);
+    let signals = Signals::catch(&signals).map_err(Failure::from)?;
+    Ok(move || !signals.take().is_empty())
+}
+
+fn stopped(id: &str) -> Failure {
+    Failure::new("E_CANCELLED", format!("{id}: its validation was stopped; nothing is recorded"))
+}
+
 pub fn validate(args: &Validate, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     let root = root(said)?;
-    let list = root.read().map_err(|error| listed(&error))?.list;
+    let read = root.read().map_err(|error| listed(&error))?;
+    let list = read.list;
     let at = place(&root, worker(None), context)?;
     let Some(id) = &args.id else {
         let mut checked = list.clone();
-        let mut problems: Vec<_> = select::validate_dependencies(&mut checked, Timestamp::now())
-            .into_iter()
-            .map(|one| (one.task, format!("[DEPENDENCY] {}", one.message)))
-            .collect();
+        let damaged = "harness-tasks.json is damaged: this is its backup, and the next change restores it";
+        let damaged = read.from_backup.then(|| (String::new(), damaged.to_string()));
+        let unmet = select::validate_dependencies(&mut checked, Timestamp::now()).into_iter();
+        let unmet = unmet.map(|one| (one.task, format!("[DEPENDENCY] {}", one.message)));
+        let mut problems: Vec<_> = damaged.into_iter().chain(unmet).collect();
         for task in list.tasks.iter().filter(|task| muleteer_model::tasklist::stats::is_open(task)) {
             match &task.command {
                 None => problems.push((task.id.clone(), "[CONFIG] Missing validation.command".into())),
@@ -167,17 +183,22 @@ pub fn validate(args: &Validate, said: Option<&Path>, context: &Context) -> Resu
             }
         }
         if context.out.json {
-            let all: Vec<_> = problems.iter().map(|(task, text)| json!({"task": task, "message": text})).collect();
+            let of = |task: &str| if task.is_empty() { Value::Null } else { task.into() };
+            let all: Vec<_> = problems.iter().map(|(task, text)| json!({"task": of(task), "message": text})).collect();
             context.out.document(&json!({"ok": problems.is_empty(), "problems": all}))?;
         } else {
             for (task, text) in &problems {
-                context.out.line(format!("{task}: {text}"))?;
+                let of = if task.is_empty() { String::new() } else { format!("{task}: ") };
+                context.out.line(format!("{of}{text}"))?;
             }
         }
         return Ok(if problems.is_empty() { Exit::Done } else { Exit::BadInput });
     };
     let task = task(&list, id)?;
-    let verdict = at.validate(task, &|| false).map_err(stepped)?;
+    let verdict = at.validate(task, &interrupt()?).map_err(stepped)?;
+    if matches!(verdict, Verdict::Stopped) {
+        return Err(stopped(id));
+    }
     let (output, passed) = match &verdict {
         Verdict::Passed { output } => (output.as_str(), true),
         Verdict::Failed { output, .. } | Verdict::TimedOut { output, .. } => (output.as_str(), false),
@@ -335,7 +356,10 @@ pub fn complete(args: &Complete, said: Option<&Path>, context: &Context) -> Resu
     let at = place(&root, worker(args.worker.as_deref()), context)?;
     let mut list = root.read().map_err(|error| listed(&error))?.list;
     let task = claims::owned(&mut list, &args.id, &at.worker).map_err(|error| refused(&error))?.clone();
-    let verdict = at.validate(&task, &|| false).map_err(stepped)?;
+    let verdict = at.validate(&task, &interrupt()?).map_err(stepped)?;
+    if matches!(verdict, Verdict::Stopped) {
+        return Err(stopped(&args.id));
+    }
     if let Verdict::Passed { .. } = verdict {
         let base = task.started_at_commit.clone().unwrap_or_default();
         let recorded = at.succeed(&task.id, &task.title, &base).map_err(stepped)?;
