@@ -232,6 +232,9 @@ pub fn parse(text: &str) -> Result<JudgeResult, String> {
         let mut stream = serde_json::Deserializer::from_str(&text[at..]).into_iter::<serde_json::Value>();
         let Some(Ok(value)) = stream.next() else { continue };
         if !(value.get("specDrift").is_some() || value.get("acceptance").is_some() || value.get("newBeads").is_some()) {
+            if value.get("status").is_some() {
+                last = "it has neither `specDrift` nor `acceptance`: what the judge was asked about is missing".into();
+            }
             continue;
         }
         if value.get("status").is_none() {
@@ -286,6 +289,7 @@ mod tests {
             assert!(parse(&text).expect("a verdict").passed(), "{text}");
         }
         assert!(parse("all is well").is_err() && parse("{}").is_err());
+        assert!(parse("{\"status\":\"success\"}").expect_err("of nothing").contains("`specDrift`"));
         assert!(parse(&PASS.replace("success", "fine")).expect_err("no such status").contains("fine"));
     }
 

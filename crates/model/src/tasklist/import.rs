@@ -53,10 +53,6 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
         }
         tasks.push(task);
     }
-    for task in &mut tasks {
-        // A bead of another file is done, as far as this list is concerned.
-        task.depends_on.retain(|id| seen.contains_key(id));
-    }
     Ok(tasks)
 }
 
@@ -119,8 +115,13 @@ fn describe(task: &mut Task, line: &str) {
 /// Adds tasks to a list; those whose ids are there already are left out, and counted.
 pub fn merge(list: &mut TaskList, tasks: Vec<Task>) -> (Vec<String>, usize) {
     let known: HashSet<_> = list.tasks.iter().map(|task| task.id.clone()).collect();
-    let (old, new): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|task| known.contains(&task.id));
-    let ids = new.iter().map(|task| task.id.clone()).collect();
+    let (old, mut new): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|task| known.contains(&task.id));
+    let ids: Vec<_> = new.iter().map(|task| task.id.clone()).collect();
+    let arriving: HashSet<_> = ids.iter().cloned().collect();
+    for task in &mut new {
+        // What is in neither is done, as far as this list is concerned.
+        task.depends_on.retain(|id| known.contains(id) || arriving.contains(id));
+    }
     list.tasks.extend(new);
     (ids, old.len())
 }
@@ -154,7 +155,13 @@ mod tests {
             (tasks[0].status, tasks[0].completed_at.as_deref()),
             (Status::Completed, Some("2025-06-01T00:00:00Z"))
         );
-        assert_eq!((tasks[1].depends_on.as_slice(), tasks[1].priority), (&["bd-1".to_string()][..], 3));
+        assert_eq!(tasks[1].priority, 3);
+        let mut list = TaskList::new(now());
+        merge(&mut list, tasks);
+        assert_eq!(list.tasks[1].depends_on, ["bd-1"], "bd-9 is in no file that we know");
+        let text = r#"{"id":"bd-3","title":"Three","dependencies":[{"depends_on_id":"bd-2","type":"blocks"}]}"#;
+        merge(&mut list, beads(text, now()).expect("beads"));
+        assert_eq!(list.tasks[2].depends_on, ["bd-2"], "it came with another file");
         let error = beads("{\"id\":\"a\",\"title\":\"A\"}\n{\"id\":3}\n", now()).expect_err("no bead");
         assert_eq!(error.line, 2);
     }
