@@ -27,6 +27,16 @@ pub enum GitError {
     NoCommit(PathBuf),
     #[error("{what}: {said}")]
     Failed { what: String, said: String },
+    /// git had no say: the system is out of something, or its answer was too long.
+    #[error("{what}: {said}")]
+    Unheard { what: String, said: String },
+}
+
+impl GitError {
+    /// What git said means this, where it said something.
+    fn meaning(self, meant: Self) -> Self {
+        if matches!(self, Self::Unheard { .. }) { self } else { meant }
+    }
 }
 
 /// Where git stops looking for a repository.
@@ -79,7 +89,7 @@ impl Git {
             let mut command = bare(dir);
             command.envs(ceiling.map(|ceiling| (CEILING, ceiling)));
             command.args(["rev-parse", "--path-format=absolute", what]);
-            run(command, b"", "rev-parse").map_err(|_| GitError::NoRepository(dir.into()))
+            run(command, b"", "rev-parse").map_err(|error| error.meaning(GitError::NoRepository(dir.into())))
         };
         let (top, git_dir) = (ask("--show-toplevel")?, ask("--git-dir")?);
         let prefix = ask("--show-prefix")?;
@@ -92,7 +102,7 @@ impl Git {
         };
         git.own = own(&prefix);
         git.identity = git.identity();
-        git.head().map_err(|_| GitError::NoCommit(dir.into()))?;
+        git.head().map_err(|error| error.meaning(GitError::NoCommit(dir.into())))?;
         Ok(git)
     }
 
@@ -522,9 +532,15 @@ impl Git {
             clone.mend_index()?;
             clone.check_objects(&tip)?;
             clone.end_stale_rebase()?;
-            clone.fill_emptied()
+            clone.fill_emptied();
+            Ok(())
         });
-        let Err(error) = usable else { return Ok(None) };
+        let error = match usable {
+            Ok(()) => return Ok(None),
+            // Nothing is wrong with the clone, as far as we know.
+            Err(error @ GitError::Unheard { .. }) => return Err(error),
+            Err(error) => error,
+        };
         let fail = |error: std::io::Error| failed("clone", &format!("{}: {error}", dir.display()));
         let aside = dir.with_extension("broken");
         if aside.exists() {
@@ -548,15 +564,17 @@ impl Git {
     }
 
     /// Puts back what the machine's end has emptied: git does not sync the files that it checks out, and they would look
-    /// like files that a task has emptied. Only in a clone, where no person works.
-    fn fill_emptied(&self) -> Result<(), GitError> {
-        let modified = self.git(&["ls-files", "-z", "--modified", "--deduplicate"])?;
+    /// like files that a task has emptied. Only in a clone, where no person works. What cannot be put back is left to the
+    /// validation.
+    fn fill_emptied(&self) {
+        let modified = self.git(&["ls-files", "-z", "--modified", "--deduplicate"]).unwrap_or_default();
         let emptied = modified.split('\0').filter(|path| !path.is_empty());
         let emptied = emptied.filter(|path| mend::is_stale_and_empty(&self.top.join(path)));
-        for path in emptied {
-            self.git(&["checkout", "--quiet", "HEAD", "--", &format!(":(top,literal){path}")])?;
+        let emptied: Vec<String> = emptied.map(|path| format!(":(top,literal){path}")).collect();
+        for some in emptied.chunks(200) {
+            let paths = some.iter().map(String::as_str);
+            drop(self.git(&["checkout", "--quiet", "--"].into_iter().chain(paths).collect::<Vec<_>>()));
         }
-        Ok(())
     }
 
     /// That what was committed here since `tip` can be read.
@@ -738,7 +756,8 @@ fn bare(dir: &Path) -> Command {
 
 /// Runs it to its end. Only git's own words are trimmed: what is NUL-separated keeps its separators.
 fn run(mut command: Command, stdin: &[u8], what: &str) -> Result<String, GitError> {
-    let fail = |error: std::io::Error| failed(what, &error.to_string());
+    let unheard = |said: String| GitError::Unheard { what: format!("git {what}"), said };
+    let fail = |error: std::io::Error| unheard(error.to_string());
     if !stdin.is_empty() {
         command.stdin(Stdio::piped());
     }
@@ -760,7 +779,7 @@ fn run(mut command: Command, stdin: &[u8], what: &str) -> Result<String, GitErro
     }
     let stdout = stdout.map_err(fail)?;
     if stdout.len() > OUTPUT_LIMIT {
-        return Err(failed(what, "its answer is too long"));
+        return Err(unheard("its answer is too long".into()));
     }
     if !status.success() {
         let stderr = complaints.join().ok().and_then(Result::ok).unwrap_or_default();

@@ -41,7 +41,7 @@ pub fn listed(error: &TaskListError) -> WireError {
 pub fn unrepositoried(error: &GitError) -> WireError {
     let code = match error {
         GitError::NoRepository(_) | GitError::NoCommit(_) => "E_NOT_A_REPOSITORY",
-        GitError::Failed { .. } => "E_IO",
+        GitError::Failed { .. } | GitError::Unheard { .. } => "E_IO",
     };
     fault(code, &error.to_string(), "a task list needs git: run `git init` there, and commit once")
 }

@@ -113,7 +113,7 @@ pub fn git(error: &GitError) -> Failure {
     match error {
         GitError::NoRepository(_) | GitError::NoCommit(_) => Failure::of("E_NOT_A_REPOSITORY", error)
             .hint("a task list needs git: run `git init` there, and commit once"),
-        GitError::Failed { .. } => Failure::of("E_TASKS_GIT", error),
+        GitError::Failed { .. } | GitError::Unheard { .. } => Failure::of("E_TASKS_GIT", error),
     }
 }
 

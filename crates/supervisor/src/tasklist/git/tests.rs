@@ -352,3 +352,15 @@ fn an_empty_index_is_made_anew() {
     assert!(git.mend_index().expect("mends"));
     assert_eq!(repo.git(&["status", "--porcelain", "--untracked-files=no"]), "");
 }
+
+/// An agent may be at work there: that git could not be started just now is no reason to take it away from under it.
+#[test]
+fn a_clone_that_nobody_could_look_at_stays() {
+    let unheard = GitError::Unheard { what: "git rev-parse".into(), said: "Too many open files".into() };
+    assert_eq!(unheard.clone().meaning(GitError::NoCommit("/c".into())), unheard);
+    let said = GitError::Failed { what: "git rev-parse".into(), said: "not a git repository".into() };
+    assert_eq!(said.meaning(GitError::NoRepository("/c".into())), GitError::NoRepository("/c".into()));
+    let mut nothing = helper("/nowhere/git");
+    nothing.arg("status");
+    assert!(matches!(run(nothing, b"", "status"), Err(GitError::Unheard { .. })));
+}
