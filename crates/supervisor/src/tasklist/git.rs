@@ -542,9 +542,13 @@ impl Git {
             Err(error) => error,
         };
         let fail = |error: std::io::Error| failed("clone", &format!("{}: {error}", dir.display()));
-        let aside = dir.with_extension("broken");
-        if aside.exists() {
-            std::fs::remove_dir_all(&aside).map_err(fail)?;
+        // What was put aside before may hold work that is nowhere else.
+        let mut aside = dir.with_extension("broken");
+        for number in 2_u32.. {
+            if !aside.exists() {
+                break;
+            }
+            aside = dir.with_extension(format!("broken-{number}"));
         }
         std::fs::rename(dir, &aside).map_err(fail)?;
         Ok(Some((aside, error)))

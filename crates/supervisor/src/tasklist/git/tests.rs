@@ -302,6 +302,9 @@ fn a_broken_clone_is_never_taken_for_the_repository_around_it() {
         .expect("another")
         .reset_clone(&git, "main")
         .expect("at the tip");
+    std::fs::write(dir.join(".git/HEAD"), "").expect("once more");
+    let (second, _) = git.mend_clone(&dir, "main").expect("mends").expect("it is put aside");
+    assert!(second.exists() && aside.join("work.txt").exists(), "{} and {}", second.display(), aside.display());
 }
 
 #[test]
