@@ -184,6 +184,20 @@ fn seeded_power_cuts_of_a_task_list() {
     assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --power --seed S");
 }
 
+/// The same of a spec run, with its judge, its remote and its pull request.
+#[test]
+fn seeded_power_cuts_of_a_spec_run() {
+    if let Err(why) = crash::power::available() {
+        return skip("seeded_power_cuts_of_a_spec_run", &why);
+    }
+    let recorded = crash::power::RecordedRun::new();
+    eprintln!("{} steps to cut after", recorded.len());
+    let tried = try_seeds(|seed| recorded.cut(seed));
+    let broken = broken(&tried);
+    eprintln!("{} power cuts of spec runs tried, {} violations", tried.len(), broken.len());
+    assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --power --seed S");
+}
+
 /// Faults at system calls. Needs `strace` and the right to trace.
 #[test]
 fn seeded_system_calls() {

@@ -43,7 +43,8 @@ impl Runs {
             .flatten()
             .filter_map(|entry| {
                 let begun = entry.path().join("frozen-spec.md");
-                let events = std::fs::metadata(entry.path().join("events.jsonl")).ok()?;
+                // One without an event was never begun.
+                let events = std::fs::metadata(entry.path().join("events.jsonl")).ok().filter(|meta| meta.len() > 0)?;
                 let time = std::fs::metadata(begun).ok().and_then(|meta| meta.modified().ok());
                 Some((time.or(events.modified().ok())?, entry.file_name().into_string().ok()?))
             })
@@ -83,11 +84,11 @@ impl Runs {
     /// When its events cannot be read, or there are none.
     pub fn read(&self, run_id: &str) -> Result<Run, Failure> {
         let mut run: Option<Run> = None;
-        self.each(run_id, |record| match &mut run {
+        let read = self.each(run_id, |record| match &mut run {
             Some(run) => run.apply(&record),
             None => run = Run::begin(&record),
         })?;
-        run.ok_or_else(|| self.no_run(run_id))
+        run.ok_or_else(|| self.no_run(run_id, read))
     }
 
     /// The same with what each of its agents did.
@@ -96,20 +97,30 @@ impl Runs {
     /// As [`Self::read`].
     pub fn chronicle(&self, run_id: &str) -> Result<Chronicle, Failure> {
         let mut chronicle: Option<Chronicle> = None;
-        self.each(run_id, |record| match &mut chronicle {
+        let read = self.each(run_id, |record| match &mut chronicle {
             Some(chronicle) => chronicle.apply(&record),
             None => chronicle = Chronicle::begin(&record),
         })?;
-        chronicle.ok_or_else(|| self.no_run(run_id))
+        chronicle.ok_or_else(|| self.no_run(run_id, read))
     }
 
-    fn each(&self, run_id: &str, take: impl FnMut(Record)) -> Result<(), Failure> {
-        let read = events::read(&self.events(run_id), take);
-        read.map(|_| ()).map_err(|error| stored(error).run(run_id))
+    /// How many there were.
+    fn each(&self, run_id: &str, mut take: impl FnMut(Record)) -> Result<u64, Failure> {
+        let mut count = 0;
+        let read = events::read(&self.events(run_id), |record| {
+            count += 1;
+            take(record);
+        });
+        read.map(|_| count).map_err(|error| stored(error).run(run_id))
     }
 
-    fn no_run(&self, run_id: &str) -> Failure {
+    fn no_run(&self, run_id: &str, read: u64) -> Failure {
         let path = self.events(run_id);
+        if read == 0 {
+            return Failure::new("E_NOT_FOUND", format!("run {run_id} was never begun: {} is empty", path.display()))
+                .run(run_id)
+                .hint("nothing of it has happened: `muleteer run --spec plan.md` begins another");
+        }
         Failure::new("E_CHECKPOINT_CORRUPT", format!("{} does not begin with a run", path.display())).run(run_id)
     }
 }

@@ -27,6 +27,11 @@ pub fn booted() -> std::time::SystemTime {
     now.checked_sub(boot()).unwrap_or(std::time::SystemTime::UNIX_EPOCH)
 }
 
+/// Whether a file that was written then may have been lost in part when the machine went down.
+pub fn is_before_boot(written: std::time::SystemTime) -> bool {
+    written < booted()
+}
+
 /// [`awake`] in milliseconds.
 pub fn awake_ms() -> u64 {
     awake().as_millis() as u64

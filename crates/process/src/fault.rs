@@ -53,6 +53,7 @@ pub const POINTS: &[&str] = &[
 
 /// Those of a spec run, in the order of its life.
 pub const RUN_POINTS: &[&str] = &[
+    "run.before_started",
     "run.before_freeze",
     "run.after_freeze",
     "run.before_commit",

@@ -185,6 +185,31 @@ pub fn sync_dir(path: &Path) -> Result<(), StoreError> {
         .map_err(StoreError::io(path, "make durable"))
 }
 
+/// Gives a folder that was made beside its place its name: whoever finds it there finds all of it, also after a power
+/// failure. Each file and folder in it is synced, so it is one of ours and of few.
+///
+/// # Errors
+/// `E_STORE_IO`. It has its name then only if no more than the folder around it could not be made durable.
+pub fn put_dir(made: &Path, place: &Path) -> Result<(), StoreError> {
+    sync_all_below(made)?;
+    fs::rename(made, place).map_err(StoreError::io(place, "create"))?;
+    sync_dir(parent(place))
+}
+
+fn sync_all_below(dir: &Path) -> Result<(), StoreError> {
+    for entry in fs::read_dir(dir).map_err(StoreError::io(dir, "list"))? {
+        let entry = entry.map_err(StoreError::io(dir, "list"))?;
+        let (path, kind) = (entry.path(), entry.file_type().map_err(StoreError::io(dir, "list"))?);
+        if kind.is_dir() {
+            sync_all_below(&path)?;
+        } else if kind.is_file() {
+            let synced = File::open(&path).and_then(|file| file.sync_all());
+            synced.map_err(StoreError::io(&path, "make durable"))?;
+        }
+    }
+    sync_dir(dir)
+}
+
 /// Removes what [`write_atomic`] left in `dir` when it was killed; returns how many. Call it only
 /// where nobody else writes: it would take a living writer's file away.
 ///

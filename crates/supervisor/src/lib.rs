@@ -23,6 +23,7 @@ pub mod gate;
 pub mod heartbeat;
 pub mod launch;
 pub mod ledger;
+mod mend;
 pub mod notify;
 pub mod owned;
 pub mod paths;

@@ -3,7 +3,6 @@
 
 pub mod actor;
 pub mod git;
-mod mend;
 pub mod run;
 pub mod serve;
 pub mod steps;

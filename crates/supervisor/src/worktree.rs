@@ -9,7 +9,7 @@ use muleteer_model::id::DispatchId;
 use rustix::fs::OFlags;
 use std::io::{Read as _, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -58,6 +58,18 @@ pub(crate) const UPLOAD_PACK: &str = "git -c core.hooksPath=/dev/null -c core.fs
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
 /// Most that is read of what it prints.
 const OUTPUT_LIMIT: u64 = 64 << 20;
+
+/// Beside `dir` with this extension, by a name that nothing has: what was put aside before stays.
+pub(crate) fn free_name(dir: &Path, extension: &str) -> PathBuf {
+    let mut name = dir.with_extension(extension);
+    for number in 2_u32.. {
+        if !name.exists() {
+            break;
+        }
+        name = dir.with_extension(format!("{extension}-{number}"));
+    }
+    name
+}
 
 /// git, deaf to configuration that could run somebody's code or ask somebody something.
 pub(crate) fn git(dir: &Path) -> Command {

@@ -12,10 +12,14 @@ use crate::{Daemon, Repo, World, events, processes, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A whole run on a loaded machine, killed several times, and what is waited for in it.
 const LONG: Duration = Duration::from_secs(240);
+
+/// The remote, from the world's root; `GH` says so too.
+const ORIGIN: &str = "origin.git";
 
 /// Every agent of the run. `$HOME/effects` tells afterwards who did what how often.
 const SCENARIO: &str = r###"
@@ -65,10 +69,10 @@ turns:
 /// A second pull request from one branch is refused, as the real one does.
 const GH: &str = r#"#!/bin/sh
 case "$1 $2" in
-"pr view") cat "$HOME/prs" 2>/dev/null ;;
+"pr view") cat "$HOME/../origin.git/prs" 2>/dev/null ;;
 "pr create")
-  if test -s "$HOME/prs"; then echo "a pull request already exists" >&2; exit 1; fi
-  echo https://example.invalid/pull/1 >> "$HOME/prs"
+  if test -s "$HOME/../origin.git/prs"; then echo "a pull request already exists" >&2; exit 1; fi
+  echo https://example.invalid/pull/1 >> "$HOME/../origin.git/prs"
   echo https://example.invalid/pull/1 ;;
 *) exit 1 ;;
 esac
@@ -76,7 +80,7 @@ esac
 
 /// What a run comes to, without what no two runs share (ids, times, hashes of commits).
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Outcome {
+pub(super) struct Outcome {
     tree: String,
     remote_tree: String,
     /// Title to state, in the store.
@@ -89,14 +93,14 @@ struct Outcome {
 
 /// A run that has begun.
 #[derive(Debug)]
-struct Stage {
-    world: World,
-    repo: Repo,
+pub(super) struct Stage {
+    pub(super) world: World,
+    pub(super) repo: Repo,
     run: String,
 }
 
 impl Stage {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let world = World::new();
         let repo = world.repo("repo");
         repo.write("plan.md", "# Four files\n\nEach says what it is about.\n");
@@ -110,7 +114,7 @@ impl Stage {
         let gh = world.bin().join("gh");
         std::fs::write(&gh, GH).expect("a gh");
         std::fs::set_permissions(&gh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
-        let origin = world.path().join("origin.git");
+        let origin = world.path().join(ORIGIN);
         let origin = origin.to_str().expect("a test's paths are UTF-8");
         repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
         repo.git(&["remote", "add", "origin", origin]);
@@ -133,7 +137,7 @@ impl Stage {
     }
 
     /// Begins the run and leaves it to the daemon, which may die of it.
-    fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         let scenario = self.world.path().join("scenario.yaml");
         let scenario = scenario.to_str().expect("a test's paths are UTF-8");
         self.run = self.muleteer(&["run", "--spec", "plan.md", "--scenario", scenario, "--detach"]).ok();
@@ -162,7 +166,27 @@ impl Stage {
         events::read(&self.log())
     }
 
-    fn log(&self) -> std::path::PathBuf {
+    /// The remote, and beside what is git's the pull requests.
+    pub(super) fn elsewhere(&self) -> PathBuf {
+        self.world.path().join(ORIGIN)
+    }
+
+    /// Who began to play which part.
+    pub(super) fn effects_file(&self) -> PathBuf {
+        self.world.home().join("effects")
+    }
+
+    /// Its log tells of it.
+    pub(super) fn is_known(&self) -> bool {
+        std::fs::read(self.log()).is_ok_and(|log| log.contains(&b'\n'))
+    }
+
+    /// Why it cannot be gone on with.
+    pub(super) fn refused(&self) -> String {
+        self.muleteer(&["run", "--resume", &self.run, "--json"]).run().error_code()
+    }
+
+    pub(super) fn log(&self) -> PathBuf {
         self.repo.path.join(".muleteer/runs").join(&self.run).join("events.jsonl")
     }
 
@@ -172,7 +196,7 @@ impl Stage {
     }
 
     /// Goes on with it to its end, whoever has it now.
-    fn finish(&self) -> Value {
+    pub(super) fn finish(&self) -> Value {
         let resumed = self.muleteer(&["run", "--resume", &self.run, "--json"]).run();
         if resumed.code == Some(3) {
             // Somebody's already, and under way.
@@ -200,7 +224,7 @@ impl Stage {
         format!("--- the run's log\n{log}--- its branch\n{}", branch.join("\n"))
     }
 
-    fn outcome(&self) -> Outcome {
+    pub(super) fn outcome(&self) -> Outcome {
         events::check(&self.log());
         let branch = format!("muleteer/{}", self.run);
         let listed = self.muleteer(&["bead", "list", "--label", &format!("run:{}", self.run), "--json"]).json();
@@ -242,8 +266,8 @@ impl Stage {
             }
         }
         let tree = |dir: &str, name: &str| self.repo.git(&["--git-dir", dir, "rev-parse", &format!("{name}^{{tree}}")]);
-        let origin = self.world.path().join("origin.git");
-        let created = std::fs::read_to_string(self.world.home().join("prs")).unwrap_or_default();
+        let origin = self.elsewhere();
+        let created = std::fs::read_to_string(self.elsewhere().join("prs")).unwrap_or_default();
         Outcome {
             tree: tree(".git", &branch),
             remote_tree: tree(origin.to_str().unwrap_or_default(), &branch),
@@ -256,15 +280,16 @@ impl Stage {
 
     /// Who began to play which part, in the order of names.
     fn effects(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(self.world.home().join("effects")).unwrap_or_default();
+        let text = std::fs::read_to_string(self.effects_file()).unwrap_or_default();
         let mut lines: Vec<String> = text.lines().map(str::to_string).collect();
         lines.sort();
         lines
     }
 
-    fn check(&self, only_daemons_died: bool, what: &str) {
+    pub(super) fn check(&self, only_daemons_died: bool, what: &str) {
         let wanted = undisturbed();
-        let told = ["bead_retried", "agent_retried", "bead_blocked", "run_stopping", "agent_finished"];
+        let told =
+            ["bead_retried", "agent_retried", "bead_blocked", "run_stopping", "agent_finished", "judge_finished"];
         let events: Vec<String> = self
             .events()
             .iter()
@@ -284,7 +309,7 @@ impl Stage {
 }
 
 /// What the run comes to when nobody disturbs it; found out once.
-fn undisturbed() -> &'static (Outcome, Vec<String>) {
+pub(super) fn undisturbed() -> &'static (Outcome, Vec<String>) {
     static FOUND: std::sync::OnceLock<(Outcome, Vec<String>)> = std::sync::OnceLock::new();
     FOUND.get_or_init(|| {
         let mut stage = Stage::new();

@@ -48,7 +48,7 @@ async fn create(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
     if daemon.runs.find(run_id).is_some() {
         return Ok(());
     }
-    if places.saved().exists() && places.events().exists() {
+    if places.saved().exists() && places.events().exists() && read(&places)?.is_some() {
         // The same request again, after a lost answer: it was begun, and may even be over.
         return match places.live().exists() {
             true => host(daemon, &places, key, None).map(|_| ()),
@@ -108,6 +108,7 @@ async fn create(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
         more: false,
         event: Event::RunStarted(Box::new(started)),
     };
+    muleteer_process::fault::point("run.before_started");
     if log.last_seq() == 0 {
         log.append(&[entry], Timestamp::now()).map_err(|error| internal(&error.to_string()))?;
     }
@@ -160,8 +161,8 @@ async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
         }
     };
     let known = daemon.runs.find(&request.run_id);
+    let completed = |run: &Run| run.outcome == Some(RunStatus::Completed);
     if from.is_none() {
-        let completed = |run: &Run| run.outcome == Some(RunStatus::Completed);
         let done = match &known {
             Some(hosted) => hosted.run().is_some_and(|run| completed(&run)),
             None => {
@@ -207,6 +208,10 @@ async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
     let input = Input::Resume { settings, by, approve, from, settled };
     let outcome = go_on(daemon, &places, &hosted, (kept, chosen), input).await;
     if outcome.is_err() {
+        if from.is_none() && hosted.run().is_some_and(|run| completed(&run)) {
+            // It came to its end just now, by itself.
+            return Ok(());
+        }
         // Nobody has it now: the next one who asks is not told that it is in progress.
         *hosted.claimed.lock().unwrap_or_else(PoisonError::into_inner) = false;
         if fresh && hosted.actor.get().is_none() {

@@ -6,8 +6,9 @@ use super::host::Hosted;
 use super::keep::{self, LEFT, RESCUE, WORK};
 use super::reflog;
 use crate::beneath;
-use crate::worktree::{exclude, git, is_clone, own_config, run};
-use muleteer_process::fault;
+use crate::worktree::{exclude, free_name, git, is_clone, own_config, run};
+use muleteer_process::{clock, fault};
+use muleteer_store::atomic::{create_dir_durable, put_dir, write_atomic};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,10 @@ const COMMITS_LIMIT: usize = 10_000;
 const REFLOG_LIMIT: u64 = 4 << 20;
 /// A clone with more branches than these is not taken away: what it holds would be lost.
 const BRANCHES_LIMIT: usize = 50;
+
+/// Where the clones began that could not be looked at, by their names.
+const LOST: &str = "lost";
+const LOG: &str = "logs/HEAD";
 
 /// What a clone's commits come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +52,14 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     make_parent(path).and_then(|()| std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display())))
 }
 
+/// Writes down what is counted on later.
+fn note(hosted: &Hosted, folder: &str, clone: &str, commit: &str) -> Result<(), String> {
+    let folder = hosted.places.private.join(folder);
+    create_dir_durable(&folder, 0o700)
+        .and_then(|()| write_atomic(&folder.join(clone), commit.as_bytes(), 0o600))
+        .map_err(|error| crate::launch::chain(&error))
+}
+
 fn known(hosted: &Hosted, folder: &str, clone: &str) -> Option<String> {
     let path = hosted.places.private.join(folder).join(clone);
     keep::hash(&beneath::read_file(&path, HASH_LIMIT).ok()?)
@@ -59,16 +72,17 @@ fn base(hosted: &Hosted, clone: &str) -> Option<String> {
 
 /// Writes down where a clone stands; its commits are in the harness's own repository.
 pub fn remember(hosted: &Hosted, clone: &str, head: &str) -> Result<(), String> {
-    write(&hosted.places.private.join("heads").join(clone), head)
+    note(hosted, "heads", clone, head)
 }
 
 /// Writes down the newest commit that was made in a clone.
 pub fn remember_own(hosted: &Hosted, clone: &str, commit: &str) -> Result<(), String> {
-    write(&hosted.places.private.join("own").join(clone), commit)
+    note(hosted, "own", clone, commit)
 }
 
 /// Makes a clone of the target for an agent; with `branch` on a branch of its own, else detached.
-/// What is there of an attempt whose agent never began is made anew, unless it is to be gone on with.
+/// What is there of an attempt whose agent never began is made anew, unless it is to be gone on with. That is made anew
+/// as well where the machine went down since, with what was committed in it: nobody knows what else the disk had of it.
 pub async fn worktree(
     hosted: &Hosted,
     dir: &Path,
@@ -76,12 +90,20 @@ pub async fn worktree(
     branch: Option<&str>,
     reuse: bool,
 ) -> Result<(), String> {
+    let clone = name_of(dir);
+    let mut gone_on_with = None;
     if reuse && is_clone(dir) {
-        return Ok(());
+        if !outlived_the_machine(hosted, dir) {
+            return Ok(());
+        }
+        match discard(hosted, dir, target).await {
+            Ok(_) => gone_on_with = known(hosted, "heads", &clone).zip(base(hosted, &clone)),
+            Err(why) => set_aside(dir, &why)?,
+        }
     }
     let tip = super::hub::tip(hosted, target).await?;
     let form = form(hosted, target).await?;
-    let clone = name_of(dir);
+    let (begin, base) = gone_on_with.clone().unwrap_or_else(|| (tip.clone(), tip.clone()));
     let partial = dir.with_file_name(format!(".{clone}.partial"));
     remove(&partial).await?;
     remove(dir).await?;
@@ -98,13 +120,29 @@ pub async fn worktree(
         Some(name) => checkout.arg("-B").arg(format!("bead-{name}")),
         None => checkout.arg("--detach"),
     };
-    run(checkout.arg(&tip), "cannot check the clone out").await?;
-    // What an earlier one of that name had is not this one's.
-    for folder in ["heads", "own"] {
-        let _ = std::fs::remove_file(hosted.places.private.join(folder).join(&clone));
+    run(checkout.arg(&begin), "cannot check the clone out").await?;
+    if !reuse {
+        // What an earlier one of that name had is not this one's.
+        for folder in ["heads", "own", LOST] {
+            let _ = std::fs::remove_file(hosted.places.private.join(folder).join(&clone));
+        }
     }
-    write(&hosted.places.private.join("bases").join(&clone), &tip)?;
+    note(hosted, "bases", &clone, &base)?;
     std::fs::rename(&partial, dir).map_err(|error| format!("{}: {error}", dir.display()))
+}
+
+/// The machine was started anew since the clone was made: git does not sync what it checks out, nor an agent what it writes.
+pub fn outlived_the_machine(hosted: &Hosted, dir: &Path) -> bool {
+    let noted = hosted.places.private.join("bases").join(name_of(dir));
+    let made = std::fs::metadata(noted).and_then(|meta| meta.modified());
+    made.is_ok_and(clock::is_before_boot)
+}
+
+/// Out of the way of another clone of its name: it may hold what is nowhere else.
+fn set_aside(dir: &Path, why: &str) -> Result<(), String> {
+    let aside = free_name(dir, "broken");
+    tracing::warn!(%why, dir = %dir.display(), aside = %aside.display(), "a clone cannot be gone on with, and is put aside");
+    std::fs::rename(dir, &aside).map_err(|error| format!("{}: {error}", dir.display()))
 }
 
 /// The git directory that every clone of the run begins with; made once, for asking git for one takes longer than
@@ -139,7 +177,7 @@ async fn form(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
     let made = partial.join(".git");
     write(&made.join("objects/info/alternates"), &format!("{}\n", own.join("objects").display()))?;
     exclude(&made).map_err(|error| format!("{}: {error}", made.display()))?;
-    std::fs::rename(&made, &form).map_err(|error| format!("{}: {error}", form.display()))?;
+    put_dir(&made, &form).map_err(|error| crate::launch::chain(&error))?;
     remove(&partial).await?;
     Ok(form)
 }
@@ -166,6 +204,17 @@ pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, Str
     }
     let _one = hosted.git.lock().await;
     keep::ensure(hosted, target, None).await?;
+    let found = look(hosted, dir, target).await?;
+    let clone = name_of(dir);
+    if (found.unreadable.is_some() || forgot(&dir.join(".git")))
+        && let Some(base) = base(hosted, &clone)
+    {
+        note(hosted, LOST, &clone, &base)?;
+    }
+    Ok(found)
+}
+
+async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String> {
     let clone = name_of(dir);
     let tip = super::hub::commit(hosted, target).await;
     let base = base(hosted, &clone);
@@ -224,9 +273,15 @@ fn branch_of(clone: &str) -> &str {
     clone.rsplit_once('-').map_or(clone, |(branch, _)| branch)
 }
 
+/// What was made in it was written down once, and is not any more, as a power cut may leave it.
+fn forgot(git_dir: &Path) -> bool {
+    let log = beneath::read(git_dir, Path::new(LOG), REFLOG_LIMIT);
+    log.is_ok_and(|log| log.is_some_and(|log| log.is_empty()))
+}
+
 /// What was made in a clone, by its reflogs; `None` where it keeps none.
 fn made_in(git_dir: &Path, branch: &str) -> Option<BTreeSet<String>> {
-    let logs = ["logs/HEAD".to_string(), format!("logs/refs/heads/{branch}")];
+    let logs = [LOG.to_string(), format!("logs/refs/heads/{branch}")];
     let read = |name: &String| beneath::read(git_dir, Path::new(name), REFLOG_LIMIT).ok().flatten();
     let found: Vec<_> = logs.iter().filter_map(read).collect();
     (!found.is_empty()).then(|| found.iter().flat_map(|log| reflog::made(&String::from_utf8_lossy(log))).collect())
@@ -271,23 +326,39 @@ async fn bring(hosted: &Hosted, dir: &Path, there: &[&Option<String>]) -> Result
     Ok(head)
 }
 
-/// Whether an earlier attempt at the bead has brought commits of its own to the target.
+/// Whether an earlier attempt at the bead has brought commits of its own to the target. Of one whose clone could not be
+/// looked at it may be so where the target has any since: nobody can tell whose they are, and whoever finds nothing
+/// left to be done is believed.
 pub async fn was_pushed(hosted: &Hosted, bead: &str, target: &str) -> Result<bool, String> {
-    let prefix = format!("bead-{bead}-");
-    let entries = std::fs::read_dir(hosted.places.private.join("own"));
-    for entry in entries.into_iter().flatten().flatten() {
-        let Ok(clone) = entry.file_name().into_string() else { continue };
-        let number = clone.strip_prefix(&prefix).unwrap_or_default();
-        if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-            continue;
-        }
+    let target = format!("refs/heads/{target}");
+    for clone in attempts(hosted, "own", bead) {
         if let Some(own) = known(hosted, "own", &clone)
-            && keep::is_ancestor(hosted, &own, &format!("refs/heads/{target}")).await
+            && keep::is_ancestor(hosted, &own, &target).await
         {
             return Ok(true);
         }
     }
+    for clone in attempts(hosted, LOST, bead) {
+        let Some(base) = known(hosted, LOST, &clone) else { continue };
+        let mut list = git(&hosted.places.keep());
+        list.args(["rev-list", "--max-count=1", &format!("{base}..{target}")]);
+        if !run(&mut list, "cannot look for what was pushed").await?.is_empty() {
+            return Ok(true);
+        }
+    }
     Ok(false)
+}
+
+/// The clones of a bead of which something is written down.
+fn attempts(hosted: &Hosted, folder: &str, bead: &str) -> Vec<String> {
+    let prefix = format!("bead-{bead}-");
+    let entries = std::fs::read_dir(hosted.places.private.join(folder));
+    let names = entries.into_iter().flatten().flatten();
+    let is_one = |clone: &String| {
+        let number = clone.strip_prefix(&prefix).unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    names.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_one).collect()
 }
 
 /// Whether a file that was checked out was changed, or one was added; `.gitignore` is heeded.

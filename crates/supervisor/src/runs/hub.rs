@@ -6,9 +6,10 @@ use super::host::Hosted;
 use super::keep::{self, HUB, UNDONE};
 use crate::beneath;
 use crate::worktree::{DURABLE, git, run};
+use muleteer_store::atomic::put_dir;
 use std::path::{Path, PathBuf};
 
-pub use super::clones::{discard, is_dirty, was_pushed, work, worktree};
+pub use super::clones::{discard, is_dirty, outlived_the_machine, was_pushed, work, worktree};
 
 /// Makes the hub and the harness's own repository, with the integration branch at `base`, unless they are there.
 pub async fn ensure(hosted: &Hosted, base: &str, target: &str) -> Result<(), String> {
@@ -42,7 +43,7 @@ pub async fn ensure(hosted: &Hosted, base: &str, target: &str) -> Result<(), Str
     run(git(&partial).args(["symbolic-ref", "HEAD", &name]), "cannot set the hub's branch").await?;
     // Made before any agent can write here.
     run(git(&partial).args(["update-ref", &name, &tip]), "cannot make the integration branch").await?;
-    std::fs::rename(&partial, &hub).map_err(|error| format!("{}: {error}", hub.display()))
+    put_dir(&partial, &hub).map_err(|error| crate::launch::chain(&error))
 }
 
 /// Where the objects of a clone are borrowed from, and whoever lends to those.

@@ -555,7 +555,16 @@ async fn settle(
             }
         }
         Purpose::Judge => {
-            end.wrote = hub::is_dirty(hosted, &dir).await.map_err(git)?;
+            let changed = hub::is_dirty(hosted, &dir).await;
+            if hub::outlived_the_machine(hosted, &dir) {
+                // Nor is it the judge's doing that the disk has less; but what it has seen nobody can tell.
+                if end.outcome == Outcome::Success && changed != Ok(false) {
+                    (end.outcome, end.reason) =
+                        (Outcome::Failure, "the machine went down before it was looked at".into());
+                }
+            } else {
+                end.wrote = changed.map_err(git)?;
+            }
             if end.outcome == Outcome::Success && !end.wrote {
                 let round = match run.judge {
                     JudgeStage::Reason { round } => round,

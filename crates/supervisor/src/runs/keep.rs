@@ -9,11 +9,13 @@
 //!          refs/muleteer/undone/<commit>  a push that was undone
 //!          refs/muleteer/rebased/<tip>    the branch on top of the remote's base; pushed/<name> what was pushed
 //! heads/<clone> bases/<clone> own/<clone> where a clone stands, where it began, its agent's newest commit
+//! lost/<clone>                            where one began that could not be looked at
 //! ```
 
 use super::host::Hosted;
 use crate::beneath;
 use crate::worktree::{UPLOAD_PACK, fetching, git, run, run_within};
+use muleteer_store::atomic::put_dir;
 use std::path::Path;
 use std::time::Duration;
 
@@ -53,7 +55,7 @@ pub async fn ensure(hosted: &Hosted, target: &str, base: Option<&str>) -> Result
         let base = base.ok_or("the run's repository is gone")?;
         run(git(&partial).args(["update-ref", &name, base]), "cannot make the integration branch").await?;
     }
-    std::fs::rename(&partial, &keep).map_err(|error| format!("{}: {error}", keep.display()))
+    put_dir(&partial, &keep).map_err(|error| crate::launch::chain(&error))
 }
 
 /// An empty bare repository that borrows the objects of the person's.

@@ -7,6 +7,7 @@ use super::actor::Trouble;
 use super::host::Hosted;
 use super::keep;
 use super::{clones, hub};
+use crate::mend;
 use crate::worktree::{self, DURABLE, HARMLESS, LEADING_AWAY, fetching, git, output, run as git_run};
 use muleteer_model::agent_event::cut;
 use muleteer_model::pipeline::{Input, Run, Stage};
@@ -132,6 +133,10 @@ async fn bring_home(hosted: &Hosted, target: &str) -> Result<String, String> {
             .await
             .map(|()| name)
     };
+    if let Some(dir) = worktree::git_dir(repo).await {
+        // It would be brought under another name.
+        mend::forget_stale_locks(&dir);
+    }
     let checked_out = worktree::branch(repo).await.as_deref() == Some(target);
     if !checked_out && let Ok(name) = fetch(target.to_string()).await {
         return Ok(name);

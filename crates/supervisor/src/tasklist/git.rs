@@ -5,7 +5,7 @@
 //!
 //! Trees are made with an index of their own, so what a person has staged stays staged.
 
-use super::mend;
+use crate::mend;
 use crate::worktree::DURABLE;
 use muleteer_model::tasklist::OWN_FILES;
 use muleteer_process::command::helper;
@@ -542,14 +542,7 @@ impl Git {
             Err(error) => error,
         };
         let fail = |error: std::io::Error| failed("clone", &format!("{}: {error}", dir.display()));
-        // What was put aside before may hold work that is nowhere else.
-        let mut aside = dir.with_extension("broken");
-        for number in 2_u32.. {
-            if !aside.exists() {
-                break;
-            }
-            aside = dir.with_extension(format!("broken-{number}"));
-        }
+        let aside = crate::worktree::free_name(dir, "broken");
         std::fs::rename(dir, &aside).map_err(fail)?;
         Ok(Some((aside, error)))
     }

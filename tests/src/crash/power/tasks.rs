@@ -4,14 +4,12 @@
 //! - A task that was completed on the disk stays so, with its commit, and nobody works at it again.
 //! - All of them are completed in the end, each begun no more often than it has attempts.
 
-use super::{Disk, Kept, Step, read, under_strace};
-use crate::crash::Dice;
+use super::{Disk, Names, Recording, Step, under_strace};
 use crate::events;
 use crate::task_list::{RUN, Scene};
 use serde_json::Value;
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
 const TASKS: usize = 2;
 
@@ -19,9 +17,7 @@ const TASKS: usize = 2;
 #[derive(Debug)]
 pub struct RecordedTasks {
     scene: Scene,
-    disk: Disk,
-    steps: Vec<Step>,
-    turn: Mutex<()>,
+    recording: Recording,
 }
 
 impl RecordedTasks {
@@ -36,28 +32,27 @@ impl RecordedTasks {
             scene.add(&format!("Task {number}"), &format!("test \"$(cat w{number})\" = x"), &[]);
         }
         let mut disk = Disk::default();
-        disk.root(&scene.world.state(), false);
-        disk.root(&scene.repo.path, true);
+        disk.root(&scene.world.state(), Names::Synced);
+        disk.root(&scene.repo.path, Names::Journal);
         let (traces, mut daemon) = under_strace(&scene.world);
         daemon.answers_or_ends(&scene.world);
         let ran = scene.run(&script(&scene), &["--concurrency", &workers.to_string()]);
         assert_eq!(ran.code, Some(0), "{ran:?}\n{}", daemon.log());
         scene.check_done_once();
         scene.world.expect_clean_end(Some(daemon));
-        let roots = [scene.world.state(), scene.repo.path.clone()];
-        let steps = read(&traces, &roots, &scene.home("effects"));
-        let effects = steps.iter().filter(|step| matches!(step, Step::Effect(_))).count();
+        let recording = Recording::read(disk, &traces, &scene.home("effects"));
+        let effects = recording.count(|step| matches!(step, Step::Effect(_)));
         assert_eq!(effects, TASKS, "the agents' effects are in the recording");
-        Self { scene, disk, steps, turn: Mutex::default() }
+        Self { scene, recording }
     }
 
     /// How many places there are to cut at.
     pub fn len(&self) -> usize {
-        self.steps.len()
+        self.recording.steps.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.steps.is_empty()
+        self.len() == 0
     }
 
     /// Cuts the power as `seed` chooses, lets a daemon begin on what is left, and has the list worked through.
@@ -65,29 +60,13 @@ impl RecordedTasks {
     /// # Panics
     /// When something that must hold does not.
     pub fn cut(&self, seed: u64) {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let scene = &self.scene;
-        let mut dice = Dice::new(seed);
-        let at = dice.below(self.steps.len() as u64 + 1) as usize;
-        let mut disk = self.disk.clone();
-        let mut effects = String::new();
-        for step in &self.steps[..at] {
-            match step {
-                Step::Effect(line) => effects.push_str(line),
-                other => disk.take(other),
-            }
-        }
-        let kept = Kept::of(&mut dice);
-        eprintln!("power seed {seed} of tasks: after {at} of {} steps, {kept:?}", self.steps.len());
         let log = scene.world.state().join("events.jsonl");
-        let promised = disk.synced(&log);
-        disk.lay_out(kept, &mut dice);
-        let done = completed(&std::fs::read(scene.repo.path.join("harness-tasks.json")).expect("the list"));
-        std::fs::write(scene.home("effects"), &effects).expect("the effects so far");
-
-        let daemon = scene.world.daemon_with(&[("MULETEER_FAULT_BOOT", "two")]);
-        let now = std::fs::read(&log).expect("the log");
-        assert!(now.starts_with(&promised), "what was synced of the log is not there any more");
+        let list = scene.repo.path.join("harness-tasks.json");
+        let mut cut = self.recording.cut(seed, &log);
+        cut.lay_out();
+        let done = completed(&std::fs::read(&list).expect("the list"));
+        let daemon = cut.boot(&scene.world, &log, &scene.home("effects"));
         scene.list();
         let begun = std::time::Instant::now();
         loop {
@@ -100,7 +79,7 @@ impl RecordedTasks {
             assert!(busy && begun.elapsed() < RUN, "{ran:?}\n{}\n{}", scene.log(), daemon.log());
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
-        let before: Vec<&str> = effects.lines().collect();
+        let before: Vec<&str> = cut.effects.lines().collect();
         let after = scene.effects();
         for number in 1..=TASKS {
             let (id, name) = (format!("task-{number:03}"), number.to_string());

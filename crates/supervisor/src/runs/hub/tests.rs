@@ -192,6 +192,54 @@ async fn what_was_only_pulled_is_nobody_s_own_and_what_was_rebased_and_pushed_is
     assert!(was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
 }
 
+/// A power cut may empty the log by which an agent's commits are told from those of others.
+#[tokio::test]
+async fn who_has_forgotten_what_it_made_may_have_pushed_it() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    std::fs::write(dir.join(".git/logs/HEAD"), "").unwrap();
+    std::fs::write(dir.join(".git/logs/refs/heads/bead-one"), "").unwrap();
+    assert_eq!(stage.after(&dir).await, (None, Work { whole: false, ..Work::new(1, true) }));
+    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
+    assert!(!was_pushed(&stage.hosted, "on", TARGET).await.unwrap());
+}
+
+/// The disk may have less of a clone than was in it; commits that can be read whole are gone on with.
+#[tokio::test]
+async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_in_it() {
+    let stage = Stage::new().await;
+    let again = async |dir: &Path| worktree(&stage.hosted, dir, TARGET, Some("one"), true).await.unwrap();
+    let before = |dir: &Path| {
+        let noted = stage.root.join("state/bases").join(dir.file_name().unwrap());
+        let noted = std::fs::File::options().append(true).open(noted).unwrap();
+        let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        noted.set_modified(long_ago).unwrap();
+    };
+    let dir = stage.bead("one").await;
+    stage.commit(&dir, "more");
+    let head = git_in(&dir, &["rev-parse", "HEAD"]);
+    std::fs::write(dir.join("README.md"), "").unwrap();
+    again(&dir).await;
+    assert_eq!(std::fs::read(dir.join("README.md")).unwrap(), b"", "the machine has not been down");
+    before(&dir);
+    again(&dir).await;
+    assert!(!super::super::clones::outlived_the_machine(&stage.hosted, &dir));
+    assert_eq!((git_in(&dir, &["rev-parse", "HEAD"]), git_in(&dir, &["status", "--porcelain"])), (head, String::new()));
+    assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:README.md"]), "");
+    git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
+    assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+    let done = work(&stage.hosted, &dir, TARGET).await.unwrap();
+    assert_eq!((done.commits, done.on_target), (2, true));
+
+    // What cannot be read is out of the way, and there.
+    stage.commit(&dir, "lost");
+    std::fs::remove_dir_all(dir.join(".git/objects")).unwrap();
+    before(&dir);
+    again(&dir).await;
+    assert!(dir.with_extension("broken").join("lost").exists() && !dir.join("lost").exists());
+    assert_eq!(std::fs::read(dir.join("more")).unwrap(), b"more");
+}
+
 #[tokio::test]
 async fn a_branch_that_nobody_pushed_is_told_and_kept() {
     let stage = Stage::new().await;
@@ -451,9 +499,17 @@ async fn a_clone_that_is_no_repository_any_more_is_its_agent_s_failure() {
         assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
         let work = work(&stage.hosted, &dir, TARGET).await.unwrap();
         assert!(work.unreadable.is_some() && !work.on_target, "{broken}");
+        // What it had pushed nobody can tell, and whoever finds it there need not do it again.
+        assert!(was_pushed(&stage.hosted, name, TARGET).await.unwrap(), "{broken}");
         assert!(discard(&stage.hosted, &dir, TARGET).await.is_err());
         assert!(dir.join("more").exists(), "what is nowhere else stays");
     }
+    // It cannot have pushed anything: nobody has.
+    let dir = stage.hosted.places.worktrees.join("bead-four-1");
+    worktree(&stage.hosted, &dir, TARGET, Some("four"), false).await.unwrap();
+    std::fs::remove_file(dir.join(".git/HEAD")).unwrap();
+    assert!(work(&stage.hosted, &dir, TARGET).await.unwrap().unreadable.is_some());
+    assert!(!was_pushed(&stage.hosted, "four", TARGET).await.unwrap());
     // Somebody else's repository in its place is not asked.
     let dir = stage.bead("three").await;
     std::fs::rename(dir.join(".git"), stage.root.join("moved")).unwrap();

@@ -50,7 +50,7 @@ pub fn is_stale_and_empty(file: &Path) -> bool {
 }
 
 fn is_old(meta: &Metadata) -> bool {
-    meta.modified().is_ok_and(|modified| modified < muleteer_process::clock::booted())
+    meta.modified().is_ok_and(muleteer_process::clock::is_before_boot)
 }
 
 fn entries(folder: &Path) -> impl Iterator<Item = DirEntry> {

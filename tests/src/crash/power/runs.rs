@@ -1,0 +1,86 @@
+//! The same of a spec run: its log, its beads, its own repositories and clones, and the person's.
+//!
+//! - What was synced of the run's log is there, byte for byte, and goes on.
+//! - No agent had begun of a run that is not known.
+//! - It comes to what it comes to when nobody disturbs it, whatever had to be done again: the same tree here and at
+//!   the remote, the same beads, the same decisions about each, one pull request.
+//!
+//! The remote and whoever keeps pull requests are other machines: they know what they were told.
+
+use super::{Disk, Names, Recording, Step, under_strace};
+use crate::crash::runs::{Stage, undisturbed};
+use crate::events;
+
+/// A spec run, as a list of what was done to its files.
+#[derive(Debug)]
+pub struct RecordedRun {
+    stage: Stage,
+    recording: Recording,
+}
+
+impl RecordedRun {
+    /// Runs a spec under `strace`.
+    ///
+    /// # Panics
+    /// When it does not come to its end.
+    pub fn new() -> Self {
+        let mut stage = Stage::new();
+        let (state, own) = (stage.world.state(), stage.repo.path.join(".muleteer"));
+        let mut disk = Disk::default();
+        disk.root(&state, Names::Synced);
+        disk.root(&state.join("runs"), Names::Journal);
+        disk.root(&stage.repo.path, Names::Journal);
+        disk.root(&own.join("runs"), Names::Synced);
+        disk.root(&own.join("beads"), Names::Synced);
+        disk.root(&stage.elsewhere(), Names::Elsewhere);
+        let (traces, mut daemon) = under_strace(&stage.world);
+        daemon.answers_or_ends(&stage.world);
+        stage.begin();
+        stage.finish();
+        assert_eq!(stage.outcome(), undisturbed().0, "{}", daemon.log());
+        stage.world.expect_clean_end(Some(daemon));
+        let recording = Recording::read(disk, &traces, &stage.effects_file());
+        let effects = recording.count(|step| matches!(step, Step::Effect(_)));
+        assert_eq!(effects, undisturbed().1.len(), "the agents' effects are in the recording");
+        Self { stage, recording }
+    }
+
+    /// How many places there are to cut at.
+    pub fn len(&self) -> usize {
+        self.recording.steps.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Cuts the power as `seed` chooses, lets a daemon begin on what is left, and goes on with the run.
+    ///
+    /// # Panics
+    /// When something that must hold does not.
+    pub fn cut(&self, seed: u64) {
+        let stage = &self.stage;
+        let log = stage.world.state().join("events.jsonl");
+        let mut cut = self.recording.cut(seed, &log);
+        let promised = cut.disk.synced(&stage.log());
+        cut.lay_out();
+        let daemon = cut.boot(&stage.world, &log, &stage.effects_file());
+        if promised.is_empty() && !stage.is_known() {
+            assert_eq!(cut.effects, "", "an agent ran for a run that is not known");
+            assert_eq!(stage.refused(), "E_NOT_FOUND");
+        } else {
+            stage.finish();
+            let now = std::fs::read(stage.log()).expect("the run's log");
+            assert!(now.starts_with(&promised), "what was synced of the run's log is not there any more");
+            stage.check(false, &format!("power seed {seed}\n{}", daemon.log()));
+        }
+        events::check(&log);
+        stage.world.expect_clean_end(Some(daemon));
+    }
+}
+
+impl Default for RecordedRun {
+    fn default() -> Self {
+        Self::new()
+    }
+}
