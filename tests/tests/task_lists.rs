@@ -267,6 +267,44 @@ fn lists_that_cannot_be_worked_on_stop_the_run_with_their_exit_codes() {
     scene.world.finish(None);
 }
 
+/// Each task would fail by it, one after the other, and each session count.
+#[test]
+fn a_run_that_nobody_could_work_for_is_refused_before_it_is_counted() {
+    let scene = Scene::new();
+    let refused = |args: &[&str]| {
+        let args = [&["run", "--json"], args].concat();
+        scene.tasks(&args).expect_code(2).error_code()
+    };
+    // With nothing to be done nobody is needed.
+    scene.tasks(&["run", "--backend", "nope"]).expect_code(0);
+    scene.add("One", "true", &[]);
+    let before = scene.list();
+    assert_eq!(refused(&["--backend", "nope"]), "E_BACKEND_UNAVAILABLE");
+    assert_eq!(refused(&["--role", "nope", "--command", "true"]), "E_ROLE_UNKNOWN");
+    assert_eq!(refused(&["--backend", "rehearsal", "--scenario", "nope.yaml"]), "E_SCENARIO_INVALID");
+    assert_eq!(refused(&["--backend", "subprocess"]), "E_CONFIG_INVALID");
+    assert_eq!(scene.list(), before);
+    scene.run("true", &[]).expect_code(0);
+    scene.end();
+}
+
+/// 0 says that all is done.
+#[test]
+fn whoever_stops_looking_at_a_run_does_not_hear_that_it_is_done() {
+    let scene = Scene::new();
+    scene.add("Slow", "test -f done", &[]);
+    let args = ["tasks", "run", "--command", "while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; echo > done"];
+    let looking = scene.world.muleteer(&args).current_dir(&scene.repo.path).deadline(RUN).start();
+    wait_until("the task to begin", RUN, || (scene.status("task-001") == "in_progress").then_some(()));
+    scene.world.signal(looking.pid(), rustix::process::Signal::INT);
+    let seen = looking.finish().expect_code(130);
+    assert!(seen.stderr.contains("`muleteer tasks stop` ends it"), "{seen:?}");
+    std::fs::write(scene.home("go"), "").unwrap();
+    wait_until("the run to end", RUN, || scene.log().contains("LOCK released").then_some(()));
+    scene.check_done_once();
+    scene.end();
+}
+
 #[test]
 fn a_second_session_fails_fast_and_status_reads_without_the_lock() {
     let scene = Scene::new();
@@ -361,6 +399,35 @@ fn a_rollback_is_undone_by_name_and_a_person_s_files_are_not_touched() {
     assert!(there("a") && there("b") && there("cache"), "untracked and ignored-but-listed too");
     assert!(scene.repo.git(&["log", "-1", "--format=%s"]).contains("task-001: a"));
     assert_eq!(scene.repo.read("notes"), "mine\n");
+    scene.end();
+}
+
+/// Workers may share a directory: a failure of one leaves what the others have done.
+#[test]
+fn a_rollback_leaves_what_another_worker_has_completed_since() {
+    let scene = Scene::new();
+    scene.add("Fails", "true", &[]);
+    scene.add("Is done", "test -f b", &[]);
+    scene.add("Is done by its agent's own commit", "test -f c", &[]);
+    for (id, worker) in [("task-001", "a"), ("task-002", "b"), ("task-003", "c")] {
+        scene.tasks(&["claim", id, "--worker", worker]).expect_code(0);
+    }
+    scene.repo.write("b", "b\n");
+    scene.tasks(&["complete", "task-002", "--worker", "b"]).expect_code(0);
+    scene.repo.write("c", "c\n");
+    scene.repo.git(&["add", "c"]);
+    scene.repo.git(&["commit", "-qm", "all of c"]);
+    scene.tasks(&["complete", "task-003", "--worker", "c"]).expect_code(0);
+    let done = scene.repo.git(&["rev-parse", "HEAD"]);
+    scene.repo.write("junk", "junk\n");
+    scene.repo.write("b", "worse\n");
+    scene.repo.git(&["add", "junk"]);
+    scene.repo.git(&["commit", "-qm", "junk"]);
+    scene.tasks(&["fail", "task-001", "no", "--worker", "a"]).expect_code(0);
+    assert_eq!(scene.repo.git(&["rev-parse", "HEAD"]), done, "{}", scene.log());
+    assert_eq!((scene.repo.read("b"), scene.repo.read("c")), ("b\n".into(), "c\n".into()));
+    assert!(!scene.repo.path.join("junk").exists());
+    assert_eq!([2, 3].map(|n| scene.status(&format!("task-00{n}"))), ["completed", "completed"]);
     scene.end();
 }
 

@@ -16,6 +16,8 @@ pub enum Exit {
     Limit = 5,
     /// Of `wait`: killed.
     Killed = 6,
+    /// Ctrl-C, where the exit tells of an end that was waited for: what a shell makes of it.
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {

@@ -5,13 +5,14 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Runs `following` until it ends or the user has seen enough (Ctrl-C, or TERM).
+/// Runs `following` until it ends or the user has seen enough (Ctrl-C, or TERM), and exits by `otherwise` then.
 ///
 /// # Errors
 /// What `following` fails with.
 pub async fn until_interrupted(
     context: &Context,
     what: &str,
+    otherwise: Exit,
     following: impl Future<Output = Result<Exit, Failure>>,
 ) -> Result<Exit, Failure> {
     tokio::select! {
@@ -19,7 +20,7 @@ pub async fn until_interrupted(
         waited = wait() => waited?,
     }
     context.out.note(format!("\nstopped following; {what}"));
-    Ok(Exit::Done)
+    Ok(otherwise)
 }
 
 /// Returns on Ctrl-C, or TERM.

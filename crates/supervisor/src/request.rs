@@ -5,6 +5,7 @@ use crate::confine::Confined;
 use crate::context::{Daemon, Loaded};
 use crate::worktree::Repository;
 use crate::{acp, settings, worktree};
+use muleteer_backends::acp::Known;
 use muleteer_backends::rehearsal::scenario::Scenario;
 use muleteer_backends::{Backend, Command, claude_code, codex};
 use muleteer_model::api_error::{self, Terms};
@@ -145,8 +146,7 @@ pub async fn prepare(
             "give it as an argument, with --prompt-file, or on stdin",
         ));
     }
-    let config = load_config(daemon, spawn, &project)?;
-    let role = find_role(daemon, spawn, &project)?;
+    let Means { config, role, backend, configured, agent } = means(daemon, spawn, &project)?;
     let category = config
         .category(&role.category)
         .map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?;
@@ -160,15 +160,6 @@ pub async fn prepare(
         fault("E_TOO_DEEP", &error.to_string(), "let the dispatching agent do it itself, or raise pool.max_depth")
     })?;
 
-    let path = spawn
-        .env
-        .iter()
-        .chain(&spawn.extra_env)
-        .rev()
-        .find(|(name, _)| name == "PATH")
-        .map(|(_, value)| value.as_str());
-    let (backend, configured) = choose_backend(spawn, &role, &config, path)?;
-    let agent = if backend.by_calls() { acp::agent(spawn, &config, path)? } else { None };
     let command = spawn
         .command
         .clone()
@@ -181,11 +172,6 @@ pub async fn prepare(
     limits.max_turns = spawn.max_turns.or(limits.max_turns);
     limits.timeout_s = spawn.timeout_s.or(limits.timeout_s);
 
-    if backend.name() == "rehearsal"
-        && let Some(scenario) = &spawn.scenario
-    {
-        check_scenario(scenario)?;
-    }
     let permissions = permissions(backend, &role, &config, category, spawn)?;
     let part = match asker {
         Asker::Run(part) => Some(part),
@@ -284,6 +270,43 @@ pub async fn prepare(
         named(&id, "created", Event::DispatchCreated(Box::new(created))),
         named(&id, "initial", Event::PromptQueued { key, kind: PromptKind::Initial, by: asker.name() }),
     ])
+}
+
+/// Who is to do what is asked for.
+struct Means {
+    config: Arc<Config>,
+    role: Role,
+    backend: &'static dyn Backend,
+    configured: Option<config::Backend>,
+    agent: Option<Known>,
+}
+
+fn means(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Means, WireError> {
+    let config = load_config(daemon, spawn, project)?;
+    let role = find_role(daemon, spawn, project)?;
+    let path = spawn
+        .env
+        .iter()
+        .chain(&spawn.extra_env)
+        .rev()
+        .find(|(name, _)| name == "PATH")
+        .map(|(_, value)| value.as_str());
+    let (backend, configured) = choose_backend(spawn, &role, &config, path)?;
+    let agent = if backend.by_calls() { acp::agent(spawn, &config, path)? } else { None };
+    if backend.name() == "rehearsal"
+        && let Some(scenario) = &spawn.scenario
+    {
+        check_scenario(scenario)?;
+    }
+    Ok(Means { config, role, backend, configured, agent })
+}
+
+/// Whether there is somebody to do what dispatches like this one will ask for.
+///
+/// # Errors
+/// As [`prepare`]: nothing is wrong with a prompt.
+pub fn check(daemon: &Daemon, spawn: &v1::Spawn) -> Result<(), WireError> {
+    means(daemon, spawn, Path::new(&spawn.project)).map(drop)
 }
 
 /// Its way to the model API, as far as its environment tells: names of variables, never their values.

@@ -180,6 +180,16 @@ pub fn failure_times<'a>(lines: impl IntoIterator<Item = &'a str>) -> FailureTim
     errors.filter_map(|line| Some((line.entry.task?, line.at))).collect()
 }
 
+/// The commits (as [`short`] has them) that tasks were completed with, according to the log.
+pub fn completions<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<(String, String)> {
+    let completed = lines.into_iter().filter(|line| line.contains("] Completed [")).filter_map(parse);
+    let named = |line: Line| {
+        let commit = line.entry.message.strip_prefix("(commit ")?.strip_suffix(')')?.to_string();
+        Some((line.entry.task?, commit))
+    };
+    completed.filter_map(named).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! A task found in progress (reference: "Context Window Recovery Protocol"): what to do follows from
 //! what is there, by the table of five rows.
 
-use super::list::Task;
+use super::list::{Status, Task, TaskList};
 
 /// What git and the list say about interrupted work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,9 +82,52 @@ pub fn names(message: &str, task: &Task) -> bool {
     })
 }
 
+/// Where a failing task's rollback ends before its base: at the newest of the `commits` since then (newest first, with
+/// their messages) that another task was completed with. Workers may share a directory, and what is completed stays.
+pub fn kept<'a>(
+    commits: &'a [(String, String)],
+    list: &TaskList,
+    task: &str,
+    completions: &[(String, String)],
+) -> Option<&'a str> {
+    let others = || list.tasks.iter().filter(|other| other.id != task && other.status == Status::Completed);
+    let logged = |commit: &str| {
+        let is_this =
+            |(by, with): &(String, String)| commit.starts_with(with.as_str()) && others().any(|other| other.id == *by);
+        completions.iter().any(is_this)
+    };
+    // The log's line comes after the list's.
+    let named = |message: &str| {
+        others().any(|other| message.strip_prefix(other.id.as_str()).is_some_and(|rest| rest.starts_with(": ")))
+    };
+    let is_other_s = |(commit, message): &&(String, String)| logged(commit) || named(message);
+    commits.iter().find(is_other_s).map(|(commit, _)| commit.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rollback_ends_where_another_task_was_completed() {
+        let mut list = TaskList::new("2025-07-01T10:00:00Z".parse().expect("an instant"));
+        list.tasks = ["a", "b", "c", "d"].map(|id| Task::new(id, "")).into();
+        list.tasks[1].status = Status::Completed;
+        list.tasks[2].status = Status::Completed;
+        let commits =
+            |all: &[(&str, &str)]| all.iter().map(|(one, two)| (one.to_string(), two.to_string())).collect::<Vec<_>>();
+        let log = commits(&[("a", "55555"), ("b", "44444"), ("d", "66666")]);
+        let end = |all: &[(&str, &str)]| kept(&commits(all), &list, "a", &log).map(String::from);
+        assert_eq!(
+            end(&[("666661", "a: mine"), ("555551", "d: another that is not done"), ("333331", "like b: it")]),
+            None
+        );
+        assert_eq!(
+            end(&[("555551", "mine"), ("444441", "by its agent"), ("333331", "c: older")]),
+            Some("444441".into())
+        );
+        assert_eq!(end(&[("555551", "mine"), ("333331", "c: not logged yet")]), Some("333331".into()));
+    }
 
     fn evidence(uncommitted: bool, commits: bool, checkpoints: bool) -> Evidence {
         Evidence { uncommitted, commits, checkpoints, checkpoint_holds: false, base_exists: true }

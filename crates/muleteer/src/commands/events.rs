@@ -67,7 +67,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let fits = move |seen: &Seen<'_>| seen.record.is_none_or(|record| not_before.is_none_or(|time| record.ts >= time));
     if args.follow {
         let following = follow(context, from, &fits);
-        return until_interrupted(context, "the daemon and its agents go on", following).await;
+        return until_interrupted(context, "the daemon and its agents go on", Exit::Done, following).await;
     }
     if context.out.json { document(context, from, &fits).await } else { lines(context, from, &fits).await }
 }

@@ -34,5 +34,5 @@ pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
         history::events(context, client, from, true, &mut each).await?;
         wait::one(context, id).await
     };
-    until_interrupted(context, &format!("{id} goes on (`muleteer logs {id} -f`)"), following).await
+    until_interrupted(context, &format!("{id} goes on (`muleteer logs {id} -f`)"), Exit::Done, following).await
 }

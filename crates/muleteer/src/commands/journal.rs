@@ -46,7 +46,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let (id, path) = (dispatch.id.to_string(), PathBuf::from(&dispatch.created.journal));
     if args.follow {
         let following = follow(context, fleet, &id, &path);
-        return until_interrupted(context, &format!("{id} goes on"), following).await;
+        return until_interrupted(context, &format!("{id} goes on"), Exit::Done, following).await;
     }
     let text = read(&path)?.ok_or_else(|| {
         Failure::new("E_NOT_FOUND", format!("there is no journal at {}", path.display()))

@@ -50,7 +50,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let mut show = |piece: Piece| show(context, args, piece);
     if args.follow {
         let following = follow(context, &mut fleet, &id, &mut lines, args.raw, &mut show);
-        return until_interrupted(context, &format!("{id} goes on"), following).await;
+        return until_interrupted(context, &format!("{id} goes on"), Exit::Done, following).await;
     }
     let spool = context.paths.spool(&id);
     let mut at = Place::new(&spool);

@@ -70,5 +70,5 @@ pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
             ended = events => ended.map(|()| Exit::Done),
         }
     };
-    until_interrupted(context, "nothing else was stopped", both).await
+    until_interrupted(context, "nothing else was stopped", Exit::Done, both).await
 }

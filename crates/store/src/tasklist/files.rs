@@ -200,6 +200,11 @@ impl Root {
         if list.tasks.iter().any(unsaid) { log::failure_times(self.log_end().lines()) } else { FailureTimes::new() }
     }
 
+    /// The tasks that were completed lately, with their commits in short.
+    pub fn completions(&self) -> Vec<(String, String)> {
+        log::completions(self.log_end().lines())
+    }
+
     fn log_end(&self) -> String {
         let read = || -> io::Result<Vec<u8>> {
             let mut file = File::open(self.progress())?;

@@ -233,14 +233,11 @@ impl Git {
         self.git(&["stash", "list"]).unwrap_or_default()
     }
 
-    /// Messages of the commits since `base`.
-    pub fn messages_since(&self, base: &str) -> Result<Vec<String>, GitError> {
-        let text = self.git(&["log", "--format=%B%x00", &format!("{base}..HEAD")])?;
-        Ok(text
-            .split('\0')
-            .map(|message| message.trim().to_string())
-            .filter(|text| !text.is_empty())
-            .collect())
+    /// The commits since `base` and their messages, the newest first.
+    pub fn commits_since(&self, base: &str) -> Result<Vec<(String, String)>, GitError> {
+        let text = self.git(&["log", "--format=%H %B%x00", &format!("{base}..HEAD")])?;
+        let commits = text.split('\0').filter_map(|commit| commit.trim().split_once(' '));
+        Ok(commits.map(|(hash, message)| (hash.into(), message.into())).collect())
     }
 
     /// Everything that lies in the working directory and is not ignored, as a tree.
@@ -362,12 +359,13 @@ impl Git {
     }
 
     /// Puts HEAD back to `base` and the files to what they were when the task began, after everything that
-    /// is there was saved as a ref, of which `on_saved` hears before anything moves. None if there was
-    /// nothing to save.
+    /// is there was saved as a ref, of which `on_saved` hears before anything moves. What came with the commit `kept`,
+    /// which is since the base, stays. None if there was nothing to save.
     pub fn roll_back(
         &self,
         task: &str,
         base: &str,
+        kept: Option<&str>,
         branch: Option<&str>,
         ignored: &[String],
         on_saved: &mut dyn FnMut(&Saved),
@@ -378,15 +376,29 @@ impl Git {
         let index = self.index();
         let (now, index) = self.snapshot_into(&index)?;
         let elsewhere = branch.is_some_and(|branch| self.branch().as_deref() != Some(branch));
-        if now == start && head == base && !elsewhere {
+        let (end, files) = match kept {
+            Some(kept) => (kept, self.with_changes(&start, &base, kept)?),
+            None => (base.as_str(), start.clone()),
+        };
+        if now == files && head == end && !elsewhere {
             return Ok(None);
         }
         let saved = self.save("rollback", task, &base, &start, ignored)?;
         on_saved(&saved);
         muleteer_process::fault::point("tasks.saved");
-        self.move_to(&base, branch)?;
-        self.move_files(index, &now, &start)?;
+        self.move_to(end, branch)?;
+        self.move_files(index, &now, &files)?;
         Ok(Some(saved))
+    }
+
+    /// A tree with what changed from one commit to another.
+    fn with_changes(&self, tree: &str, from: &str, to: &str) -> Result<String, GitError> {
+        let changes = self.changes(from, to)?;
+        let index = self.index();
+        self.with(&index, &["read-tree".into(), tree.into()], b"")?;
+        self.with(&index, &["update-index".into(), "-z".into(), "--index-info".into()], &changes)?;
+        self.forget_own(&index)?;
+        self.with(&index, &["write-tree".into()], b"")
     }
 
     fn move_to(&self, commit: &str, branch: Option<&str>) -> Result<(), GitError> {

@@ -10,8 +10,8 @@ use crate::request::{fault, internal, unwritten};
 use jiff::Timestamp;
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::life::Input;
-use muleteer_model::tasklist::Mode;
 use muleteer_model::tasklist::session::{Run, Started};
+use muleteer_model::tasklist::{Mode, stats};
 use muleteer_protocol::v1::{Reply, TasksEnded, TasksRun, WireError};
 use muleteer_store::tasklist::{Right, Root, TaskListError};
 use std::path::Path;
@@ -72,7 +72,11 @@ pub async fn run(daemon: &Arc<Daemon>, asked: &TasksRun, by: &str) -> Result<Rep
     }
     let (at, id) = (root.clone(), asked.id.clone());
     let checked = tokio::task::spawn_blocking(move || check(&at, &id)).await;
-    let (branch, lock) = checked.map_err(|error| internal(&error.to_string()))??;
+    let Checked { branch, lock, work } = checked.map_err(|error| internal(&error.to_string()))??;
+    if work {
+        // No task could be begun, in one session after the other.
+        crate::request::check(daemon, &asked.dispatch)?;
+    }
     let private = daemon.paths.task_lists();
     muleteer_store::atomic::create_dir_durable(&private, 0o700).map_err(|error| unwritten(&error))?;
     let bytes = serde_json::to_vec(asked).map_err(|error| internal(&error.to_string()))?;
@@ -106,7 +110,12 @@ pub async fn run(daemon: &Arc<Daemon>, asked: &TasksRun, by: &str) -> Result<Rep
     Ok(Reply::TasksStarted { id: asked.id.clone(), from_seq })
 }
 
-type Checked = (Option<String>, Option<muleteer_store::tasklist::SessionLock>);
+struct Checked {
+    branch: Option<String>,
+    lock: Option<muleteer_store::tasklist::SessionLock>,
+    /// Something is left to be done.
+    work: bool,
+}
 
 /// Whether a run can begin at all. An exclusive list is locked from here on: a second session fails fast.
 fn check(root: &Root, id: &str) -> Result<Checked, WireError> {
@@ -118,7 +127,8 @@ fn check(root: &Root, id: &str) -> Result<Checked, WireError> {
         Mode::Exclusive => Some(root.lock_session(id).map_err(|error| listed(&error))?.0),
         Mode::Concurrent => None,
     };
-    Ok((git.branch(), lock))
+    let work = stats::stop(&list, 0, None).is_none();
+    Ok(Checked { branch: git.branch(), lock, work })
 }
 
 fn find(daemon: &Daemon, id: &str) -> Result<Arc<Run>, WireError> {

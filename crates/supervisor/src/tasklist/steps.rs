@@ -292,18 +292,25 @@ impl Place {
         let ignored = self.root.read().map(|read| read.list.save_ignored).unwrap_or_default();
         let in_clone = self.git.top() != self.project.top();
         let branch = if in_clone { None } else { self.branch.as_deref() };
+        // Others may work in the project itself; a clone is its worker's.
+        let commits = if in_clone { vec![] } else { self.git.commits_since(base)? };
+        let kept = match commits.is_empty() {
+            true => None,
+            false => recover::kept(&commits, &self.root.read()?.list, &task.id, &self.root.completions()),
+        };
+        let end = kept.unwrap_or(base);
         let mut adopted = Ok(());
         let mut on_saved = |saved: &super::git::Saved| {
             let name = if in_clone { self.project.adopt(&self.git, saved) } else { Ok(saved.name.clone()) };
             match name {
-                Ok(name) => self.note(vec![Entry::rollback(&task.id, base, Some(&name))]),
+                Ok(name) => self.note(vec![Entry::rollback(&task.id, end, Some(&name))]),
                 Err(error) => adopted = Err(error),
             }
         };
-        let saved = self.git.roll_back(&task.id, base, branch, &ignored, &mut on_saved)?;
+        let saved = self.git.roll_back(&task.id, base, kept, branch, &ignored, &mut on_saved)?;
         adopted?;
         if saved.is_none() {
-            self.note(vec![Entry::rollback(&task.id, base, None)]);
+            self.note(vec![Entry::rollback(&task.id, end, None)]);
         }
         Ok(())
     }
@@ -334,13 +341,13 @@ impl Place {
         }
         let start = self.git.start(&task.id, base)?;
         let uncommitted = self.git.uncommitted_since(&start)?.is_some();
-        let messages = self.git.messages_since(base)?;
+        let commits = self.git.commits_since(base)?;
         let last = task.checkpoints.last().and_then(|last| last.tree.as_deref());
         let checkpoint_holds = match last {
             Some(tree) => self.git.snapshot()? == tree,
             None => false,
         };
-        let commits = messages.iter().any(|message| recover::names(message, task));
+        let commits = commits.iter().any(|(_, message)| recover::names(message, task));
         Ok(Evidence { uncommitted, commits, checkpoints, checkpoint_holds, base_exists: true })
     }
 

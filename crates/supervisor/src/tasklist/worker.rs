@@ -579,7 +579,7 @@ fn rebased(
     let branch = place.branch.clone().unwrap_or_default();
     let base = task.started_at_commit.clone().unwrap_or_default();
     let start = place.git.start(&task.id, &base)?;
-    if place.git.messages_since(&base)?.is_empty() || place.git.uncommitted_since(&start)?.is_some() {
+    if place.git.commits_since(&base)?.is_empty() || place.git.uncommitted_since(&start)?.is_some() {
         place.git.commit(&start, &format!("{}: {}", task.id, task.title))?;
     }
     fault::point("tasks.committed");

@@ -101,7 +101,8 @@ pub async fn run(args: &Args, said: Option<&Path>, context: &Context) -> Result<
         context.out.note(format!("run {id} of {}", root.path().display()));
     }
     let following = follow(context, &root, &id, from_seq);
-    until_interrupted(context, &format!("run {id} goes on (`muleteer tasks stop` ends it)"), following).await
+    let goes_on = format!("run {id} goes on (`muleteer tasks stop` ends it)");
+    until_interrupted(context, &goes_on, Exit::Interrupted, following).await
 }
 
 fn request(args: &Args, root: &Root, context: &Context) -> Result<TasksRun, Failure> {

@@ -69,7 +69,7 @@ fn a_rollback_undoes_all_commits_and_removes_untracked_files_and_undo_brings_the
     let mut heard = vec![];
     let mut hear = |saved: &Saved| heard.push(saved.name.clone());
     let saved = git
-        .roll_back("task-001", &base, Some("main"), &[], &mut hear)
+        .roll_back("task-001", &base, None, Some("main"), &[], &mut hear)
         .expect("rolls back")
         .expect("saved");
     assert_eq!(heard, ["refs/muleteer/rollback/task-001/1"]);
@@ -79,7 +79,7 @@ fn a_rollback_undoes_all_commits_and_removes_untracked_files_and_undo_brings_the
     assert!(repo.read("committed.txt").is_none() && repo.read("dir/untracked.txt").is_none());
     assert_eq!(repo.read("ignored/cache").as_deref(), Some("i\n"), "ignored files stay, as with clean -fd");
     assert_eq!(repo.read("harness-tasks.json").as_deref(), Some("{}"));
-    assert_eq!(git.roll_back("task-001", &base, Some("main"), &[], &mut quiet()).expect("again"), None);
+    assert_eq!(git.roll_back("task-001", &base, None, Some("main"), &[], &mut quiet()).expect("again"), None);
 
     let found = git.saved(Some("task-001")).expect("lists");
     assert_eq!(found, std::slice::from_ref(&saved));
@@ -108,7 +108,9 @@ fn what_a_person_had_lying_about_is_neither_committed_nor_rolled_back() {
 
     repo.write("work.txt", "worse\n");
     repo.remove("notes.txt");
-    git.roll_back("a", &base, None, &[], &mut quiet()).expect("rolls back").expect("saved");
+    git.roll_back("a", &base, None, None, &[], &mut quiet())
+        .expect("rolls back")
+        .expect("saved");
     assert_eq!(repo.read("notes.txt").as_deref(), Some("mine\n"));
     assert_eq!(repo.read("kept.txt").as_deref(), Some("half edited by a person\n"));
     assert!(repo.read("work.txt").is_none());
@@ -143,7 +145,7 @@ fn a_tracked_list_is_left_alone_by_commits_and_rollbacks() {
     let start = git.start("a", &base).expect("start");
     let commit = git.commit(&start, "a").expect("commits").expect("something");
     assert_eq!(repo.git(&["show", "--format=", "--name-only", &commit]), "work.txt");
-    git.roll_back("a", &base, None, &[], &mut quiet()).expect("rolls back");
+    git.roll_back("a", &base, None, None, &[], &mut quiet()).expect("rolls back");
     assert_eq!(repo.read("harness-tasks.json").as_deref(), Some("{\"newer\": true}"));
     assert_eq!(repo.read("harness-progress.txt").as_deref(), Some("log\n"));
 }
@@ -156,7 +158,7 @@ fn ignored_files_that_are_listed_are_saved_too() {
     let base = git.head().expect("head");
     repo.write("work.txt", "w\n");
     let saved = git
-        .roll_back("a", &base, None, &[".env".into(), "absent".into()], &mut quiet())
+        .roll_back("a", &base, None, None, &[".env".into(), "absent".into()], &mut quiet())
         .expect("rolls back");
     let saved = saved.expect("saved");
     assert_eq!(repo.git(&["show", &format!("{}:.env", saved.name)]), "SECRET=1");
@@ -175,7 +177,7 @@ fn a_branch_that_the_agent_checked_out_is_not_moved() {
     repo.git(&["add", "work.txt"]);
     repo.git(&["commit", "-qm", "on a branch of its own"]);
     let feature = git.head().expect("head");
-    git.roll_back("a", &base, Some("main"), &[], &mut quiet())
+    git.roll_back("a", &base, None, Some("main"), &[], &mut quiet())
         .expect("rolls back")
         .expect("saved");
     assert_eq!((git.branch().as_deref(), git.head().expect("head")), (Some("main"), base));
@@ -189,7 +191,10 @@ fn undo_refuses_to_drop_commits_that_came_later_and_saves_what_is_there() {
     let git = repo.open();
     let base = git.head().expect("head");
     repo.write("work.txt", "first\n");
-    let saved = git.roll_back("a", &base, None, &[], &mut quiet()).expect("rolls back").expect("saved");
+    let saved = git
+        .roll_back("a", &base, None, None, &[], &mut quiet())
+        .expect("rolls back")
+        .expect("saved");
     repo.write("since.txt", "since\n");
     let kept = git.undo(&saved, &[]).expect("undoes").expect("what was there is kept");
     assert_eq!(repo.git(&["show", &format!("{kept}:since.txt")]), "since");
@@ -232,7 +237,7 @@ fn a_clone_s_work_is_rebased_and_fast_forwarded_and_a_conflict_changes_nothing()
     let base = git.tip("main").expect("tip");
     let base_of_clone = repo.git(&["rev-list", "--max-parents=0", "main"]);
     let saved = clones[2]
-        .roll_back("t", &base_of_clone, None, &[], &mut quiet())
+        .roll_back("t", &base_of_clone, None, None, &[], &mut quiet())
         .expect("rolls back")
         .expect("saved");
     let name = git.adopt(&clones[2], &saved).expect("comes home");
@@ -249,7 +254,9 @@ fn a_harness_below_the_top_is_left_alone_too() {
     let base = git.head().expect("head");
     repo.write("sub/work.txt", "w\n");
     repo.write("above.txt", "a\n");
-    git.roll_back("a", &base, None, &[], &mut quiet()).expect("rolls back").expect("saved");
+    git.roll_back("a", &base, None, None, &[], &mut quiet())
+        .expect("rolls back")
+        .expect("saved");
     assert!(repo.read("sub/work.txt").is_none() && repo.read("above.txt").is_none());
     assert_eq!(repo.read("sub/harness-tasks.json").as_deref(), Some("{}"));
 }
