@@ -64,6 +64,14 @@ fn a_run_killed_at_seeded_moments_comes_to_the_same() {
     try_all(&seeds, |seed| runs::seeded(*seed));
 }
 
+/// Found by power cuts.
+#[test]
+fn a_word_that_the_machine_lost_is_asked_for_again() {
+    for (nth, purpose) in [(1, "acceptance"), (7, "judge"), (8, "structure")] {
+        runs::a_word_that_the_machine_lost(nth, purpose);
+    }
+}
+
 #[test]
 fn of_two_who_resume_a_run_with_a_stopped_host_one_gets_it() {
     runs::two_resumes_of_a_stopped_host();

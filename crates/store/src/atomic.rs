@@ -196,7 +196,11 @@ pub fn put_dir(made: &Path, place: &Path) -> Result<(), StoreError> {
     sync_dir(parent(place))
 }
 
-fn sync_all_below(dir: &Path) -> Result<(), StoreError> {
+/// Makes every file and folder in `dir` durable, and what it has; they are few.
+///
+/// # Errors
+/// `E_STORE_IO`.
+pub fn sync_all_below(dir: &Path) -> Result<(), StoreError> {
     for entry in fs::read_dir(dir).map_err(StoreError::io(dir, "list"))? {
         let entry = entry.map_err(StoreError::io(dir, "list"))?;
         let (path, kind) = (entry.path(), entry.file_type().map_err(StoreError::io(dir, "list"))?);

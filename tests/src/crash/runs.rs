@@ -436,6 +436,51 @@ pub fn seeded(seed: u64) {
     stage.world.finish(Some(first));
 }
 
+/// An agent has ended, and before its word is read the machine goes down and what the agent printed is lost: it is
+/// asked again, and nobody takes the rest for what it said.
+///
+/// # Panics
+/// When the run does not come to what it should, or `purpose` is not that of the agent that ended as the `nth`.
+pub fn a_word_that_the_machine_lost(nth: u32, purpose: &str) {
+    let mut stage = Stage::new();
+    let point = format!("run.agent_ended:{nth}");
+    let mut first = stage.world.daemon_unready(&[("MULETEER_FAULT", &point), ("MULETEER_FAULT_BOOT", "one")]);
+    let client = stage.begin_without_help();
+    first.ended();
+    let started = stage
+        .events()
+        .into_iter()
+        .rfind(|event| event["event"] == "agent_started")
+        .expect("an agent");
+    assert_eq!(started["purpose"], purpose);
+    let spool = stage
+        .world
+        .state()
+        .join("agents")
+        .join(started["dispatch"].as_str().expect("an id"))
+        .join("spool");
+    for file in std::fs::read_dir(spool).expect("a spool").flatten() {
+        std::fs::write(file.path(), "").expect("nothing of it");
+    }
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let notes = stage.world.state().join("runs").join(&stage.run).join("bases");
+    for note in std::fs::read_dir(notes).expect("a folder").flatten() {
+        let note = std::fs::File::options().append(true).open(note.path()).expect("a note");
+        note.set_modified(long_ago).expect("its time");
+    }
+    let second = stage.world.daemon_with(&[("MULETEER_FAULT_BOOT", "two")]);
+    stage.finish();
+    drop(client);
+    stage.check(false, &format!("the machine went down after the {purpose} agent"));
+    let again = stage
+        .events()
+        .into_iter()
+        .find(|event| event["event"] == "agent_retried")
+        .expect("it was asked again");
+    assert!(again["reason"].as_str().is_some_and(|why| why.contains("the machine went down")), "{again}");
+    stage.world.finish(Some(second));
+}
+
 /// Two resume a run whose host is stopped: one gets it, the other hears `E_RUN_LOCKED`.
 ///
 /// # Panics

@@ -508,6 +508,13 @@ async fn settle(
             .map_err(|error| Trouble::new("E_INTERNAL", error.to_string()))?
     };
     end.last_lines = said.tail();
+    let outlived = hub::outlived_the_machine(hosted, &dir);
+    let only_word = matches!(job.start.purpose, Purpose::Acceptance | Purpose::Judge | Purpose::Structure);
+    if outlived && only_word && end.outcome == Outcome::Success {
+        // What it said and wrote waited for no disk, and nothing tells whether it is all there.
+        (end.outcome, end.reason) =
+            (Outcome::Failure, "the machine went down before what it left was looked at".into());
+    }
     let git = |message: String| Trouble::new("E_GIT", message);
     match job.start.purpose {
         Purpose::Implement | Purpose::Maintain => {
@@ -555,16 +562,8 @@ async fn settle(
             }
         }
         Purpose::Judge => {
-            let changed = hub::is_dirty(hosted, &dir).await;
-            if hub::outlived_the_machine(hosted, &dir) {
-                // Nor is it the judge's doing that the disk has less; but what it has seen nobody can tell.
-                if end.outcome == Outcome::Success && changed != Ok(false) {
-                    (end.outcome, end.reason) =
-                        (Outcome::Failure, "the machine went down before it was looked at".into());
-                }
-            } else {
-                end.wrote = changed.map_err(git)?;
-            }
+            // It is not the judge's doing that the disk has less.
+            end.wrote = !outlived && hub::is_dirty(hosted, &dir).await.map_err(git)?;
             if end.outcome == Outcome::Success && !end.wrote {
                 let round = match run.judge {
                     JudgeStage::Reason { round } => round,

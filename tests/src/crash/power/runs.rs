@@ -32,6 +32,7 @@ impl RecordedRun {
         disk.root(&stage.repo.path, Names::Journal);
         disk.root(&own.join("runs"), Names::Synced);
         disk.root(&own.join("beads"), Names::Synced);
+        disk.root(&stage.world.path().join("cache"), Names::Synced);
         disk.root(&stage.elsewhere(), Names::Elsewhere);
         let (traces, mut daemon) = under_strace(&stage.world);
         daemon.answers_or_ends(&stage.world);
