@@ -561,7 +561,7 @@ fn a_list_begins_with_its_files_and_status_tells_how_it_stands() {
     assert_eq!((scene.list(), scene.log()), (list, log), "what is there is kept");
     assert!(scene.repo.read(".gitignore").lines().any(|line| line == "/harness-tasks.json"));
     scene.add("One", "true", &[]);
-    scene.add("Two", "true", &["--depends-on", "task-001"]);
+    scene.add("Two,\nof two lines", "true", &["--depends-on", "task-001"]);
     std::fs::remove_file(scene.repo.path.join(".harness-active")).unwrap();
     // The script is a program, run at the session's start, from the project and with the agents' variables.
     scene
@@ -575,7 +575,10 @@ fn a_list_begins_with_its_files_and_status_tells_how_it_stands() {
         "a run marks the list"
     );
     let status = scene.tasks(&["status"]).expect_code(0).stdout;
-    assert!(status.contains("[completed] task-001: One (1/3)\n[pending] task-002: Two (0/3)\n"), "{status}");
+    assert!(
+        status.contains("[completed] task-001: One (1/3)\n[pending] task-002: Two, of two lines (0/3)\n"),
+        "{status}"
+    );
     assert!(
         status.contains("2 tasks: 1 completed, 0 in progress, 0 failed, 1 pending (0 of them blocked)"),
         "{status}"

@@ -560,7 +560,8 @@ fn applied(run: &Run, triage: Triage) -> Vec<Event> {
         events.push(Event::RunStopping { code: "E_MAX_ITERATIONS".into(), message });
     } else if run.iteration >= run.settings.max_iterations {
         let message = format!(
-            "the judge found something in each of {} iterations; {} beads are left open",
+            "the judge found something in each of {} iterations; {} beads are left open: raise \
+             run.phases.judge.max_iterations, and the run works on them when it is resumed",
             run.iteration,
             triage.beads.len()
         );
@@ -701,7 +702,10 @@ fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
             return vec![];
         }
         let chains: Vec<_> = run.stuck().into_iter().map(|blocked| blocked.chain.join(" → ")).take(20).collect();
-        let message = format!("every bead left waits for one that is blocked: {}", chains.join("; "));
+        let message = format!(
+            "every bead left waits for one that is blocked: {}; `muleteer bead reopen` has one tried again when the run is resumed",
+            chains.join("; ")
+        );
         return vec![Event::RunStopping { code: "E_DEADLOCK".into(), message }];
     }
     if run.settings.maintain_after_all && run.done_now > run.maintained_at {

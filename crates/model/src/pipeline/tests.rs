@@ -460,6 +460,23 @@ fn each_verdict_of_an_iteration_makes_beads_of_its_own() {
     assert_ne!((key(first).0, key(first).1), key(second));
 }
 
+#[test]
+fn what_the_last_iteration_left_is_worked_on_where_there_may_be_another() {
+    let mut play = Play::with(RunSettings { max_iterations: 1, ..settings() }, vec![bead("a", &[])]);
+    play.done("a");
+    play.verdict(finds("First"));
+    let applied = || {
+        let beads = ["r", "s"].map(|id| plan_of(&bead(id, &[]))).into();
+        Input::Applied { iteration: 1, triage: Triage { beads, ..Triage::default() } }
+    };
+    play.feed(applied());
+    assert_eq!((play.error(), play.run.beads.len()), (Some("E_MAX_ITERATIONS"), 1));
+    play.feed(resume(settings(), None));
+    assert!(matches!(effects(&play.run).as_slice(), [Effect::ApplyVerdict { iteration: 1, verdict: 1, .. }]));
+    play.feed(applied());
+    assert_eq!((play.run.iteration, play.working_on()), (2, vec!["r", "s"]));
+}
+
 fn told(bead: &str, closed: bool) -> Settled {
     Settled { bead: bead.into(), closed, no_change: false }
 }

@@ -56,7 +56,7 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
     Ok(tasks)
 }
 
-/// `- [ ] Title`, ticked ones completed. What is indented below one must be done before it; other indented
+/// `- [ ] Title` or `1. [ ] Title`, ticked ones completed. What is indented below one must be done before it; other indented
 /// lines describe it. A code span `` `…` `` after "validate:" is its validation.
 pub fn checklist(text: &str, first: u64, now: Timestamp) -> Vec<Task> {
     let mut tasks: Vec<Task> = vec![];
@@ -86,7 +86,9 @@ pub fn checklist(text: &str, first: u64, now: Timestamp) -> Vec<Task> {
 }
 
 fn item(line: &str) -> Option<(bool, &str)> {
-    let rest = line.strip_prefix(['-', '*', '+'])?.trim_start().strip_prefix('[')?;
+    let unnumbered = line.trim_start_matches(|c: char| c.is_ascii_digit());
+    let ends: &[char] = if unnumbered.len() < line.len() { &['.', ')'] } else { &['-', '*', '+'] };
+    let rest = unnumbered.strip_prefix(ends)?.trim_start().strip_prefix('[')?;
     let (mark, title) = rest.split_once(']')?;
     let done = match mark {
         " " | "" => false,
@@ -176,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_checklist_becomes_tasks_and_what_is_below_comes_first() {
-        let text = "# Plan\n\n- [ ] Ship it\n  - [x] Write it\n  - [ ] Test it\n    on two machines\n    validate: `make test`\n* [ ] Celebrate\n- no box\n";
+        let text = "# Plan\n\n- [ ] Ship it\n  - [x] Write it\n  - [ ] Test it\n    on two machines\n    validate: `make test`\n* [ ] Celebrate\n- no box\n2026. a year\n12) [x] Sleep\n1.[ ] Wake\n3 [ ] none\n";
         let tasks = checklist(text, 7, now());
         let said: Vec<_> = tasks.iter().map(|task| (task.id.as_str(), task.title.as_str(), task.status)).collect();
         assert_eq!(
@@ -186,6 +188,8 @@ mod tests {
                 ("task-008", "Write it", Status::Completed),
                 ("task-009", "Test it", Status::Pending),
                 ("task-010", "Celebrate", Status::Pending),
+                ("task-011", "Sleep", Status::Completed),
+                ("task-012", "Wake", Status::Pending),
             ]
         );
         assert_eq!(tasks[0].depends_on, ["task-008", "task-009"]);
@@ -195,6 +199,6 @@ mod tests {
         );
         let mut list = TaskList::new(now());
         assert_eq!(merge(&mut list, tasks.clone()).1, 0);
-        assert_eq!(merge(&mut list, tasks), (vec![], 4));
+        assert_eq!(merge(&mut list, tasks), (vec![], 6));
     }
 }

@@ -352,8 +352,9 @@ impl Git {
         let Some((tree, changes)) = self.pending(start)? else { return Ok(None) };
         let head = self.head()?;
         let commit = self.commit_tree(&tree, &head, message)?;
-        self.git(&["update-ref", "-m", "muleteer: task completed", "HEAD", &commit, &head])?;
+        // First: an index ahead of HEAD is what is about to be committed, one behind it takes the commit back.
         self.git_with(&["update-index", "-z", "--index-info"], &changes, None)?;
+        self.git(&["update-ref", "-m", "muleteer: task completed", "HEAD", &commit, &head])?;
         drop(self.git(&["update-index", "-q", "--refresh"]));
         Ok(Some(commit))
     }

@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::render::{BOLD, DIM, RESET, safe, state_color};
+use muleteer_model::tasklist::category::one_line;
 use muleteer_model::tasklist::stats::{Stats, is_over, stats};
 use muleteer_model::tasklist::{Status as State, Task, TaskList, select};
 use muleteer_store::tasklist::{Root, SessionLock};
@@ -78,7 +79,7 @@ pub fn status(said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
             text,
             "{color}[{state}]{RESET} {}: {} ({}/{})",
             task.id,
-            safe(&task.title),
+            one_line(&task.title),
             task.attempts,
             task.max_attempts
         );
@@ -171,7 +172,7 @@ pub fn graph(said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
         let after =
             if task.depends_on.is_empty() { String::new() } else { format!(" <- {}", task.depends_on.join(", ")) };
         let mark = if next.first() == Some(&task.id) { " (next)" } else { "" };
-        let _ = writeln!(text, "[{}] {}: {}{after}{mark}", task.status.as_str(), task.id, safe(&task.title));
+        let _ = writeln!(text, "[{}] {}: {}{after}{mark}", task.status.as_str(), task.id, one_line(&task.title));
     }
     for one in marked {
         let _ = writeln!(text, "{}: {}", one.task, one.message);

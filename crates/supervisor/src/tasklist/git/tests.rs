@@ -90,6 +90,22 @@ fn a_rollback_undoes_all_commits_and_removes_untracked_files_and_undo_brings_the
     assert!(repo.read("kept.txt").is_none(), "deleted as it was");
 }
 
+/// Cut off between the two it must not look as if somebody wanted the commit undone.
+#[test]
+fn the_index_is_never_behind_what_was_committed() {
+    let repo = Repo::new();
+    let git = repo.open();
+    let base = git.head().expect("head");
+    let start = git.start("a", &base).expect("start");
+    repo.write("work.txt", "w\n");
+    repo.write(".git/index.lock", "");
+    assert!(git.commit(&start, "a: work").is_err(), "somebody's git is at it");
+    assert_eq!((git.head().expect("head"), repo.git(&["diff", "--cached", "--name-only"])), (base, String::new()));
+    repo.remove(".git/index.lock");
+    let commit = git.commit(&start, "a: work").expect("commits").expect("something");
+    assert_eq!((git.head().expect("head"), repo.git(&["diff", "--cached", "--name-only"])), (commit, String::new()));
+}
+
 #[test]
 fn what_a_person_had_lying_about_is_neither_committed_nor_rolled_back() {
     let repo = Repo::new();
