@@ -329,6 +329,19 @@ mod tests {
         assert_eq!(yard.turn(), [name(6)]);
     }
 
+    #[test]
+    fn who_takes_a_place_over_leaves_the_free_one_to_a_stranger() {
+        let mut yard = Yard::new();
+        yard.create(&name(0), "rehearsal", None);
+        yard.create(&name(1), "codex", None);
+        assert_eq!(yard.turn(), [name(0), name(1)]);
+        yard.create(&name(2), "rehearsal", Some(&name(0)));
+        yard.create(&name(3), "rehearsal", None);
+        assert_eq!(yard.turn(), [name(2), name(3)]);
+        let channel = pressure::channel(yard.fleet.get(&id(&name(0))).unwrap());
+        assert_eq!(at_work(&yard.fleet, channel), 2, "a parent counts no more, nor does another channel's");
+    }
+
     /// Nor is there an end to parents at work where each leaves its place to a stranger.
     #[test]
     fn a_parents_place_goes_to_its_child_and_not_to_a_stranger() {
