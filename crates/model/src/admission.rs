@@ -452,6 +452,25 @@ mod tests {
         assert_eq!(yard.turn(), [name(3)]);
     }
 
+    #[test]
+    fn what_was_promised_goes_to_nobody_who_comes_first_in_the_queue_meanwhile() {
+        let mut yard = Yard::new();
+        for n in 0..4 {
+            yard.create(&name(n), "rehearsal", None);
+        }
+        assert_eq!(yard.turn(), [name(0), name(1), name(2)]);
+        yard.end(&name(0));
+        let mut door = Door::default();
+        let mut look = |yard: &Yard| door.look(LIMITS, &yard.fleet, yard.now).start;
+        assert_eq!(look(&yard), [id(&name(3))]);
+        let again =
+            Event::PromptQueued { key: "k".into(), kind: crate::event::PromptKind::Send, by: "operator".into() };
+        yard.event(&name(0), again);
+        assert_eq!(look(&yard), [id(&name(3))], "said again, and nobody else is let in");
+        yard.end(&name(1));
+        assert_eq!(look(&yard), [id(&name(3)), id(&name(0))]);
+    }
+
     /// It was let in, met a limit and waits again before the pool looked: the old promise is kept already.
     #[test]
     fn a_promise_is_not_for_ever() {
