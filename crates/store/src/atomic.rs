@@ -196,19 +196,24 @@ pub fn put_dir(made: &Path, place: &Path) -> Result<(), StoreError> {
     sync_dir(parent(place))
 }
 
-/// Makes every file and folder in `dir` durable, and what it has; they are few.
+/// Makes a file durable that somebody else has written.
 ///
 /// # Errors
 /// `E_STORE_IO`.
-pub fn sync_all_below(dir: &Path) -> Result<(), StoreError> {
+pub fn sync_file(path: &Path) -> Result<(), StoreError> {
+    File::open(path)
+        .and_then(|file| file.sync_all())
+        .map_err(StoreError::io(path, "make durable"))
+}
+
+fn sync_all_below(dir: &Path) -> Result<(), StoreError> {
     for entry in fs::read_dir(dir).map_err(StoreError::io(dir, "list"))? {
         let entry = entry.map_err(StoreError::io(dir, "list"))?;
         let (path, kind) = (entry.path(), entry.file_type().map_err(StoreError::io(dir, "list"))?);
         if kind.is_dir() {
             sync_all_below(&path)?;
         } else if kind.is_file() {
-            let synced = File::open(&path).and_then(|file| file.sync_all());
-            synced.map_err(StoreError::io(&path, "make durable"))?;
+            sync_file(&path)?;
         }
     }
     sync_dir(dir)

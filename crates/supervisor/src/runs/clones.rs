@@ -91,19 +91,19 @@ pub async fn worktree(
     reuse: bool,
 ) -> Result<(), String> {
     let clone = name_of(dir);
-    let mut gone_on_with = None;
     if reuse && is_clone(dir) {
         if !outlived_the_machine(hosted, dir) {
             return Ok(());
         }
-        match discard(hosted, dir, target).await {
-            Ok(_) => gone_on_with = known(hosted, "heads", &clone).zip(base(hosted, &clone)),
-            Err(why) => set_aside(dir, &why)?,
+        if let Err(why) = discard(hosted, dir, target).await {
+            set_aside(dir, &why)?;
         }
     }
+    // Also where we were killed since it was taken away.
+    let gone_on_with = if reuse { known(hosted, "heads", &clone).zip(base(hosted, &clone)) } else { None };
     let tip = super::hub::tip(hosted, target).await?;
     let form = form(hosted, target).await?;
-    let (begin, base) = gone_on_with.clone().unwrap_or_else(|| (tip.clone(), tip.clone()));
+    let (begin, base) = gone_on_with.unwrap_or_else(|| (tip.clone(), tip.clone()));
     let partial = dir.with_file_name(format!(".{clone}.partial"));
     remove(&partial).await?;
     remove(dir).await?;

@@ -117,8 +117,10 @@ pub async fn seal(hosted: &Hosted, folder: &Path, wanted: &[&str]) -> Result<Sea
     if files.values().all(|bytes| bytes.iter().all(u8::is_ascii_whitespace)) {
         return Err(Trouble::new("E_AGENT_FAILED", format!("{} holds no criteria", folder.display())));
     }
-    // An agent wrote them, and waited for no disk.
-    muleteer_store::atomic::sync_all_below(folder).map_err(|error| stored(&error))?;
+    // An agent wrote them, and waited for no disk; what else it put there is nobody's.
+    let read = files.keys().try_for_each(|name| muleteer_store::atomic::sync_file(&folder.join(name)));
+    read.and_then(|()| muleteer_store::atomic::sync_dir(folder))
+        .map_err(|error| stored(&error))?;
     let copy = hosted.places.sealed.join("acceptance");
     muleteer_store::atomic::create_dir_durable(&copy, 0o700).map_err(|error| stored(&error))?;
     for (name, bytes) in &files {

@@ -224,6 +224,9 @@ async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_
     before(&dir);
     again(&dir).await;
     assert!(!super::super::clones::outlived_the_machine(&stage.hosted, &dir));
+    // Killed when it was taken away and not made yet.
+    std::fs::remove_dir_all(&dir).unwrap();
+    again(&dir).await;
     assert_eq!((git_in(&dir, &["rev-parse", "HEAD"]), git_in(&dir, &["status", "--porcelain"])), (head, String::new()));
     assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:README.md"]), "");
     git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
