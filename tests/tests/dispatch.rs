@@ -57,6 +57,27 @@ fn a_dispatch_succeeds_and_everything_says_so() {
     world.finish(Some(daemon));
 }
 
+/// With `--json` the id comes with the one document, which is the last thing said.
+#[test]
+fn who_stops_waiting_learns_whom_they_waited_for() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let script = "while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done";
+    let waiting = world.spawn(&repo, script, &["--wait", "--json"]).start();
+    let id = wait_until("the agent to run", PATIENCE, || {
+        let running = world.status()["dispatches"].as_array()?.first()?.clone();
+        (running["state"] == "running").then(|| running["id"].as_str().unwrap().to_string())
+    });
+    world.signal(waiting.pid(), rustix::process::Signal::INT);
+    let said = waiting.finish().expect_code(130);
+    assert_eq!((said.error_code().as_str(), &said.json()["error"]["dispatch_id"]), ("E_CANCELLED", &json!(id)));
+    assert_eq!(world.dispatch(&id)["state"], "running");
+    std::fs::write(world.home().join("go"), "").unwrap();
+    world.muleteer(&["wait", &id]).ok();
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn status_has_the_keys_of_the_contract() {
     let world = World::new();

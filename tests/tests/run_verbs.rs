@@ -170,6 +170,9 @@ fn a_run_can_be_looked_at_with_no_daemon_and_reported_on() {
             .all(|word| report.contains(word))
     );
     assert!(stage.muleteer(&["runs"]).ok().contains(&run));
+    for empty in [&["run", "--status", ""][..], &["run", "--resume", ""], &["run", "report", ""]] {
+        stage.muleteer(empty).run().expect_code(2);
+    }
     assert_eq!(stage.world.status()["daemon"]["running"], false, "nobody was started for it");
 }
 

@@ -235,6 +235,7 @@ fn lists_that_cannot_be_worked_on_stop_the_run_with_their_exit_codes() {
     scene.tasks(&["add", "No command"]).expect_code(0);
     let run = scene.run("true", &["--json"]).expect_code(2);
     assert_eq!(run.json()["code"], "E_TASKS_INVALID");
+    assert_eq!(run.error_code(), "E_TASKS_INVALID", "as every verb says it: {run:?}");
     assert!(scene.log().contains("ERROR [task-001] [CONFIG] Missing validation.command"));
     scene
         .tasks(&["edit", "task-001", "--validate", "surely-no-such-program --all"])
@@ -406,6 +407,7 @@ fn a_rollback_is_undone_by_name_and_a_person_s_files_are_not_touched() {
 #[test]
 fn a_rollback_leaves_what_another_worker_has_completed_since() {
     let scene = Scene::new();
+    scene.configure("concurrency_mode", json!("concurrent"));
     scene.add("Fails", "true", &[]);
     scene.add("Is done", "test -f b", &[]);
     scene.add("Is done by its agent's own commit", "test -f c", &[]);
@@ -852,9 +854,12 @@ fn a_damaged_list_is_no_valid_one() {
 fn what_a_person_changes_is_what_a_list_may_hold() {
     let scene = Scene::new();
     let id = scene.add("One", "true", &[]);
+    let after = scene.add("After", "true", &["--depends-on", &id]);
     let before = scene.list();
     for args in [
         &["edit", &id, "--title", " "][..],
+        &["edit", &id, "--depends-on", &after],
+        &["edit", &id, "--depends-on", &id],
         &["edit", &id, "--priority", "P3"],
         &["add", "Two", "--validate", "true", "--priority", "P99"],
         &["claim", "--worker", ""],
@@ -862,6 +867,15 @@ fn what_a_person_changes_is_what_a_list_may_hold() {
         scene.tasks(args).expect_code(2);
     }
     assert_eq!(scene.list(), before);
+    // Alone with its working directory: what a second one did there would be committed, or rolled back, with the first's.
+    let other = scene.add("Other", "true", &[]);
+    scene.tasks(&["claim", &id, "--worker", "one"]).expect_code(0);
+    let refused = scene.tasks(&["claim", &other, "--worker", "two", "--json"]).expect_code(3);
+    assert_eq!(refused.error_code(), "E_TASK_CLAIMED");
+    for said in [&["checkpoint", &id, "1/2", " "][..], &["fail", &id, ""]] {
+        scene.tasks(&[said, &["--worker", "one"]].concat()).expect_code(2);
+    }
+    assert_eq!((scene.status(&id), scene.status(&other)), ("in_progress".into(), "pending".into()));
     scene.end();
 }
 

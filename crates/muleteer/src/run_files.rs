@@ -53,18 +53,22 @@ impl Runs {
         found.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The run that `given` means: a beginning of its id or of its last part; the newest when empty.
+    /// The run that `given` means: a beginning of its id or of its last part; the newest when nothing is given. An empty word
+    /// is what a script's variable came to that was never set, and means none.
     ///
     /// # Errors
-    /// `E_NOT_FOUND`, `E_AMBIGUOUS`.
-    pub fn resolve(&self, given: &str) -> Result<String, Failure> {
+    /// `E_NOT_FOUND`, `E_AMBIGUOUS`, `E_USAGE`.
+    pub fn resolve(&self, given: Option<&str>) -> Result<String, Failure> {
         let ids = self.ids();
-        if given.is_empty() {
+        let Some(given) = given else {
             let none = || {
                 Failure::new("E_NOT_FOUND", format!("{} has no runs", self.repo.display()))
                     .hint("`muleteer run --spec plan.md` begins one")
             };
             return ids.into_iter().next_back().ok_or_else(none);
+        };
+        if given.is_empty() {
+            return Err(Failure::new("E_USAGE", "the run's id is empty").hint("without one the newest is meant"));
         }
         let hash = |id: &str| id.rsplit('-').next().is_some_and(|hash| hash.starts_with(given));
         let matching: Vec<String> = ids.into_iter().filter(|id| id.starts_with(given) || hash(id)).collect();

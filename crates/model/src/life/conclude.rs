@@ -251,7 +251,8 @@ fn describe_exit(exit: &Exit) -> String {
     if last.is_empty() { how } else { format!("{how}: {}", cut(last, REASON_LIMIT)) }
 }
 
-/// The result a dispatch ends with: the agent's own, else what the reason says. A kill has none.
+/// The result a dispatch ends with: the agent's own, else what the reason says. A kill has none of ours. One that calls
+/// success what did not end so (it reported, and then crashed) keeps its words and loses that one.
 pub(super) fn final_result(d: &Dispatch, state: FinalState, reason: &str) -> Option<AgentResult> {
     let status = match state {
         FinalState::Killed => return d.result.clone(),
@@ -260,5 +261,10 @@ pub(super) fn final_result(d: &Dispatch, state: FinalState, reason: &str) -> Opt
         FinalState::Blocked => ResultStatus::Blocked,
         FinalState::Failed | FinalState::Stalled => ResultStatus::Failed,
     };
-    d.result.clone().or_else(|| Some(AgentResult::new(status, reason)))
+    let Some(mut result) = d.result.clone() else { return Some(AgentResult::new(status, reason)) };
+    if result.status == ResultStatus::Success && status != ResultStatus::Success {
+        result.status = status;
+        result.issues.extend(Some(reason.to_string()).filter(|reason| !reason.is_empty()));
+    }
+    Some(result)
 }

@@ -36,6 +36,14 @@ impl Task {
     }
 }
 
+/// Why nobody may take task `id` by its name: in an exclusive list somebody works on another one, and two in one working
+/// directory would be committed, or rolled back, as one.
+pub fn in_hand(list: &TaskList, id: &str, now: Timestamp) -> Option<Refused> {
+    let is_other = |task: &&Task| task.status == Status::InProgress && task.id != id;
+    let other = list.tasks.iter().find(is_other).filter(|_| list.mode == Mode::Exclusive)?;
+    Some(if other.is_held(now) { held(other) } else { Refused::Interrupted(other.id.clone()) })
+}
+
 /// Puts a task into a worker's hands: `in_progress`, from commit `base`.
 ///
 /// Its own claim again is renewed, which makes a repeated claim harmless.
@@ -174,6 +182,21 @@ mod tests {
     }
 
     const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn of_an_exclusive_list_one_task_is_in_hand_at_a_time() {
+        let now = at("2025-07-01T10:00:00Z");
+        let mut exclusive = list(Mode::Exclusive);
+        exclusive.tasks.push(Task::new("c", "c"));
+        assert_eq!(in_hand(&exclusive, "c", now), None);
+        claim(&mut exclusive, "a", "me", "abc", now, MINUTE).expect("claimed");
+        assert_eq!(in_hand(&exclusive, "a", now), None);
+        assert!(matches!(in_hand(&exclusive, "c", now), Some(Refused::Held { task, .. }) if task == "a"));
+        let later = at("2025-07-01T10:02:00Z");
+        assert_eq!(in_hand(&exclusive, "c", later), Some(Refused::Interrupted("a".into())));
+        exclusive.mode = Mode::Concurrent;
+        assert_eq!(in_hand(&exclusive, "c", now), None);
+    }
 
     #[test]
     fn a_claim_sets_status_worker_lease_and_base() {

@@ -36,12 +36,19 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
         if let Some(before) = seen.insert(id.clone(), at + 1) {
             return Err(bad(&format!("`{id}` is the id of line {before} too: keep one of the two")));
         }
+        // Beads keeps what was deleted as a mark for other clones.
+        if text("status").as_deref() == Some("tombstone") {
+            continue;
+        }
         let mut task = Task::new(id, text("title").ok_or_else(|| bad("it has no `title`"))?);
         task.description = text("description").filter(|text| !text.is_empty());
-        task.priority = bead
-            .get("priority")
-            .and_then(Value::as_u64)
-            .map_or(2, |level| u32::try_from(level).unwrap_or(4));
+        task.priority = match bead.get("priority").filter(|level| !level.is_null()) {
+            None => 2,
+            Some(level) => match level.as_u64().and_then(|level| u32::try_from(level).ok()) {
+                Some(level @ 0..=4) => level,
+                _ => return Err(bad("its `priority` is none from 0 to 4")),
+            },
+        };
         let needs = bead.get("dependencies").and_then(Value::as_array).into_iter().flatten();
         task.depends_on = needs
             .filter(|need| need.get("type").and_then(Value::as_str).is_none_or(|kind| kind == "blocks"))
@@ -166,6 +173,13 @@ mod tests {
         assert_eq!(list.tasks[2].depends_on, ["bd-2"], "it came with another file");
         let error = beads("{\"id\":\"a\",\"title\":\"A\"}\n{\"id\":3}\n", now()).expect_err("no bead");
         assert_eq!(error.line, 2);
+        let deleted = "{\"id\":\"a\",\"title\":\"A\",\"status\":\"tombstone\"}\n{\"id\":\"b\",\"title\":\"B\"}\n";
+        let ids: Vec<_> = beads(deleted, now()).expect("beads").into_iter().map(|task| task.id).collect();
+        assert_eq!(ids, ["b"], "what was deleted there is no task here");
+        for priority in ["5", "-1", "\"high\""] {
+            let odd = format!("{{\"id\":\"a\",\"title\":\"A\",\"priority\":{priority}}}\n");
+            assert_eq!(beads(&odd, now()).expect_err("an odd priority").line, 1, "{priority}");
+        }
     }
 
     /// Found by libFuzzer: such a list could not be read any more. A merge of two branches leaves such files.

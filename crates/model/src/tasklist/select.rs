@@ -76,6 +76,18 @@ fn mark_cycles(list: &mut TaskList, now: Timestamp) -> Vec<Marked> {
         .collect()
 }
 
+/// The shortest way from task `id` back to itself, if it depends on itself.
+pub fn circle(list: &TaskList, id: &str) -> Option<String> {
+    let edges = edges(list);
+    let at = list.tasks.iter().position(|task| task.id == id)?;
+    let members: HashSet<_> = components(&edges)
+        .into_iter()
+        .find(|members| members.contains(&at))?
+        .into_iter()
+        .collect();
+    (members.len() > 1 || edges[at].contains(&at)).then(|| describe(list, &edges, &members, at))
+}
+
 /// The tasks each task depends on. Who is not there depends on nobody: parsing refuses that.
 fn edges(list: &TaskList) -> Vec<Vec<usize>> {
     let index = index(list);

@@ -72,7 +72,8 @@ fn since(text: &str) -> Result<Timestamp, String> {
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let client = context.connect_if_running().await?;
-    if client.is_none() && !context.out.json {
+    let running = client.is_some();
+    if !running && !context.out.json {
         offline::say_so(context);
     }
     let mut bill = Bill::new(args.by.into(), args.since);
@@ -84,14 +85,14 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     };
     history::events(context, client, 0, false, &mut each).await?;
     if context.out.json {
-        context.out.document(&document(&bill, args.by.name()))?;
+        context.out.document(&document(&bill, args.by.name(), running))?;
     } else {
         context.out.text(table(&bill, args.by.name()))?;
     }
     Ok(Exit::Done)
 }
 
-fn document(bill: &Bill, by: &str) -> Value {
+fn document(bill: &Bill, by: &str, running: bool) -> Value {
     let rows: Vec<Value> = bill
         .rows()
         .into_iter()
@@ -101,7 +102,7 @@ fn document(bill: &Bill, by: &str) -> Value {
             value
         })
         .collect();
-    json!({"by": by, "rows": rows, "total": sums(bill.total())})
+    json!({"running": running, "by": by, "rows": rows, "total": sums(bill.total())})
 }
 
 fn sums(row: &Row) -> Value {

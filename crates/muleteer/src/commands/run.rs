@@ -61,11 +61,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     spec: Option<PathBuf>,
     /// Go on with a run [default: the newest]
-    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "", conflicts_with = "spec")]
-    resume: Option<String>,
+    #[arg(long, value_name = "RUN", num_args = 0..=1, conflicts_with = "spec")]
+    resume: Option<Option<String>>,
     /// Show how a run stands [default: the newest]
-    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["spec", "resume"])]
-    status: Option<String>,
+    #[arg(long, value_name = "RUN", num_args = 0..=1, conflicts_with_all = ["spec", "resume"])]
+    status: Option<Option<String>>,
     /// With --status: show the run as it goes, until it rests or has ended; exits as the run does
     #[arg(short, long, requires = "status")]
     follow: bool,
@@ -137,11 +137,11 @@ enum Sub {
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let runs = Runs::here()?;
     if let Some(Sub::Report { run, html }) = &args.verb {
-        let id = runs.resolve(run.as_deref().unwrap_or_default())?;
+        let id = runs.resolve(run.as_deref())?;
         return report(context, &runs, &id, html.as_deref());
     }
     if let Some(id) = &args.status {
-        let id = runs.resolve(id)?;
+        let id = runs.resolve(id.as_deref())?;
         let run = runs.read(&id)?;
         if args.follow && attend(context, &runs, &run).await? {
             return conclude(context, &runs.read(&id)?);
@@ -213,7 +213,8 @@ async fn up(context: &Context, request: &v1::Run) -> Result<(), Failure> {
 fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failure> {
     let config = settings::config(context, Some(&runs.repo))?;
     let resumed = match (&args.resume, &args.judge_only) {
-        (Some(id), _) | (None, Some(id)) => Some(runs.resolve(id)?),
+        (Some(id), _) => Some(runs.resolve(id.as_deref())?),
+        (None, Some(id)) => Some(runs.resolve(Some(id))?),
         (None, None) => None,
     };
     let spec = match (&args.spec, &config.run.spec) {
@@ -226,7 +227,8 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
         }
     };
     if let Some(path) = spec.as_ref().filter(|path| !path.is_file()) {
-        return Err(Failure::new("E_SPEC_NOT_FOUND", format!("the spec {} is not there", path.display())).file(path));
+        let what = if path.exists() { "no file" } else { "not there" };
+        return Err(Failure::new("E_SPEC_NOT_FOUND", format!("the spec {} is {what}", path.display())).file(path));
     }
     let backend = spawn::implied_backend(args.backend.as_deref(), args.command.is_some(), args.scenario.is_some());
     Ok(v1::Run {

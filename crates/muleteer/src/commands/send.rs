@@ -1,7 +1,7 @@
 //! `send`: a further turn.
 
 use crate::commands::act;
-use crate::commands::spawn::{check_prompt, random};
+use crate::commands::spawn::{check_prompt, random, read_prompt};
 use crate::connect::unexpected;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -27,12 +27,7 @@ pub struct Args {
 }
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    let text = if args.text == "-" {
-        std::io::read_to_string(std::io::stdin().lock())
-            .map_err(|error| Failure::new("E_PROMPT_MISSING", format!("cannot read the prompt: {error}")))?
-    } else {
-        args.text.clone()
-    };
+    let text = if args.text == "-" { read_prompt(std::io::stdin().lock())? } else { args.text.clone() };
     if text.trim().is_empty() {
         return Err(Failure::new("E_PROMPT_MISSING", "the prompt is empty"));
     }

@@ -6,6 +6,7 @@ use crate::context::{Context, absolute};
 use crate::env_pass;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::settings;
 use muleteer_model::config::{BadSpan, Config, Span};
 use muleteer_model::id::{DispatchId, ID_BYTES};
@@ -103,7 +104,22 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if args.follow {
         return follow::dispatch(context, &dispatch_id).await;
     }
-    if args.wait { wait::one(context, &dispatch_id).await } else { Ok(Exit::Done) }
+    if !args.wait {
+        return Ok(Exit::Done);
+    }
+    if !context.out.json {
+        return wait::one(context, &dispatch_id).await;
+    }
+    // The one document comes last, and nobody else has told the id by then.
+    tokio::select! {
+        ended = wait::one(context, &dispatch_id) => ended,
+        interrupted = interrupt::wait() => {
+            interrupted?;
+            let left = Failure::new("E_CANCELLED", format!("nobody waits for {dispatch_id} any more; it goes on"));
+            context.out.failure(&left.dispatch(&dispatch_id).hint(format!("`muleteer wait {dispatch_id}` waits again")));
+            Ok(Exit::Interrupted)
+        }
+    }
 }
 
 fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
@@ -184,7 +200,13 @@ fn prompt(args: &Args) -> Result<String, Failure> {
         (Some(text), _) => text.clone(),
         (None, Some(path)) if path != Path::new("-") => {
             let unreadable = |error| Failure::new("E_NOT_FOUND", format!("cannot read the prompt: {error}")).file(path);
-            read_prompt(std::fs::File::open(path).map_err(unreadable)?)?
+            let file = std::fs::File::open(path).map_err(unreadable)?;
+            if file.metadata().is_ok_and(|meta| meta.is_dir()) {
+                return Err(Failure::new("E_NOT_FOUND", "the prompt is to be read from a directory")
+                    .file(path)
+                    .hint("name a file in it"));
+            }
+            read_prompt(file).map_err(|failure| failure.file(path))?
         }
         (None, file) => {
             if file.is_none() && io::stdin().is_terminal() {
@@ -202,7 +224,11 @@ fn prompt(args: &Args) -> Result<String, Failure> {
     check_prompt(text)
 }
 
-fn read_prompt(source: impl Read) -> Result<String, Failure> {
+/// No more of it than [`check_prompt`] needs to refuse it.
+///
+/// # Errors
+/// `E_IO`; `E_PROMPT_MISSING` when it is no text.
+pub fn read_prompt(source: impl Read) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     source
         .take(PROMPT_LIMIT as u64 + 1)

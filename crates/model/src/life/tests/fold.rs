@@ -24,6 +24,17 @@ fn at(second: i64) -> Timestamp {
 }
 
 #[test]
+fn what_was_read_before_is_not_read_again() {
+    let mut told = Told::busy();
+    let before = told.d.position;
+    let ahead = told.next();
+    assert!(told.feed(Input::Read { at: ahead }));
+    assert_eq!(told.d.position, ahead);
+    assert!(!told.feed(Input::Read { at: ahead }) && !told.feed(Input::Read { at: before }));
+    assert_eq!(told.d.position, ahead);
+}
+
+#[test]
 fn only_a_process_that_lives_has_a_number() {
     let mut told = Told::new(MULTI);
     assert_eq!(told.d.pid(), None);

@@ -21,6 +21,19 @@ fn a_one_shot_agent_that_exits_badly_has_failed_and_says_how() {
 }
 
 #[test]
+fn who_reports_success_and_then_crashes_has_no_successful_result() {
+    let mut told = Told::spawned(ONE_SHOT);
+    told.result(well());
+    told.exit(3);
+    assert_eq!(told.finished(), FinalState::Failed);
+    let Some(Event::DispatchFinished { result: Some(result), .. }) = told.log.last() else {
+        panic!("no result: {:?}", told.log.last())
+    };
+    assert_eq!((result.status, result.summary.as_str()), (ResultStatus::Failed, "done"));
+    assert_eq!(result.issues, ["exit code 3"]);
+}
+
+#[test]
 fn an_invalid_result_line_fails_a_one_shot_agent_naming_the_fault() {
     let mut told = Told::spawned(ONE_SHOT);
     told.result(TurnResult { structured: Some(json!({"status": "done"})), ..TurnResult::default() });

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use muleteer_model::config::Span;
 use muleteer_model::tasklist::list::{parse_priority, valid_id};
 use muleteer_model::tasklist::log::Entry;
-use muleteer_model::tasklist::{OWN_FILES, Task, TaskList, import as imports, outcome};
+use muleteer_model::tasklist::{OWN_FILES, Task, TaskList, import as imports, outcome, select};
 use muleteer_store::tasklist::{Root, Tx};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal, Read, Write};
@@ -330,6 +330,10 @@ pub fn edit(args: &Edit, said: Option<&Path>, context: &Context) -> Result<Exit,
     args.fields.apply(task);
     let task = task.clone();
     check(&tx)?;
+    if let Some(circle) = args.fields.depends_on.as_ref().and_then(|_| select::circle(&tx.list, &task.id)) {
+        let message = format!("{} would depend on itself: {circle}", task.id);
+        return Err(Failure::new("E_GRAPH_CYCLE", message).hint("--depends-on replaces what it depended on before"));
+    }
     tx.commit().map_err(|error| listed(&error))?;
     tell(context, &task)
 }

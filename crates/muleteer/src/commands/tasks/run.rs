@@ -172,6 +172,7 @@ fn safe_line(text: &str, color: &str) -> String {
 
 fn conclude(context: &Context, root: &Root, ended: &TasksEnded) -> Result<Exit, Failure> {
     let list = root.read().ok().map(|read| read.list);
+    let told = |code: &str| Failure::new(listed_code(code), ended.reason.clone());
     let exit = match ended.status.as_str() {
         "completed" => Exit::Done,
         "failed" => Exit::Failed,
@@ -190,14 +191,17 @@ fn conclude(context: &Context, root: &Root, ended: &TasksEnded) -> Result<Exit, 
                        "last_error": task.error_log.last()})
             })
             .collect();
-        Failure::unless_closed(context.out.document(&json!({
+        let mut document = json!({
             "run_id": ended.id, "root": ended.root, "status": ended.status, "reason": ended.reason,
             "code": ended.code, "session": ended.session, "stats": counted, "tasks": tasks,
-        })))?;
+        });
+        if let Some(told) = ended.code.as_deref().map(told) {
+            document["error"] = told.run(&ended.id).document()["error"].take();
+        }
+        Failure::unless_closed(context.out.document(&document))?;
         return Ok(exit);
     }
-    if let Some(code) = &ended.code {
-        let told = Failure::new(listed_code(code), ended.reason.clone());
+    if let Some(told) = ended.code.as_deref().map(told) {
         context.out.failure(&told);
         return Ok(exit);
     }

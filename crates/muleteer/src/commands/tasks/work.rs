@@ -143,6 +143,12 @@ fn step(text: &str) -> Result<(u64, u64), String> {
     outcome::parse_step(text).map_err(|error| error.to_string())
 }
 
+/// What is said of a step or a failure: whoever comes after has nothing else to go by.
+fn words(text: &[String]) -> Result<String, Failure> {
+    let text = text.join(" ");
+    if text.trim().is_empty() { Err(Failure::new("E_USAGE", "the TEXT is empty")) } else { Ok(text) }
+}
+
 fn category(text: &str) -> Result<Category, String> {
     let names = || Category::ALL.map(Category::as_str).join(", ");
     Category::parse(text).ok_or_else(|| format!("one of {} is wanted", names()))
@@ -236,7 +242,10 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
         tx.log(Entry::error(Some(&marked.task), Category::Dependency, &marked.message));
     }
     let chosen = match &args.id {
-        Some(id) => Ok(id.clone()),
+        Some(id) => match claims::in_hand(&tx.list, id, now) {
+            None => Ok(id.clone()),
+            Some(other) => Err(refused(&other)),
+        },
         None => next(&tx.list, &worker, &root),
     };
     let claimed = chosen.and_then(|id| {
@@ -316,7 +325,7 @@ pub fn checkpoint(args: &Checkpoint, said: Option<&Path>, context: &Context) -> 
     let root = root(said)?;
     let worker = worker(args.worker.as_deref());
     let (number, total) = args.step;
-    let text = args.text.join(" ");
+    let text = words(&args.text)?;
     // What the files are now, so that whoever comes after can tell whether they still are.
     let tree = place(&root, worker.clone(), context)?.git.snapshot().ok();
     let mut tx = begin(&root)?;
@@ -410,11 +419,12 @@ fn told(context: &Context, id: &str, recorded: &Recorded) -> Result<Exit, Failur
 
 pub fn fail(args: &Fail, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     not_of_a_run()?;
+    let why = words(&args.text)?;
     let root = root(said)?;
     let at = place(&root, worker(args.worker.as_deref()), context)?;
     let mut list = root.read().map_err(|error| listed(&error))?.list;
     let task = claims::owned(&mut list, &args.id, &at.worker).map_err(|error| refused(&error))?.clone();
-    let recorded = at.fail(&task, args.category, &args.text.join(" ")).map_err(stepped)?;
+    let recorded = at.fail(&task, args.category, &why).map_err(stepped)?;
     told(context, &args.id, &recorded)
 }
 
