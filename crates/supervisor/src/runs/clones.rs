@@ -83,20 +83,22 @@ pub fn remember_own(hosted: &Hosted, clone: &str, commit: &str) -> Result<(), St
 /// Makes a clone of the target for an agent; with `branch` on a branch of its own, else detached.
 /// What is there of an attempt whose agent never began is made anew, unless it is to be gone on with. That is made anew
 /// as well where the machine went down since, with what was committed in it: nobody knows what else the disk had of it.
+/// Tells what was put aside, if anything, which is a fault to be recorded.
 pub async fn worktree(
     hosted: &Hosted,
     dir: &Path,
     target: &str,
     branch: Option<&str>,
     reuse: bool,
-) -> Result<(), String> {
+) -> Result<Option<String>, String> {
     let clone = name_of(dir);
+    let mut fault = None;
     if reuse && is_clone(dir) {
         if !outlived_the_machine(hosted, dir) {
-            return Ok(());
+            return Ok(None);
         }
         if let Err(why) = discard(hosted, dir, target).await {
-            set_aside(dir, &why)?;
+            fault = Some(set_aside(dir, &why)?);
         }
     }
     // Also where we were killed since it was taken away.
@@ -128,7 +130,8 @@ pub async fn worktree(
         }
     }
     note(hosted, "bases", &clone, &base)?;
-    std::fs::rename(&partial, dir).map_err(|error| format!("{}: {error}", dir.display()))
+    std::fs::rename(&partial, dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    Ok(fault)
 }
 
 /// The machine was started anew since the clone was made: git does not sync what it checks out, nor an agent what it writes.
@@ -138,11 +141,11 @@ pub fn outlived_the_machine(hosted: &Hosted, dir: &Path) -> bool {
     made.is_ok_and(clock::is_before_boot)
 }
 
-/// Out of the way of another clone of its name: it may hold what is nowhere else.
-fn set_aside(dir: &Path, why: &str) -> Result<(), String> {
+/// Out of the way of another clone of its name: it may hold what is nowhere else. Says so.
+fn set_aside(dir: &Path, why: &str) -> Result<String, String> {
     let aside = free_name(dir, "broken");
-    tracing::warn!(%why, dir = %dir.display(), aside = %aside.display(), "a clone cannot be gone on with, and is put aside");
-    std::fs::rename(dir, &aside).map_err(|error| format!("{}: {error}", dir.display()))
+    std::fs::rename(dir, &aside).map_err(|error| format!("{}: {error}", dir.display()))?;
+    Ok(format!("it cannot be gone on with ({why}), and is put aside as {}", aside.display()))
 }
 
 /// The git directory that every clone of the run begins with; made once, for asking git for one takes longer than

@@ -12,7 +12,7 @@ use crate::settings;
 use muleteer_model::agent_event::cut;
 use muleteer_model::bead::{self, OBSERVATION, Op, Status, run_label};
 use muleteer_model::dispatch::{Dispatch, Stop};
-use muleteer_model::event::{FinalState, Limit, Outcome};
+use muleteer_model::event::{Event, FinalState, Limit, Outcome};
 use muleteer_model::id::DispatchId;
 use muleteer_model::life;
 use muleteer_model::pipeline::event::Purpose;
@@ -116,9 +116,12 @@ async fn begin(
         .as_ref()
         .filter(|_| purpose == Purpose::Implement || purpose == Purpose::Maintain);
     hub::unlock(hosted, &run.target()).await;
-    hub::worktree(hosted, &dir, &run.target(), branch.map(String::as_str), job.start.reuse)
+    let fault = hub::worktree(hosted, &dir, &run.target(), branch.map(String::as_str), job.start.reuse)
         .await
         .map_err(|message| Trouble::new("E_GIT", message))?;
+    if let Some(message) = fault {
+        daemon.note(Event::Fault { what: format!("worktree {}", dir.display()), message });
+    }
     fault::point("run.after_worktree");
     let prompt = prompt(daemon, hosted, run, job, &spec).await?;
     let request = hosted.request();

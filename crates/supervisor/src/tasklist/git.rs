@@ -44,6 +44,9 @@ const CEILING: &str = "GIT_CEILING_DIRECTORIES";
 /// As [`DURABLE`], for what may write the person's own index: git cannot work with one that a power cut emptied.
 const DURABLE_INDEX: &str = "core.fsync=committed,index";
 
+/// In a clone's git directory until a task begins there.
+const ANEW: &str = "muleteer-anew";
+
 /// A working directory of git, and what in it belongs to the harness.
 #[derive(Debug, Clone)]
 pub struct Git {
@@ -621,6 +624,7 @@ impl Git {
             command.args(["clone", "--quiet", "--shared", "--no-hardlinks", "."]).arg(&partial);
             run(command, b"", "clone")?;
             crate::worktree::exclude(&partial.join(".git")).map_err(fail)?;
+            std::fs::write(partial.join(".git").join(ANEW), "").map_err(fail)?;
             std::fs::rename(&partial, dir).map_err(fail)?;
         }
         let clone = Self::open_clone(dir, self)?;
@@ -637,14 +641,22 @@ impl Git {
         self.git(&["rev-parse", "FETCH_HEAD"])
     }
 
-    /// Throws away what is in a clone and stands at the tip of the project's branch.
+    /// Whether a clone was made and no task has begun in it since: what one had passed with before lay in another.
+    pub fn is_made_anew(&self) -> bool {
+        self.git_dir.join(ANEW).exists()
+    }
+
+    /// Throws away what is in a clone and stands at the tip of the project's branch, for a task to begin.
     pub fn reset_clone(&self, project: &Self, branch: &str) -> Result<String, GitError> {
         let tip = self.fetch(&project.top, branch)?;
         drop(self.git(&["rebase", "--abort"]));
         self.git(&["checkout", "--quiet", "--force", "-B", "muleteer/work", &tip])?;
         self.git(&["reset", "--quiet", "--hard", &tip])?;
         self.git(&["clean", "-fdq"])?;
-        Ok(tip)
+        match std::fs::remove_file(self.git_dir.join(ANEW)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed("clone", &error.to_string())),
+            _ => Ok(tip),
+        }
     }
 
     /// Rebases onto the project's branch; the new base. A conflict leaves everything as it was.

@@ -75,7 +75,6 @@ pub async fn work(driven: Driven, worker: u32) -> End {
 }
 
 async fn work_on(driven: &Driven, worker: u32) -> Result<End, StepError> {
-    let made_anew = driven.has_clones() && !driven.clone_dir(worker).exists();
     let git = if driven.has_clones() {
         let (project, dir) = (driven.project.clone(), driven.clone_dir(worker));
         let branch = start_branch(driven)?;
@@ -87,7 +86,7 @@ async fn work_on(driven: &Driven, worker: u32) -> Result<End, StepError> {
     let swept = place.clone();
     driven.step(worker, move || swept.sweep()).await?;
     // What had passed was in the clone that is gone.
-    let mut lost = made_anew;
+    let mut lost = driven.has_clones() && git.is_made_anew();
     loop {
         if driven.daemon.stop.is_cancelled() {
             return Ok(End::DaemonStops);

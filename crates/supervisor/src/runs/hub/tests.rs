@@ -224,6 +224,7 @@ async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_
     before(&dir);
     again(&dir).await;
     assert!(!super::super::clones::outlived_the_machine(&stage.hosted, &dir));
+    assert_eq!(again(&dir).await, None, "nothing is wrong with it");
     // Killed when it was taken away and not made yet.
     std::fs::remove_dir_all(&dir).unwrap();
     again(&dir).await;
@@ -238,7 +239,8 @@ async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_
     stage.commit(&dir, "lost");
     std::fs::remove_dir_all(dir.join(".git/objects")).unwrap();
     before(&dir);
-    again(&dir).await;
+    let fault = again(&dir).await.unwrap();
+    assert!(fault.contains(dir.with_extension("broken").to_str().unwrap()), "{fault}");
     assert!(dir.with_extension("broken").join("lost").exists() && !dir.join("lost").exists());
     assert_eq!(std::fs::read(dir.join("more")).unwrap(), b"more");
 }

@@ -321,10 +321,14 @@ fn a_broken_clone_is_never_taken_for_the_repository_around_it() {
     let (aside, _) = git.mend_clone(&dir, "main").expect("mends").expect("it is put aside");
     assert_eq!(std::fs::read_to_string(aside.join("work.txt")).expect("kept"), "half done\n");
     assert!(!dir.exists() && git.mend_clone(&dir, "main").expect("mends").is_none());
-    git.prepare_clone(&dir, "main")
-        .expect("another")
-        .reset_clone(&git, "main")
-        .expect("at the tip");
+    let another = git.prepare_clone(&dir, "main").expect("another");
+    let again = || git.prepare_clone(&dir, "main").expect("the same").is_made_anew();
+    assert!(
+        another.is_made_anew() && again(),
+        "killed before anybody acted on it, whoever comes next is told the same"
+    );
+    another.reset_clone(&git, "main").expect("at the tip");
+    assert!(!again(), "a task has begun there");
     std::fs::write(dir.join(".git/HEAD"), "").expect("once more");
     let (second, _) = git.mend_clone(&dir, "main").expect("mends").expect("it is put aside");
     assert!(second.exists() && aside.join("work.txt").exists(), "{} and {}", second.display(), aside.display());
