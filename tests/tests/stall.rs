@@ -56,6 +56,32 @@ fn an_agent_that_hangs_is_stalled_and_goes_on_when_somebody_speaks() {
     world.finish(Some(daemon));
 }
 
+/// Who ends it does not want the next thing done first when they speak to it again.
+#[test]
+fn what_waits_behind_a_turn_is_withdrawn_by_a_kill_which_says_so() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = rehearse(&world, &repo, "  - steps:\n      - say: I begin\n      - wait: 1h\n");
+    wait_until("it to begin", PATIENCE, || (world.dispatch(&id)["state"] == "running").then_some(()));
+    let sent = world.muleteer(&["send", &id, "then push it", "--json"]).json();
+    assert_eq!(sent["queued"], true, "{sent}");
+    let killed = world.muleteer(&["kill", &id, "--json"]).json();
+    assert!(
+        killed["note"]
+            .as_str()
+            .unwrap()
+            .contains("1 of its prompts were waiting, and are withdrawn"),
+        "{killed}"
+    );
+    let mended = "  - steps:\n      - say: I begin\n      - result: {status: success, summary: \"instead\"}\n";
+    write_scenario(&world, mended);
+    world.muleteer(&["send", &id, "say what you did instead"]).ok();
+    let entry = ended(&world, &id);
+    assert_eq!((&entry["state"], &entry["turns"]), (&"success".into(), &2.into()), "the cut one, and this: {entry}");
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn a_silent_tool_call_and_an_unanswered_question_are_no_stall() {
     let world = impatient();

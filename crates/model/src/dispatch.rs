@@ -206,6 +206,13 @@ pub struct Prompt {
     pub standing: Option<Standing>,
 }
 
+impl Prompt {
+    /// Somebody's further word that the agent is still to be given: a kill withdraws it.
+    pub fn is_waiting(&self) -> bool {
+        self.kind == PromptKind::Send && self.state == PromptState::Queued
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptState {
     Queued,
@@ -217,6 +224,8 @@ pub enum PromptState {
     /// Its turn was cut by a crash and a `Continue` prompt stands for it; or by the end of the
     /// dispatch, and what was said next in its session does.
     Superseded,
+    /// It was queued behind a turn, or was to be sent again, and somebody killed the agent: nobody is given it any more.
+    Withdrawn,
     /// Not even the CLI's transcript tells whether it was taken: a person is asked.
     Doubtful,
 }

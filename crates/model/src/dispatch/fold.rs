@@ -244,6 +244,7 @@ impl Dispatch {
             Event::InterruptRequested { key, .. } => self.interrupt = Some(key.clone()),
             Event::KillRequested { reason, .. } if !self.is_finished() => {
                 self.stop = Some(Stop::Kill { reason: reason.clone() });
+                self.withdraw_queued();
             }
             Event::LimitReached { limit, detail } if self.stop.is_none() => {
                 self.stop = Some(Stop::Limit { limit: *limit, detail: detail.clone() });
@@ -366,6 +367,13 @@ impl Dispatch {
         let kept = before.filter(|before| before.told && !told && before.until >= until);
         let (until, told) = kept.map_or((until, told), |before| (before.until, true));
         self.outage = Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms, since_ms });
+    }
+
+    /// Who kills an agent does not want what waits for it to be done first when somebody speaks to it again.
+    fn withdraw_queued(&mut self) {
+        for prompt in self.prompts.iter_mut().filter(|prompt| prompt.is_waiting()) {
+            prompt.state = PromptState::Withdrawn;
+        }
     }
 
     /// A further turn of a dispatch that had ended: it waits for the pool again.

@@ -224,6 +224,10 @@ impl Life {
                     let answered_all = d.state() == "waiting" || (outcome == Some(Outcome::Success) && !killed);
                     assert!(!answered_all, "the prompt {} was lost", prompt.key);
                 }
+                PromptState::Withdrawn => {
+                    let was_killed = events().any(|event| matches!(event, Event::KillRequested { .. }));
+                    assert!(was_killed, "nobody withdrew {}", prompt.key);
+                }
                 PromptState::Taken | PromptState::Done | PromptState::Superseded if theirs && d.created.has_turns() => {
                     assert!(self.world.was_taken(&prompt.key), "the prompt {} was never taken", prompt.key);
                 }

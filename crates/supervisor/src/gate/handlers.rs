@@ -345,7 +345,12 @@ async fn kill(daemon: &Daemon, id: &str, reason: Option<String>, by: &str) -> Re
     let ended = tokio::time::timeout(KILL_PATIENCE, finished(daemon, std::slice::from_ref(&dispatch.id)))
         .await
         .is_ok();
-    let note = (!ended).then(|| "the kill is recorded and under way; the agent is not gone yet".to_string());
+    let under_way = (!ended).then(|| "the kill is recorded and under way; the agent is not gone yet".to_string());
+    // As it was asked: what comes now is told that the dispatch has ended.
+    let withdrawn = dispatch.prompts.iter().filter(|prompt| prompt.is_waiting()).count();
+    let withdrawn = (withdrawn > 0).then(|| format!("{withdrawn} of its prompts were waiting, and are withdrawn"));
+    let notes: Vec<_> = under_way.into_iter().chain(withdrawn).collect();
+    let note = (!notes.is_empty()).then(|| notes.join("; "));
     Ok(Reply::Done { dispatch_id: dispatch.id.to_string(), note })
 }
 

@@ -50,7 +50,9 @@ fn who_asks_by_an_id_that_cannot_go_back_is_not_heard() {
 #[test]
 fn what_is_asked_twice_is_asked_once() {
     let mut told = Told::asking();
+    assert_eq!(told.d.state(), "running");
     told.asks_as("r1");
+    assert_eq!(told.d.state(), "waiting");
     let before = told.log.len();
     told.asks_as("r1");
     assert_eq!(&told.log[before..], []);

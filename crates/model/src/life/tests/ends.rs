@@ -5,6 +5,21 @@ use super::*;
 // ---- Model API errors and limits
 
 #[test]
+fn a_limit_means_nothing_to_what_is_being_ended_or_has_ended() {
+    let limit = || Input::Limit { limit: Limit::Budget, detail: "$11 of $10".into() };
+    let mut told = Told::busy();
+    told.kill();
+    assert!(!told.feed(limit()));
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!(told.finished(), FinalState::Killed);
+    assert!(!told.feed(limit()));
+    let mut queued = Told::new(MULTI);
+    assert!(!queued.feed(limit()), "it has used nothing");
+    queued.admit();
+    assert!(queued.feed(limit()));
+}
+
+#[test]
 fn a_refused_key_is_not_tried_again() {
     let mut told = Told::busy();
     told.result(failed(TurnError::Auth));

@@ -31,7 +31,11 @@ fn what_was_read_before_is_not_read_again() {
     assert!(told.feed(Input::Read { at: ahead }));
     assert_eq!(told.d.position, ahead);
     assert!(!told.feed(Input::Read { at: ahead }) && !told.feed(Input::Read { at: before }));
+    let line = |at| Input::Line { at, events: vec![AgentEvent::Result(well())] };
+    assert!(!told.feed(line(ahead)) && !told.feed(line(before)));
     assert_eq!(told.d.position, ahead);
+    let next = told.next();
+    assert!(told.feed(line(next)));
 }
 
 #[test]

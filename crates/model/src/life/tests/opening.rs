@@ -283,6 +283,7 @@ fn who_was_sent_a_prompt_by_a_call_owes_an_answer() {
     told.opens(Some("s1"), None);
     assert!(owes(&told));
     let epoch = told.d.epoch;
+    assert!(!told.feed(Input::Speaks { epoch: epoch + 1 }), "another process has none to give");
     assert!(told.feed(Input::Speaks { epoch }), "its first sign of life is its receipt");
     told.says(ANSWER);
     told.result(TurnResult { ok: true, ..TurnResult::default() });

@@ -94,6 +94,29 @@ fn nothing_follows_a_death_before_the_transcript_has_been_read() {
     assert!(!told.reads("p1", Session::Missing, Seen::Absent), "once is enough");
 }
 
+/// What was to be done next is not what a person wants who kills the agent, and speaks to it again.
+#[test]
+fn what_waits_is_withdrawn_by_a_kill_and_the_task_itself_is_not() {
+    let mut told = Told::busy();
+    told.send("more");
+    told.kill();
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!((told.finished(), told.state_of("more")), (FinalState::Killed, PromptState::Withdrawn));
+    told.send("instead");
+    told.admit();
+    told.spawn();
+    assert_eq!(told.delivers().as_deref(), Some("instead"));
+
+    let mut queued = Told::new(MULTI);
+    queued.send("more");
+    queued.kill();
+    assert_eq!(queued.finished(), FinalState::Killed);
+    queued.send("after all");
+    queued.admit();
+    queued.spawn();
+    assert_eq!(queued.delivers().as_deref(), Some("p1"));
+}
+
 #[test]
 fn a_prompt_that_was_not_taken_is_sent_again_under_its_key() {
     for session in [Session::Missing, Session::Empty] {
