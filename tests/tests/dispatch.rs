@@ -78,6 +78,27 @@ fn who_stops_waiting_learns_whom_they_waited_for() {
     world.finish(Some(daemon));
 }
 
+/// Without a daemon nothing ends: who follows starts the next one, like who waits.
+#[test]
+fn who_follows_follows_through_daemons() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let script = "echo begun; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; exit 3";
+    let following = world.spawn(&repo, script, &["--follow", "--json"]).start();
+    wait_until("the agent to run", PATIENCE, || {
+        let running = world.status()["dispatches"].as_array()?.first()?.clone();
+        (running["state"] == "running").then_some(())
+    });
+    daemon.kill_9();
+    std::fs::write(world.home().join("go"), "").unwrap();
+    let said = following.finish().expect_code(4);
+    let last: Value = serde_json::from_str(said.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(last["state"], "failed", "{last}");
+    world.muleteer(&["daemon", "stop"]).run();
+    world.finish(None);
+}
+
 #[test]
 fn status_has_the_keys_of_the_contract() {
     let world = World::new();

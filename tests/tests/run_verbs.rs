@@ -176,6 +176,34 @@ fn a_run_can_be_looked_at_with_no_daemon_and_reported_on() {
     assert_eq!(stage.world.status()["daemon"]["running"], false, "nobody was started for it");
 }
 
+/// 0 says that the judge has passed it.
+#[test]
+fn who_looks_on_hears_that_nobody_goes_on_and_goes_on_with_the_next_daemon() {
+    let stage = Stage::new(
+        &content().replace("implement)\n", "implement)\n  while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done\n"),
+    );
+    let mut daemon = stage.world.daemon();
+    stage.begin(&["--detach"]).run().expect_code(0);
+    let look = || stage.muleteer(&["run", "--status", "--follow", "--json"]);
+    wait_until("beads to be worked on", PATIENCE, || {
+        (stage.status()["beads"]["in_progress"].as_u64()? > 0).then_some(())
+    });
+    daemon.kill_9();
+    let alone = look().run().expect_code(3);
+    assert_eq!(alone.error_code(), "E_NO_DAEMON", "{alone:?}");
+    let mut daemon = stage.world.daemon();
+    let onlooker = look().start();
+    wait_until("somebody to look on", PATIENCE, || {
+        (stage.status()["beads"]["in_progress"].as_u64()? > 0).then_some(())
+    });
+    daemon.kill_9();
+    let daemon = stage.world.daemon();
+    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    let seen = onlooker.finish().expect_code(0);
+    assert_eq!(last(&seen.stdout)["status"], "completed", "{seen:?}");
+    stage.world.finish(Some(daemon));
+}
+
 /// Over the limit once, as a CLI without turns tells it: no attempt is counted, and the run goes on.
 #[test]
 fn a_rate_limit_in_a_run_costs_no_attempt() {

@@ -879,6 +879,26 @@ fn what_a_person_changes_is_what_a_list_may_hold() {
     scene.end();
 }
 
+/// Whatever an agent leaves, its task comes to an end and the next one begins.
+#[test]
+fn what_an_agent_leaves_behind_stops_no_list() {
+    let scene = Scene::new();
+    for file in ["f1", "f2", "f3"] {
+        scene.add(file, &format!("test -f {file}"), &[]);
+    }
+    let script = "case $MULETEER_TASK_ID in
+        task-001) if [ -e \"$HOME/again\" ]; then touch f1; else touch \"$HOME/again\" .git/index.lock; fi;;
+        task-002) git init -q nested; touch f2 \"$(printf '\\377x')\";;
+        task-003) touch f3; echo '{' > harness-tasks.json;;
+        esac";
+    scene.run(script, &[]).expect_code(0);
+    assert_eq!(scene.task("task-001")["attempts"], 2, "its first one failed: {}", scene.log());
+    assert!(scene.log().contains("WARN [task-003] the list had lost that it was being worked on"), "{}", scene.log());
+    let committed = scene.repo.git(&["ls-tree", "-r", "--name-only", "HEAD"]);
+    assert!(["f1", "f2", "f3", "377x"].iter().all(|name| committed.contains(name)), "{committed}");
+    scene.end();
+}
+
 /// It runs in a group of its own, so a key at the terminal does not reach it.
 #[test]
 fn a_validation_ends_with_whoever_asked_for_it() {

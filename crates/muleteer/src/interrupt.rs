@@ -23,6 +23,26 @@ pub async fn until_interrupted(
     Ok(otherwise)
 }
 
+/// Waits for what is told in one document, with `--json`; who does not wait for it (Ctrl-C, or TERM) has `left` instead.
+///
+/// # Errors
+/// What `waiting` fails with.
+pub async fn or_left(
+    context: &Context,
+    left: Failure,
+    waiting: impl Future<Output = Result<Exit, Failure>>,
+) -> Result<Exit, Failure> {
+    if !context.out.json {
+        return waiting.await;
+    }
+    tokio::select! {
+        done = waiting => return done,
+        interrupted = wait() => interrupted?,
+    }
+    context.out.failure(&left);
+    Ok(Exit::Interrupted)
+}
+
 /// Returns on Ctrl-C, or TERM.
 ///
 /// # Errors

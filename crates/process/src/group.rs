@@ -112,6 +112,17 @@ fn look(nonces: &[&str]) -> (Vec<u32>, bool) {
     (marked, unclear)
 }
 
+/// Whether a living program whose name begins with `name` may stand below one of `places`. One of which that cannot be
+/// known may.
+pub fn may_be_at_work(name: &str, places: &[&Path]) -> bool {
+    let is_there = |pid: u32| {
+        let stands = host().cwd(pid).is_none_or(|cwd| places.iter().any(|place| cwd.starts_with(place)));
+        stands && host().stat(pid).is_some_and(|stat| !stat.zombie)
+    };
+    let named = |pid: &u32| host().name(*pid).is_some_and(|own| own.starts_with(name));
+    host().pids().into_iter().filter(named).any(is_there)
+}
+
 fn carries(pid: u32, nonces: &[&str]) -> bool {
     host().environ(pid).is_some_and(|environ| holds(&environ, nonces))
 }

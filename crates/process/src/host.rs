@@ -14,6 +14,7 @@ pub use portable::Portable;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// One process as the system describes it at one moment.
@@ -53,6 +54,10 @@ pub trait Host: std::fmt::Debug + Sync {
     /// Its children, zombies included; none when it is gone, `None` where the host does not tell. A child may be left out
     /// while another one goes.
     fn children(&self, pid: u32) -> Option<Vec<u32>>;
+    /// Its name, as `ps` shows it; `None` when it is gone.
+    fn name(&self, pid: u32) -> Option<String>;
+    /// The directory it stands in; `None` if that cannot be known.
+    fn cwd(&self, pid: u32) -> Option<PathBuf>;
     /// The environment a process was started with, NUL-separated; `None` if it cannot be read.
     fn environ(&self, pid: u32) -> Option<Vec<u8>>;
     /// Names this boot of this machine.

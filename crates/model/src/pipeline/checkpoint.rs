@@ -467,8 +467,8 @@ pub fn document(run: &Run) -> Document {
         phase: run.phase,
         iteration: run.iteration,
         beads: BeadCounts {
-            total: run.beads.len(),
-            open: run.count(Stage::Open),
+            total: run.total(),
+            open: run.count(Stage::Open) + run.left_open,
             in_progress: run.count(Stage::Taken),
             closed: run.count(Stage::Done),
             blocked: run.count(Stage::Blocked),

@@ -49,6 +49,8 @@ pub struct Run {
     pub maintained_at: u32,
     pub maintenance: Vec<Maintenance>,
     pub coalesced: u32,
+    /// Beads that the last verdict made and no iteration has taken up: there may be none left.
+    pub left_open: usize,
     pub observations: BTreeSet<String>,
     pub promoted: BTreeSet<String>,
     pub dismissed: BTreeSet<String>,
@@ -204,6 +206,7 @@ impl Run {
             maintained_at: 0,
             maintenance: vec![],
             coalesced: 0,
+            left_open: 0,
             observations: BTreeSet::new(),
             promoted: BTreeSet::new(),
             dismissed: BTreeSet::new(),
@@ -262,6 +265,11 @@ impl Run {
             None if self.started.target == "auto" => format!("muleteer/{}", self.id()),
             None => self.started.target.clone(),
         }
+    }
+
+    /// Beads of the run, those among them that the last verdict made and nobody has taken up.
+    pub fn total(&self) -> usize {
+        self.beads.len() + self.left_open
     }
 
     pub fn count(&self, stage: Stage) -> usize {
@@ -473,11 +481,13 @@ impl Run {
                 for id in triage.promoted.iter().chain(&triage.dismissed) {
                     self.observations.remove(id);
                 }
+                self.left_open = triage.beads.iter().filter(|bead| !self.beads.contains_key(&bead.id)).count();
                 self.promoted.extend(triage.promoted.iter().cloned());
                 self.dismissed.extend(triage.dismissed.iter().cloned());
             }
             Event::IterationStarted { iteration, beads } => {
                 self.iteration = *iteration;
+                self.left_open = 0;
                 self.done_now = 0;
                 self.maintained_at = 0;
                 self.phase = Phase::Implement;

@@ -471,9 +471,12 @@ fn what_the_last_iteration_left_is_worked_on_where_there_may_be_another() {
     };
     play.feed(applied());
     assert_eq!((play.error(), play.run.beads.len()), (Some("E_MAX_ITERATIONS"), 1));
+    let told = |play: &Play| checkpoint::document(&play.run).beads;
+    assert_eq!((told(&play).total, told(&play).open, told(&play).closed), (3, 2, 1), "what is left is told");
     play.feed(resume(settings(), None));
     assert!(matches!(effects(&play.run).as_slice(), [Effect::ApplyVerdict { iteration: 1, verdict: 1, .. }]));
     play.feed(applied());
+    assert_eq!(told(&play).total, 3, "each once");
     assert_eq!((play.run.iteration, play.working_on()), (2, vec!["r", "s"]));
 }
 

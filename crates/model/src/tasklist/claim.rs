@@ -91,13 +91,22 @@ fn held(task: &Task) -> Refused {
     }
 }
 
-/// Pushes the end of a worker's lease forward.
+/// Pushes the end of a worker's lease forward, never back: who asked for more time keeps it.
 ///
 /// # Errors
 /// When the task is not this worker's (any more).
 pub fn renew(list: &mut TaskList, id: &str, worker: &str, now: Timestamp, lease: Duration) -> Result<(), Refused> {
     let task = owned(list, id, worker)?;
-    task.lease_expires_at = Some(after(now, lease));
+    task.lease_expires_at = task.lease_expires_at.max(Some(after(now, lease)));
+    Ok(())
+}
+
+/// A lease of this length from now, as somebody said it in so many words: also a shorter one.
+///
+/// # Errors
+/// As [`renew`].
+pub fn set_lease(list: &mut TaskList, id: &str, worker: &str, now: Timestamp, lease: Duration) -> Result<(), Refused> {
+    owned(list, id, worker)?.lease_expires_at = Some(after(now, lease));
     Ok(())
 }
 
@@ -182,6 +191,21 @@ mod tests {
     }
 
     const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_longer_lease_is_not_cut_short_by_progress() {
+        let now = at("2025-07-01T10:00:00Z");
+        let mut list = list(Mode::Concurrent);
+        claim(&mut list, "a", "me", "abc", now, 2 * LEASE).expect("claimed");
+        let end = list.tasks[0].lease_expires_at;
+        renew(&mut list, "a", "me", now, LEASE).expect("renewed");
+        claim(&mut list, "a", "me", "abc", now, LEASE).expect("once more");
+        assert_eq!(list.tasks[0].lease_expires_at, end);
+        renew(&mut list, "a", "me", now, 3 * LEASE).expect("renewed");
+        assert!(list.tasks[0].lease_expires_at > end);
+        set_lease(&mut list, "a", "me", now, MINUTE).expect("as it was said");
+        assert_eq!(list.tasks[0].lease_expires_at, Some(at("2025-07-01T10:01:00Z")));
+    }
 
     #[test]
     fn of_an_exclusive_list_one_task_is_in_hand_at_a_time() {

@@ -96,6 +96,18 @@ mod tests {
         "2025-07-01T10:15:30Z".parse().expect("an instant")
     }
 
+    /// The word may stand in what a validation printed.
+    #[test]
+    fn only_an_entry_of_that_category_is_a_dependency_error() {
+        let mut task = Task::new("a", "A");
+        task.status = Status::Failed;
+        task.attempts = 1;
+        task.error_log = vec!["[TEST_FAIL] validation failed: exit 1 [DEPENDENCY] libfoo not found".into()];
+        assert!(!task.is_failed_for_good());
+        task.error_log.push("[DEPENDENCY] Blocked by failed b".into());
+        assert!(task.is_failed_for_good());
+    }
+
     #[test]
     fn success_sets_completed_at_and_failure_counts_and_is_logged() {
         let mut task = Task::new("a", "A");

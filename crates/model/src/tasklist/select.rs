@@ -23,8 +23,9 @@ impl Task {
         self.status == Status::Failed && (self.attempts >= self.max_attempts || self.has_dependency_error())
     }
 
+    /// One of that category: what a validation printed may say the word too.
     pub fn has_dependency_error(&self) -> bool {
-        self.error_log.iter().any(|entry| entry.contains("[DEPENDENCY]"))
+        self.error_log.iter().any(|entry| entry.starts_with("[DEPENDENCY]"))
     }
 
     /// Whether dependency validation may mark it: what is being worked on is its worker's.

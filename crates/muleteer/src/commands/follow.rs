@@ -8,6 +8,7 @@ use crate::history::{self, Seen};
 use crate::interrupt::until_interrupted;
 use crate::render::event;
 use muleteer_model::event::Event;
+use muleteer_protocol::v1::Request;
 use std::ops::ControlFlow;
 
 /// Shows the events of dispatch `id`, then exits by how it ended. With `--json` the last line is the
@@ -31,7 +32,17 @@ pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
         };
         let from = history::last_seqs(context, 1000);
         let client = context.connect_if_running().await?;
-        history::events(context, client, from, true, &mut each).await?;
+        let showing = history::events(context, client, from, true, &mut each);
+        tokio::pin!(showing);
+        // Asks the next daemon where one goes away, and starts it: without one nothing ends.
+        tokio::select! {
+            shown = &mut showing => shown?,
+            waited = context.ask(Request::Wait { ids: vec![id.to_string()] }) => {
+                waited?;
+                // Its end is durable, and on its way.
+                showing.await?;
+            }
+        }
         wait::one(context, id).await
     };
     until_interrupted(context, &format!("{id} goes on (`muleteer logs {id} -f`)"), Exit::Done, following).await

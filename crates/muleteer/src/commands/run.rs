@@ -24,11 +24,15 @@ use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// What is shown of acceptance criteria: three files of a few pages are usual.
 const CRITERIA_FILES: usize = 20;
 const CRITERIA_LIMIT: u64 = 64 * 1024;
+
+/// Who looks on gives something else so long to start the next daemon.
+const NEXT_DAEMON: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -150,7 +154,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
             true => context.out.document(&document(&run))?,
             false => context.out.text(show::status(&run))?,
         }
-        return Ok(Exit::Done);
+        // 0 would say that the judge has passed it.
+        return Ok(if args.follow { Exit::Interrupted } else { Exit::Done });
     }
     let request = request(args, context, &runs)?;
     let run_id = request.run_id.clone();
@@ -302,26 +307,30 @@ async fn follow(context: &Context, runs: &Runs, request: &v1::Run, known: Option
     }
 }
 
-/// Looks on until the run rests or has ended, without starting or stopping anything. False when there is nothing to
-/// look at: no daemon, or nothing under way.
+/// Looks on until the run rests or has ended, without starting or stopping anything, through daemons that come and go.
+/// False when somebody has seen enough.
+///
+/// # Errors
+/// `E_NO_DAEMON`: as long as there is none, it does not end.
 async fn attend(context: &Context, runs: &Runs, run: &Run) -> Result<bool, Failure> {
     if !run.is_live() {
         return Ok(true);
     }
-    let Some(client) = context.connect_if_running().await? else {
-        context
-            .out
-            .note("no daemon is running: as last recorded on disk; the next one goes on with the run");
-        return Ok(false);
-    };
+    let mut client = attended(context, run, Duration::ZERO).await?;
     let known = runs.chronicle(run.id())?;
     let mut next = known.run.seq + 1;
     let live = RefCell::new(LiveRun::new(context, Some(known)));
     live.borrow_mut().draw();
-    let watching = async { watch(context, client, run.id(), &mut next, &live).await.map(|_| Exit::Done) };
+    let watching = async {
+        while !watch(context, client, run.id(), &mut next, &live).await? && runs.read(run.id())?.is_live() {
+            live.borrow_mut().clear();
+            client = attended(context, run, NEXT_DAEMON).await?;
+        }
+        Ok::<_, Failure>(())
+    };
     let mut interrupted = false;
     tokio::select! {
-        ended = watching => { ended?; }
+        ended = watching => ended?,
         waited = interrupt::wait() => { waited?; interrupted = true; }
     }
     live.borrow_mut().clear();
@@ -331,6 +340,19 @@ async fn attend(context: &Context, runs: &Runs, run: &Run) -> Result<bool, Failu
             .note(format!("stopped looking; the run goes on (`muleteer run --status {}`)", run.id()));
     }
     Ok(!interrupted)
+}
+
+/// A daemon that hosts the run, or will: there, or within `patience`.
+async fn attended(context: &Context, run: &Run, patience: Duration) -> Result<Client, Failure> {
+    context.dial_within(patience).await.map_err(|error| {
+        if !error.is_lost() {
+            return error.into();
+        }
+        let message = format!("{} is under way, and no daemon is: the next one goes on with it", run.id());
+        let hint =
+            format!("`muleteer run --resume {}` starts one; without --follow, --status shows how it stands", run.id());
+        Failure::new("E_NO_DAEMON", message).run(run.id()).hint(hint)
+    })
 }
 
 async fn stop(context: &Context, run_id: &str) -> Result<(), Failure> {

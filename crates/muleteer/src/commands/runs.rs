@@ -24,16 +24,21 @@ pub struct Args {}
 /// When there is no current directory.
 pub fn run(context: &Context) -> Result<Exit, Failure> {
     let runs = Runs::here()?;
-    let mut found = vec![];
+    let (mut found, mut damaged) = (vec![], vec![]);
     for id in runs.ids() {
         match runs.read(&id) {
             Ok(run) => found.push(run),
+            Err(failure) if context.out.json => damaged.push(failure.run(&id).document()["error"].take()),
             Err(failure) => context.out.note(format!("{id}: {}", failure.text())),
         }
     }
     if context.out.json {
         let documents: Vec<_> = found.iter().map(document).collect();
-        context.out.document(&json!({ "runs": documents }))?;
+        let mut all = json!({ "runs": documents });
+        if !damaged.is_empty() {
+            all["errors"] = json!(damaged);
+        }
+        context.out.document(&all)?;
         return Ok(Exit::Done);
     }
     let heads = ["RUN", "STATUS", "PHASE", "BEADS", "COST", "SPEC"].map(|head| (head, Align::Left));
@@ -44,7 +49,7 @@ pub fn run(context: &Context) -> Result<Exit, Failure> {
                 Cell::colored(run.id(), BOLD),
                 run.status().as_str().to_string().into(),
                 run.phase.as_str().to_string().into(),
-                format!("{}/{}", run.count(Stage::Done), run.beads.len()).into(),
+                format!("{}/{}", run.count(Stage::Done), run.total()).into(),
                 usd(run.cost_usd).into(),
                 clip(&run.started.title, 60).into(),
             ]

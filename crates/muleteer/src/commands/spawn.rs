@@ -107,19 +107,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if !args.wait {
         return Ok(Exit::Done);
     }
-    if !context.out.json {
-        return wait::one(context, &dispatch_id).await;
-    }
-    // The one document comes last, and nobody else has told the id by then.
-    tokio::select! {
-        ended = wait::one(context, &dispatch_id) => ended,
-        interrupted = interrupt::wait() => {
-            interrupted?;
-            let left = Failure::new("E_CANCELLED", format!("nobody waits for {dispatch_id} any more; it goes on"));
-            context.out.failure(&left.dispatch(&dispatch_id).hint(format!("`muleteer wait {dispatch_id}` waits again")));
-            Ok(Exit::Interrupted)
-        }
-    }
+    // With `--json` nobody else has told the id by then.
+    interrupt::or_left(context, wait::left(&dispatch_id), wait::one(context, &dispatch_id)).await
 }
 
 fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {

@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::exit::{self, Exit};
 use crate::failure::Failure;
 use crate::history::{self, Seen};
+use crate::interrupt;
 use crate::offline;
 use crate::render::safe;
 use crate::render::status::ending;
@@ -31,6 +32,17 @@ pub struct Args {
 }
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let what = args.ids.join(" ");
+    interrupt::or_left(context, left(&what), all(args, context)).await
+}
+
+/// What is said to whoever does not wait any longer.
+pub fn left(ids: &str) -> Failure {
+    let left = Failure::new("E_CANCELLED", format!("nobody waits for {ids} any more; what goes on, goes on"));
+    left.dispatch(ids).hint(format!("`muleteer wait {ids}` waits again"))
+}
+
+async fn all(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let dispatches = ended(context, args.ids.clone()).await?;
     let out = &context.out;
     if out.json {

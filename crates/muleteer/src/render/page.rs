@@ -124,7 +124,7 @@ fn summary(chronicle: &Chronicle, clock: Clock<'_>) -> Markup {
     html! {
         section aria-label="Summary" {
             dl.facts {
-                div { dt { "Beads done" } dd { (run.count(Stage::Done)) small { " of " (run.beads.len()) } } }
+                div { dt { "Beads done" } dd { (run.count(Stage::Done)) small { " of " (run.total()) } } }
                 div { dt { "Blocked" } dd { (run.count(Stage::Blocked)) } }
                 div { dt { "Under way for" } dd { (exact(took)) } }
                 div { dt { "Agents' work" } dd { (exact(Duration::from_millis(worked))) } }

@@ -45,9 +45,9 @@ fn head(run: &Run) -> String {
         text,
         "  beads     {} of {} done, {} in progress, {} open, {} blocked",
         count(Stage::Done),
-        run.beads.len(),
+        run.total(),
         count(Stage::Taken),
-        count(Stage::Open),
+        count(Stage::Open) + run.left_open,
         count(Stage::Blocked)
     );
     let _ = writeln!(text, "  target    {}", run.target());

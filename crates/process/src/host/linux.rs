@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -37,6 +38,15 @@ impl Host for Linux {
             }
         }
         Some(children)
+    }
+
+    fn name(&self, pid: u32) -> Option<String> {
+        let name = kernel_file(&format!("/proc/{pid}/comm"))?;
+        Some(String::from_utf8_lossy(&name).trim_end().to_owned())
+    }
+
+    fn cwd(&self, pid: u32) -> Option<PathBuf> {
+        std::fs::read_link(format!("/proc/{pid}/cwd")).ok()
     }
 
     fn environ(&self, pid: u32) -> Option<Vec<u8>> {

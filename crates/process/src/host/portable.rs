@@ -6,6 +6,7 @@ use super::{Abilities, Host, Stat};
 use crate::command::helper;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -26,6 +27,16 @@ impl Host for Portable {
     }
 
     fn children(&self, _: u32) -> Option<Vec<u32>> {
+        None
+    }
+
+    fn name(&self, pid: u32) -> Option<String> {
+        let program = ps(&["-p", &pid.to_string(), "-o", "comm="]);
+        let name = program.trim().rsplit('/').next().unwrap_or_default();
+        Some(name.to_owned()).filter(|name| !name.is_empty())
+    }
+
+    fn cwd(&self, _: u32) -> Option<PathBuf> {
         None
     }
 

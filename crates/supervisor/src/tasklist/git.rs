@@ -9,10 +9,12 @@ use crate::mend;
 use crate::worktree::DURABLE;
 use muleteer_model::tasklist::OWN_FILES;
 use muleteer_process::command::helper;
+use muleteer_process::group::may_be_at_work;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Output of git that we read: no list of changed files is larger.
 const OUTPUT_LIMIT: usize = 64 * 1024 * 1024;
@@ -33,6 +35,22 @@ pub enum GitError {
 }
 
 impl GitError {
+    /// The lock that was in its way.
+    fn lock(&self) -> Option<PathBuf> {
+        let Self::Failed { said, .. } = self else { return None };
+        let (_, rest) = said.split_once("Unable to create '")?;
+        let (path, _) = rest.split_once("': File exists")?;
+        Some(PathBuf::from(path)).filter(|path| path.extension().is_some_and(|kind| kind == "lock"))
+    }
+
+    /// There is something in the working directory that git cannot take in: a repository without a commit, or a file that nobody
+    /// may read.
+    fn is_of_a_file(&self) -> bool {
+        let tells =
+            |said: &str| said.contains("does not have a commit checked out") || said.contains("unable to index file");
+        matches!(self, Self::Failed { said, .. } if tells(said))
+    }
+
     /// What git said means this, where it said something.
     fn meaning(self, meant: Self) -> Self {
         if matches!(self, Self::Unheard { .. }) { self } else { meant }
@@ -43,6 +61,10 @@ impl GitError {
 const CEILING: &str = "GIT_CEILING_DIRECTORIES";
 /// As [`DURABLE`], for what may write the person's own index: git cannot work with one that a power cut emptied.
 const DURABLE_INDEX: &str = "core.fsync=committed,index";
+
+/// So often, and so long in between, is looked whether a lock is gone: other gits have one for a moment.
+const LOCK_LOOKS: u32 = if cfg!(test) { 2 } else { 60 };
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// In a clone's git directory until a task begins there.
 const ANEW: &str = "muleteer-anew";
@@ -176,6 +198,38 @@ impl Git {
     }
 
     fn git_with(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<String, GitError> {
+        self.bytes(args, stdin, index).map(words)
+    }
+
+    /// Where a lock is in the way, waits for whoever has it; one of a git that was killed is taken away.
+    fn bytes(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<Vec<u8>, GitError> {
+        let mut patience = LOCK_LOOKS;
+        loop {
+            let error = match self.once(args, stdin, index) {
+                Ok(said) => return Ok(said),
+                Err(error) => error,
+            };
+            let Some(lock) = error.lock() else { return Err(error) };
+            if patience > 0 {
+                patience -= 1;
+                std::thread::sleep(LOCK_PAUSE);
+            } else if !self.forget_dead_lock(&lock) {
+                return Err(error);
+            }
+        }
+    }
+
+    /// True if it is gone. While it is there no other git can make it, so nobody who lives is robbed of it.
+    fn forget_dead_lock(&self, lock: &Path) -> bool {
+        let is_ours = [&self.git_dir, &self.common_dir].iter().any(|dir| lock.starts_with(dir));
+        if !is_ours || may_be_at_work("git", &[&self.top, &self.git_dir, &self.common_dir]) {
+            return false;
+        }
+        tracing::warn!(lock = %lock.display(), "left by a git that was killed, and taken away");
+        std::fs::remove_file(lock).is_ok()
+    }
+
+    fn once(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<Vec<u8>, GitError> {
         let mut command = bare(&self.top);
         // It may break while we work in it.
         command.envs(self.top.parent().map(|above| (CEILING, above)));
@@ -189,7 +243,7 @@ impl Git {
         if let Some(index) = index {
             command.env("GIT_INDEX_FILE", index);
         }
-        run(command, stdin, args.first().unwrap_or(&"git"))
+        run_bytes(command, stdin, args.first().unwrap_or(&"git"))
     }
 
     pub fn head(&self) -> Result<String, GitError> {
@@ -256,7 +310,15 @@ impl Git {
         }
         // Not with excluding pathspecs: git fails where one of them is ignored too.
         let args = ["add", "-A", "--", ":(top)"].map(String::from);
-        self.with(index, &args, b"")?;
+        match self.with(index, &args, b"") {
+            // It stays where it is, as `git clean` would leave it: what is in no tree is not moved.
+            Err(error) if error.is_of_a_file() => {
+                tracing::warn!(%error, "not taken in");
+                let args = ["add", "-A", "--ignore-errors", "--", ":(top)"].map(String::from);
+                drop(self.with(index, &args, b""));
+            }
+            done => drop(done?),
+        }
         self.forget_own(index)?;
         Ok((self.with(index, &["write-tree".into()], b"")?, index))
     }
@@ -339,13 +401,18 @@ impl Git {
 
     /// The way from one tree to another, as `update-index --index-info` reads it.
     fn changes(&self, from: &str, to: &str) -> Result<Vec<u8>, GitError> {
-        let text = self.git(&["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", from, to])?;
-        let mut fields = text.split('\0');
+        let args = ["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", from, to];
+        // In bytes: a path need not be text.
+        let listed = self.bytes(&args, b"", None)?;
+        let mut fields = listed.split(|byte| *byte == 0);
         let mut info = vec![];
         while let (Some(about), Some(path)) = (fields.next(), fields.next()) {
+            let about = String::from_utf8_lossy(about);
             let mut words = about.trim_start_matches(':').split(' ');
             let (mode, id) = (words.nth(1).unwrap_or_default(), words.nth(1).unwrap_or_default());
-            info.extend_from_slice(format!("{mode} {id}\t{path}\0").as_bytes());
+            info.extend_from_slice(format!("{mode} {id}\t").as_bytes());
+            info.extend_from_slice(path);
+            info.push(0);
         }
         Ok(info)
     }
@@ -776,8 +843,17 @@ fn bare(dir: &Path) -> Command {
     command
 }
 
-/// Runs it to its end. Only git's own words are trimmed: what is NUL-separated keeps its separators.
-fn run(mut command: Command, stdin: &[u8], what: &str) -> Result<String, GitError> {
+fn run(command: Command, stdin: &[u8], what: &str) -> Result<String, GitError> {
+    run_bytes(command, stdin, what).map(words)
+}
+
+/// Only git's own words are trimmed: what is NUL-separated keeps its separators. A path that is no text names nothing then.
+fn words(said: Vec<u8>) -> String {
+    String::from_utf8_lossy(&said).trim_matches('\n').trim_end_matches('\0').to_string()
+}
+
+/// Runs it to its end.
+fn run_bytes(mut command: Command, stdin: &[u8], what: &str) -> Result<Vec<u8>, GitError> {
     let unheard = |said: String| GitError::Unheard { what: format!("git {what}"), said };
     let fail = |error: std::io::Error| unheard(error.to_string());
     if !stdin.is_empty() {
@@ -814,8 +890,7 @@ fn run(mut command: Command, stdin: &[u8], what: &str) -> Result<String, GitErro
             .join("; ");
         return Err(failed(what, if said.is_empty() { "it failed" } else { &said }));
     }
-    let text = String::from_utf8(stdout).map_err(|_| failed(what, "a path is not UTF-8"))?;
-    Ok(text.trim_matches('\n').trim_end_matches('\0').to_string())
+    Ok(stdout)
 }
 
 fn at_most(stream: Option<impl Read>, limit: usize) -> std::io::Result<Vec<u8>> {

@@ -161,6 +161,7 @@ fn broken(error: &StepError) -> Finished {
             let status = if error.code() == "E_TASKS_LOCKED" { "locked" } else { "invalid" };
             (status, error.code().to_string())
         }
+        StepError::Git(_) => ("error", "E_TASKS_GIT".into()),
         _ => ("error", "E_IO".into()),
     };
     Finished { status: status.into(), reason: error.to_string(), code: Some(code) }

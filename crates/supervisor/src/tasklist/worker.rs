@@ -22,7 +22,7 @@ use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::prompt::{Brief, prompt};
 use muleteer_model::tasklist::session::{Finished, Verdict as Judged, Work};
 use muleteer_model::tasklist::stats::{self, Stop};
-use muleteer_model::tasklist::{Category, Status, Task, select};
+use muleteer_model::tasklist::{Category, Status, Task, TaskList, select};
 use muleteer_process::fault;
 use muleteer_protocol::v1::{Spawn, WireError};
 use std::time::Duration;
@@ -240,6 +240,10 @@ async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Resu
             if driven.stopping() == Some(true) {
                 return interrupted(driven, worker, place, work).await;
             }
+            let task = match claimed_again(driven, worker, place, work, task).await? {
+                Some(task) => task,
+                None => return close(driven, worker, work, "released", "it is no longer in the list", false).await,
+            };
             if was_stopped_with_daemon(&dispatch) {
                 // The agent did not fail; what it left is looked at.
                 let (place, off) = (place.clone(), driven.called_off());
@@ -318,6 +322,33 @@ async fn claimed(
         })
         .await??;
     Ok(claimed)
+}
+
+/// The task, which its agent may have lost for us: a list that it damages is restored from before the claim.
+async fn claimed_again(
+    driven: &Driven,
+    worker: u32,
+    place: &Place,
+    work: &Work,
+    task: Task,
+) -> Result<Option<Task>, StepError> {
+    let (place, work) = (place.clone(), work.clone());
+    let again = driven.step(worker, move || -> Result<Option<Task>, StepError> {
+        let is_lost = |list: &TaskList| list.get(&work.task).is_some_and(|now| now.status == Status::Pending);
+        if !is_lost(&place.root.read()?.list) {
+            return Ok(Some(task));
+        }
+        let mut tx = place.begin()?;
+        let now = tx.now();
+        if let Err(refused) = claim::claim(&mut tx.list, &work.task, &place.worker, &work.base, now, claim::LEASE) {
+            tracing::info!(task = %work.task, %refused, "not claimed again");
+            return Ok(None);
+        }
+        tx.log(Entry::warn(Some(&work.task), "the list had lost that it was being worked on"));
+        let list = tx.commit()?;
+        Ok(list.get(&work.task).cloned())
+    });
+    again.await?
 }
 
 /// Has the task done: makes its dispatch unless it is there, and waits until that has ended. `None` when the

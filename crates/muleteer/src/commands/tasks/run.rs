@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::history;
-use crate::interrupt::until_interrupted;
+use crate::interrupt::{or_left, until_interrupted};
 use crate::render::{safe, state_color};
 use crate::settings;
 use muleteer_model::event::Event;
@@ -101,6 +101,10 @@ pub async fn run(args: &Args, said: Option<&Path>, context: &Context) -> Result<
         context.out.note(format!("run {id} of {}", root.path().display()));
     }
     let following = follow(context, &root, &id, from_seq);
+    if context.out.json {
+        let left = Failure::new("E_CANCELLED", format!("nobody waits for run {id} any more; it goes on"));
+        return or_left(context, left.run(&id).hint("`muleteer tasks stop` ends it"), following).await;
+    }
     let goes_on = format!("run {id} goes on (`muleteer tasks stop` ends it)");
     until_interrupted(context, &goes_on, Exit::Interrupted, following).await
 }

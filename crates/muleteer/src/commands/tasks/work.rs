@@ -52,7 +52,7 @@ pub struct Renew {
     /// Whose claim it is [default: HARNESS_WORKER_ID, or `local`]
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     worker: Option<String>,
-    /// How long it lasts from now [default: 15m]
+    /// How long it lasts from now [default: 15m, or what is left of it]
     #[arg(long, value_name = "TIME", value_parser = span)]
     lease: Option<Duration>,
 }
@@ -309,8 +309,11 @@ pub fn renew(args: &Renew, said: Option<&Path>, context: &Context) -> Result<Exi
     let worker = worker(args.worker.as_deref());
     let mut tx = begin(&root(said)?)?;
     let now = tx.now();
-    let lease = args.lease.unwrap_or(claims::LEASE);
-    claims::renew(&mut tx.list, &args.id, &worker, now, lease).map_err(|error| refused(&error))?;
+    let renewed = match args.lease {
+        Some(lease) => claims::set_lease(&mut tx.list, &args.id, &worker, now, lease),
+        None => claims::renew(&mut tx.list, &args.id, &worker, now, claims::LEASE),
+    };
+    renewed.map_err(|error| refused(&error))?;
     let until = tx.list.get(&args.id).and_then(|task| task.lease_expires_at).map(iso);
     tx.commit().map_err(|error| listed(&error))?;
     if context.out.json {

@@ -44,6 +44,30 @@ impl Repo {
     }
 }
 
+/// Somebody's git that is at work in a repository until it is dropped.
+struct LivingGit(std::process::Child);
+
+impl LivingGit {
+    fn new(repo: &Repo) -> Self {
+        let mut git = helper("git");
+        git.arg("-C").arg(repo.dir.path()).args(["cat-file", "--batch"]);
+        let git = Self(git.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a git"));
+        let place = repo.dir.path().canonicalize().expect("a place");
+        // It stands there when it has begun.
+        while !may_be_at_work("git", &[&place]) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        git
+    }
+}
+
+impl Drop for LivingGit {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        drop(self.0.wait());
+    }
+}
+
 fn quiet() -> impl FnMut(&Saved) {
     |_| {}
 }
@@ -99,7 +123,9 @@ fn the_index_is_never_behind_what_was_committed() {
     let start = git.start("a", &base).expect("start");
     repo.write("work.txt", "w\n");
     repo.write(".git/index.lock", "");
+    let living = LivingGit::new(&repo);
     assert!(git.commit(&start, "a: work").is_err(), "somebody's git is at it");
+    drop(living);
     assert_eq!((git.head().expect("head"), repo.git(&["diff", "--cached", "--name-only"])), (base, String::new()));
     repo.remove(".git/index.lock");
     let commit = git.commit(&start, "a: work").expect("commits").expect("something");
@@ -393,4 +419,55 @@ fn a_clone_that_nobody_could_look_at_stays() {
     let mut nothing = helper("/nowhere/git");
     nothing.arg("status");
     assert!(matches!(run(nothing, b"", "status"), Err(GitError::Unheard { .. })));
+}
+
+/// An agent that was killed leaves what its git had locked, and nobody else would ever take it away.
+#[test]
+fn a_lock_is_taken_away_when_no_git_is_there_that_may_have_it() {
+    let repo = Repo::new();
+    let git = repo.open();
+    let base = git.head().expect("head");
+    git.remember_start("task-001", &base).expect("remembers");
+    repo.write("kept.txt", "changed\n");
+    let lock = repo.dir.path().join(".git/index.lock");
+    std::fs::write(&lock, "").expect("a lock");
+    let living = LivingGit::new(&repo);
+    let error = git
+        .roll_back("task-001", &base, None, None, &[], &mut quiet())
+        .expect_err("it may be that one's");
+    assert!(error.lock().as_deref() == Some(lock.as_path()) && lock.exists(), "{error}");
+    drop(living);
+    git.roll_back("task-001", &base, None, None, &[], &mut quiet())
+        .expect("rolls back")
+        .expect("saved");
+    assert!(!lock.exists());
+    assert_eq!(repo.read("kept.txt").as_deref(), Some("kept\n"));
+}
+
+/// What a scaffolding tool or a careless program leaves must keep no task from its end.
+#[test]
+fn what_git_cannot_take_in_stays_and_all_else_is_committed_and_rolled_back() {
+    use std::os::unix::ffi::OsStrExt;
+    let repo = Repo::new();
+    let git = repo.open();
+    let base = git.head().expect("head");
+    let odd = repo.dir.path().join(std::ffi::OsStr::from_bytes(b"\xffx"));
+    let leave = || {
+        repo.git(&["init", "-q", "nested"]);
+        repo.write("nested/mine.txt", "mine\n");
+        repo.write("work.txt", "work\n");
+        std::fs::write(&odd, "odd").expect("a name that is no text");
+    };
+    git.remember_start("task-001", &base).expect("remembers");
+    leave();
+    git.roll_back("task-001", &base, None, None, &[], &mut quiet())
+        .expect("rolls back")
+        .expect("saved");
+    assert!(repo.read("work.txt").is_none() && !odd.exists());
+    assert_eq!(repo.read("nested/mine.txt").as_deref(), Some("mine\n"));
+    leave();
+    let start = git.start("task-001", &base).expect("a start");
+    git.commit(&start, "task-001: work").expect("commits").expect("a commit");
+    let names = repo.git(&["ls-tree", "--name-only", "HEAD"]);
+    assert!(names.contains("work.txt") && names.contains("377x") && !names.contains("nested"), "{names}");
 }
