@@ -284,6 +284,9 @@ fn a_run_that_nobody_could_work_for_is_refused_before_it_is_counted() {
     assert_eq!(refused(&["--role", "nope", "--command", "true"]), "E_ROLE_UNKNOWN");
     assert_eq!(refused(&["--backend", "rehearsal", "--scenario", "nope.yaml"]), "E_SCENARIO_INVALID");
     assert_eq!(refused(&["--backend", "subprocess"]), "E_CONFIG_INVALID");
+    scene.repo.git(&["checkout", "-q", "--detach"]);
+    let nowhere = scene.tasks(&["run", "--json", "--command", "true", "--concurrency", "2"]).expect_code(4);
+    assert_eq!(nowhere.error_code(), "E_TASKS_GIT", "{nowhere:?}");
     assert_eq!(scene.list(), before);
     scene.run("true", &[]).expect_code(0);
     scene.end();

@@ -100,6 +100,7 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_GRAPH_EMPTY", Exit::Failed, "a decomposition has no beads"),
     ("E_GRAPH_DANGLING", Exit::Failed, "a bead waits for one that does not exist"),
     ("E_DEADLOCK", Exit::Failed, "every bead left waits for one that is blocked"),
+    ("E_BEADS_BLOCKED", Exit::Failed, "the judge passed the run, and beads of it are not done"),
     ("E_EXTERNAL_BLOCKED", Exit::Failed, "every bead left waits for one outside the run"),
     ("E_AGENT_FAILED", Exit::Failed, "an agent the run cannot do without has failed too often"),
     ("E_AGENT_TIMEOUT", Exit::Failed, "an agent the run cannot do without took too long too often"),

@@ -460,6 +460,27 @@ pub fn error(run: &Run) -> Option<DocumentError> {
     Some(DocumentError { code, message, run_id: run.id().into() })
 }
 
+/// Why a run that is over or rests did not end as it should: what ended it, or what is left undone of one that the judge
+/// has passed.
+pub fn shortfall(run: &Run) -> Option<DocumentError> {
+    const NAMED: usize = 5;
+    error(run).or_else(|| {
+        let undone = run.beads.values().filter(|task| task.stage != Stage::Done);
+        let left: Vec<_> = undone.map(|task| task.planned.id.as_str()).collect();
+        (run.status() == RunStatus::Partial).then(|| DocumentError {
+            code: "E_BEADS_BLOCKED".into(),
+            message: format!(
+                "the judge has passed what is there, and {} of {} beads are not done: {}{}",
+                left.len(),
+                run.beads.len(),
+                left[..left.len().min(NAMED)].join(", "),
+                if left.len() > NAMED { ", …" } else { "" }
+            ),
+            run_id: run.id().into(),
+        })
+    })
+}
+
 pub fn document(run: &Run) -> Document {
     Document {
         run_id: run.id().into(),
@@ -485,6 +506,6 @@ pub fn document(run: &Run) -> Document {
         maintenance_runs: run.maintenance.len() as u32,
         maintenance_coalesced: run.coalesced,
         reason: run.resting.as_ref().map(|(_, reason)| reason.clone()),
-        error: error(run),
+        error: shortfall(run),
     }
 }

@@ -426,6 +426,8 @@ fn a_run_with_beads_left_is_partial_whoever_brought_it_to_its_end() {
     play.run.phase = Phase::Finish;
     play.feed(Input::Published { branch: "b".into(), commit: "c".into(), merge: "m".into(), pr: None });
     assert_eq!(play.run.outcome, Some(RunStatus::Partial));
+    let told = checkpoint::document(&play.run).error.expect("it never exits 0, and says why");
+    assert!(told.code == "E_BEADS_BLOCKED" && told.message.contains("are not done: "), "{told:?}");
 }
 
 #[test]

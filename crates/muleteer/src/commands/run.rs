@@ -444,7 +444,7 @@ fn conclude(context: &Context, run: &Run) -> Result<Exit, Failure> {
         let report = if is_plan { show::plan(run) } else { show::report(run) };
         Failure::unless_closed(context.out.text(report))?;
     }
-    Ok(match (run.status(), checkpoint::error(run)) {
+    Ok(match (run.status(), checkpoint::shortfall(run)) {
         (RunStatus::Completed | RunStatus::AwaitingApproval, _) => Exit::Done,
         (RunStatus::Pending, None) if run.settings.dry_run => Exit::Done,
         (_, Some(error)) => {

@@ -108,7 +108,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     // With `--json` nobody else has told the id by then.
-    interrupt::or_left(context, wait::left(&dispatch_id), wait::one(context, &dispatch_id)).await
+    interrupt::or_left(context, wait::left(std::slice::from_ref(&dispatch_id)), wait::one(context, &dispatch_id)).await
 }
 
 fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {

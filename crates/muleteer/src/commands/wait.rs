@@ -32,14 +32,15 @@ pub struct Args {
 }
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    let what = args.ids.join(" ");
-    interrupt::or_left(context, left(&what), all(args, context)).await
+    interrupt::or_left(context, left(&args.ids), all(args, context)).await
 }
 
 /// What is said to whoever does not wait any longer.
-pub fn left(ids: &str) -> Failure {
-    let left = Failure::new("E_CANCELLED", format!("nobody waits for {ids} any more; what goes on, goes on"));
-    left.dispatch(ids).hint(format!("`muleteer wait {ids}` waits again"))
+pub fn left(ids: &[String]) -> Failure {
+    let all = ids.join(" ");
+    let left = Failure::new("E_CANCELLED", format!("nobody waits for {all} any more; what was under way goes on"))
+        .hint(format!("`muleteer wait {all}` waits again"));
+    if let [one] = ids { left.dispatch(one) } else { left }
 }
 
 async fn all(args: &Args, context: &Context) -> Result<Exit, Failure> {

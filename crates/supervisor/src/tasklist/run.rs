@@ -184,6 +184,11 @@ fn mend(project: &Git, branch: Option<&str>) -> Result<Vec<String>, StepError> {
     Ok(done)
 }
 
+/// Whether each worker has a clone of its own: then they come back to a branch.
+pub fn in_clones(concurrency: u32, mode: Mode) -> bool {
+    concurrency > 1 || mode == Mode::Concurrent
+}
+
 fn clone_dir(project: &Git, worker: u32) -> PathBuf {
     project.top().join(".muleteer/worktrees/tasks").join(format!("{worker}"))
 }
@@ -252,7 +257,7 @@ impl Driven {
 
     /// Whether workers have clones of their own: never two in one working directory.
     pub fn has_clones(&self) -> bool {
-        self.asked.concurrency > 1 || self.mode == Mode::Concurrent
+        in_clones(self.asked.concurrency, self.mode)
     }
 
     /// Stable across runs and daemons of this state directory, and nobody else's.

@@ -72,7 +72,11 @@ pub async fn run(daemon: &Arc<Daemon>, asked: &TasksRun, by: &str) -> Result<Rep
     }
     let (at, id) = (root.clone(), asked.id.clone());
     let checked = tokio::task::spawn_blocking(move || check(&at, &id)).await;
-    let Checked { branch, lock, work } = checked.map_err(|error| internal(&error.to_string()))??;
+    let Checked { branch, mode, lock, work } = checked.map_err(|error| internal(&error.to_string()))??;
+    if branch.is_none() && run::in_clones(asked.concurrency, mode) {
+        let message = "workers in clones of their own need a branch to come back to, and HEAD is detached";
+        return Err(fault("E_TASKS_GIT", message, "`git switch BRANCH`, or `git switch -c NAME`, and begin again"));
+    }
     if work {
         // No task could be begun, in one session after the other.
         crate::request::check(daemon, &asked.dispatch)?;
@@ -112,6 +116,7 @@ pub async fn run(daemon: &Arc<Daemon>, asked: &TasksRun, by: &str) -> Result<Rep
 
 struct Checked {
     branch: Option<String>,
+    mode: Mode,
     lock: Option<muleteer_store::tasklist::SessionLock>,
     /// Something is left to be done.
     work: bool,
@@ -128,7 +133,7 @@ fn check(root: &Root, id: &str) -> Result<Checked, WireError> {
         Mode::Concurrent => None,
     };
     let work = stats::stop(&list, 0, None).is_none();
-    Ok(Checked { branch: git.branch(), lock, work })
+    Ok(Checked { branch: git.branch(), mode: list.mode, lock, work })
 }
 
 fn find(daemon: &Daemon, id: &str) -> Result<Arc<Run>, WireError> {
