@@ -156,6 +156,38 @@ fn a_living_agent_is_adopted_and_never_doubled() {
     world.finish(Some(daemon));
 }
 
+/// A daemon comes back to all of them at once; who cannot answer is waited for by its own link alone.
+#[test]
+fn an_agent_whose_shim_is_stopped_is_adopted_when_it_goes_on_and_the_others_before() {
+    let world = World::new();
+    let repos = ["one", "two", "three"].map(|name| world.repo(name));
+    let mut daemon = world.daemon();
+    let script = "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done";
+    let ids = repos.each_ref().map(|repo| start(&world, repo, script));
+    let shims = ids.each_ref().map(|id| {
+        let all = world.processes();
+        processes::shims(&all).iter().find(|shim| shim.command.contains(id)).unwrap().pid
+    });
+    daemon.kill_9();
+    world.signal(shims[1], Signal::STOP);
+    let daemon = world.daemon();
+    let adoptions = || ids.each_ref().map(|id| world.events_of(id, "agent_adopted").len());
+    wait_until("two adoptions", PATIENCE, || (adoptions().iter().sum::<usize>() >= 2).then_some(()));
+    assert_eq!(adoptions(), [1, 0, 1], "one that does not answer is in nobody's hands");
+    let first = world.events().into_iter().find(|event| event["event"] == "agent_adopted").unwrap();
+    assert_eq!(first["more"], true, "they are recorded together: {first}");
+    assert_eq!(world.dispatch(&ids[1])["state"], "running");
+    world.signal(shims[1], Signal::CONT);
+    wait_until("the third adoption", PATIENCE, || (adoptions() == [1, 1, 1]).then_some(()));
+    for (id, repo) in ids.iter().zip(&repos) {
+        repo.write("go", "");
+        assert_eq!(world.wait_for_end(id)["state"], "success");
+        assert_eq!(repo.effects("effects").len(), 1);
+    }
+    assert_eq!(adoptions(), [1, 1, 1], "each is adopted once by a daemon");
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn an_agent_that_ends_while_no_daemon_lives_is_told_truly() {
     let world = World::new();

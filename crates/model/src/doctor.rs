@@ -6,6 +6,8 @@
 
 mod agents;
 mod host;
+
+pub use host::open_files_for;
 mod places;
 #[cfg(test)]
 mod tests;

@@ -21,12 +21,37 @@ pub const VERSION: u16 = 1;
 
 /// One durable line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Flat")]
 pub struct Record {
     pub v: u16,
     pub seq: u64,
     pub ts: Timestamp,
     #[serde(flatten)]
     pub entry: Entry,
+}
+
+/// A record as it is read: what is flattened into what is flattened would be kept and gone through once more.
+#[derive(Deserialize)]
+struct Flat {
+    v: u16,
+    seq: u64,
+    ts: Timestamp,
+    id: String,
+    #[serde(default)]
+    dispatch_id: Option<DispatchId>,
+    #[serde(default)]
+    at: Option<Position>,
+    #[serde(default)]
+    more: bool,
+    #[serde(flatten)]
+    event: Event,
+}
+
+impl From<Flat> for Record {
+    fn from(flat: Flat) -> Self {
+        let Flat { v, seq, ts, id, dispatch_id, at, more, event } = flat;
+        Self { v, seq, ts, entry: Entry { id, dispatch_id, at, more, event } }
+    }
 }
 
 /// What a caller asks the ledger to append. `id` is the caller's choice: the same id again is

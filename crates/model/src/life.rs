@@ -447,7 +447,8 @@ fn stamp(at: Position, events: Vec<Event>) -> Vec<Decided> {
     events.into_iter().map(|event| (Some(at), event)).collect()
 }
 
-fn current_epoch(d: &Dispatch) -> Option<u32> {
+/// The epoch of the process that there is, or may be, now.
+pub fn current_epoch(d: &Dispatch) -> Option<u32> {
     match d.phase {
         Phase::Starting { epoch, .. } | Phase::Working { epoch, .. } => Some(epoch),
         _ => None,

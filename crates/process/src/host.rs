@@ -51,6 +51,10 @@ pub trait Host: std::fmt::Debug + Sync {
     fn pids(&self) -> Vec<u32>;
     /// `None` when there is no such process (or it cannot be seen).
     fn stat(&self, pid: u32) -> Option<Stat>;
+    /// Whether one [`Stat::start_time`] is certainly before another.
+    fn began_before(&self, _start_time: u64, _other: u64) -> bool {
+        false
+    }
     /// Its children, zombies included; none when it is gone, `None` where the host does not tell. A child may be left out
     /// while another one goes.
     fn children(&self, pid: u32) -> Option<Vec<u32>>;

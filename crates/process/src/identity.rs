@@ -17,7 +17,7 @@ pub const NONCE_VAR: &str = "MULETEER_NONCE";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
     pub pid: u32,
-    /// In the host's own unit; only ever compared.
+    /// In the host's own unit; only ever compared, by [`Host::began_before`](crate::host::Host::began_before) for order.
     pub start_time: u64,
 }
 
@@ -231,7 +231,7 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
 pub enum Ancestry {
     /// This one of the processes asked about is the process or above it.
     Below(ProcessId),
-    /// The walk reached the top, and none was met.
+    /// The walk reached the top, or what is older than all of them, and none was met.
     Apart,
     /// Its parent is init: started by it, or orphaned, perhaps to hide where it comes from.
     Orphan,
@@ -239,19 +239,31 @@ pub enum Ancestry {
     Unknown,
 }
 
-/// Walks from `pid` to the top, asking `is_it` of each process on the way.
+/// Walks from `pid` to the top, asking `is_it` of each process on the way. Where the `oldest` that it may be is known, no
+/// further than to what was there before: a process's parent is older than itself, also one that it was left to.
 ///
 /// Each step is pinned, and the parent is read again after pinning it, so that a pid reused in the
 /// middle cannot lead the walk elsewhere.
-pub fn ancestry(pid: u32, is_it: impl Fn(ProcessId) -> bool) -> Ancestry {
+pub fn ancestry(pid: u32, oldest: Option<ProcessId>, is_it: impl Fn(ProcessId) -> bool) -> Ancestry {
     /// Deeper than any honest tree; a loop cannot be, but we don't bet on it.
     const DEEPEST: usize = 4096;
+    if let Some(oldest) = oldest
+        && let Some(stat) = host().stat(pid).filter(|stat| !stat.zombie && !is_it((*stat).into()))
+        && let Some(above) = host().stat(stat.parent)
+        && host().began_before(above.start_time, oldest.start_time)
+    {
+        // It had this pid before `oldest` began, so it is whose pid we have just read: nothing has to be pinned.
+        return Ancestry::Apart;
+    }
     let Ok(mut here) = Pinned::open(pid) else { return Ancestry::Unknown };
     for depth in 0..DEEPEST {
         if is_it(here.id) {
             return Ancestry::Below(here.id);
         }
         let parent = here.parent;
+        if oldest.is_some_and(|oldest| host().began_before(here.id.start_time, oldest.start_time)) {
+            return Ancestry::Apart;
+        }
         if parent <= 1 {
             return if depth == 0 && parent == 1 { Ancestry::Orphan } else { Ancestry::Apart };
         }
@@ -294,12 +306,42 @@ mod tests {
         let pinned = Pinned::open(child.id()).unwrap();
         assert!(pinned.id().is_alive());
         assert!(!pinned.wait(Duration::from_millis(1)));
-        assert_eq!(ancestry(child.id(), |id| id == ProcessId::current()), Ancestry::Below(ProcessId::current()));
+        assert_eq!(ancestry(child.id(), None, |id| id == ProcessId::current()), Ancestry::Below(ProcessId::current()));
         pinned.signal(libc::SIGKILL).unwrap();
         assert!(pinned.wait(Duration::from_secs(10)));
         assert!(!pinned.id().is_alive(), "a zombie is dead");
         assert_eq!(Pinned::open_exact(pinned.id()).unwrap_err().kind(), io::ErrorKind::NotFound);
         child.wait().unwrap();
+    }
+
+    /// Who is asked about begins after this process, so nobody above this process is looked at.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_is_older_than_the_one_asked_about_is_not_below_it() {
+        let me = ProcessId::current();
+        let mut younger = loop {
+            let mut child = crate::command::helper("sleep").arg("60").spawn().unwrap();
+            if ProcessId::of(child.id()).unwrap().start_time > me.start_time {
+                break child;
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+        };
+        let child = ProcessId::of(younger.id()).unwrap();
+        let asked = std::cell::RefCell::new(vec![]);
+        let look = |pid, oldest| {
+            let found = ancestry(pid, Some(oldest), |id| {
+                asked.borrow_mut().push(id);
+                id == oldest
+            });
+            let mut asked = asked.take();
+            asked.dedup();
+            (found, asked)
+        };
+        assert_eq!(look(me.pid, child), (Ancestry::Apart, vec![me]));
+        assert_eq!(look(child.pid, me), (Ancestry::Below(me), vec![child, me]));
+        younger.kill().unwrap();
+        younger.wait().unwrap();
     }
 
     #[test]

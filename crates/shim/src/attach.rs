@@ -1,11 +1,16 @@
 //! The daemon's side of finding a shim again: does it live, and where is it reached.
 
+use crate::meta::{self, Meta};
 use crate::start::read_key;
 use muleteer_process::clock::awake;
 use muleteer_process::lock::{self, LockGuard};
 use muleteer_protocol::shim::v1::{FromShim, MAX_BODY, ToShim, VERSION};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::FdFlags;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,16 +40,90 @@ pub fn probe_within(agent_dir: &Path, limit: Duration) -> io::Result<Liveness> {
     Ok(lock::lock_within(&agent_dir.join(LOCK), limit)?.map_or(Liveness::Alive, Liveness::Dead))
 }
 
-/// Where to connect to the shim, given an open descriptor of its agent's directory: such a path is
-/// short however deep the directory lies (a socket's path has about 107 bytes). The descriptor
-/// must stay open until the connection stands.
+/// Where to connect to a shim. A socket's path has room for about 107 bytes, so one that is longer leads through an open
+/// descriptor of the agent's directory, which must live until the connection stands.
 ///
 /// Elsewhere than on Linux there is no such way, and the directory's own path has to be short.
-pub fn socket_path(agent_dir: &Path, dir: BorrowedFd<'_>) -> PathBuf {
-    if cfg!(target_os = "linux") {
-        PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()))
-    } else {
-        agent_dir.join(SOCKET)
+///
+/// # Errors
+/// When the directory cannot be opened.
+pub fn socket_path(agent_dir: &Path) -> io::Result<(PathBuf, Option<File>)> {
+    const ROOM: usize = 100;
+    let path = agent_dir.join(SOCKET);
+    if path.as_os_str().len() <= ROOM || !cfg!(target_os = "linux") {
+        return Ok((path, None));
+    }
+    let dir = File::open(agent_dir)?;
+    Ok((PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd())), Some(dir)))
+}
+
+/// Connects to the shim of an agent and says hello, without waiting for anybody: the connection does not block. With it
+/// comes what the shim's `meta.json` says, against which its answer is to be held (see [`check`]).
+///
+/// # Errors
+/// When nobody listens, or too many already wait to be heard.
+pub fn greet(agent_dir: &Path, generation: u64) -> Result<(UnixStream, Meta), String> {
+    let say = || {
+        let key = read_key(agent_dir)?;
+        let (path, _dir) = socket_path(agent_dir)?;
+        let socket = net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+        rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        let mut hello = vec![];
+        ToShim::Hello { versions: vec![VERSION], key }.encode(generation, &mut hello);
+        let mut stream = UnixStream::from(socket);
+        // Nothing was sent before, so there is room for it whole.
+        stream.write_all(&hello)?;
+        Ok::<_, io::Error>(stream)
+    };
+    let stream = say().map_err(|error| error.to_string())?;
+    let meta = meta::read(agent_dir).map_err(|error| error.to_string())?;
+    Ok((stream, meta.ok_or("the shim has not said who it is yet")?))
+}
+
+/// Whether this is the answer to [`greet`] of the shim that `meta` tells of.
+///
+/// # Errors
+/// Who or what it is instead.
+pub fn check(answer: FromShim, meta: &Meta) -> Result<(), String> {
+    match answer {
+        FromShim::HelloOk { nonce, .. } if nonce == meta.nonce => Ok(()),
+        FromShim::HelloOk { .. } => Err("another process answers in the shim's place".into()),
+        FromShim::Refused { code, text } => Err(format!("refused: {code:?} {text}")),
+        other => Err(format!("unexpected answer {other:?}")),
+    }
+}
+
+/// Waits until `deadline` (of [`awake`]) for the answer to [`greet`]; what came before is taken also later. Returns what
+/// came with it, too. Blocks the thread.
+///
+/// # Errors
+/// Those of [`check`], and when the deadline or the connection ends.
+pub fn hear_answer(stream: &mut UnixStream, meta: &Meta, deadline: Duration) -> Result<Vec<u8>, String> {
+    let mut heard = vec![];
+    loop {
+        let mut chunk = [0; 256];
+        match stream.read(&mut chunk) {
+            Ok(0) => return Err("the shim has hung up".into()),
+            Ok(n) => heard.extend_from_slice(&chunk[..n]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let left = deadline.saturating_sub(awake());
+                let patience = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+                match poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&patience)) {
+                    Ok(0) => return Err("the shim does not answer".into()),
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(errno) => return Err(errno.to_string()),
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        if let Some(decoded) = FromShim::decode(&heard).map_err(|error| error.to_string())? {
+            check(decoded.frame, meta)?;
+            heard.drain(..decoded.used);
+            return Ok(heard);
+        }
     }
 }
 
@@ -72,9 +151,8 @@ impl Client {
 
     /// Connects and says nothing.
     pub fn connect_silently(agent_dir: &Path, generation: u64) -> io::Result<Self> {
-        use std::os::fd::AsFd;
-        let dir = std::fs::File::open(agent_dir)?;
-        let stream = UnixStream::connect(socket_path(agent_dir, dir.as_fd()))?;
+        let (path, _dir) = socket_path(agent_dir)?;
+        let stream = UnixStream::connect(path)?;
         Ok(Self { stream, generation, buffer: vec![] })
     }
 

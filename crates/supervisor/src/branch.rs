@@ -2,6 +2,7 @@
 //! `model::restart`. ractor's default handler stops a supervisor when any child ends, so this one
 //! handles every supervision event itself.
 
+use crate::agent::adopt;
 use crate::agent::life::LifeMsg;
 use crate::context::Daemon;
 use crate::gate::GateMsg;
@@ -12,6 +13,7 @@ use muleteer_model::restart::{Decision, Window, affected, seed};
 use muleteer_protocol::v1::TreeNode;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
@@ -113,6 +115,11 @@ impl Actor for Branch {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             BranchMsg::Boot => {
+                if let Start::PerDispatch(_) = state.node.start {
+                    Box::pin(adopt::all(&state.daemon)).await;
+                    state.daemon.adopted.store(true, Ordering::SeqCst);
+                    state.daemon.gate.cast(GateMsg::OpenAgents);
+                }
                 for at in 0..state.children.len() {
                     Box::pin(state.start(&myself, at)).await?;
                 }

@@ -2,6 +2,7 @@
 
 use crate::branch::BranchMsg;
 use crate::gate::GateMsg;
+use crate::launch::ShimPort;
 use crate::ledger::{LedgerMsg, Opened};
 use crate::paths::Paths;
 use crate::pool::PoolMsg;
@@ -57,6 +58,20 @@ pub struct AgentSlots {
     pub link: Slot<crate::agent::link::LinkMsg>,
     /// Its journal was made, or could not be: nobody has to wait for that.
     pub has_journal: AtomicBool,
+    /// A connection to the shim of this epoch that waits for its link.
+    port: Mutex<Option<Box<(u32, ShimPort)>>>,
+}
+
+impl AgentSlots {
+    pub fn keep_port(&self, epoch: u32, port: ShimPort) {
+        *self.port.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new((epoch, port)));
+    }
+
+    /// The connection that waits, if it is to this epoch's shim. It may have ended meanwhile.
+    pub fn take_port(&self, epoch: u32) -> Option<ShimPort> {
+        let kept = self.port.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        (kept.0 == epoch).then_some(kept.1)
+    }
 }
 
 /// A configuration as it was loaded last.
@@ -149,6 +164,8 @@ pub struct Daemon {
     pub connections: watch::Sender<usize>,
     /// The socket answers. Stays so across restarts of the gate.
     pub serving: watch::Sender<bool>,
+    /// The agents of earlier daemons were asked for (see [`crate::agent::adopt`]).
+    pub adopted: AtomicBool,
     /// Cancelled when the daemon is to end; carries no reason: the event does.
     pub stop: CancellationToken,
     /// Many that are dispatched from one place ask for the same.
@@ -189,6 +206,7 @@ impl Daemon {
             restarts: Ring::default(),
             connections: watch::Sender::new(0),
             serving: watch::Sender::new(false),
+            adopted: AtomicBool::new(false),
             stop: CancellationToken::new(),
             config: Mutex::default(),
             creating: std::array::from_fn(|_| tokio::sync::Mutex::default()),

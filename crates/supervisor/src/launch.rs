@@ -12,12 +12,11 @@ use muleteer_model::{prompt, result};
 use muleteer_process::fault;
 use muleteer_process::group::{self, Before};
 use muleteer_process::lock::LockGuard;
-use muleteer_protocol::shim::v1::{FromShim, HEADER, MAX_BODY, ToShim, VERSION};
+use muleteer_protocol::shim::v1::{FromShim, HEADER, MAX_BODY, ToShim};
 use muleteer_shim::attach::{self, Liveness};
 use muleteer_shim::launch::Launch;
 use muleteer_shim::{meta, spool, start};
 use std::io;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -363,6 +362,7 @@ pub async fn fetch_work(daemon: &Daemon, dispatch: &Dispatch) -> (String, Option
 }
 
 /// A connection to a shim that has shown the nonce of its `meta.json`.
+#[derive(Debug)]
 pub struct ShimPort {
     stream: UnixStream,
     generation: u64,
@@ -373,25 +373,20 @@ impl ShimPort {
     /// Connects and says hello. Every step has a deadline: a stopped shim must not hold us up.
     pub async fn connect(dir: &Path, generation: u64) -> Result<Self, String> {
         let hello = async {
-            let key = start::read_key(dir).map_err(|error| error.to_string())?;
-            let folder = std::fs::File::open(dir).map_err(|error| error.to_string())?;
-            let path = attach::socket_path(dir, folder.as_fd());
-            let stream = UnixStream::connect(path).await.map_err(|error| error.to_string())?;
-            let mut port = Self { stream, generation, buffer: Vec::with_capacity(256) };
-            port.send(&ToShim::Hello { versions: vec![VERSION], key })
-                .await
-                .map_err(|error| error.to_string())?;
-            let expected = meta::read(dir).map_err(|error| error.to_string())?.map(|meta| meta.nonce);
-            match port.receive().await.map_err(|error| error.to_string())? {
-                FromShim::HelloOk { nonce, .. } if Some(&nonce) == expected.as_ref() => Ok(port),
-                FromShim::HelloOk { .. } => Err("another process answers in the shim's place".into()),
-                FromShim::Refused { code, text } => Err(format!("refused: {code:?} {text}")),
-                other => Err(format!("unexpected answer {other:?}")),
-            }
+            let (stream, meta) = attach::greet(dir, generation)?;
+            let mut port = Self::of(stream, generation, vec![]).map_err(|error| error.to_string())?;
+            let answer = port.receive().await.map_err(|error| error.to_string())?;
+            attach::check(answer, &meta)?;
+            Ok(port)
         };
         tokio::time::timeout(PORT_DEADLINE, hello)
             .await
             .map_err(|_| "the shim does not answer".to_string())?
+    }
+
+    /// Goes on with a connection on which hello was said; `heard` came since the answer.
+    pub fn of(stream: std::os::unix::net::UnixStream, generation: u64, heard: Vec<u8>) -> io::Result<Self> {
+        Ok(Self { stream: UnixStream::from_std(stream)?, generation, buffer: heard })
     }
 
     pub async fn send(&mut self, frame: &ToShim) -> io::Result<()> {

@@ -118,9 +118,14 @@ pub(super) fn inotify(facts: &Facts) -> Check {
     }
 }
 
+/// Files that a daemon has open with so many agents.
+pub fn open_files_for(max_agents: u32) -> u64 {
+    FILES_BASE + FILES_PER_AGENT * u64::from(max_agents)
+}
+
 pub(super) fn open_files(limits: &LimitFacts) -> Check {
     let (soft, hard) = limits.open_files;
-    let needed = FILES_BASE + FILES_PER_AGENT * u64::from(limits.max_agents);
+    let needed = open_files_for(limits.max_agents);
     let check = |status, message: String| Check::new("open_files", status, message);
     if soft >= needed {
         return check(Status::Ok, format!("{soft}; {} agents need about {needed}", limits.max_agents));

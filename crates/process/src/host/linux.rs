@@ -19,7 +19,12 @@ impl Host for Linux {
     }
 
     fn stat(&self, pid: u32) -> Option<Stat> {
-        parse_stat(&kernel_file(&format!("/proc/{pid}/stat"))?)
+        let mut line = [0; STAT];
+        parse_stat(kernel_line(&format!("/proc/{pid}/stat"), &mut line)?)
+    }
+
+    fn began_before(&self, start_time: u64, other: u64) -> bool {
+        start_time < other
     }
 
     fn children(&self, pid: u32) -> Option<Vec<u32>> {
@@ -41,8 +46,9 @@ impl Host for Linux {
     }
 
     fn name(&self, pid: u32) -> Option<String> {
-        let name = kernel_file(&format!("/proc/{pid}/comm"))?;
-        Some(String::from_utf8_lossy(&name).trim_end().to_owned())
+        let mut line = [0; COMM];
+        let name = kernel_line(&format!("/proc/{pid}/comm"), &mut line)?;
+        Some(String::from_utf8_lossy(name).trim_end().to_owned())
     }
 
     fn cwd(&self, pid: u32) -> Option<PathBuf> {
@@ -95,12 +101,34 @@ impl Host for Linux {
     }
 }
 
-/// The whole of one of the kernel's files, which say that they are empty: read as such they come in pieces that begin at
-/// 32 bytes.
+/// A name of at most 64 bytes and fifty numbers of at most 20 digits.
+const STAT: usize = 2048;
+/// Such a name, a newline, and room to see that there is no more.
+const COMM: usize = 128;
+
+/// One of the kernel's files of one line, which come whole with the first read if there is room.
+fn kernel_line<'a>(path: &str, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    let len = File::open(path).ok()?.read(room).ok()?;
+    (len < room.len()).then_some(&room[..len])
+}
+
+/// The whole of one of the kernel's files. They say that they are empty, so nobody is asked how long they are.
 fn kernel_file(path: &str) -> Option<Vec<u8>> {
     const USUAL: usize = 4096;
-    let mut bytes = Vec::with_capacity(USUAL);
-    File::open(path).ok()?.read_to_end(&mut bytes).ok()?;
+    let mut file = File::open(path).ok()?;
+    let (mut bytes, mut len) = (vec![0; USUAL], 0);
+    loop {
+        match file.read(&mut bytes[len..]) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+        if len == bytes.len() {
+            bytes.resize(len * 2, 0);
+        }
+    }
+    bytes.truncate(len);
     Some(bytes)
 }
 
@@ -112,9 +140,13 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
     let pid = std::str::from_utf8(line.get(..open)?).ok()?.trim().parse().ok()?;
     let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
     // Counted as in proc(5), where the state is field 3.
-    let field = |n: usize| rest.split_ascii_whitespace().nth(n - 3);
-    let number = |n: usize| field(n)?.parse::<i64>().ok();
-    let dead = matches!(field(3)?, "Z" | "X" | "x");
+    let mut fields = [""; 24 - 2];
+    fields
+        .iter_mut()
+        .zip(rest.split_ascii_whitespace())
+        .for_each(|(field, text)| *field = text);
+    let number = |n: usize| fields[n - 3].parse::<i64>().ok();
+    let dead = matches!(fields[0], "Z" | "X" | "x");
     let threads = number(20)?;
     let ticks = |n: usize| number(n).unwrap_or(0).max(0) as u64;
     let time = |ticks: u64| Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second().max(1));
@@ -123,7 +155,7 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
         parent: number(4)?.max(0) as u32,
         group: number(5)?.max(0) as u32,
         session: number(6)?.max(0) as u32,
-        start_time: field(22)?.parse().ok()?,
+        start_time: fields[22 - 3].parse().ok()?,
         zombie: dead && threads <= 1,
         leader_gone: dead && threads > 1,
         rss: number(24).unwrap_or(0).max(0) as u64 * rustix::param::page_size() as u64,

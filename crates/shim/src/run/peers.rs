@@ -191,7 +191,7 @@ impl Shim {
             return false;
         }
         let Some(pid) = peer.pid else { return cfg!(not(target_os = "linux")) };
-        matches!(ancestry(pid, |id| id == self.own), Ancestry::Apart | Ancestry::Orphan)
+        matches!(ancestry(pid, Some(self.own), |id| id == self.own), Ancestry::Apart | Ancestry::Orphan)
     }
 
     fn receive(&mut self, index: usize) {

@@ -160,14 +160,33 @@ impl Session {
         let mut drain = Drain::new(self.epoch, dispatch.position, backend.parser());
         let reader = Reader::open(&self.daemon.paths.spool(self.id.as_str()));
         let mut spool = Spool { reader, cursor: Cursor { epoch: self.epoch, offset: drain.position().offset } };
+        // Of this shim, by this daemon: an adoption is told once.
+        let mut told = false;
         loop {
+            if let Some(port) = self.slots.take_port(self.epoch) {
+                told = true;
+                self.attached(port, &mut inbox, &mut drain, &mut spool).await?;
+                if drain.ended {
+                    break;
+                }
+            }
             // In a box: what a start needs for a moment is not kept for as long as its agent lives.
             match Box::pin(launch::stand(&self.daemon, &dispatch, self.epoch, self.resume.as_deref())).await? {
                 Standing::Alive { adopted } => {
-                    if let Some(shim_pid) = adopted {
-                        self.tell(Input::Adopted { shim_pid, epoch: self.epoch });
+                    let dir = self.daemon.paths.agent(self.id.as_str());
+                    match Box::pin(ShimPort::connect(&dir, self.daemon.generation)).await {
+                        Ok(port) => {
+                            if let (Some(shim_pid), false) = (adopted, std::mem::replace(&mut told, true)) {
+                                self.tell(Input::Adopted { shim_pid, epoch: self.epoch });
+                            }
+                            self.attached(port, &mut inbox, &mut drain, &mut spool).await?;
+                        }
+                        Err(error) => {
+                            // It may be about to bind, or about to die; the lock tells which.
+                            tracing::debug!(id = %self.id, %error, "no connection to the shim yet");
+                            tokio::time::sleep(Duration::from_millis(5)).await;
+                        }
                     }
-                    self.attached(&mut inbox, &mut drain, &mut spool).await?;
                 }
                 Standing::Dead { lock } => {
                     Box::pin(self.read_all(&mut drain, &mut spool)).await?;
@@ -197,14 +216,15 @@ impl Session {
                 }
             }
             if drain.ended {
-                self.trim();
-                if drain.survivors > 0 {
-                    let message = format!("{} processes of {} could not be ended", drain.survivors, self.id);
-                    self.daemon.note(Event::Fault { what: "survivors".into(), message });
-                }
-                return Ok(());
+                break;
             }
         }
+        self.trim();
+        if drain.survivors > 0 {
+            let message = format!("{} processes of {} could not be ended", drain.survivors, self.id);
+            self.daemon.note(Event::Fault { what: "survivors".into(), message });
+        }
+        Ok(())
     }
 
     /// Deletes what the shim would have, had it lived to hear our last acknowledgement.
@@ -222,20 +242,11 @@ impl Session {
     /// Talks to the living shim until its connection or its agent ends.
     async fn attached(
         &mut self,
+        mut port: ShimPort,
         inbox: &mut mpsc::Receiver<Command>,
         drain: &mut Drain,
         spool: &mut Spool,
     ) -> Result<(), String> {
-        let dir = self.daemon.paths.agent(self.id.as_str());
-        let mut port = match Box::pin(ShimPort::connect(&dir, self.daemon.generation)).await {
-            Ok(port) => port,
-            Err(error) => {
-                // It may be about to bind, or about to die; the lock tells which.
-                tracing::debug!(id = %self.id, %error, "no connection to the shim yet");
-                tokio::time::sleep(Duration::from_millis(5)).await;
-                return Ok(());
-            }
-        };
         let _ = port.heartbeat_nowait(self.daemon.lease_ms).await;
         for frame in self.unanswered.clone() {
             if port.send(&frame).await.is_err() {

@@ -1,5 +1,6 @@
 //! The subtree of one dispatch: `journal`, `monitor`, `life`, `link`, rest-for-one in this order.
 
+pub mod adopt;
 pub mod drain;
 pub mod journal;
 pub mod life;

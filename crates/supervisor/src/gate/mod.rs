@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -32,6 +33,8 @@ pub(crate) use handlers::{bring_up, command};
 pub enum GateMsg {
     /// Bind and listen. Not in `pre_start`, which does no IO: a failure here is the supervisor's business.
     Boot,
+    /// Open the sockets of all living agents that are not open: their shims have been asked for.
+    OpenAgents,
     /// Open the socket of one dispatch's agent; it is closed with [`GateMsg::CloseAgent`].
     OpenAgent(DispatchId),
     CloseAgent(DispatchId),
@@ -68,10 +71,16 @@ impl Actor for Gate {
             GateMsg::Boot => {
                 state.main = Some(serve(&state.daemon, &myself, &state.daemon.paths.socket, None, CONNECTIONS)?);
                 state.daemon.serving.send_replace(true);
+                if state.daemon.adopted.load(Ordering::SeqCst) {
+                    myself.cast(GateMsg::OpenAgents)?;
+                }
+            }
+            GateMsg::OpenAgents => {
                 for dispatch in state.daemon.snapshot().iter().filter(|dispatch| !dispatch.is_finished()) {
                     myself.cast(GateMsg::OpenAgent(dispatch.id.clone()))?;
                 }
             }
+            GateMsg::OpenAgent(id) if state.agents.contains_key(&id) => {}
             GateMsg::OpenAgent(id) => {
                 let path = state.daemon.paths.agent(id.as_str()).join("pub/sock");
                 match serve(&state.daemon, &myself, &path, Some(id.clone()), PER_AGENT) {

@@ -61,7 +61,7 @@ pub fn identify(
         return Some(Identity::Operator);
     }
     let owner = |process| agents.iter().find(|agent| agent.is_below(daemon, process));
-    match identity::ancestry(pid, |process| owner(process).is_some()) {
+    match identity::ancestry(pid, None, |process| owner(process).is_some()) {
         Ancestry::Below(shim) => owner(shim).map(|agent| Identity::Agent(agent.id.clone())),
         Ancestry::Unknown | Ancestry::Orphan => Some(unless_shown),
         Ancestry::Apart if no_new_privs(pid) && !no_new_privs(std::process::id()) => Some(unless_shown),

@@ -1,0 +1,78 @@
+//! Takes over the agents that an earlier daemon left, before any actor of theirs is made: what a restart owes them
+//! first is somebody who holds their connection, and that costs a tenth of the actors.
+//!
+//! Only the quick ones: who does not answer at once is left to its own `link`, which has the time.
+
+use crate::context::Daemon;
+use crate::launch::ShimPort;
+use crate::ledger::{entry, try_append};
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::life::{self, Input};
+use muleteer_process::clock::awake;
+use muleteer_shim::attach;
+use muleteer_shim::meta::Meta;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// When none has answered for so long, those that are left are not waited for.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// Connects to every living shim of an earlier daemon, records with one append that they are adopted, and leaves the
+/// connections for the links to come.
+///
+/// Cancel-safe: what was connected and not recorded is adopted by its link.
+pub async fn all(daemon: &Arc<Daemon>) {
+    let asking = daemon.clone();
+    // On a thread of its own: woken by each answer, the runtime would take longer to go to sleep than to read it.
+    let Ok(met) = tokio::task::spawn_blocking(move || meet(&asking)).await else { return };
+    let adopted = met.iter().flat_map(|Met { dispatch, meta, .. }| {
+        let decided = life::decide(dispatch, Input::Adopted { shim_pid: meta.shim.pid, epoch: meta.epoch });
+        decided.into_iter().map(|(at, event)| entry(&dispatch.id, at, event))
+    });
+    let entries = adopted.collect();
+    if let Err(error) = try_append(daemon, entries).await {
+        tracing::info!(%error, "agents are adopted one by one");
+        return;
+    }
+    for Met { dispatch, meta, stream, heard } in met {
+        match ShimPort::of(stream, daemon.generation, heard) {
+            Ok(port) => daemon.agent(&dispatch.id).keep_port(meta.epoch, port),
+            Err(error) => tracing::warn!(id = %dispatch.id, %error, "its link connects again"),
+        }
+    }
+}
+
+/// A shim that has answered.
+struct Met {
+    dispatch: Arc<Dispatch>,
+    meta: Meta,
+    stream: UnixStream,
+    /// What it has said since.
+    heard: Vec<u8>,
+}
+
+/// All are asked before the first is listened to.
+fn meet(daemon: &Daemon) -> Vec<Met> {
+    let fleet = daemon.snapshot();
+    let asked = fleet.iter().filter_map(|dispatch| {
+        let epoch = life::current_epoch(dispatch)?;
+        let (stream, meta) = attach::greet(&daemon.paths.agent(dispatch.id.as_str()), daemon.generation).ok()?;
+        let earlier = meta.epoch == epoch && meta.generation != daemon.generation;
+        earlier.then(|| Met { dispatch: dispatch.clone(), meta, stream, heard: vec![] })
+    });
+    let mut met: Vec<_> = asked.collect();
+    let mut deadline = awake() + QUIET;
+    met.retain_mut(|one| match attach::hear_answer(&mut one.stream, &one.meta, deadline) {
+        Ok(heard) => {
+            one.heard = heard;
+            deadline = awake() + QUIET;
+            true
+        }
+        Err(error) => {
+            tracing::debug!(id = %one.dispatch.id, %error, "not adopted at once");
+            false
+        }
+    });
+    met
+}
