@@ -401,8 +401,9 @@ fn agents_may_dispatch_agents_but_no_deeper_than_allowed() {
     repo.write(
         "deeper.sh",
         r#"echo "$DEPTH" >> depths
+[ "$DEPTH" = 2 ] && mkdir -p .muleteer && echo 'pool: {max_depth: 9}' | tee .muleteer/config.yaml > own.yaml
 muleteer spawn developer . deeper --backend subprocess --command 'sh deeper.sh' --env DEPTH=$((DEPTH+1)) \
-    --wait --json > "$DEPTH.json"
+    $([ "$DEPTH" = 2 ] && echo --config own.yaml) --wait --json > "$DEPTH.json"
 echo $? > "$DEPTH.code"
 "#,
     );
@@ -410,7 +411,50 @@ echo $? > "$DEPTH.code"
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(repo.effects("depths"), ["0", "1", "2"]);
     assert_eq!((repo.read("1.code").trim(), repo.read("2.code").trim()), ("0", "2"));
-    assert!(repo.read("2.json").contains("E_TOO_DEEP"), "{}", repo.read("2.json"));
+    let refused = repo.read("2.json");
+    assert!(refused.contains("E_TOO_DEEP"), "whatever configuration the agent asks with: {refused}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn an_agent_has_muleteer_on_its_path_and_no_other_cli_s_keys() {
+    let world = World::new();
+    world.configure("env: {pass: [GEMINI_API_KEY]}\n");
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let keys = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY", "MY_SECRET"];
+    let script = format!("{}/told.sh", repo.to_str());
+    repo.write("told.sh", "#!/bin/sh\n{ env; command -v muleteer; } > \"told.$MULETEER_DISPATCH_ID\"\n");
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    for (backend, own) in [
+        ("claude-code", vec!["ANTHROPIC_API_KEY", "GEMINI_API_KEY"]),
+        ("codex", vec!["OPENAI_API_KEY", "GEMINI_API_KEY"]),
+        ("subprocess", keys[..4].to_vec()),
+    ] {
+        let asked = ["spawn", "developer", repo.to_str(), "x", "--backend", backend, "--command", &script];
+        let spawn = world.muleteer(&[&asked[..], &["--env", "PATH=/usr/bin:/bin"]].concat());
+        let id = keys.iter().fold(spawn, |spawn, key| spawn.env(key, "dummy")).ok();
+        world.wait_for_end(&id);
+        let told = repo.read(&format!("told.{id}"));
+        let has = |key: &&str| told.lines().any(|line| line == format!("{key}=dummy"));
+        assert_eq!(keys.into_iter().filter(has).collect::<Vec<_>>(), own, "{backend}");
+        assert!(told.trim_end().ends_with("/bin/muleteer"), "{told}");
+    }
+    world.finish(Some(daemon));
+}
+
+/// The end of a dispatch is durable before its journal tells of it; who follows the journal sees it all the same.
+#[test]
+fn who_follows_a_journal_sees_its_last_line() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = world.spawn(&repo, "while [ ! -e go ]; do sleep 0.05; done", &[]).ok();
+    world.wait_for_state(&id, &["running"]);
+    let following = world.muleteer(&["journal", &id, "-f"]).start();
+    repo.write("go", "");
+    let shown = following.finish();
+    assert!(shown.code == Some(0) && shown.stdout.contains("finished"), "{shown:?}");
     world.finish(Some(daemon));
 }
 

@@ -747,6 +747,13 @@ fn hooks_are_entered_and_taken_out_without_a_trace() {
     let once = std::fs::read_to_string(dir.join("settings.json")).unwrap();
     hooks("install");
     assert_eq!(std::fs::read_to_string(dir.join("settings.json")).unwrap(), once);
+    let skill = dir.join("skills/task-list/SKILL.md");
+    let ours = std::fs::read_to_string(&skill).unwrap();
+    std::fs::write(&skill, "mine").unwrap();
+    hooks("install");
+    assert_eq!(std::fs::read_to_string(&skill).unwrap(), ours);
+    let kept = skill.with_extension("md.old");
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), "mine", "what somebody wrote there is not lost");
     assert_eq!(hooks("uninstall")["installed"], json!([]));
     assert_eq!(std::fs::read_to_string(dir.join("settings.json")).unwrap(), before);
 }

@@ -23,6 +23,7 @@ pub mod claude_code;
 pub mod codex;
 mod dialog;
 mod error;
+mod keys;
 mod launch;
 mod lines;
 mod own_lines;
@@ -34,6 +35,7 @@ mod transcript;
 
 pub use assembly::Assembly;
 pub use error::BackendError;
+pub use keys::is_of_another;
 pub use launch::{Capabilities, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec, StdinMode, find_program};
 pub use lines::{LINE_LIMIT, Line, Parser};
 pub use own_lines::{KINDS, is_observed};

@@ -347,15 +347,21 @@ pub fn apply(beads: &Beads, op: &Op, now: Timestamp, fresh: &str) -> Result<Chan
         }
         Op::Update { .. } => update(beads, op, &now),
         Op::Close { id, reason, no_change } => {
-            let mut bead = find(beads, id)?.clone();
-            if bead.status == Status::Closed && bead.no_change == *no_change {
+            let before = find(beads, id)?;
+            check_text("the reason", reason, TEXT_LIMIT)?;
+            let mut bead = before.clone();
+            if bead.status != Status::Closed {
+                bead.status = Status::Closed;
+                bead.closed_at = Some(now.clone());
+            }
+            if !reason.is_empty() {
+                bead.close_reason = Some(reason.clone());
+            }
+            bead.no_change = *no_change;
+            // Closed again it stays closed since when it was; what is said anew is added.
+            if bead == *before {
                 return Ok(Change { answer: Answer::of(bead), ..Change::default() });
             }
-            check_text("the reason", reason, TEXT_LIMIT)?;
-            bead.status = Status::Closed;
-            bead.closed_at = Some(now.clone());
-            bead.close_reason = Some(reason.clone()).filter(|reason| !reason.is_empty());
-            bead.no_change = *no_change;
             Ok(put(bead, &now))
         }
         Op::Reopen { id } => {
@@ -542,23 +548,54 @@ fn blocks(id: &str, on: &str) -> Dependency {
 
 /// Takes beads over as they are. One that is known by its id is replaced, if it is not the same.
 fn import(beads: &Beads, new: &[Bead]) -> Result<Change, Fault> {
-    let mut seen = BTreeSet::new();
-    let mut put = Vec::new();
+    let (mut seen, mut put, mut warnings) = (BTreeSet::new(), Vec::new(), Vec::new());
     for bead in new {
         let id = &bead.id;
         let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if id.is_empty() || id.len() > 100 || !id.chars().all(fine) || id.starts_with(['-', '.']) {
             return Err(Fault::input(format!("`{id}` cannot be a bead's id"), "letters, digits, `-`, `_` and `.`"));
         }
-        check_text("a title", &bead.title, TITLE_LIMIT * 4)?;
+        check_foreign(bead)?;
         if !seen.insert(id) {
             return Err(Fault::input(format!("{id} is there twice"), "every id may stand on one line only"));
         }
-        if beads.get(id) != Some(bead) {
-            put.push(bead.clone());
+        match beads.get(id) {
+            Some(known) if known == bead => {}
+            Some(known) if is_newer(known, bead) => {
+                warnings.push(format!("{id} was changed here since ({}): it is left as it is", known.updated_at));
+            }
+            _ => put.push(bead.clone()),
         }
     }
-    Ok(Change { answer: Answer { beads: put.clone(), warnings: vec![] }, put, delete: vec![] })
+    Ok(Change { answer: Answer { beads: put.clone(), warnings }, put, delete: vec![] })
+}
+
+/// Checks what another program wrote, as far as we would go by it.
+///
+/// # Errors
+/// What is wrong, with the field's name.
+pub fn check_foreign(bead: &Bead) -> Result<(), Fault> {
+    check_text("`title`", &bead.title, TITLE_LIMIT * 4)?;
+    if bead.title.trim().is_empty() {
+        return Err(Fault::input("`title` is empty", "say what is to be done"));
+    }
+    if bead.priority > 4 {
+        return Err(Fault::input(format!("`priority` is {}", bead.priority), "0 (most urgent) to 4"));
+    }
+    let times = [("created_at", Some(&bead.created_at)), ("updated_at", Some(&bead.updated_at))];
+    for (name, time) in times.into_iter().chain([("closed_at", bead.closed_at.as_ref())]) {
+        if let Some(time) = time.filter(|time| time.parse::<Timestamp>().is_err()) {
+            return Err(Fault::input(format!("`{name}` is no time: {time:?}"), "like 2026-01-31T12:00:00Z"));
+        }
+    }
+    Ok(())
+}
+
+fn is_newer(known: &Bead, other: &Bead) -> bool {
+    match (known.updated_at.parse::<Timestamp>(), other.updated_at.parse::<Timestamp>()) {
+        (Ok(known), Ok(other)) => known > other,
+        _ => false,
+    }
 }
 
 fn ready(beads: &Beads, labels: &[String]) -> Vec<Bead> {
@@ -645,6 +682,13 @@ mod tests {
         assert_eq!(ready.beads.iter().map(|bead| bead.id.as_str()).collect::<Vec<_>>(), ["bbbb"]);
         run(&mut beads, &Op::Close { id: "bbbb".into(), reason: "did it".into(), no_change: false }, "");
         assert_eq!(beads["bbbb"].close_reason.as_deref(), Some("did it"));
+        let since = beads["bbbb"].closed_at.clone();
+        // Closed again: what is known stays, what is said anew is taken.
+        run(&mut beads, &Op::Close { id: "bbbb".into(), reason: String::new(), no_change: true }, "");
+        assert_eq!((beads["bbbb"].close_reason.as_deref(), beads["bbbb"].no_change), (Some("did it"), true));
+        run(&mut beads, &Op::Close { id: "bbbb".into(), reason: "by hand".into(), no_change: true }, "");
+        assert_eq!(beads["bbbb"].close_reason.as_deref(), Some("by hand"));
+        assert_eq!(beads["bbbb"].closed_at, since);
         let ready = run(&mut beads, &Op::Ready { labels: vec![] }, "");
         assert_eq!(ready.beads[0].id, "aaaa");
         run(&mut beads, &Op::Reopen { id: "bbbb".into() }, "");
@@ -694,6 +738,37 @@ mod tests {
         assert_eq!(fault(&Op::DepAdd { id: "aabb".into(), on: "aabb".into() }), "E_GRAPH_CYCLE");
         let list = Op::List { labels: vec![], status: Some("done".into()), staged: None };
         assert_eq!(fault(&list), "E_BAD_INPUT");
+    }
+
+    #[test]
+    fn what_is_imported_is_checked_and_never_older_than_what_is_here() {
+        let mut beads = Beads::new();
+        run(&mut beads, &create("here"), "bd-1");
+        let here = beads["bd-1"].clone();
+        let with = |change: &dyn Fn(&mut Bead)| {
+            let mut bead = here.clone();
+            change(&mut bead);
+            bead
+        };
+        let import = |bead: Bead| apply(&beads, &Op::Import { beads: vec![bead] }, at(9), "");
+        let older = |bead: &mut Bead| {
+            (bead.title, bead.updated_at) = ("older".into(), "1960-01-01T00:00:00+02:00".into());
+        };
+        let kept = import(with(&older)).expect("is left out");
+        assert!(kept.put.is_empty() && kept.answer.warnings.len() == 1, "{kept:?}");
+        let newer = |bead: &mut Bead| {
+            (bead.title, bead.updated_at) = ("newer".into(), "2100-01-01T00:00:00Z".into());
+        };
+        assert_eq!(import(with(&newer)).expect("is taken").put[0].title, "newer");
+        let refused = |field: &str, change: &dyn Fn(&mut Bead)| {
+            let fault = import(with(change)).expect_err(field);
+            assert!(fault.code == "E_BAD_INPUT" && fault.message.starts_with(field), "{fault:?}");
+        };
+        refused("`title`", &|bead| bead.title = " ".into());
+        refused("`priority`", &|bead| bead.priority = 5);
+        refused("`created_at`", &|bead| bead.created_at = "yesterday".into());
+        refused("`updated_at`", &|bead| bead.updated_at = String::new());
+        refused("`closed_at`", &|bead| bead.closed_at = Some("then".into()));
     }
 
     #[test]

@@ -15,6 +15,8 @@ const AGENT_PATIENCE: Duration = Duration::from_secs(60);
 const RESTART_PATIENCE: Duration = Duration::from_secs(2);
 /// A request other than `wait` is given up after so many lost answers.
 const RESENDS: u32 = 10;
+/// So long somebody waits without being told what for.
+const QUIET: Duration = Duration::from_secs(3);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
@@ -98,11 +100,16 @@ impl Context {
 
     /// Dials until someone answers or `patience` is over.
     pub async fn dial_within(&self, patience: Duration) -> Result<Client, ClientError> {
-        let deadline = Instant::now() + patience;
+        let (began, mut said) = (Instant::now(), false);
+        let deadline = began + patience;
         let mut pause = FIRST_PAUSE;
         loop {
             match self.dial().await {
                 Err(error) if error.is_lost() && Instant::now() < deadline => {
+                    if began.elapsed() > QUIET && !std::mem::replace(&mut said, true) {
+                        let (socket, seconds) = (self.socket.display(), patience.as_secs());
+                        self.out.note(format!("no daemon answers at {socket}; it may come back, for {seconds} s"));
+                    }
                     sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }

@@ -10,7 +10,7 @@
 //! answers when the line is on the disk. A file that is mostly history is written anew.
 
 use jiff::Timestamp;
-use muleteer_model::bead::{self, Answer, Bead, Beads, Fault, Op};
+use muleteer_model::bead::{self, Answer, Bead, Beads, Fault, Op, check_foreign};
 use muleteer_process::lock;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -277,7 +277,11 @@ fn decode(bytes: &[u8]) -> Result<Line, String> {
 pub fn parse_issues(text: &str) -> Result<Vec<Bead>, (u64, String)> {
     let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
     lines
-        .map(|(line, at)| serde_json::from_str(line).map_err(|error| (at, error.to_string())))
+        .map(|(line, at)| {
+            let bead: Bead = serde_json::from_str(line).map_err(|error| (at, error.to_string()))?;
+            check_foreign(&bead).map_err(|fault| (at, fault.message))?;
+            Ok(bead)
+        })
         .collect()
 }
 

@@ -160,16 +160,18 @@ fn launch_of(
     let cwd = created.worktree.as_deref().unwrap_or(&created.project);
     let backend = muleteer_backends::by_name(&created.backend).map_err(|error| error.to_string())?;
     let mut env: Vec<(String, String)> = saved.env.clone();
+    // `muleteer` is on it, whoever chose it: the asker's `--env`, the backend's configuration, or the asker's environment.
     let bin = daemon.paths.state_dir.join("bin");
-    let path = saved.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
-    let path = format!("{}:{}", bin.display(), path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()));
-    set(&mut env, "PATH", &path);
+    let chosen = [&saved.extra_env, &saved.backend_env, &saved.env];
+    let path = chosen.into_iter().find_map(|env| env.iter().rev().find(|(name, _)| name == "PATH"));
+    let path = path.map_or("/usr/local/bin:/usr/bin:/bin", |(_, value)| value);
+    let path = format!("{}:{path}", bin.display());
     let budget_left = created.limits.budget_usd.map(|budget| (budget - dispatch.spend.cost_usd).max(0.01));
     let spec = LaunchSpec {
         cwd: cwd.into(),
         agent_dir: dir.clone(),
         muleteer: daemon.muleteer.clone(),
-        path: Some(path),
+        path: Some(path.clone()),
         model: dispatch.model().cloned(),
         max_turns: created.limits.max_turns.map(|most| most.saturating_sub(dispatch.model_turns).max(1)),
         budget_usd: budget_left,
@@ -196,6 +198,7 @@ fn launch_of(
     for (name, value) in &saved.extra_env {
         set(&mut env, name, value);
     }
+    set(&mut env, "PATH", &path);
     let first = dispatch.prompts.first().map(|prompt| prompt.key.as_str()).unwrap_or_default();
     let prompt_file = dir.join("prompt").join(format!("{first}.md"));
     for (name, value) in [

@@ -7,9 +7,9 @@ use crate::worktree::Repository;
 use crate::{acp, settings, worktree};
 use muleteer_backends::acp::Known;
 use muleteer_backends::rehearsal::scenario::Scenario;
-use muleteer_backends::{Backend, Command, claude_code, codex};
+use muleteer_backends::{Backend, Command, claude_code, codex, is_of_another};
 use muleteer_model::api_error::{self, Terms};
-use muleteer_model::config::{self, BackendChoice, Config, ConfigError};
+use muleteer_model::config::{self, BackendChoice, Config, ConfigError, Pool};
 use muleteer_model::event::{Created, Entry, Event, PromptKind};
 use muleteer_model::id::DispatchId;
 use muleteer_model::opening::Calls;
@@ -156,8 +156,11 @@ pub async fn prepare(
     };
     let fleet = daemon.snapshot();
     let parent_of = |id: &DispatchId| fleet.get(id)?.created.parent.clone();
-    admission::depth(config.pool, parent.as_ref(), parent_of).map_err(|error| {
-        fault("E_TOO_DEEP", &error.to_string(), "let the dispatching agent do it itself, or raise pool.max_depth")
+    // The configuration comes with the request, so an agent could choose it: it may only ask for less than the daemon's.
+    let max_depth = config.pool.max_depth.min(daemon.pool_limits.max_depth);
+    admission::depth(Pool { max_depth, ..daemon.pool_limits }, parent.as_ref(), parent_of).map_err(|error| {
+        let hint = "let the dispatching agent do it itself, or raise pool.max_depth where the daemon is started";
+        fault("E_TOO_DEEP", &error.to_string(), hint)
     })?;
 
     let command = spawn
@@ -245,7 +248,7 @@ pub async fn prepare(
     };
     let saved = Saved {
         v: SAVED_VERSION,
-        env: spawn.env.clone(),
+        env: own_env(backend, spawn, &config.env.pass),
         extra_env: spawn.extra_env.clone(),
         backend_env: configured.map(|backend| backend.env.into_iter().collect()).unwrap_or_default(),
         agent: agent.map(|agent| agent.name.to_string()),
@@ -270,6 +273,12 @@ pub async fn prepare(
         named(&id, "created", Event::DispatchCreated(Box::new(created))),
         named(&id, "initial", Event::PromptQueued { key, kind: PromptKind::Initial, by: asker.name() }),
     ])
+}
+
+/// What passes from the asker's environment, without the keys of other backends' CLIs that nobody has named.
+fn own_env(backend: &dyn Backend, spawn: &v1::Spawn, pass: &[String]) -> Vec<(String, String)> {
+    let keeps = |name: &str| pass.iter().any(|named| named == name) || !is_of_another(backend.name(), name);
+    spawn.env.iter().filter(|(name, _)| keeps(name)).cloned().collect()
 }
 
 /// Who is to do what is asked for.

@@ -34,7 +34,7 @@ pub(crate) fn decode<T: de::DeserializeOwned>(
     let mut left_out: Vec<Vec<String>> = vec![];
     loop {
         let leaves = RefCell::new(vec![]);
-        match T::deserialize(Tree { node: &root, path: &[], leaves: Some(&leaves) }) {
+        match T::deserialize(Tree { node: &root, path: &[], leaves: &leaves }) {
             Ok(value) if errors.is_empty() => return Ok((value, leaves.into_inner())),
             Ok(_) => return Err(errors),
             Err(fault) => {
@@ -143,7 +143,14 @@ impl de::Error for Fault {
     }
 
     fn invalid_value(found: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        Self::new(format!("{} is wanted, not {}", wanted(&expected.to_string()), shown(found)))
+        let expected = expected.to_string();
+        let most = match (expected.as_str(), &found) {
+            ("u8", de::Unexpected::Unsigned(_)) => u64::from(u8::MAX),
+            ("u16", de::Unexpected::Unsigned(_)) => u64::from(u16::MAX),
+            ("u32", de::Unexpected::Unsigned(_)) => u64::from(u32::MAX),
+            _ => return Self::new(format!("{} is wanted, not {}", wanted(&expected), shown(found))),
+        };
+        Self::new(format!("a whole number of at most {most} is wanted, not {}", shown(found)))
     }
 
     fn unknown_variant(variant: &str, known: &'static [&'static str]) -> Self {
@@ -195,21 +202,34 @@ fn shown(found: de::Unexpected<'_>) -> String {
     }
 }
 
-/// A node being read. `leaves` is none inside a list, which is a leaf as a whole.
+/// A node being read.
 #[derive(Clone, Copy)]
 struct Tree<'a> {
     node: &'a Node,
     /// In canonical spelling.
     path: &'a [String],
-    leaves: Option<&'a RefCell<Vec<Leaf>>>,
+    leaves: &'a RefCell<Vec<Leaf>>,
 }
 
 impl<'a> Tree<'a> {
     fn note(&self, value: Value) {
-        if let Some(leaves) = self.leaves
-            && !self.path.is_empty()
-        {
-            leaves.borrow_mut().push(Leaf { path: self.path.to_vec(), value, place: self.node.place });
+        if !self.path.is_empty() {
+            self.leaves
+                .borrow_mut()
+                .push(Leaf { path: self.path.to_vec(), value, place: self.node.place });
+        }
+    }
+
+    /// What stands here, for an error.
+    fn found(&self) -> de::Unexpected<'a> {
+        match &self.node.kind {
+            Kind::Null => de::Unexpected::Unit,
+            Kind::Bool(value) => de::Unexpected::Bool(*value),
+            Kind::Int(value) => de::Unexpected::Signed(*value),
+            Kind::Float(value) => de::Unexpected::Float(*value),
+            Kind::Text(value) => de::Unexpected::Str(value),
+            Kind::List(_) => de::Unexpected::Seq,
+            Kind::Map(_) => de::Unexpected::Map,
         }
     }
 
@@ -227,8 +247,29 @@ impl<'a> Tree<'a> {
     }
 
     fn list<'de, V: Visitor<'de>>(self, items: &[Node], visitor: V) -> Result<V::Value, Fault> {
-        self.note(self.node.to_json());
-        visitor.visit_seq(Items { tree: self, left: items.iter(), at: 0 })
+        let noted = RefCell::new(vec![]);
+        let read = visitor.visit_seq(Items { leaves: &noted, left: items.iter(), at: 0 })?;
+        // A list is a leaf as a whole, of what its items were taken for: a number among texts is a text.
+        let mut values = vec![Value::Null; items.len()];
+        for leaf in noted.into_inner() {
+            let Some((at, below)) = leaf.path.split_first() else { continue };
+            if let Some(value) = at.parse().ok().and_then(|at: usize| values.get_mut(at)) {
+                put(value, below, leaf.value);
+            }
+        }
+        self.note(Value::Array(values));
+        Ok(read)
+    }
+}
+
+/// Puts `leaf` at `path` below `value`, in mappings that are made on the way.
+fn put(value: &mut Value, path: &[String], leaf: Value) {
+    let Some((key, below)) = path.split_first() else { return *value = leaf };
+    if !value.is_object() {
+        *value = Value::Object(serde_json::Map::new());
+    }
+    if let Value::Object(entries) = value {
+        put(entries.entry(key.clone()).or_insert(Value::Null), below, leaf);
     }
 }
 
@@ -310,7 +351,8 @@ impl<'de> Deserializer<'de> for Tree<'_> {
             Kind::Text(text) => text.as_str(),
             // `on_complete: none` is a word; an unquoted `null` is what a person may write for it.
             Kind::Null if variants.contains(&"none") => "none",
-            _ => return self.deserialize_any(visitor),
+            Kind::Map(_) => return self.deserialize_any(visitor),
+            _ => return Err(de::Error::invalid_type(self.found(), &format!("one of {}", list(variants)).as_str())),
         };
         let wanted = super::canonical(text);
         let variant = variants.iter().find(|variant| super::canonical(variant) == wanted);
@@ -371,7 +413,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
 }
 
 struct Items<'a> {
-    tree: Tree<'a>,
+    leaves: &'a RefCell<Vec<Leaf>>,
     left: std::slice::Iter<'a, Node>,
     at: usize,
 }
@@ -381,9 +423,10 @@ impl<'de> SeqAccess<'de> for Items<'_> {
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
         let Some(node) = self.left.next() else { return Ok(None) };
+        let path = [self.at.to_string()];
+        let below = Tree { node, path: &path, leaves: self.leaves };
         let index = format!("[{}]", self.at);
         self.at += 1;
-        let below = Tree { node, leaves: None, ..self.tree };
         seed.deserialize(below).map(Some).map_err(|fault| fault.below(&index, node.place))
     }
 }

@@ -108,6 +108,33 @@ fn layers_merge_by_key_and_every_value_knows_its_line() {
     assert_eq!(config.to_json()["categories"]["coding"]["inactivity_timeout"], json!(900));
 }
 
+/// A list is merged as it was read, not as it was written: what is taken for text stays one.
+#[test]
+fn a_number_among_texts_is_a_text() {
+    let text = "env: {pass: [A, 3]}\nbackends:\n  subprocess: {command: [sh, 8080], args: [--port, 8080]}\n";
+    let config = ok(&[user(text)]);
+    assert_eq!(config.env.pass, ["A", "3"]);
+    assert_eq!(config.backends.subprocess.args, ["--port", "8080"]);
+    assert_eq!(config.backends.subprocess.command, Some(Command::Argv(vec!["sh".into(), "8080".into()])));
+    assert_eq!(config.origin("env.pass").unwrap().value, json!(["A", "3"]));
+    let vars = vars(&[("MULETEER_CONFIG__ENV__PASS", "[1, B]")]);
+    assert_eq!(load(&[], &vars).unwrap().env.pass, ["1", "B"]);
+}
+
+#[test]
+fn what_is_wanted_instead_is_said() {
+    for (text, said) in [
+        ("pool: {max_depth: 4294967296}\n", "a whole number of at most 4294967295 is wanted, not 4294967296"),
+        ("pool: {max_depth: -1}\n", "a whole number from 0 up is wanted, not -1"),
+        ("backend: null\n", "`backend`: one of `auto`, "),
+        ("backend: [codex]\n", "is wanted, not a list"),
+        ("env: {pass: [[A]]}\n", "`env.pass[0]`: text is wanted, not a list"),
+    ] {
+        let told = shown(&fails(text));
+        assert!(told.contains(said) && told.contains("config.yaml:1:"), "{text}: {told}");
+    }
+}
+
 #[test]
 fn variables_reach_every_key() {
     let config = load(

@@ -280,12 +280,15 @@ impl<'de> Deserialize<'de> for Command {
                 f.write_str("a command (text, or a list of arguments)")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Command, E> {
+                if text.trim().is_empty() {
+                    return Err(de::Error::custom("it is empty: it begins with the program"));
+                }
                 Ok(Command::Text(text.into()))
             }
             fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Command, A::Error> {
                 let argv = Vec::<String>::deserialize(de::value::SeqAccessDeserializer::new(seq))?;
-                if argv.is_empty() {
-                    return Err(de::Error::custom("the list is empty: its first item is the program"));
+                if argv.first().is_none_or(|program| program.trim().is_empty()) {
+                    return Err(de::Error::custom("no program is named: it is the first item of the list"));
                 }
                 Ok(Command::Argv(argv))
             }

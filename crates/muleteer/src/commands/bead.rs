@@ -17,7 +17,7 @@ use muleteer_store::beads::{self, BeadError};
 use muleteer_supervisor::{settings, worktree};
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -169,8 +169,13 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         Verb::Graph { labels } => graph(&mut store, labels.clone(), context).await,
         Verb::Import { file } => {
             let answer = store.ask(&Op::Import { beads: issues(file)? }, context).await?;
+            for warning in &answer.warnings {
+                context.out.note(format!("warning: {warning}"));
+            }
             if context.out.json {
-                context.out.document(&json!({ "imported": answer.beads.len() }))?;
+                context
+                    .out
+                    .document(&json!({ "imported": answer.beads.len(), "warnings": answer.warnings }))?;
             } else {
                 context.out.line(format!("{} imported", answer.beads.len()))?;
             }
@@ -353,10 +358,24 @@ async fn export(store: &mut Store, file: Option<&Path>, context: &Context) -> Re
     let answer = store.ask(&Op::List { labels: vec![], status: None, staged: None }, context).await?;
     let beads = answer.beads.into_iter().map(|bead| (bead.id.clone(), bead)).collect();
     let text = beads::write_issues(&beads);
-    match file {
-        None => context.out.text(text)?,
-        Some(path) => muleteer_store::atomic::write_atomic(path, text.as_bytes(), 0o644)
-            .map_err(|error| Failure::of("E_STORE_IO", &error).file(path))?,
+    let Some(path) = file else {
+        context.out.text(text)?;
+        return Ok(Exit::Done);
+    };
+    // Behind a link is the file that is meant; a pipe or a device is written to, not replaced.
+    let place = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    if std::fs::metadata(&place).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
+        let failed = |error: std::io::Error| Failure::new("E_IO", error.to_string()).file(path);
+        let mut file = std::fs::OpenOptions::new().write(true).open(&place).map_err(failed)?;
+        file.write_all(text.as_bytes()).map_err(failed)?;
+    } else {
+        muleteer_store::atomic::write_atomic(&place, text.as_bytes(), 0o644)
+            .map_err(|error| Failure::of("E_STORE_IO", &error).file(path))?;
+    }
+    if context.out.json {
+        context
+            .out
+            .document(&json!({ "exported": beads.len(), "file": path.display().to_string() }))?;
     }
     Ok(Exit::Done)
 }

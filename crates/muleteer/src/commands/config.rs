@@ -75,6 +75,16 @@ fn dir(project: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
+/// What stands at `key`, below the keys above it.
+fn only(whole: &Value, key: &str) -> Value {
+    let (first, rest) = key.split_once('.').map_or((key, None), |(first, rest)| (first, Some(rest)));
+    match whole.get(first) {
+        Some(below) => json!({ first: rest.map_or(below.clone(), |rest| only(below, rest)) }),
+        // A name with a dot in it is shown with what is beside it.
+        None => whole.clone(),
+    }
+}
+
 fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Result<Exit, Failure> {
     let config = settings::config(context, Some(project))?;
     let below = |origin: &&Origin| {
@@ -86,7 +96,9 @@ fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Resu
             .hint("`muleteer config show` lists every key"));
     }
     if context.out.json {
-        context.out.document(&json!({ "config": config.to_json(), "origins": origins }))?;
+        let whole = config.to_json();
+        let config = key.map_or(whole.clone(), |key| only(&whole, key));
+        context.out.document(&json!({ "config": config, "origins": origins }))?;
         return Ok(Exit::Done);
     }
     let lines: Vec<_> = origins

@@ -118,8 +118,17 @@ fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
     if old.as_deref() != Some(&new) {
         write(&at.settings, &new)?;
     }
-    if read(&at.skill)?.as_deref() != Some(SKILL) {
-        write(&at.skill, SKILL)?;
+    match read(&at.skill)? {
+        Some(text) if text == SKILL => {}
+        other => {
+            // An older one of ours, or one that somebody has changed: that cannot be told.
+            if let Some(text) = other {
+                let kept = at.skill.with_extension("md.old");
+                write(&kept, &text)?;
+                context.out.note(format!("what {} said is in {}", at.skill.display(), kept.display()));
+            }
+            write(&at.skill, SKILL)?;
+        }
     }
     status(at, context)
 }

@@ -14,6 +14,11 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a journal may be behind the end of its dispatch.
+const LAST_LINES: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,6 +73,7 @@ async fn follow(context: &Context, mut fleet: LiveFleet, id: &str, path: &Path) 
     let mut watch = FileWatch::on(&[&context.paths.state_dir])?;
     let mut watched = false;
     let mut seen = Seen::default();
+    let mut until = None;
     loop {
         if !watched && let Some(dir) = path.parent().filter(|dir| dir.is_dir()) {
             watch.add(dir)?;
@@ -76,7 +82,8 @@ async fn follow(context: &Context, mut fleet: LiveFleet, id: &str, path: &Path) 
         // Before the journal is read, so that what it says last is shown.
         fleet.refresh()?;
         let ended = fleet.find(id)?.is_finished();
-        for line in seen.fresh(&read(path)?.unwrap_or_default()) {
+        let text = read(path)?.unwrap_or_default();
+        for line in seen.fresh(&text) {
             if context.out.json {
                 context.out.json_line(&json!({ "dispatch_id": id, "line": line }))?;
             } else {
@@ -84,6 +91,13 @@ async fn follow(context: &Context, mut fleet: LiveFleet, id: &str, path: &Path) 
             }
         }
         if ended {
+            // The end is durable before the journal tells of it.
+            let dispatch = fleet.find(id)?;
+            let told = summarize(&text).status == Some(status_of(dispatch).to_string());
+            let until = *until.get_or_insert_with(|| Instant::now() + LAST_LINES);
+            if !told && tokio::time::timeout_at(until, watch.changed()).await.is_ok() {
+                continue;
+            }
             context.out.note(format!("{id} has ended: {}", fleet.find(id)?.state()));
             return Ok(Exit::Done);
         }

@@ -258,8 +258,16 @@ pub fn random() -> Result<[u8; ID_BYTES], Failure> {
 /// What cannot be run is refused before anything is made.
 pub fn command_line(text: &str) -> Result<String, String> {
     let no_program = "a command is wanted: a line for the shell, or a JSON list that begins with the program";
-    let nothing = match serde_json::from_str::<Vec<String>>(text) {
-        Ok(words) => words.first().is_none_or(|program| program.trim().is_empty()),
+    let nothing = match serde_json::from_str::<Vec<serde_json::Value>>(text) {
+        Ok(words) => {
+            if let Some(other) = words.iter().find(|word| !word.is_string()) {
+                return Err(format!("`{other}` is no text: each word of a list is put in quotes"));
+            }
+            words
+                .first()
+                .and_then(|program| program.as_str())
+                .is_none_or(|program| program.trim().is_empty())
+        }
         Err(_) => text.trim().is_empty(),
     };
     if nothing { Err(no_program.into()) } else { Ok(text.into()) }
@@ -319,7 +327,7 @@ mod tests {
     fn values_that_mean_nothing_are_refused() {
         assert!(budget("0").is_err() && budget("nan").is_err() && budget("$2.5") == Ok(2.5));
         assert!(seconds("0").is_err() && seconds("soon").is_err() && seconds("15m") == Ok(900));
-        for nothing in ["", "  ", "[]", "[\"\"]"] {
+        for nothing in ["", "  ", "[]", "[\"\"]", "[\"ls\", 1]", "[[\"ls\"]]"] {
             assert!(command_line(nothing).is_err(), "{nothing:?}");
         }
         assert!(command_line("[ -f x ]").is_ok() && command_line("[\"ls\"]").is_ok());
