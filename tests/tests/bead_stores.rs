@@ -196,6 +196,8 @@ fn exchange(shop: &mut Shop) {
     assert_eq!((bead.status, &bead.extra["source_repo"]), (Status::Closed, &json!("r")), "what is not ours stays");
     let mut newer = beads[0].clone();
     newer.title = "Second, anew".into();
+    assert!(shop.ask(&import(&[newer.clone()])).beads.is_empty(), "what was changed here since is left alone");
+    newer.updated_at = "2100-01-01T00:00:00Z".into();
     newer.extra.insert("estimated_minutes".into(), 30.into());
     shop.ask(&import(&[newer]));
     let bead = shop.show("sup-54o");

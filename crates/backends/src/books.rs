@@ -66,7 +66,7 @@ impl Books {
         let name = format!("{}/{model}", self.session);
         let ([input, output, cache_read, cache_write], _) =
             self.sessions.enter(&name, [*input, *output, *cache_read, *cache_write]);
-        (input + output + cache_read + cache_write > 0).then(|| AgentEvent::Usage {
+        (input | output | cache_read | cache_write > 0).then(|| AgentEvent::Usage {
             input,
             output,
             cost_usd: 0.0,

@@ -216,7 +216,7 @@ fn usage(message: &Value) -> Option<AgentEvent> {
     let (cache_read, cache_write) =
         (number(usage, "cache_read_input_tokens"), number(usage, "cache_creation_input_tokens"));
     // What the CLI itself puts in an assistant's mouth (an error, say) costs nothing.
-    (input + output + cache_read + cache_write > 0).then(|| AgentEvent::Usage {
+    (input | output | cache_read | cache_write > 0).then(|| AgentEvent::Usage {
         total_usd: None,
         input,
         output,

@@ -33,7 +33,8 @@ pub fn table(dispatches: &[DispatchStatus], now: Timestamp) -> String {
 
 fn row(dispatch: &DispatchStatus, now: Timestamp) -> Vec<Cell> {
     let tokens = &dispatch.tokens;
-    let total = tokens.input + tokens.output + tokens.cache_read + tokens.cache_write;
+    let all = [tokens.input, tokens.output, tokens.cache_read, tokens.cache_write];
+    let total = all.into_iter().fold(0, u64::saturating_add);
     vec![
         Cell::colored(dispatch.id.as_str(), BOLD),
         Cell::colored(dispatch.state.as_str(), state_color(&dispatch.state)),
