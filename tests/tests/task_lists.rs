@@ -756,6 +756,13 @@ fn hooks_are_entered_and_taken_out_without_a_trace() {
     assert_eq!(std::fs::read_to_string(kept).unwrap(), "mine", "what somebody wrote there is not lost");
     assert_eq!(hooks("uninstall")["installed"], json!([]));
     assert_eq!(std::fs::read_to_string(dir.join("settings.json")).unwrap(), before);
+    std::fs::write(dir.join("settings.json"), "{ // mine\n}").unwrap();
+    let told = scene.world.muleteer(&["hooks", "status"]).current_dir(&scene.repo.path).run();
+    assert!(told.code == Some(2) && told.stderr.contains("settings.json:1:"), "{told:?}");
+    let elsewhere = scene.repo.path.join("none");
+    let place = elsewhere.display().to_string();
+    let told = scene.world.muleteer(&["hooks", "install", "--project", &place]).run();
+    assert!(told.code == Some(2) && !elsewhere.exists(), "{told:?}");
 }
 
 /// The real `claude`, with the hooks in its settings, against the scripted model.

@@ -13,7 +13,7 @@ pub enum BackendError {
     NoAgent,
     #[error("no agent CLI is on PATH")]
     NothingInstalled,
-    #[error("{program:?}, which backend {backend} runs, is not on PATH")]
+    #[error("{program:?}, which backend {backend} runs, is {}", absent(program))]
     ProgramMissing { backend: &'static str, program: String, get: &'static str },
     #[error("backend {backend} needs {what}")]
     Incomplete { backend: &'static str, what: &'static str, hint: &'static str },
@@ -21,6 +21,11 @@ pub enum BackendError {
     Unsupported { backend: &'static str, what: &'static str },
     #[error("{} is not an absolute path", path.display())]
     Relative { path: PathBuf },
+}
+
+/// How a program is not there: only a name is looked for on PATH.
+fn absent(program: &str) -> &'static str {
+    if program.contains('/') { "no program, or not there" } else { "not on PATH" }
 }
 
 impl BackendError {

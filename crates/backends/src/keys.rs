@@ -10,6 +10,7 @@ const OWNERS: &[(&str, &str)] = &[
     ("CODEX_", "codex"),
     ("GEMINI_API_KEY", ""),
     ("GOOGLE_API_KEY", ""),
+    ("MULETEER_SCENARIO", "rehearsal"),
 ];
 
 /// Whether a variable is another CLI's than `backend`'s. An ACP agent and a command may be any CLI, so nothing is
@@ -25,7 +26,7 @@ mod tests {
 
     #[test]
     fn a_cli_has_its_own_keys_and_what_is_nobody_s() {
-        let names = ["ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "CODEX_HOME", "GEMINI_API_KEY", "PATH", "AWS_REGION"];
+        let names = ["ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "CODEX_HOME", "MULETEER_SCENARIO", "PATH", "AWS_REGION"];
         let kept = |backend| names.into_iter().filter(|name| !is_of_another(backend, name)).collect::<Vec<_>>();
         assert_eq!(kept("claude-code"), ["ANTHROPIC_API_KEY", "PATH", "AWS_REGION"]);
         assert_eq!(kept("codex"), ["OPENAI_BASE_URL", "CODEX_HOME", "PATH", "AWS_REGION"]);

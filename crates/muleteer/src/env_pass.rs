@@ -29,10 +29,12 @@ pub const BUILT_IN: &[&str] = &[
     // The way out.
     "HTTP_PROXY",
     "HTTPS_PROXY",
+    "FTP_PROXY",
     "ALL_PROXY",
     "NO_PROXY",
     "http_proxy",
     "https_proxy",
+    "ftp_proxy",
     "all_proxy",
     "no_proxy",
     "SSL_CERT_FILE",

@@ -78,10 +78,11 @@ impl Default for SpoolLimits {
 
 impl SpoolLimits {
     /// The same limits made possible to keep: with too large segments, or too much retained, a full
-    /// spool could never become less full.
+    /// spool could never become less full. Segments go as a whole, so where little is retained they are small.
     pub fn sane(self) -> Self {
+        const SMALL: u64 = 1 << 20;
         let cap_bytes = self.cap_bytes.max(64 << 10);
-        let segment_bytes = self.segment_bytes.clamp(4 << 10, cap_bytes / 4);
+        let segment_bytes = self.segment_bytes.min((self.retain_bytes / 2).max(SMALL)).clamp(4 << 10, cap_bytes / 4);
         Self { cap_bytes, segment_bytes, retain_bytes: self.retain_bytes.min(cap_bytes / 4) }
     }
 }

@@ -292,3 +292,10 @@ fn bless(samples: &Path) {
     control(&mut writer, Control::Ended { survivors: 0 });
     writer.finish();
 }
+
+/// Segments go as a whole: what is kept is at most one of them more than was asked for.
+#[test]
+fn where_little_is_retained_segments_are_small() {
+    let segment = |retain_bytes| SpoolLimits { retain_bytes, ..SpoolLimits::default() }.sane().segment_bytes;
+    assert_eq!([0, 1 << 20, 8 << 20, 64 << 20].map(segment), [1 << 20, 1 << 20, 4 << 20, 32 << 20]);
+}

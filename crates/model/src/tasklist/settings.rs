@@ -54,15 +54,13 @@ pub fn uninstall(text: &str) -> Result<String, Refused> {
 }
 
 /// The hooks of ours that are there.
-pub fn installed(text: &str) -> Vec<&'static str> {
-    if check(text).is_err() {
-        return vec![];
-    }
-    HOOKS
-        .iter()
-        .filter(|(event, _, hook)| is_there(text, event, hook))
-        .map(|(.., hook)| *hook)
-        .collect()
+///
+/// # Errors
+/// As [`install`].
+pub fn installed(text: &str) -> Result<Vec<&'static str>, Refused> {
+    check(text)?;
+    let there = HOOKS.iter().filter(|(event, _, hook)| is_there(text, event, hook));
+    Ok(there.map(|(.., hook)| *hook).collect())
 }
 
 fn check(text: &str) -> Result<(), Refused> {
@@ -272,7 +270,7 @@ mod tests {
     fn what_was_entered_and_taken_out_leaves_every_byte_as_it_was() {
         for file in FILES {
             let with = install(file, "muleteer").expect("installs");
-            assert_eq!(installed(&with).len(), HOOKS.len(), "{with}");
+            assert_eq!(installed(&with).unwrap().len(), HOOKS.len(), "{with}");
             assert_eq!(install(&with, "muleteer").expect("again"), with, "installing again changes nothing");
             assert_eq!(uninstall(&with).expect("uninstalls"), *file);
             assert_eq!(uninstall(file).expect("nothing to do"), *file);

@@ -18,6 +18,7 @@ use muleteer_supervisor::{settings, worktree};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -369,7 +370,8 @@ async fn export(store: &mut Store, file: Option<&Path>, context: &Context) -> Re
         let mut file = std::fs::OpenOptions::new().write(true).open(&place).map_err(failed)?;
         file.write_all(text.as_bytes()).map_err(failed)?;
     } else {
-        muleteer_store::atomic::write_atomic(&place, text.as_bytes(), 0o644)
+        let mode = std::fs::metadata(&place).map_or(0o644, |meta| meta.permissions().mode() & 0o777);
+        muleteer_store::atomic::write_atomic(&place, text.as_bytes(), mode)
             .map_err(|error| Failure::of("E_STORE_IO", &error).file(path))?;
     }
     if context.out.json {

@@ -5,7 +5,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::render::{DIM, RESET, safe};
 use crate::settings;
-use muleteer_model::config::{Origin, schema};
+use muleteer_model::config::{Layer, Origin, schema};
 use muleteer_model::role::Catalog;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -146,6 +146,17 @@ fn check(context: &Context, project: &std::path::Path) -> Result<Exit, Failure> 
         Err(failure) => return Err(failure.and([settings::invalid(role_errors)])),
         Ok(_) if !role_errors.is_empty() => return Err(settings::invalid(role_errors)),
         Ok(_) => {}
+    }
+    for origin in settings::config(context, Some(project))?.origins() {
+        // One daemon serves all projects.
+        let daemon_s =
+            origin.key == "pool.max_agents" || ["retention.", "telemetry."].iter().any(|of| origin.key.starts_with(of));
+        if daemon_s && origin.layer == Layer::Project {
+            let place = place(origin);
+            context
+                .out
+                .note(format!("{place}: {} is the daemon's, and taken from no project's file", origin.key));
+        }
     }
     let files: Vec<_> = sources
         .iter()

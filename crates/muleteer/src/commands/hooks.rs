@@ -56,6 +56,9 @@ impl Where {
             let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".claude"));
             own.or_else(home).ok_or_else(|| Failure::new("E_USAGE", "HOME is not set"))?
         } else {
+            if let Some(dir) = self.project.as_ref().filter(|dir| !dir.is_dir()) {
+                return Err(Failure::new("E_PROJECT_NOT_FOUND", format!("{} is not a directory", dir.display())));
+            }
             absolute(self.project.as_deref().unwrap_or(Path::new("."))).join(".claude")
         };
         Ok(Place { settings: dir.join("settings.json"), skill: dir.join("skills/task-list/SKILL.md") })
@@ -81,7 +84,15 @@ fn read(path: &Path) -> Result<Option<String>, Failure> {
 }
 
 fn refused(error: &settings::Refused, path: &Path) -> Failure {
-    Failure::new("E_BAD_INPUT", format!("the settings are left alone: {error}"))
+    faulty(format!("the settings are left alone: {error}"), error, path)
+}
+
+fn unreadable(error: &settings::Refused, path: &Path) -> Failure {
+    faulty(format!("what is installed there cannot be told: {error}"), error, path)
+}
+
+fn faulty(message: String, error: &settings::Refused, path: &Path) -> Failure {
+    Failure::new("E_BAD_INPUT", message)
         .file(path)
         .at(Some(error.line), Some(error.column))
         .hint("mend the file, then try again")
@@ -154,7 +165,10 @@ fn uninstall(at: &Place, context: &Context) -> Result<Exit, Failure> {
 }
 
 fn status(at: &Place, context: &Context) -> Result<Exit, Failure> {
-    let there = settings::installed(read(&at.settings)?.as_deref().unwrap_or_default());
+    let there = match read(&at.settings)?.filter(|text| !text.trim().is_empty()) {
+        Some(text) => settings::installed(&text).map_err(|error| unreadable(&error, &at.settings))?,
+        None => vec![],
+    };
     let skill = at.skill.exists();
     if context.out.json {
         let missing: Vec<_> = HOOKS.iter().map(|(.., hook)| *hook).filter(|hook| !there.contains(hook)).collect();
