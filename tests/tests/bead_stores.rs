@@ -7,8 +7,10 @@ use muleteer_model::bead::{Answer, Bead, Op, Status};
 use muleteer_model::config::{BeadStoreChoice, Beads, Command as Program, Span};
 use muleteer_store::bead_store::Store;
 use muleteer_store::beads::{BeadError, parse_issues, write_issues};
-use muleteer_tests::{World, tbd};
+use muleteer_tests::{PATIENCE, World, tbd};
 use serde_json::{Value, json};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::mpsc;
 
 /// A store in a repository of its own.
 struct Shop {
@@ -240,4 +242,28 @@ fn the_embedded_store_keeps_every_rule() {
 #[test]
 fn tbd_keeps_every_rule() {
     every_rule(BeadStoreChoice::Tbd, "tbd_keeps_every_rule");
+}
+
+/// What a person names is written to, and stays what it is.
+#[test]
+fn an_export_follows_links_feeds_pipes_and_keeps_the_mode() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let bead = |args: &[&str]| world.muleteer(&[&["bead"], args].concat()).current_dir(&repo.path);
+    bead(&["create", "--title", "One"]).ok();
+    let all = bead(&["export"]).ok();
+    repo.write("real.jsonl", "");
+    let real = repo.path.join("real.jsonl");
+    std::fs::set_permissions(&real, PermissionsExt::from_mode(0o600)).unwrap();
+    symlink("real.jsonl", repo.path.join("link")).unwrap();
+    assert_eq!(bead(&["export", "link", "--json"]).json()["exported"], 1);
+    assert!(repo.path.join("link").is_symlink());
+    assert_eq!(repo.read("real.jsonl").trim(), all.trim());
+    assert_eq!(std::fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o600);
+    let pipe = repo.path.join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let (read, told) = mpsc::channel();
+    std::thread::spawn(move || read.send(std::fs::read_to_string(pipe).unwrap()));
+    bead(&["export", "pipe"]).ok();
+    assert_eq!(told.recv_timeout(PATIENCE).expect("it is written to the pipe").trim(), all.trim());
 }

@@ -6,6 +6,8 @@ use muleteer_tests::model_server::{ModelServer, Step};
 use muleteer_tests::task_list::{RUN, Scene};
 use muleteer_tests::{Output, Repo, claude, wait_until};
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 /// Twelve tasks: a chain, an urgent one, one that fails for good and what depends on it, one whose validation
 /// takes too long, one that fails once, and one that a killed session left behind, committed.
@@ -615,6 +617,28 @@ fn concurrent_mode_holds_the_lock_only_for_a_change() {
     wait_until("the run to end", RUN, || scene.log().contains("STATS").then_some(()));
     assert!(!scene.log().contains("LOCK"), "no session holds it: {}", scene.log());
     scene.check_done_once();
+    scene.end();
+}
+
+/// A claim lasts as long as its lease: who waits for one is told whose it is.
+#[test]
+fn a_run_that_waits_for_somebody_else_says_for_whom() {
+    let scene = Scene::new();
+    scene.configure("concurrency_mode", json!("concurrent"));
+    scene.add("Bob has it", "true", &[]);
+    scene.tasks(&["claim", "--worker", "bob", "--lease", "60s"]).expect_code(0);
+    let mut command = std::process::Command::new(scene.world.program());
+    command
+        .args(["tasks", "run", "--backend", "subprocess", "--command", "true"])
+        .current_dir(&scene.repo.path);
+    scene.world.environment(&mut command);
+    let mut run = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let told = lines.find(|line| line.contains("task-001  is claimed by bob, who is waited for, until 2"));
+    assert!(told.is_some(), "it ended by itself, with his lease: {}", scene.log());
+    scene.tasks(&["complete", "task-001", "--worker", "bob"]).expect_code(0);
+    lines.for_each(drop);
+    assert!(run.wait().unwrap().success());
     scene.end();
 }
 

@@ -11,12 +11,19 @@ use crate::interrupt::{or_left, until_interrupted};
 use crate::render::{safe, state_color};
 use crate::settings;
 use muleteer_model::event::Event;
+use muleteer_model::tasklist::list::Status;
 use muleteer_model::tasklist::stats::stats;
 use muleteer_protocol::v1::{Reply, Request, Spawn, TasksEnded, TasksRun};
 use muleteer_store::tasklist::Root;
 use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// So often a run that has nothing in hand looks who has.
+const LOOK: Duration = Duration::from_secs(3);
 
 const RUN: &str = "\
 Examples:
@@ -135,7 +142,13 @@ fn request(args: &Args, root: &Root, context: &Context) -> Result<TasksRun, Fail
 /// Shows what happens until the run has ended, and exits by how.
 async fn follow(context: &Context, root: &Root, id: &str, from_seq: u64) -> Result<Exit, Failure> {
     let waiting = context.ask(Request::TasksWait { id: id.into() });
+    let in_hand = RefCell::new(HashSet::new());
     let mut each = |seen: history::Seen<'_>| {
+        match seen.record.map(|record| &record.entry.event) {
+            Some(Event::TaskBegun { list, task, .. }) if list == id => drop(in_hand.borrow_mut().insert(task.clone())),
+            Some(Event::TaskEnded { list, task, .. }) if list == id => drop(in_hand.borrow_mut().remove(task)),
+            _ => {}
+        }
         if let Some(line) = seen.record.and_then(|record| line(&record.entry.event, id)) {
             context.out.note(line);
         }
@@ -146,7 +159,10 @@ async fn follow(context: &Context, root: &Root, id: &str, from_seq: u64) -> Resu
             std::future::pending::<()>().await;
         }
         let client = context.connect_if_running().await?;
-        history::events(context, client, from_seq, true, &mut each).await
+        tokio::select! {
+            shown = history::events(context, client, from_seq, true, &mut each) => shown,
+            () = name_others(context, root, &in_hand) => Ok(()),
+        }
     };
     tokio::pin!(waiting);
     let reply = tokio::select! {
@@ -156,6 +172,25 @@ async fn follow(context: &Context, root: &Root, id: &str, from_seq: u64) -> Resu
     };
     let Reply::TasksEnded(ended) = reply else { return Err(unexpected(&reply)) };
     conclude(context, root, &ended)
+}
+
+/// Says whose claims a run waits for that has nothing in hand itself: they can last as long as their leases.
+async fn name_others(context: &Context, root: &Root, in_hand: &RefCell<HashSet<String>>) {
+    let mut told = HashSet::new();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Ok(read) = root.read() else { continue };
+        let others = read.list.tasks.iter().filter(|task| task.status == Status::InProgress);
+        for task in others.filter(|_| in_hand.borrow().is_empty()) {
+            let who = task.claimed_by.as_deref().unwrap_or("somebody");
+            if told.insert((task.id.clone(), who.to_string())) {
+                let until = task.lease_expires_at.map(|at| format!(", until {at:.0} at most")).unwrap_or_default();
+                context
+                    .out
+                    .note(safe(&format!("{}  is claimed by {who}, who is waited for{until}", task.id)));
+            }
+        }
+    }
 }
 
 fn line(event: &Event, id: &str) -> Option<String> {

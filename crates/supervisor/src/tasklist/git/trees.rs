@@ -1,0 +1,233 @@
+//! Trees of what lies in the working directory, made with an index of their own, and moving files from one to another.
+
+use super::command::failed;
+use super::{Git, GitError, Saved};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+impl Git {
+    /// Everything that lies in the working directory and is not ignored, as a tree.
+    pub fn snapshot(&self) -> Result<String, GitError> {
+        self.snapshot_into(&self.index()).map(|(tree, _)| tree)
+    }
+
+    pub(super) fn snapshot_into<'a>(&self, index: &'a Index) -> Result<(String, &'a Index), GitError> {
+        // A copy knows the files' times, so only what changed is read.
+        let real = self.git_dir.join("index");
+        if std::fs::metadata(&real).is_ok_and(|meta| meta.len() > 0) {
+            std::fs::copy(&real, &index.0).map_err(|error| failed("copy of the index", &error.to_string()))?;
+        }
+        // Not with excluding pathspecs: git fails where one of them is ignored too.
+        let args = ["add", "-A", "--", ":(top)"].map(String::from);
+        match self.with(index, &args, b"") {
+            // It stays where it is, as `git clean` would leave it: what is in no tree is not moved.
+            Err(error) if error.is_of_a_file() => {
+                tracing::warn!(%error, "not taken in");
+                let args = ["add", "-A", "--ignore-errors", "--", ":(top)"].map(String::from);
+                drop(self.with(index, &args, b""));
+            }
+            done => drop(done?),
+        }
+        self.forget_own(index)?;
+        Ok((self.with(index, &["write-tree".into()], b"")?, index))
+    }
+
+    /// A commit's tree without what is the harness's.
+    pub fn tree_of(&self, commit: &str) -> Result<String, GitError> {
+        let index = self.index();
+        self.with(&index, &["read-tree".into(), commit.into()], b"")?;
+        self.forget_own(&index)?;
+        self.with(&index, &["write-tree".into()], b"")
+    }
+
+    pub(super) fn forget_own(&self, index: &Index) -> Result<(), GitError> {
+        let mut args: Vec<String> = ["rm", "-r", "-q", "--cached", "--ignore-unmatch", "--"].map(String::from).into();
+        args.extend(self.own.iter().map(|path| format!(":(top,literal){path}")));
+        self.with(index, &args, b"").map(drop)
+    }
+
+    pub(super) fn with(&self, index: &Index, args: &[String], stdin: &[u8]) -> Result<String, GitError> {
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        self.git_with(&args, stdin, Some(&index.0))
+    }
+
+    pub(super) fn index(&self) -> Index {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        Index(self.git_dir.join(format!("muleteer-index-{}-{count}", std::process::id())))
+    }
+
+    /// Remembers what lay about when a task began, if that is not just its base: it is a person's, and stays
+    /// out of the task's commits and rollbacks.
+    pub fn remember_start(&self, task: &str, base: &str) -> Result<(), GitError> {
+        let name = start_ref(task);
+        let tree = self.snapshot()?;
+        if tree == self.tree_of(base)? {
+            drop(self.git(&["update-ref", "-d", &name]));
+            return Ok(());
+        }
+        let commit = self.commit_tree(&tree, base, &format!("muleteer: the working directory before {task}"))?;
+        self.git(&["update-ref", &name, &commit]).map(drop)
+    }
+
+    /// What lay about when the task began at `base`: as remembered, else just the base.
+    pub fn start(&self, task: &str, base: &str) -> Result<String, GitError> {
+        let name = start_ref(task);
+        let parent = self.git(&["rev-parse", "--verify", "--quiet", &format!("{name}^")]);
+        let full = self.git(&["rev-parse", "--verify", &format!("{base}^{{commit}}")])?;
+        match parent {
+            Ok(parent) if parent == full => self.git(&["rev-parse", &format!("{name}^{{tree}}")]),
+            _ => self.tree_of(base),
+        }
+    }
+
+    pub fn forget_start(&self, task: &str) {
+        drop(self.git(&["update-ref", "-d", &start_ref(task)]));
+    }
+
+    pub(super) fn commit_tree(&self, tree: &str, parent: &str, message: &str) -> Result<String, GitError> {
+        self.git_with(&["commit-tree", tree, "-p", parent], message.as_bytes(), None)
+    }
+
+    /// What changed since `start` and is in no commit, as a tree upon HEAD's; none if that is nothing.
+    pub fn uncommitted_since(&self, start: &str) -> Result<Option<String>, GitError> {
+        self.pending(start).map(|pending| pending.map(|(tree, _)| tree))
+    }
+
+    pub(super) fn pending(&self, start: &str) -> Result<Option<(String, Vec<u8>)>, GitError> {
+        let now = self.snapshot()?;
+        let changes = self.changes(start, &now)?;
+        if changes.is_empty() {
+            return Ok(None);
+        }
+        let index = self.index();
+        self.with(&index, &["read-tree".into(), "HEAD".into()], b"")?;
+        self.with(&index, &["update-index".into(), "-z".into(), "--index-info".into()], &changes)?;
+        let tree = self.with(&index, &["write-tree".into()], b"")?;
+        let head = self.git(&["rev-parse", "HEAD^{tree}"])?;
+        Ok((tree != head).then_some((tree, changes)))
+    }
+
+    /// The way from one tree to another, as `update-index --index-info` reads it.
+    pub(super) fn changes(&self, from: &str, to: &str) -> Result<Vec<u8>, GitError> {
+        let args = ["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", from, to];
+        // In bytes: a path need not be text.
+        let listed = self.bytes(&args, b"", None)?;
+        let mut fields = listed.split(|byte| *byte == 0);
+        let mut info = vec![];
+        while let (Some(about), Some(path)) = (fields.next(), fields.next()) {
+            let about = String::from_utf8_lossy(about);
+            let mut words = about.trim_start_matches(':').split(' ');
+            let (mode, id) = (words.nth(1).unwrap_or_default(), words.nth(1).unwrap_or_default());
+            info.extend_from_slice(format!("{mode} {id}\t").as_bytes());
+            info.extend_from_slice(path);
+            info.push(0);
+        }
+        Ok(info)
+    }
+
+    /// Commits what the task changed and did not commit itself. Without hooks: the validation is the check.
+    pub fn commit(&self, start: &str, message: &str) -> Result<Option<String>, GitError> {
+        let Some((tree, changes)) = self.pending(start)? else { return Ok(None) };
+        let head = self.head()?;
+        let commit = self.commit_tree(&tree, &head, message)?;
+        // First: an index ahead of HEAD is what is about to be committed, one behind it takes the commit back.
+        self.git_with(&["update-index", "-z", "--index-info"], &changes, None)?;
+        self.git(&["update-ref", "-m", "muleteer: task completed", "HEAD", &commit, &head])?;
+        drop(self.git(&["update-index", "-q", "--refresh"]));
+        Ok(Some(commit))
+    }
+
+    /// Puts HEAD back to `base` and the files to what they were when the task began, after everything that
+    /// is there was saved as a ref, of which `on_saved` hears before anything moves. What came with the commit `kept`,
+    /// which is since the base, stays. None if there was nothing to save.
+    pub fn roll_back(
+        &self,
+        task: &str,
+        base: &str,
+        kept: Option<&str>,
+        branch: Option<&str>,
+        ignored: &[String],
+        on_saved: &mut dyn FnMut(&Saved),
+    ) -> Result<Option<Saved>, GitError> {
+        let start = self.start(task, base)?;
+        let head = self.head()?;
+        let base = self.git(&["rev-parse", "--verify", &format!("{base}^{{commit}}")])?;
+        let index = self.index();
+        let (now, index) = self.snapshot_into(&index)?;
+        let elsewhere = branch.is_some_and(|branch| self.branch().as_deref() != Some(branch));
+        let (end, files) = match kept {
+            Some(kept) => (kept, self.with_changes(&start, &base, kept)?),
+            None => (base.as_str(), start.clone()),
+        };
+        if now == files && head == end && !elsewhere {
+            return Ok(None);
+        }
+        let saved = self.save("rollback", task, &base, &start, ignored)?;
+        on_saved(&saved);
+        muleteer_process::fault::point("tasks.saved");
+        self.move_to(end, branch)?;
+        self.move_files(index, &now, &files)?;
+        Ok(Some(saved))
+    }
+
+    /// A tree with what changed from one commit to another.
+    pub(super) fn with_changes(&self, tree: &str, from: &str, to: &str) -> Result<String, GitError> {
+        let changes = self.changes(from, to)?;
+        let index = self.index();
+        self.with(&index, &["read-tree".into(), tree.into()], b"")?;
+        self.with(&index, &["update-index".into(), "-z".into(), "--index-info".into()], &changes)?;
+        self.forget_own(&index)?;
+        self.with(&index, &["write-tree".into()], b"")
+    }
+
+    pub(super) fn move_to(&self, commit: &str, branch: Option<&str>) -> Result<(), GitError> {
+        if let Some(branch) = branch {
+            // The agent may have checked out another one, which is not ours to move.
+            self.git(&["symbolic-ref", "HEAD", &format!("refs/heads/{branch}")])?;
+        }
+        self.git(&["reset", "-q", "--mixed", commit]).map(drop)
+    }
+
+    /// Moves the files in the working directory from one tree to another. The index must be the first one's.
+    pub(super) fn move_files(&self, index: &Index, from: &str, to: &str) -> Result<(), GitError> {
+        if from == to {
+            return Ok(());
+        }
+        let two_way = ["read-tree", "-m", "-u", from, to].map(String::from);
+        if self.with(index, &two_way, b"").is_err() {
+            // Something ignored is in the way of a file: it was tracked once.
+            self.with(index, &["read-tree", "--reset", "-u", to].map(String::from), b"")?;
+        }
+        drop(self.git(&["update-index", "-q", "--refresh"]));
+        Ok(())
+    }
+}
+
+/// An index file of our own; gone when dropped.
+#[derive(Debug)]
+pub(super) struct Index(PathBuf);
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+        drop(std::fs::remove_file(self.0.with_extension("lock")));
+    }
+}
+
+pub(super) fn start_ref(task: &str) -> String {
+    format!("refs/muleteer/start/{}", ref_part(task))
+}
+
+/// An id as part of a ref's name.
+pub(super) fn ref_part(id: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let plain: String = id.chars().map(|c| if fits(c) { c } else { '_' }).collect();
+    if plain == id { plain } else { format!("{plain}-{:08x}", hash(id)) }
+}
+
+/// FNV-1a: tells two ids apart whose plain forms are alike.
+pub(super) fn hash(text: &str) -> u32 {
+    text.bytes()
+        .fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
