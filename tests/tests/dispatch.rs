@@ -423,23 +423,38 @@ fn an_agent_has_muleteer_on_its_path_and_no_other_cli_s_keys() {
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let keys = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY", "MY_SECRET"];
-    let script = format!("{}/told.sh", repo.to_str());
-    repo.write("told.sh", "#!/bin/sh\n{ env; command -v muleteer; } > \"told.$MULETEER_DISPATCH_ID\"\n");
-    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let script = |name: &str, text: &str| {
+        repo.write(name, &format!("#!/bin/sh\n{text}\n"));
+        let path = format!("{}/{name}", repo.to_str());
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        path
+    };
+    let tell = script("told.sh", "{ env; command -v muleteer; } > \"told.$MULETEER_DISPATCH_ID\"");
+    let spawn = |backend: &str, command: &str| {
+        let asked = ["spawn", "developer", repo.to_str(), "x", "--backend", backend, "--command", command];
+        let spawn = world.muleteer(&[&asked[..], &["--env", "PATH=/usr/bin:/bin"]].concat());
+        let id = keys.iter().fold(spawn, |spawn, key| spawn.env(key, "dummy")).ok();
+        world.wait_for_end(&id);
+        id
+    };
+    let has = |id: &str, key: &str| repo.read(&format!("told.{id}")).lines().any(|line| line == format!("{key}=dummy"));
     for (backend, own) in [
         ("claude-code", vec!["ANTHROPIC_API_KEY", "GEMINI_API_KEY"]),
         ("codex", vec!["OPENAI_API_KEY", "GEMINI_API_KEY"]),
         ("subprocess", keys[..4].to_vec()),
     ] {
-        let asked = ["spawn", "developer", repo.to_str(), "x", "--backend", backend, "--command", &script];
-        let spawn = world.muleteer(&[&asked[..], &["--env", "PATH=/usr/bin:/bin"]].concat());
-        let id = keys.iter().fold(spawn, |spawn, key| spawn.env(key, "dummy")).ok();
-        world.wait_for_end(&id);
-        let told = repo.read(&format!("told.{id}"));
-        let has = |key: &&str| told.lines().any(|line| line == format!("{key}=dummy"));
-        assert_eq!(keys.into_iter().filter(has).collect::<Vec<_>>(), own, "{backend}");
-        assert!(told.trim_end().ends_with("/bin/muleteer"), "{told}");
+        let id = spawn(backend, &tell);
+        assert_eq!(keys.into_iter().filter(|key| has(&id, key)).collect::<Vec<_>>(), own, "{backend}");
+        assert!(repo.read(&format!("told.{id}")).trim_end().ends_with("/bin/muleteer"));
     }
+    // Whom it dispatches gets what it was not given itself.
+    spawn(
+        "claude-code",
+        &script("nest.sh", "muleteer spawn developer . x --backend codex --command \"$PWD/told.sh\" > nested"),
+    );
+    let nested = repo.read("nested").trim().to_string();
+    world.wait_for_end(&nested);
+    assert!(has(&nested, "OPENAI_API_KEY") && !has(&nested, "ANTHROPIC_API_KEY"));
     world.finish(Some(daemon));
 }
 

@@ -31,6 +31,9 @@ use std::sync::{Arc, PoisonError};
 pub struct Saved {
     pub v: u16,
     pub env: Vec<(String, String)>,
+    /// Other CLIs' keys, which passed and are not this agent's business; who it dispatches may be one of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub withheld: Vec<(String, String)>,
     pub extra_env: Vec<(String, String)>,
     pub backend_env: Vec<(String, String)>,
     /// The agent of `acp` that is known by name.
@@ -176,6 +179,8 @@ pub async fn prepare(
     limits.timeout_s = spawn.timeout_s.or(limits.timeout_s);
 
     let permissions = permissions(backend, &role, &config, category, spawn)?;
+    let keeps = |name: &str| config.env.pass.iter().any(|named| named == name) || !is_of_another(backend.name(), name);
+    let (env, withheld): (Vec<_>, Vec<_>) = passed(daemon, spawn, asker).into_iter().partition(|(name, _)| keeps(name));
     let part = match asker {
         Asker::Run(part) => Some(part),
         _ => None,
@@ -240,7 +245,7 @@ pub async fn prepare(
         transcripts: backend.transcripts().is_some(),
         folds: capabilities.folds,
         trace,
-        api: Terms { price, ..terms(backend.name(), spawn, configured.as_ref(), category, &args) },
+        api: Terms { price, ..terms(backend.name(), (spawn, &env), configured.as_ref(), category, &args) },
         ask_on_crash: part.is_none() && category.on_crash == config::OnCrash::Ask,
         permissions,
         can_ask: capabilities.asks,
@@ -248,7 +253,8 @@ pub async fn prepare(
     };
     let saved = Saved {
         v: SAVED_VERSION,
-        env: own_env(backend, spawn, &config.env.pass),
+        env,
+        withheld,
         extra_env: spawn.extra_env.clone(),
         backend_env: configured.map(|backend| backend.env.into_iter().collect()).unwrap_or_default(),
         agent: agent.map(|agent| agent.name.to_string()),
@@ -275,10 +281,16 @@ pub async fn prepare(
     ])
 }
 
-/// What passes from the asker's environment, without the keys of other backends' CLIs that nobody has named.
-fn own_env(backend: &dyn Backend, spawn: &v1::Spawn, pass: &[String]) -> Vec<(String, String)> {
-    let keeps = |name: &str| pass.iter().any(|named| named == name) || !is_of_another(backend.name(), name);
-    spawn.env.iter().filter(|(name, _)| keeps(name)).cloned().collect()
+/// What passes from the asker's environment; and what an agent that asks was not given itself.
+fn passed(daemon: &Daemon, spawn: &v1::Spawn, asker: &Asker) -> Vec<(String, String)> {
+    let mut env = spawn.env.clone();
+    if let Asker::Agent(parent) = asker
+        && let Ok(saved) = Saved::read(&daemon.paths.agent(parent.as_str()))
+    {
+        let has = |name: &str| spawn.env.iter().any(|(known, _)| known == name);
+        env.extend(saved.withheld.into_iter().filter(|(name, _)| !has(name)));
+    }
+    env
 }
 
 /// Who is to do what is asked for.
@@ -321,18 +333,13 @@ pub fn check(daemon: &Daemon, spawn: &v1::Spawn) -> Result<(), WireError> {
 /// Its way to the model API, as far as its environment tells: names of variables, never their values.
 fn terms(
     backend: &str,
-    spawn: &v1::Spawn,
+    (spawn, env): (&v1::Spawn, &[(String, String)]),
     configured: Option<&config::Backend>,
     category: &config::Category,
     args: &[String],
 ) -> Terms {
     let find = |name: &str| {
-        let given = spawn
-            .extra_env
-            .iter()
-            .chain(&spawn.env)
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value);
+        let given = spawn.extra_env.iter().chain(env).find(|(known, _)| known == name).map(|(_, value)| value);
         given.or_else(|| configured?.env.get(name)).filter(|value| !value.is_empty())
     };
     let mut credential = api_error::credential(backend, |name| find(name).is_some());
