@@ -4,6 +4,7 @@ use muleteer_protocol::client::{Client, ClientError, Next};
 use muleteer_protocol::codec::{FRAME_LIMIT, FrameReader, FrameWriter};
 use muleteer_protocol::v1::*;
 use std::path::PathBuf;
+use tempfile::TempDir;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -45,22 +46,20 @@ fn welcome() -> ServerFrame {
     })
 }
 
-fn socket(name: &str) -> (PathBuf, UnixListener) {
-    let dir = std::env::temp_dir().join(format!("muleteer-client-{}-{name}", std::process::id()));
-    drop(std::fs::remove_dir_all(&dir));
-    std::fs::create_dir_all(&dir).expect("dir");
-    let path = dir.join("sock");
+/// In a directory that goes with its guard.
+fn socket() -> (TempDir, PathBuf, UnixListener) {
+    let dir = tempfile::tempdir().expect("dir");
+    let path = dir.path().join("sock");
     let listener = UnixListener::bind(&path).expect("bind");
-    (path, listener)
+    (dir, path, listener)
 }
 
 /// Runs a client against what `script` answers after the greeting.
 async fn against<F: Future<Output = ()>, T>(
-    name: &str,
     script: impl FnOnce(Peer) -> F,
     client: impl AsyncFnOnce(Client) -> T,
 ) -> T {
-    let (path, listener) = socket(name);
+    let (_dir, path, listener) = socket();
     let serve = async {
         let mut peer = Peer::new(listener.accept().await.expect("accept").0);
         assert!(matches!(peer.hear().await, ClientFrame::Hello(Hello { versions, .. }) if versions == VERSIONS));
@@ -74,7 +73,7 @@ async fn against<F: Future<Output = ()>, T>(
 
 #[tokio::test]
 async fn nobody_there_is_no_daemon() {
-    let (path, listener) = socket("nobody");
+    let (_dir, path, listener) = socket();
     drop(listener);
     let error = Client::connect(&path, "test", None).await.expect_err("nobody listens");
     assert!(matches!(error, ClientError::NoDaemon { .. }) && error.is_lost(), "{error}");
@@ -84,10 +83,9 @@ async fn nobody_there_is_no_daemon() {
 
 #[tokio::test]
 async fn a_socket_deeper_than_the_kernel_takes_is_reached() {
-    let dir = std::env::temp_dir()
-        .join(format!("muleteer-deep-{}", std::process::id()))
-        .join("d".repeat(120));
-    std::fs::create_dir_all(&dir).expect("dir");
+    let above = tempfile::tempdir().expect("dir");
+    let dir = above.path().join("d".repeat(120));
+    std::fs::create_dir(&dir).expect("dir");
     let error = Client::connect(&dir.join("sock"), "test", None).await.expect_err("no socket");
     assert!(matches!(error, ClientError::NoDaemon { .. }), "{error}");
 }
@@ -103,7 +101,7 @@ async fn an_error_of_the_daemon_comes_as_it_is() {
         peer.say(ServerFrame::Unknown).await;
         peer.say(ServerFrame::Error { id, error: sent }).await;
     };
-    let answer = against("error", script, async |mut client| client.call(Request::Ping).await).await;
+    let answer = against(script, async |mut client| client.call(Request::Ping).await).await;
     assert!(matches!(answer, Err(ClientError::Remote(remote)) if remote == error));
 }
 
@@ -112,7 +110,7 @@ async fn a_lost_answer_is_known_as_lost() {
     let script = |mut peer: Peer| async move {
         peer.request().await;
     };
-    let answer = against("lost", script, async |mut client| client.call(Request::Ping).await).await;
+    let answer = against(script, async |mut client| client.call(Request::Ping).await).await;
     assert!(answer.expect_err("lost").is_lost());
 }
 
@@ -134,7 +132,7 @@ async fn credits_are_granted_as_items_are_taken() {
         }
         peer.say(ServerFrame::Reply { id, body: Reply::EndOfEvents { next_seq: ITEMS } }).await;
     };
-    let seqs = against("credits", script, async |mut client| {
+    let seqs = against(script, async |mut client| {
         let mut stream = client.stream(Request::Events { from_seq: 0, follow: false }).await.expect("stream");
         let mut seqs = Vec::new();
         loop {
@@ -161,7 +159,7 @@ async fn a_cancelled_stream_leaves_the_client_usable() {
         let (id, _) = peer.request().await;
         peer.say(ServerFrame::Reply { id, body: Reply::Pong }).await;
     };
-    let answer = against("cancel", script, async |mut client| {
+    let answer = against(script, async |mut client| {
         let mut stream = client.stream(Request::Events { from_seq: 0, follow: true }).await.expect("stream");
         assert!(matches!(stream.next().await, Ok(Next::Item(_))));
         stream.cancel().await.expect("cancel");
