@@ -116,7 +116,8 @@ fn look(nonces: &[&str]) -> (Vec<u32>, bool) {
 /// known may.
 pub fn may_be_at_work(name: &str, places: &[&Path]) -> bool {
     let is_there = |pid: u32| {
-        let stands = host().cwd(pid).is_none_or(|cwd| places.iter().any(|place| cwd.starts_with(place)));
+        let cwd = host().cwd(pid);
+        let stands = cwd.map_or(true, |cwd| cwd.is_some_and(|cwd| places.iter().any(|place| cwd.starts_with(place))));
         stands && host().stat(pid).is_some_and(|stat| !stat.zombie)
     };
     let named = |pid: &u32| host().name(*pid).is_some_and(|own| own.starts_with(name));

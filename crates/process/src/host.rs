@@ -60,8 +60,8 @@ pub trait Host: std::fmt::Debug + Sync {
     fn children(&self, pid: u32) -> Option<Vec<u32>>;
     /// Its name, as `ps` shows it; `None` when it is gone.
     fn name(&self, pid: u32) -> Option<String>;
-    /// The directory it stands in; `None` if that cannot be known.
-    fn cwd(&self, pid: u32) -> Option<PathBuf>;
+    /// The directory it stands in; `None` when it has let go of it, because it is ending. An error if that cannot be known.
+    fn cwd(&self, pid: u32) -> io::Result<Option<PathBuf>>;
     /// The environment a process was started with, NUL-separated; `None` if it cannot be read.
     fn environ(&self, pid: u32) -> Option<Vec<u8>>;
     /// Names this boot of this machine.

@@ -51,8 +51,13 @@ impl Host for Linux {
         Some(String::from_utf8_lossy(name).trim_end().to_owned())
     }
 
-    fn cwd(&self, pid: u32) -> Option<PathBuf> {
-        std::fs::read_link(format!("/proc/{pid}/cwd")).ok()
+    fn cwd(&self, pid: u32) -> io::Result<Option<PathBuf>> {
+        match std::fs::read_link(format!("/proc/{pid}/cwd")) {
+            Ok(cwd) => Ok(Some(cwd)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn environ(&self, pid: u32) -> Option<Vec<u8>> {
@@ -182,6 +187,21 @@ mod tests {
         let stat = parse_stat(only_leader_gone.as_bytes()).unwrap();
         assert!(!stat.zombie && stat.leader_gone, "its other threads still run");
         assert_eq!(stat.rss, 3 * rustix::param::page_size() as u64);
+    }
+
+    /// One that is ending stands nowhere any more, which is not the same as nobody knowing where.
+    #[test]
+    fn where_a_process_stands_is_known_until_it_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = crate::command::helper("sleep").arg("60").current_dir(dir.path()).spawn().unwrap();
+        assert_eq!(Linux.cwd(child.id()).unwrap(), Some(dir.path().canonicalize().unwrap()));
+        child.kill().unwrap();
+        while !Linux.stat(child.id()).unwrap().zombie {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(Linux.cwd(child.id()).unwrap(), None);
+        child.wait().unwrap();
+        assert_eq!(Linux.cwd(child.id()).unwrap(), None);
     }
 
     #[test]

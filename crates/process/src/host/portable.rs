@@ -36,8 +36,8 @@ impl Host for Portable {
         Some(name.to_owned()).filter(|name| !name.is_empty())
     }
 
-    fn cwd(&self, _: u32) -> Option<PathBuf> {
-        None
+    fn cwd(&self, _: u32) -> io::Result<Option<PathBuf>> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     fn environ(&self, pid: u32) -> Option<Vec<u8>> {
