@@ -4,6 +4,7 @@
 
 use muleteer_tests::{PATIENCE, Repo, World, wait_until};
 use serde_json::{Value, json};
+use std::process::Command;
 
 const RESULT: &str = r#"echo '{"type":"result","status":"success","summary":"made it","changes":["a.txt"]}'"#;
 
@@ -313,7 +314,7 @@ fn how_it_ended_does_not_hang_on_who_reads_it() {
     for args in [&["wait", &id][..], &["wait", &id, "--json"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let mut command = std::process::Command::new(world.program());
+        let mut command = Command::new(world.program());
         world.environment(&mut command);
         let status = command
             .args(args)
@@ -384,10 +385,7 @@ fn work_that_cannot_come_home_is_kept_and_said_and_the_dispatch_ends() {
         .find(|event| event["event"] == "fault")
         .expect("a fault on record");
     assert!(said["message"].as_str().unwrap().contains(worktree), "{said}");
-    let log = std::process::Command::new("git")
-        .args(["-C", worktree, "log", "--oneline"])
-        .output()
-        .unwrap();
+    let log = Command::new("git").args(["-C", worktree, "log", "--oneline"]).output().unwrap();
     assert!(String::from_utf8_lossy(&log.stdout).contains("precious"));
     world.finish(Some(daemon));
 }
@@ -474,6 +472,37 @@ fn who_follows_a_journal_sees_its_last_line() {
 }
 
 /// The journal is made before the agent is started; where it cannot be, that is on record and the work goes on.
+/// A directory that was removed beneath its shell names no project; one that is given is needed only.
+#[test]
+fn from_a_directory_that_is_gone_a_project_can_be_named() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let prompt = world.path().join("prompt");
+    std::fs::write(&prompt, "do it").unwrap();
+    let run = |project: &str| {
+        let line = format!(
+            "mkdir gone && cd gone && rmdir ../gone && \"$1\" spawn developer {project} --prompt-file \"$2\" \
+             --backend subprocess --command 'echo run >> effects' --wait --json"
+        );
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", &line, "sh"])
+            .arg(world.program())
+            .arg(&prompt)
+            .current_dir(world.path());
+        world.environment(&mut shell);
+        shell.stdin(std::process::Stdio::null()).output().unwrap()
+    };
+    let named = run(repo.to_str());
+    assert!(named.status.success(), "{named:?}");
+    assert_eq!(repo.effects("effects"), ["run"]);
+    let nowhere = run("");
+    assert_eq!(nowhere.status.code(), Some(2), "{nowhere:?}");
+    assert!(String::from_utf8_lossy(&nowhere.stdout).contains("E_PROJECT_NOT_FOUND"), "{nowhere:?}");
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn a_journal_that_cannot_be_written_holds_nothing_up() {
     let world = World::new();
@@ -483,6 +512,12 @@ fn a_journal_that_cannot_be_written_holds_nothing_up() {
     let id = world.spawn(&repo, "echo run >> effects", &["--wait"]).ok();
     assert_eq!(world.dispatch(&id)["state"], "success");
     assert_eq!(repo.effects("effects"), ["run"]);
-    assert!(world.events().iter().any(|event| event["event"] == "fault" && event["what"] == "journal"));
+    let of_its_own = |event: &serde_json::Value| event["dispatch_id"] == id.as_str();
+    assert!(
+        world
+            .events()
+            .iter()
+            .any(|event| event["event"] == "fault" && event["what"] == "journal" && of_its_own(event))
+    );
     world.finish(Some(daemon));
 }

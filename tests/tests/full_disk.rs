@@ -29,6 +29,13 @@ impl SmallDisk {
         }
     }
 
+    /// Leaves these bytes free, about.
+    fn leave(&self, bytes: u64) {
+        self.fill();
+        let filler = std::fs::File::options().write(true).open(self.0.join("filler0")).unwrap();
+        filler.set_len(filler.metadata().unwrap().len() - bytes).unwrap();
+    }
+
     fn empty(&self) {
         for entry in std::fs::read_dir(&self.0).unwrap().flatten() {
             if entry.file_name().to_string_lossy().starts_with("filler") {
@@ -77,4 +84,24 @@ fn a_full_disk_is_a_state_that_passes() {
     assert!(effects.contains(&"three".into()) && effects.contains(&"end".into()), "{effects:?}");
     world.expect_clean_end(Some(daemon));
     drop(disk); // before the world, whose directory a mounted disk would keep busy
+}
+
+/// Room for a request and none for what its agent would put out: who reads why it failed must learn of the disk.
+#[test]
+fn what_a_shim_died_of_is_in_the_reason() {
+    let world = World::new();
+    let Some(disk) = SmallDisk::mount(&world.path().join("state")) else {
+        return skip("what_a_shim_died_of_is_in_the_reason", "a tmpfs cannot be mounted here (not root)");
+    };
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    disk.leave(160 << 10);
+    let id = world.spawn(&repo, "echo never", &[]).ok();
+    let ended = world.wait_for_end(&id);
+    let reason = ended["reason"].as_str().unwrap_or_default();
+    assert_eq!(ended["state"], "failed", "{ended}");
+    assert!(reason.contains("before it started the agent") && reason.contains("No space left"), "{reason}");
+    disk.empty();
+    world.expect_clean_end(Some(daemon));
+    drop(disk);
 }

@@ -98,6 +98,8 @@ pub enum Input {
         clean: bool,
         /// Of the last record of its spool.
         awake_ms: u64,
+        /// What it had to say of itself, if anything; told beside how it ended.
+        said: String,
     },
     Adopted {
         shim_pid: u32,
@@ -248,8 +250,8 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         Input::Exited { at, epoch, exit, awake_ms } if current_epoch(d) == Some(epoch) => {
             stamp(at, vec![exited(d, epoch, exit, awake_ms)])
         }
-        Input::ShimLost { epoch, spawned, killed, clean, awake_ms } => {
-            plain(shim_lost(d, epoch, spawned, awake_ms, (killed, clean)))
+        Input::ShimLost { epoch, spawned, killed, clean, awake_ms, said } => {
+            plain(shim_lost(d, epoch, spawned, (awake_ms, said), (killed, clean)))
         }
         Input::Adopted { shim_pid, epoch } if current_epoch(d) == Some(epoch) => {
             plain(vec![Event::AgentAdopted { shim_pid, epoch }])
@@ -484,7 +486,13 @@ fn line(d: &Dispatch, at: Position, events: &[AgentEvent]) -> Vec<Decided> {
     decided
 }
 
-fn shim_lost(d: &Dispatch, epoch: u32, spawned: bool, awake_ms: u64, (killed, clean): (u32, bool)) -> Vec<Event> {
+fn shim_lost(
+    d: &Dispatch,
+    epoch: u32,
+    spawned: bool,
+    (awake_ms, said): (u64, String),
+    (killed, clean): (u32, bool),
+) -> Vec<Event> {
     let (attempt, spawned) = match d.phase {
         Phase::Starting { attempt, epoch: current } if current == epoch => (attempt, spawned || d.rebooted),
         Phase::Working { attempt, epoch: current, .. } if current == epoch => (attempt, true),
@@ -493,7 +501,7 @@ fn shim_lost(d: &Dispatch, epoch: u32, spawned: bool, awake_ms: u64, (killed, cl
     let mut events = vec![Event::SweepFinished { killed, clean }];
     if clean {
         let cause = if spawned { ExitCause::ShimLost } else { ExitCause::NeverRan };
-        let exit = Exit { code: None, signal: None, cause, stderr_tail: String::new() };
+        let exit = Exit { code: None, signal: None, cause, stderr_tail: said };
         events.push(exited(d, epoch, exit, awake_ms));
     } else {
         let reason = "its shim died and what it left could not be ended";

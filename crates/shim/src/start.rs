@@ -5,7 +5,7 @@ use muleteer_process::command::helper;
 use muleteer_process::lock::LockGuard;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
@@ -141,4 +141,22 @@ pub fn shim_log(agent_dir: &Path) -> io::Result<File> {
         log.set_len(0)?;
     }
     Ok(log)
+}
+
+/// Bytes of the end of a shim's log in which its last words are looked for.
+const LAST_WORDS: u64 = 4096;
+
+/// Why the shim of this epoch ended, if it could say so.
+pub fn last_words(agent_dir: &Path, epoch: u32) -> Option<String> {
+    let mut log = File::open(agent_dir.join("shim.log")).ok()?;
+    let skipped = log.metadata().ok()?.len().saturating_sub(LAST_WORDS);
+    log.seek(SeekFrom::Start(skipped)).ok()?;
+    let mut end = Vec::new();
+    log.take(LAST_WORDS).read_to_end(&mut end).ok()?;
+    let end = String::from_utf8_lossy(&end);
+    let said = |line: &str| {
+        let (_, said) = line.strip_prefix("muleteer-shim[")?.split_once(&format!("] epoch {epoch}: "))?;
+        Some(said.to_string())
+    };
+    end.lines().rev().find_map(said)
 }

@@ -284,8 +284,17 @@ impl Daemon {
 
     /// Notes something for the ledger without ever waiting for it.
     pub fn note(&self, event: Event) {
+        self.note_entry(None, event);
+    }
+
+    /// Notes a fault of one dispatch.
+    pub fn fault(&self, id: &DispatchId, what: impl Into<String>, message: impl Into<String>) {
+        self.note_entry(Some(id.clone()), Event::Fault { what: what.into(), message: message.into() });
+    }
+
+    fn note_entry(&self, dispatch_id: Option<DispatchId>, event: Event) {
         tracing::warn!(event = %event.name(), detail = ?event, "noted");
-        self.restarts.push(event);
+        self.restarts.push(Entry { id: random_key(), dispatch_id, at: None, more: false, event });
         self.ledger.cast(LedgerMsg::Drain);
     }
 }
@@ -298,14 +307,13 @@ pub struct Ring(Mutex<(VecDeque<Entry>, u64)>);
 const RING_LIMIT: usize = 1024;
 
 impl Ring {
-    fn push(&self, event: Event) {
+    fn push(&self, entry: Entry) {
         let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if ring.0.len() == RING_LIMIT {
             ring.0.pop_front();
             ring.1 += 1;
         }
-        ring.0
-            .push_back(Entry { id: random_key(), dispatch_id: None, at: None, more: false, event });
+        ring.0.push_back(entry);
     }
 
     /// All that is waiting. It stays until [`Ring::written`]: the ledger itself may die on the way.

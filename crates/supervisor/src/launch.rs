@@ -5,7 +5,7 @@ use crate::context::{Daemon, random_key};
 use crate::request::Saved;
 use muleteer_backends::{LaunchSpec, StdinMode};
 use muleteer_model::dispatch::{Dispatch, Phase};
-use muleteer_model::event::{Event, PromptKind};
+use muleteer_model::event::PromptKind;
 use muleteer_model::id::DispatchId;
 use muleteer_model::telemetry::{Context, ids};
 use muleteer_model::{prompt, result};
@@ -135,7 +135,7 @@ async fn begin(
         let (project, worktree) = (Path::new(&dispatch.created.project), Path::new(worktree));
         if dispatch.distrusts_clone() && crate::worktree::discard(worktree)? {
             let message = "the machine was started anew before anybody worked in it, so it is made again";
-            daemon.note(Event::Fault { what: format!("the clone of {}", dispatch.id), message: message.into() });
+            daemon.fault(&dispatch.id, format!("the clone of {}", dispatch.id), message);
         }
         crate::worktree::ensure(project, worktree, &dispatch.id).await?;
     }
@@ -284,7 +284,8 @@ pub async fn sweep(daemon: &Daemon, id: &DispatchId, of: Option<(u32, bool)>) ->
                 nonces.push(launch.nonce);
             }
         }
-        let mut swept = Swept { killed: 0, clean: true };
+        let said = of.and_then(|(epoch, _)| start::last_words(&dir, epoch)).unwrap_or_default();
+        let mut swept = Swept { killed: 0, clean: true, said };
         if let Some((epoch, false)) = of
             && meta.as_ref().is_none_or(|meta| meta.epoch != epoch)
             && let Err(error) = Launch::read(&dir, epoch)
@@ -304,15 +305,17 @@ pub async fn sweep(daemon: &Daemon, id: &DispatchId, of: Option<(u32, bool)>) ->
     .await
     .map_err(|error| error.to_string())??;
     for message in faults {
-        daemon.note(Event::Fault { what: format!("the dead shim of {id}"), message });
+        daemon.fault(id, format!("the dead shim of {id}"), message);
     }
     Ok(swept)
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Swept {
     pub killed: u32,
     pub clean: bool,
+    /// What the dead shim had said of its end; empty where it said nothing.
+    pub said: String,
 }
 
 /// The text of a prompt. People's are on disk since before they were durable in the ledger; our own
@@ -360,7 +363,7 @@ pub async fn fetch_work(daemon: &Daemon, dispatch: &Dispatch) -> (String, Option
         }
     }
     let message = format!("{message}; the commits of {} are still in {worktree}", dispatch.id);
-    daemon.note(Event::Fault { what: format!("work of {}", dispatch.id), message });
+    daemon.fault(&dispatch.id, format!("work of {}", dispatch.id), message);
     (branch, None)
 }
 

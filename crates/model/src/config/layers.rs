@@ -2,7 +2,7 @@
 
 use super::decode::{Leaf, decode, dotted};
 use super::error::{ConfigError, NotFound, Place};
-use super::{Config, DEFAULT, ENV_PREFIX, Layer, Origin, Retention, Settings, Source, yaml};
+use super::{BackendChoice, Config, DEFAULT, ENV_PREFIX, Layer, Origin, Project, Retention, Settings, Source, yaml};
 use crate::telemetry::Endpoint;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -234,7 +234,35 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
         &["retention", "output_mib"],
         "at most 256 are possible",
     );
+    for (model, price) in &settings.models.prices {
+        let prices = [
+            ("input", Some(price.input)),
+            ("output", Some(price.output)),
+            ("cache_read", price.cache_read),
+            ("cache_write", price.cache_write),
+        ];
+        for (key, price) in prices {
+            let possible = price.is_none_or(|usd| usd >= 0.0);
+            wanted(possible, &["models", "prices", model, key], "0 or more is wanted");
+        }
+    }
+    for (name, project) in &settings.projects {
+        let path: &[&str] = match project {
+            Project::Path(_) => &["projects", name],
+            Project::Full(_) => &["projects", name, "path"],
+        };
+        wanted(!project.path().trim().is_empty(), path, "a directory is wanted");
+    }
     let variable = |name: &str| !name.is_empty() && !name.contains(['=', '\0', ' ']);
+    for backend in BackendChoice::ALL {
+        let Some(set) = settings.backends.get(backend) else { continue };
+        let key = super::canonical(backend.as_str());
+        for (name, value) in &set.env {
+            let path = ["backends", key.as_str(), "env", name.as_str()];
+            wanted(variable(name), &path, "it is no name of a variable");
+            wanted(!value.contains('\0'), &path, "a variable cannot hold a NUL");
+        }
+    }
     wanted(
         settings.env.pass.iter().all(|name| variable(name)),
         &["env", "pass"],

@@ -240,6 +240,17 @@ models:
             "pool: {max_agents: 0}\nmodels: {overrides: {codng: x}}\ntelemetry: {endpoint: collector}\nretention: {output_mib: 257}\n"
         ))
     );
+    let text = "\
+models:
+  prices:
+    free: {input: 0, output: 0}
+    paid: {input: 1.5, output: -2, cache_read: -0.1}
+projects: {a: '', b: {path: ' '}}
+backends:
+  claude-code:
+    env: {'A=B': x, C: 'y'}
+";
+    insta::assert_snapshot!("values_that_cannot_be_meant", shown(&fails(text)));
 }
 
 #[test]

@@ -43,9 +43,8 @@ pub(super) fn conclude(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now
             events
         }
         ExitCause::NeverRan => {
-            let reason =
-                format!("the shim died {MAX_START_FAILURES} times before it started the agent {}", exit.stderr_tail);
-            close(attempt, Outcome::Failure, FinalState::Failed, reason.trim_end())
+            let reason = format!("the shim died {MAX_START_FAILURES} times before it started the agent");
+            close(attempt, Outcome::Failure, FinalState::Failed, &with_last_line(reason, exit))
         }
         ExitCause::CannotStart => {
             close(attempt, Outcome::Failure, FinalState::Failed, &format!("cannot start: {}", exit.stderr_tail))
@@ -246,8 +245,11 @@ fn describe_exit(exit: &Exit) -> String {
         (_, Some(signal), _) => format!("killed by signal {signal}"),
         _ => "ended in an unknown way".into(),
     };
-    let tail = exit.stderr_tail.trim();
-    let last = tail.lines().next_back().unwrap_or_default();
+    with_last_line(how, exit)
+}
+
+fn with_last_line(how: String, exit: &Exit) -> String {
+    let last = exit.stderr_tail.trim().lines().next_back().unwrap_or_default();
     if last.is_empty() { how } else { format!("{how}: {}", cut(last, REASON_LIMIT)) }
 }
 

@@ -196,7 +196,7 @@ impl Told {
 
     fn shim_lost(&mut self, spawned: bool, clean: bool) {
         let epoch = self.d.epoch;
-        self.feed(Input::ShimLost { epoch, spawned, killed: 0, clean, awake_ms: 0 });
+        self.feed(Input::ShimLost { epoch, spawned, killed: 0, clean, awake_ms: 0, said: String::new() });
     }
 
     fn send(&mut self, key: &str) -> bool {

@@ -253,7 +253,8 @@ impl Daemon {
                     world.sweep(&d.id);
                     subtree.swept = true;
                     let spawned = subtree.cursor > 0;
-                    let lost = Input::ShimLost { epoch, spawned, killed: 0, clean: true, awake_ms: 0 };
+                    let lost =
+                        Input::ShimLost { epoch, spawned, killed: 0, clean: true, awake_ms: 0, said: String::new() };
                     subtree.mailbox.push_back(lost);
                 }
                 _ => {}

@@ -323,7 +323,14 @@ impl Daemon {
                     let spawned = world.spools.get(&epoch).is_some_and(|spool| !spool.is_empty());
                     let (killed, clean) = world.sweep();
                     self.instruction()?;
-                    self.mailbox.push_back(Input::ShimLost { epoch, spawned, killed, clean, awake_ms: 0 });
+                    self.mailbox.push_back(Input::ShimLost {
+                        epoch,
+                        spawned,
+                        killed,
+                        clean,
+                        awake_ms: 0,
+                        said: String::new(),
+                    });
                     // It may be told twice, or only after another look.
                     if rng.one_in(2) {
                         return Ok(());
@@ -339,8 +346,14 @@ impl Daemon {
                     let (killed, clean) = world.sweep();
                     if !clean {
                         link.ended = true;
-                        self.mailbox
-                            .push_back(Input::ShimLost { epoch, spawned: false, killed, clean, awake_ms: 0 });
+                        self.mailbox.push_back(Input::ShimLost {
+                            epoch,
+                            spawned: false,
+                            killed,
+                            clean,
+                            awake_ms: 0,
+                            said: String::new(),
+                        });
                     }
                     return Ok(());
                 }

@@ -44,7 +44,7 @@ enum Since {
 
 /// Ages have a unit, times have a `T`; a bare number is a sequence number.
 fn since(text: &str) -> Result<Since, String> {
-    if let Ok(seq) = text.parse() {
+    if let Ok(seq) = text.trim().parse() {
         return Ok(Since::Seq(seq));
     }
     moment::parse(text)
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn since_is_an_age_a_time_or_a_sequence_number() {
-        assert_eq!(since("120"), Ok(Since::Seq(120)));
+        assert_eq!((since("120"), since(" 120 ")), (Ok(Since::Seq(120)), Ok(Since::Seq(120))));
         assert!(matches!(since("2026-01-02T03:04:05Z"), Ok(Since::Time(_))));
         let Ok(Since::Time(hour_ago)) = since("1h") else { panic!("an age") };
         assert!((3590..3610).contains(&hour_ago.duration_until(Timestamp::now()).as_secs()));

@@ -112,10 +112,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 }
 
 fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
-    let here = std::env::current_dir().map_err(|error| {
-        Failure::new("E_PROJECT_NOT_FOUND", format!("the current directory cannot be used: {error}"))
-    })?;
-    let project = project(args, context, &here)?;
+    let project = project(args, context)?;
     let config = settings::config(context, Some(&project))?;
     let prompt = prompt(args)?;
     let backend = implied_backend(args.backend.as_deref(), args.command.is_some(), args.scenario.is_some());
@@ -157,15 +154,20 @@ pub fn scenario(said: Option<&Path>) -> Result<Option<String>, Failure> {
         .transpose()
 }
 
-fn project(args: &Args, context: &Context, here: &Path) -> Result<PathBuf, Failure> {
-    let Some(word) = &args.project else { return Ok(here.to_path_buf()) };
+fn project(args: &Args, context: &Context) -> Result<PathBuf, Failure> {
+    let here = || {
+        std::env::current_dir().map_err(|error| {
+            Failure::new("E_PROJECT_NOT_FOUND", format!("the current directory cannot be used: {error}"))
+        })
+    };
+    let Some(word) = &args.project else { return here() };
     // Canonical: the daemon and the agent must mean the same directory whatever links lead to it.
     let directory = |path: &Path| path.is_dir().then(|| path.canonicalize().unwrap_or_else(|_| absolute(path)));
     if let Some(path) = directory(Path::new(word)) {
         return Ok(path);
     }
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let config = settings::config(context, Some(here))?;
+    let config = settings::config(context, Some(&here()?))?;
     if let Some(path) = config.project_path(word, home.as_deref()) {
         return directory(&path).ok_or_else(|| {
             let message = format!("the project `{word}` is configured as {}, which is no directory", path.display());

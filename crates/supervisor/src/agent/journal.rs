@@ -273,7 +273,7 @@ impl State {
     fn complain(&mut self, error: &str) {
         let message = format!("{}: {error}", self.path.display());
         if self.fault.as_ref() != Some(&message) {
-            self.daemon.note(Event::Fault { what: "journal".into(), message: message.clone() });
+            self.daemon.fault(&self.id, "journal", message.clone());
             self.fault = Some(message);
         }
     }
@@ -326,7 +326,7 @@ impl State {
         if bytes.len() as u64 > FILE_LIMIT {
             if !std::mem::replace(&mut self.too_large, true) {
                 let message = format!("{} has grown beyond {FILE_LIMIT} bytes: it is left alone", self.path.display());
-                self.daemon.note(Event::Fault { what: "journal".into(), message });
+                self.daemon.fault(&self.id, "journal", message);
             }
             return Ok(None);
         }

@@ -6,10 +6,10 @@
 use super::drain::Drain;
 use super::life::LifeMsg;
 use crate::context::{AgentSlots, Daemon};
-use crate::launch::{self, ShimPort, Standing};
+use crate::launch::{self, ShimPort, Standing, Swept};
 use crate::owned::{own, survive};
 use muleteer_model::dispatch::Dispatch;
-use muleteer_model::event::{Event, Position};
+use muleteer_model::event::Position;
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::Input;
 use muleteer_process::fault;
@@ -202,12 +202,13 @@ impl Session {
                         return Ok(());
                     }
                     let (spawned, epoch, awake_ms) = (drain.spawned, self.epoch, drain.awake_ms);
-                    let (killed, clean) = (report.killed, report.clean);
-                    self.tell(Input::ShimLost { epoch, spawned, killed, clean, awake_ms });
+                    let Swept { killed, clean, said } = report;
+                    self.tell(Input::ShimLost { epoch, spawned, killed, clean, awake_ms, said });
                     return Ok(());
                 }
                 Standing::Unswept { killed } => {
-                    self.tell(Input::ShimLost { epoch: self.epoch, spawned: false, killed, clean: false, awake_ms: 0 });
+                    let (epoch, said) = (self.epoch, String::new());
+                    self.tell(Input::ShimLost { epoch, spawned: false, killed, clean: false, awake_ms: 0, said });
                     return Ok(());
                 }
                 Standing::CannotStart { error, permanent } => {
@@ -222,7 +223,7 @@ impl Session {
         self.trim();
         if drain.survivors > 0 {
             let message = format!("{} processes of {} could not be ended", drain.survivors, self.id);
-            self.daemon.note(Event::Fault { what: "survivors".into(), message });
+            self.daemon.fault(&self.id, "survivors", message);
         }
         Ok(())
     }
@@ -310,7 +311,7 @@ impl Session {
     async fn read_some(&mut self, drain: &mut Drain, spool: &mut Spool) -> Result<Read, String> {
         let (records, damage, more) = spool.read().await?;
         if let Some(message) = damage {
-            self.daemon.note(Event::Fault { what: format!("spool of {}", self.id), message });
+            self.daemon.fault(&self.id, format!("spool of {}", self.id), message);
         }
         if records.is_empty() {
             return Ok(Read { durable: None, more });

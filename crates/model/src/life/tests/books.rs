@@ -117,7 +117,14 @@ fn an_earlier_epochs_news_is_no_news() {
     assert!(!told.feed(Input::Line { at: old, events: vec![AgentEvent::Result(well())] }));
     let exit = Exit { code: Some(0), signal: None, cause: ExitCause::Exited, stderr_tail: String::new() };
     assert!(!told.feed(Input::Exited { at: old, epoch: 1, exit, awake_ms: 0 }));
-    assert!(!told.feed(Input::ShimLost { epoch: 1, spawned: true, killed: 0, clean: true, awake_ms: 0 }));
+    assert!(!told.feed(Input::ShimLost {
+        epoch: 1,
+        spawned: true,
+        killed: 0,
+        clean: true,
+        awake_ms: 0,
+        said: String::new()
+    }));
 }
 
 #[test]

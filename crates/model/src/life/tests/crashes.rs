@@ -129,8 +129,14 @@ fn an_agent_never_released_is_started_again_uncounted_and_not_for_ever() {
         told.shim_lost(false, true);
         assert_eq!(told.d.phase, Phase::Starting { attempt: 1, epoch: epoch + 1 });
     }
-    told.shim_lost(false, true);
+    let said = "spool: no space left".to_string();
+    let epoch = told.d.epoch;
+    told.feed(Input::ShimLost { epoch, spawned: false, killed: 0, clean: true, awake_ms: 0, said });
     assert_eq!((told.finished(), told.counted()), (FinalState::Failed, 0));
+    assert_eq!(
+        told.d.reason.as_deref(),
+        Some("the shim died 5 times before it started the agent: spool: no space left")
+    );
 }
 
 #[test]
