@@ -472,6 +472,51 @@ fn who_follows_a_journal_sees_its_last_line() {
 }
 
 /// The journal is made before the agent is started; where it cannot be, that is on record and the work goes on.
+/// In a sandbox an agent may write its journal and not read what is ours: the daemon does neither for it, and a pipe
+/// holds nobody up.
+#[test]
+fn what_an_agent_puts_in_place_of_its_journal_is_neither_followed_nor_waited_for() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let secret = world.path().join("secret");
+    std::fs::write(&secret, "- 00:00 — sealed\n").unwrap();
+    let exclude = std::path::Path::new(repo.to_str()).join(".git/info/exclude");
+    let link = format!("ln -s '{}' x; mv -f x \"$MULETEER_JOURNAL\"", secret.display());
+    for (number, replace) in ["mkfifo x; mv -f x \"$MULETEER_JOURNAL\"", &link].into_iter().enumerate() {
+        let script = format!("{replace}; echo '{{\"type\":\"text\",\"text\":\"told\"}}'; echo run >> effects");
+        let id = world.spawn(&repo, &script, &["--feature", &format!("f{number}"), "--wait"]).ok();
+        assert_eq!(world.dispatch(&id)["state"], "success", "{replace}");
+        let faults = || world.events_of(&id, "fault");
+        wait_until("the fault to be on record", PATIENCE, || (!faults().is_empty()).then_some(()));
+        assert!(world.events_of(&id, "journal_entry").is_empty(), "{replace}");
+    }
+    assert_eq!(std::fs::read_to_string(&secret).unwrap(), "- 00:00 — sealed\n");
+
+    std::fs::remove_file(&exclude).unwrap();
+    std::os::unix::fs::symlink(&secret, &exclude).unwrap();
+    world.spawn(&repo, "echo run >> effects", &["--wait"]).ok();
+    assert_eq!(std::fs::read_to_string(&secret).unwrap(), "- 00:00 — sealed\n");
+    assert_eq!(repo.effects("effects").len(), 3);
+    world.finish(Some(daemon));
+}
+
+/// Each line of an agent's is an event for good: what it writes by the million does not become ours.
+#[test]
+fn a_flood_in_a_journal_is_taken_up_to_a_limit() {
+    const MOST: usize = 10_000;
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = world.spawn(&repo, "yes | head -n 60000 >> \"$MULETEER_JOURNAL\"", &["--wait"]).ok();
+    assert_eq!(world.dispatch(&id)["state"], "success");
+    assert_eq!(world.events_of(&id, "journal_entry").len(), MOST);
+    let faults = world.events_of(&id, "fault");
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(faults[0]["message"].as_str().unwrap().contains("10000 lines"), "{faults:?}");
+    world.finish(Some(daemon));
+}
+
 /// A directory that was removed beneath its shell names no project; one that is given is needed only.
 #[test]
 fn from_a_directory_that_is_gone_a_project_can_be_named() {

@@ -75,6 +75,20 @@ pub fn read_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     read(folder, Path::new(name), limit)?.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
+/// Appends to a file that is there, in a folder that is ours: only the last part may be an agent's.
+///
+/// # Errors
+/// When it isn't there, or is a link or no regular file.
+pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let flags =
+        OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    (&file).write_all(bytes)
+}
+
 /// Writes `name` below `root` as git writes a ref: a lock beside it that keeps others out becomes it.
 ///
 /// # Errors
@@ -129,6 +143,9 @@ mod tests {
         assert!(!remove(&inside, name) && age(&inside, name).is_none());
         assert_eq!(std::fs::read_to_string(outside.join("x")).unwrap(), "theirs");
         assert!(read(&inside, Path::new("../out/x"), 100).is_err());
+        assert!(append(&inside.join("x"), b"ours").is_err());
+        append(&outside.join("x"), b", and ours").unwrap();
+        assert_eq!(std::fs::read_to_string(outside.join("x")).unwrap(), "theirs, and ours");
     }
 
     #[test]

@@ -236,12 +236,18 @@ pub(crate) fn is_clone(dir: &Path) -> bool {
 }
 
 /// Keeps what is ours out of `git status` and `git clean -fd`.
+///
+/// What is a link, or no file, stays as it is: in a clone that an agent has worked in it leads where the agent may not
+/// write.
 pub fn exclude(git_dir: &Path) -> std::io::Result<()> {
+    const LONGEST: u64 = 1024 * 1024;
     let path = git_dir.join("info/exclude");
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(error),
+    let text = match crate::beneath::read(git_dir, Path::new("info/exclude"), LONGEST) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned(),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "left as it is");
+            return Ok(());
+        }
     };
     let missing: Vec<_> = [
         "/.muleteer/worktrees/",
@@ -258,7 +264,9 @@ pub fn exclude(git_dir: &Path) -> std::io::Result<()> {
         return Ok(());
     }
     std::fs::create_dir_all(git_dir.join("info"))?;
-    let mut file = std::fs::OpenOptions::new().append(true).create(true).open(&path)?;
+    let no_link = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let mut file = std::fs::OpenOptions::new();
+    let mut file = file.append(true).create(true).custom_flags(no_link).open(&path)?;
     let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     file.write_all(format!("{gap}{}\n", missing.join("\n")).as_bytes())
 }

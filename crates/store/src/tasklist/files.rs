@@ -9,9 +9,10 @@ use muleteer_model::tasklist::log::{self, Entry};
 use muleteer_model::tasklist::select::FailureTimes;
 use muleteer_model::tasklist::{Category, TaskList, stats};
 use muleteer_process::lock::{LockGuard, lock_within};
+use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -207,7 +208,7 @@ impl Root {
 
     fn log_end(&self) -> String {
         let read = || -> io::Result<Vec<u8>> {
-            let mut file = File::open(self.progress())?;
+            let mut file = regular(&self.progress())?;
             let length = file.metadata()?.len();
             file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL)))?;
             let mut bytes = vec![];
@@ -370,9 +371,16 @@ fn append(path: &Path, text: &str) -> Result<(), TaskListError> {
     write().map_err(TaskListError::io(path, "append to"))
 }
 
+/// A file to be read, in a folder that agents work in: what they may have put in its place holds nobody up.
+fn regular(path: &Path) -> io::Result<File> {
+    let waits_for_nobody = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(waits_for_nobody).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+}
+
 fn parse(path: &Path) -> Result<TaskList, TaskListError> {
     let corrupt = |line, column, why: String| TaskListError::Corrupt { file: path.into(), line, column, why };
-    let file = match File::open(path) {
+    let file = match regular(path) {
         Ok(file) => file,
         // Gone while its backup is there: as good as damaged.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(corrupt(0, 0, "it is gone".into())),

@@ -187,3 +187,17 @@ fn the_marker_goes_when_nothing_is_left_to_do() {
     tx.settle_marker().expect("settles");
     assert!(!place.root.active().exists());
 }
+
+/// The folder is one that agents work in.
+#[test]
+fn a_pipe_in_place_of_the_list_holds_nobody_up() {
+    let place = Place::new();
+    fs::remove_file(place.root.tasks()).expect("goes");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    for path in [place.root.tasks(), place.root.progress()] {
+        let _ = fs::remove_file(&path);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+    }
+    assert!(place.root.read().is_err());
+    assert_eq!(place.root.completions(), []);
+}

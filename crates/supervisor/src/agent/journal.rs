@@ -4,6 +4,7 @@
 //! The actor's only state that matters is the ledger and the file: killed anywhere, the next one
 //! works out from both what is missing.
 
+use crate::beneath;
 use crate::context::Daemon;
 use crate::ledger::{append, entry};
 use crate::watch::WatchMsg;
@@ -15,7 +16,7 @@ use muleteer_process::fault;
 use muleteer_store::{atomic, tail};
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,6 +24,10 @@ use std::sync::atomic::Ordering;
 
 /// A journal larger than this is no journal: it is left alone from there on, and said so.
 const FILE_LIMIT: u64 = 8 * 1024 * 1024;
+/// Lines of one dispatch's agent that become events: each is one for good, in the log and in memory.
+const ENTRIES: usize = 10_000;
+/// Of them, how many are made durable at once: the log is everybody's.
+const BATCH: usize = 256;
 
 #[derive(Debug)]
 pub enum JournalMsg {
@@ -216,14 +221,24 @@ impl State {
     /// Makes events of the lines the agent has added since.
     async fn pick_up(&mut self, text: &str) -> Result<(), ActorProcessingErr> {
         let fresh = journal::agent_lines(text, &self.expected(), &self.theirs.values().cloned().collect::<Vec<_>>());
-        let entries = fresh
-            .into_iter()
-            .map(|text| entry(&self.id, None, Event::JournalEntry { text }))
-            .collect();
-        for record in append(&self.daemon, entries).await? {
-            self.take(&record);
+        let room = ENTRIES.saturating_sub(self.theirs.len());
+        if fresh.len() > room {
+            self.leave_alone(&format!("has more than {ENTRIES} lines of its agent: the rest is left alone"));
+        }
+        for batch in fresh[..room.min(fresh.len())].chunks(BATCH) {
+            let entries = batch.iter().map(|text| entry(&self.id, None, Event::JournalEntry { text: text.clone() }));
+            for record in append(&self.daemon, entries.collect()).await? {
+                self.take(&record);
+            }
         }
         Ok(())
+    }
+
+    /// Says once that the file is out of all proportion.
+    fn leave_alone(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.too_large, true) {
+            self.daemon.fault(&self.id, "journal", format!("{} {why}", self.path.display()));
+        }
     }
 
     fn status(&self) -> Status {
@@ -253,7 +268,7 @@ impl State {
         let fresh: String = self.ours.range(then.seq + 1..).map(|(_, line)| format!("{line}\n")).collect();
         if !fresh.is_empty() {
             fault::point("journal.mid_batch");
-            std::fs::OpenOptions::new().append(true).open(&self.path)?.write_all(fresh.as_bytes())?;
+            beneath::append(&self.path, fresh.as_bytes())?;
             let now = self.stand();
             // Somebody else's line may stand before or behind ours now: then it takes a closer look.
             self.settled = now.filter(|now| now.len == then.len + fresh.len() as u64);
@@ -293,8 +308,7 @@ impl State {
         fault::point("journal.mid_batch");
         match wanted.strip_prefix(existing) {
             Some(rest) if !existing.is_empty() => {
-                let mut file = std::fs::OpenOptions::new().append(true).open(&self.path)?;
-                file.write_all(rest.as_bytes())?;
+                beneath::append(&self.path, rest.as_bytes())?;
             }
             _ => {
                 if let Some(folder) = self.path.parent() {
@@ -314,22 +328,17 @@ impl State {
         Ok(())
     }
 
-    /// The file as it is; empty when there is none, `None` when it is out of all proportion.
+    /// The file as it is; empty when there is none, `None` when it is out of all proportion. Its agent may have put
+    /// anything in its place: a link leads where the agent itself may not look, and a pipe never ends.
     fn read(&mut self) -> Result<Option<String>, ActorProcessingErr> {
-        let file = match std::fs::File::open(&self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(String::new())),
-            Err(error) => return Err(error.into()),
-        };
-        let mut bytes = Vec::with_capacity(file.metadata()?.len().min(FILE_LIMIT) as usize + 1);
-        file.take(FILE_LIMIT + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > FILE_LIMIT {
-            if !std::mem::replace(&mut self.too_large, true) {
-                let message = format!("{} has grown beyond {FILE_LIMIT} bytes: it is left alone", self.path.display());
-                self.daemon.fault(&self.id, "journal", message);
+        match beneath::read_file(&self.path, FILE_LIMIT) {
+            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(String::new())),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                self.leave_alone(&format!("has grown beyond {FILE_LIMIT} bytes: it is left alone"));
+                Ok(None)
             }
-            return Ok(None);
+            Err(error) => Err(error.into()),
         }
-        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 }
