@@ -4,7 +4,6 @@ use crate::World;
 use crate::model_server::ModelServer;
 use crate::skip::skip;
 use crate::{claude, codex};
-use std::os::unix::fs::PermissionsExt;
 use xtask::agents::Agents;
 
 /// Which of them.
@@ -41,9 +40,7 @@ impl Agent {
         if self == Self::Codex {
             codex::install(world, &agents.codex(), server);
         }
-        let path = world.bin().join(name);
-        std::fs::write(&path, script).expect("a script for the agent");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a script that can run");
+        crate::program::write(&world.bin().join(name), &script);
         true
     }
 

@@ -12,6 +12,7 @@
 //! - [`spec_stage`]: a spec run whose agents are a shell script.
 //! - [`talk`], [`tally`]: what the model is asked, and a whole spec run played by it.
 //! - [`tbd`]: the real `tbd`, which keeps beads.
+//! - [`program`]: scripts that play a program.
 //! - [`skip`]: how a test that cannot run says so.
 
 // This package exists to start processes and to measure time from outside.
@@ -28,6 +29,7 @@ pub mod daemon;
 pub mod events;
 pub mod model_server;
 pub mod processes;
+pub mod program;
 pub mod repo;
 pub mod rotel;
 pub mod run;

@@ -58,9 +58,7 @@ impl SpecStage {
         let repo = world.repo("repo");
         repo.write("plan.md", "# The plan\n\nThree files.\n");
         let path = world.path().join("agent.sh");
-        std::fs::write(&path, agent).unwrap();
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        crate::program::write(&path, agent);
         Self { world, repo, agent: path }
     }
 

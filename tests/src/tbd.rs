@@ -2,7 +2,6 @@
 
 use crate::skip::skip;
 use crate::{Repo, World};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use xtask::agents::Agents;
@@ -24,8 +23,7 @@ pub fn pinned(test: &str) -> Option<Agents> {
 pub fn install(world: &World, repo: &Repo, agents: &Agents) {
     let program = world.bin().join("tbd");
     let script = format!("#!/bin/sh\nexec '{}' '{}' \"$@\"\n", agents.node().display(), agents.tbd().display());
-    std::fs::write(&program, script).expect("a tbd");
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    crate::program::write(&program, &script);
     init(&program, &repo.path, &world.home());
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
-use muleteer_tests::{PATIENCE, Repo, World, wait_until};
+use muleteer_tests::{PATIENCE, Repo, World, program, wait_until};
 use serde_json::{Value, json};
 use std::process::Command;
 
@@ -422,9 +422,8 @@ fn an_agent_has_muleteer_on_its_path_and_no_other_cli_s_keys() {
     let daemon = world.daemon();
     let keys = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY", "MY_SECRET"];
     let script = |name: &str, text: &str| {
-        repo.write(name, &format!("#!/bin/sh\n{text}\n"));
         let path = format!("{}/{name}", repo.to_str());
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        program::write(path.as_ref(), &format!("#!/bin/sh\n{text}\n"));
         path
     };
     let tell = script("told.sh", "{ env; command -v muleteer; } > \"told.$MULETEER_DISPATCH_ID\"");

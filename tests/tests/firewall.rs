@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use muleteer_tests::program;
 use muleteer_tests::skip::skip;
 use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage, confined, last};
 use muleteer_tests::wait_until;
@@ -196,11 +197,9 @@ echo attacked > "$HOME/attacked") > "$HOME/attack.log" 2>&1
     stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
     stage.repo.git(&["remote", "add", "origin", origin]);
     stage.repo.git(&["push", "--quiet", "origin", "main"]);
-    let gh = stage.world.bin().join("gh");
     let said =
         "#!/bin/sh\ncase \"$1 $2\" in\n\"pr create\") echo https://example.invalid/pull/7 ;;\n*) exit 1 ;;\nesac\n";
-    std::fs::write(&gh, said).unwrap();
-    std::fs::set_permissions(&gh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    program::write(&stage.world.bin().join("gh"), said);
     let daemon = stage.world.daemon();
     let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
     let log = std::fs::read_to_string(stage.world.home().join("attack.log")).unwrap();

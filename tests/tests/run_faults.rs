@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use muleteer_tests::program;
 use muleteer_tests::spec_stage::{AGENT, SpecStage as Stage, last};
 use serde_json::{Value, json};
-use std::os::unix::fs::PermissionsExt;
 
 /// Of a finished or resting run: its document, from the last line of `--json`.
 fn ended(stage: &Stage, args: &[&str], code: i32) -> Value {
@@ -157,10 +157,8 @@ fn a_branch_that_is_somebody_else_s_is_not_overwritten() {
     stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
     stage.repo.git(&["remote", "add", "origin", origin]);
     stage.repo.git(&["push", "--quiet", "origin", "main"]);
-    let gh = stage.world.bin().join("gh");
     let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf '%s\\n' \"$@\" > \"$HOME/pr\"; test ! -e \"$HOME/refuse\" || exit 1; echo https://example.invalid/pull/7 ;;\nesac\n";
-    std::fs::write(&gh, script).unwrap();
-    std::fs::set_permissions(&gh, std::fs::Permissions::from_mode(0o755)).unwrap();
+    program::write(&stage.world.bin().join("gh"), script);
     std::fs::write(stage.world.home().join("refuse"), "").unwrap();
     let daemon = stage.world.daemon();
     let refused = begun(&stage, &["--concurrency", "1"], 4);

@@ -3,9 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage, last};
-use muleteer_tests::{processes, wait_until};
+use muleteer_tests::{processes, program, wait_until};
 use rustix::process::Signal;
-use std::os::unix::fs::PermissionsExt;
 
 fn count(stage: &Stage, run: &str, name: &str) -> usize {
     stage.names(run).iter().filter(|known| *known == name).count()
@@ -238,10 +237,8 @@ fn a_pull_request_is_made_of_the_rebased_branch_and_lists_what_conflicts() {
     stage.repo.git(&["commit", "--quiet", "--message=theirs"]);
     stage.repo.git(&["push", "--quiet", "origin", "main"]);
     stage.repo.git(&["reset", "--quiet", "--hard", "HEAD~1"]);
-    let gh = stage.world.bin().join("gh");
     let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf '%s\\n' \"$@\" > \"$HOME/pr\"; echo https://example.invalid/pull/7 ;;\nesac\n";
-    std::fs::write(&gh, script).unwrap();
-    std::fs::set_permissions(&gh, std::fs::Permissions::from_mode(0o755)).unwrap();
+    program::write(&stage.world.bin().join("gh"), script);
     let daemon = stage.world.daemon();
     let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
     assert_eq!(document["pr_url"], "https://example.invalid/pull/7", "{document}");

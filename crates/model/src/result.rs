@@ -36,6 +36,10 @@ impl AgentResult {
 /// Longest list and text accepted from an agent.
 const LIST_LIMIT: usize = 1000;
 const TEXT_LIMIT: usize = 64 * 1024;
+/// Of all its texts together: it becomes one line of the log, with some of its bytes escaped.
+const WHOLE_LIMIT: usize = 512 * 1024;
+/// Of what a fault repeats.
+const SHOWN: usize = 60;
 
 /// Checks a document an agent returned. On failure every fault is named by its field, so that one
 /// repair turn can mend all of them.
@@ -52,7 +56,8 @@ pub fn validate(value: &Value) -> Result<AgentResult, Vec<String>> {
         Some(status) => match serde_json::from_value::<ResultStatus>(status.clone()) {
             Ok(status) => Some(status),
             Err(_) => {
-                faults.push(format!("`status` is {status}: one of success, partial, failed, blocked is wanted"));
+                let shown: String = status.to_string().chars().take(SHOWN).collect();
+                faults.push(format!("`status` is {shown}: one of success, partial, failed, blocked is wanted"));
                 None
             }
         },
@@ -76,12 +81,21 @@ pub fn validate(value: &Value) -> Result<AgentResult, Vec<String>> {
     let (changes, issues, questions) = (list("changes"), list("issues"), list("questions"));
     let pr_url = match object.get("pr_url") {
         None | Some(Value::Null) => None,
-        Some(Value::String(url)) => Some(url.clone()),
+        Some(Value::String(url)) if url.len() <= TEXT_LIMIT => Some(url.clone()),
+        Some(Value::String(url)) => {
+            faults.push(format!("`pr_url` is {} bytes long: at most {TEXT_LIMIT}", url.len()));
+            None
+        }
         Some(other) => {
             faults.push(format!("`pr_url` is {}: text or null is wanted", kind(other)));
             None
         }
     };
+    let texts = [&changes, &issues, &questions].into_iter().flatten();
+    let whole: usize = texts.map(String::len).sum();
+    if whole > WHOLE_LIMIT {
+        faults.push(format!("the lists are {whole} bytes long: at most {WHOLE_LIMIT} together"));
+    }
     match (status, summary) {
         (Some(status), Some(summary)) if faults.is_empty() => {
             Ok(AgentResult { status, summary, changes, issues, questions, pr_url })
@@ -101,7 +115,11 @@ fn strings(object: &Map<String, Value>, key: &str, faults: &mut Vec<String>) -> 
             .iter()
             .enumerate()
             .filter_map(|(at, item)| match item {
-                Value::String(text) => Some(text.clone()),
+                Value::String(text) if text.len() <= TEXT_LIMIT => Some(text.clone()),
+                Value::String(text) => {
+                    faults.push(format!("`{key}[{at}]` is {} bytes long: at most {TEXT_LIMIT}", text.len()));
+                    None
+                }
                 other => {
                     faults.push(format!("`{key}[{at}]` is {}: text is wanted", kind(other)));
                     None
@@ -173,6 +191,28 @@ mod tests {
         for field in ["`status` is \"done\"", "`summary` is missing", "`changes[1]`", "`issues` is text"] {
             assert!(text.contains(field), "{field} in {text}");
         }
+    }
+
+    /// It is written into the log as one line, which has an end.
+    #[test]
+    fn a_result_has_a_size() {
+        let long = "x".repeat(TEXT_LIMIT + 1);
+        let well = |key: &str, value: Value| {
+            let mut document = json!({"status": "success", "summary": "ok"});
+            document[key] = value;
+            validate(&document)
+        };
+        for (key, value) in [
+            ("changes", json!([long])),
+            ("changes", json!(vec!["x".repeat(TEXT_LIMIT); 9])),
+            ("pr_url", json!(long)),
+            ("status", json!(long)),
+            ("summary", json!(long)),
+        ] {
+            let faults = well(key, value).expect_err(key).join("\n");
+            assert!(faults.len() < 300, "{key}: {} bytes of faults", faults.len());
+        }
+        well("changes", json!(vec!["x".repeat(TEXT_LIMIT); 8])).expect("as large as may be");
     }
 
     #[test]

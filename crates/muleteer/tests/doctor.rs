@@ -4,13 +4,17 @@ mod support;
 
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use support::{Said, User, said};
 
 fn program(user: &User, name: &str, text: &str) {
-    user.write(Path::new("bin").join(name), &format!("#!/bin/sh\n{text}\n"));
-    let path = user.path("bin").join(name);
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("mode");
+    user.write("text", &format!("#!/bin/sh\n{text}\n"));
+    std::fs::create_dir_all(user.path("bin")).expect("dir");
+    // By another process: what this one has open for writing, a child that another test forks has open too, and
+    // nobody could run it until that one's exec.
+    #[allow(clippy::disallowed_methods)]
+    let mut install = std::process::Command::new("install");
+    let status = install.arg("-m755").arg(user.path("text")).arg(user.path("bin").join(name)).status();
+    assert!(status.expect("install").success());
 }
 
 /// With only the programs of the test on PATH, and git.

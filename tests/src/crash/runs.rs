@@ -111,9 +111,7 @@ impl Stage {
             "run:\n  agent: {max_concurrency: 2, max_retries_per_bead: 10}\n  phases: {maintain: {n: 2}}\n",
         );
         std::fs::write(world.path().join("scenario.yaml"), SCENARIO).expect("a scenario");
-        let gh = world.bin().join("gh");
-        std::fs::write(&gh, GH).expect("a gh");
-        std::fs::set_permissions(&gh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+        crate::program::write(&world.bin().join("gh"), GH);
         let origin = world.path().join(ORIGIN);
         let origin = origin.to_str().expect("a test's paths are UTF-8");
         repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);

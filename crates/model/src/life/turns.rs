@@ -8,14 +8,42 @@ use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn};
 use crate::event::{Event, PromptKind};
 use crate::opening::Opening;
 use crate::result::{self, AgentResult, ResultStatus};
+use std::borrow::Cow;
 
 /// Of what an agent says or a tool fails with, so much becomes an event.
 const SAID_LIMIT: usize = 280;
 /// Different ones in one attempt.
 const MOST_NOTICES: usize = 50;
 
+/// Bytes of the name of a session or a model. It is written into the log with each use.
+const NAME_LIMIT: usize = 512;
+
+/// A name that is out of all proportion is none.
+fn with_names(event: &AgentEvent) -> Cow<'_, AgentEvent> {
+    let absurd = |name: &Option<String>| name.as_ref().is_some_and(|name| name.len() > NAME_LIMIT);
+    let mut event = Cow::Borrowed(event);
+    let (session, model) = match event.as_ref() {
+        AgentEvent::Session { session_id, model, .. } => (absurd(session_id), absurd(model)),
+        AgentEvent::Usage { model, .. } => (false, absurd(model)),
+        _ => return event,
+    };
+    if session || model {
+        match event.to_mut() {
+            AgentEvent::Session { session_id, model: named, .. } => {
+                session_id.take_if(|_| session);
+                named.take_if(|_| model);
+            }
+            AgentEvent::Usage { model, .. } => *model = None,
+            _ => {}
+        }
+    }
+    event
+}
+
 /// What one event of an agent's output decides.
 pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
+    let event = with_names(event);
+    let event = event.as_ref();
     if d.opening != Opening::Ready {
         return opening::agent_event(d, event);
     }

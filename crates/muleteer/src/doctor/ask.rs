@@ -132,10 +132,12 @@ mod tests {
     }
 
     fn script(dir: &Path, text: &str) -> PathBuf {
-        use std::os::unix::fs::PermissionsExt;
-        let path = dir.join("cli");
-        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("write");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("mode");
+        let (source, path) = (dir.join("text"), dir.join("cli"));
+        std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).expect("write");
+        // By another process: what this one has open for writing, a child that another test forks has open too, and
+        // nobody could run it until that one's exec.
+        let status = helper("install").arg("-m755").arg(source).arg(&path).status();
+        assert!(status.expect("install").success());
         path
     }
 

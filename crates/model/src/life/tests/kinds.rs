@@ -293,3 +293,15 @@ fn use_told_for_a_session_that_is_begun_anew_is_new() {
     told.result(TurnResult { ok: true, per_session: vec![usage], ..TurnResult::default() });
     assert_eq!(told.d.spend.input, 100);
 }
+
+/// Each name is a part of events, which have a size.
+#[test]
+fn a_name_out_of_all_proportion_is_none() {
+    let mut told = Told::busy();
+    let before = (told.d.session_id.clone(), told.d.session_model.clone());
+    told.session(&"s".repeat(513));
+    assert_eq!((told.d.session_id.clone(), told.d.session_model.clone()), before);
+    let model = Some("m".repeat(513));
+    told.line(vec![AgentEvent::Session { model, cwd: None, session_id: Some("s".repeat(512)) }]);
+    assert_eq!((told.d.session_id.clone(), told.d.session_model.clone()), (Some("s".repeat(512)), before.1));
+}

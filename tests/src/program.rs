@@ -1,0 +1,24 @@
+//! Programs that a test writes and somebody runs.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Writes an executable file, by a process of its own. Were it written by ours, every child that another test forks
+/// at the same moment would have it open for writing until its exec, and nobody could run it meanwhile (`ETXTBSY`).
+pub fn write(path: &Path, text: &str) {
+    let mut writer = Command::new("sh")
+        .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("a shell");
+    writer
+        .stdin
+        .take()
+        .expect("its stdin")
+        .write_all(text.as_bytes())
+        .expect("a program's text");
+    let status = writer.wait().expect("the shell's end");
+    assert!(status.success(), "{} cannot be written: {status}", path.display());
+}
