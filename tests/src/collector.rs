@@ -22,6 +22,8 @@ struct Shared {
     posts: Mutex<Vec<(String, Value)>>,
     /// So many reports of metrics are refused from now on.
     refusing: AtomicU32,
+    /// A post that holds this is answered with 500.
+    breaking: Mutex<Option<String>>,
 }
 
 /// A span as it arrived.
@@ -85,6 +87,11 @@ impl Collector {
     /// Refuses the next `count` reports of metrics for good, as a collector for traces alone does.
     pub fn refuse_metrics(&self, count: u32) {
         self.shared.refusing.store(count, Ordering::Relaxed);
+    }
+
+    /// Answers 500 to every post that holds this.
+    pub fn break_on(&self, text: &str) {
+        *self.shared.breaking.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.into());
     }
 
     /// How many are still to be refused.
@@ -152,6 +159,13 @@ fn serve(stream: &TcpStream, shared: &Shared) {
             && shared.refusing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
         if refused {
             if http::json(stream, 400, &[], &json!({})).is_err() {
+                return;
+            }
+            continue;
+        }
+        let breaking = shared.breaking.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if breaking.is_some_and(|text| request.body.to_string().contains(&text)) {
+            if http::json(stream, 500, &[], &json!({})).is_err() {
                 return;
             }
             continue;

@@ -6,8 +6,9 @@
 use muleteer_tests::collector::{Collector, Span};
 use muleteer_tests::model_server::{ModelServer, Step};
 use muleteer_tests::rotel::Rotel;
+use muleteer_tests::spec_stage::{AGENT, SpecStage};
 use muleteer_tests::{PATIENCE, Repo, World, claude, codex, wait_until};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -250,5 +251,142 @@ fn codex_s_own_spans_join() {
     let spans = collector.spans();
     let attempt = named(&spans, "attempt 1")[0].id();
     assert!(theirs.iter().any(|span| span.parent() == attempt), "{theirs:#?}");
+    world.finish(Some(daemon));
+}
+
+/// Of a trace, each span's name below its parent's; whoever's parent is not there is an error.
+fn shape(spans: &[Span], trace: &str) -> BTreeMap<(String, String), usize> {
+    let own: Vec<_> = spans.iter().filter(|span| span.trace() == trace).collect();
+    let by_id: BTreeMap<_, _> = own.iter().map(|span| (span.id(), span.name())).collect();
+    let mut shape = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for span in own.iter().filter(|span| seen.insert(span.id())) {
+        let parent = match span.parent() {
+            "" => "",
+            parent => by_id.get(parent).unwrap_or_else(|| panic!("the parent of {} is not there", span.name())),
+        };
+        *shape.entry((parent.to_string(), span.name().to_string())).or_default() += 1;
+    }
+    shape
+}
+
+/// Each agent says where it was told to hang its own spans.
+fn telling() -> String {
+    AGENT.replacen("set -e", "set -e\necho \"$MULETEER_PURPOSE $TRACEPARENT\" >> \"$HOME/places\"", 1)
+}
+
+#[test]
+fn a_run_is_one_trace_from_the_command_to_its_agents() {
+    let stage = SpecStage::new(&telling());
+    stage.configure("run: {phases: {maintain: {n: 2}}}\n");
+    let collector = Collector::start();
+    let endpoint = collector.url();
+    let daemon = stage.world.daemon_with(&[(ENDPOINT, &endpoint)]);
+    let caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    stage
+        .begin(&["--json"])
+        .env(ENDPOINT, &endpoint)
+        .env("TRACEPARENT", caller)
+        .run()
+        .expect_code(0);
+    let arrived = |name: &str| collector.spans().iter().any(|span| span.name() == name);
+    wait_until("the run's span", PATIENCE, || (arrived("run") && arrived("muleteer run")).then_some(()));
+    let mut spans = collector.spans();
+    let command = spans.iter_mut().find(|span| span.name() == "muleteer run").unwrap();
+    assert_eq!(command.parent(), "b7ad6b7169203331", "who called is above the command");
+    command.json["parentSpanId"] = "".into();
+    let shape = shape(&spans, "0af7651916cd43dd8448eb211c80319c");
+    let count = |parent: &str, name: &str| shape.get(&(parent.to_string(), name.to_string())).copied().unwrap_or(0);
+    assert_eq!([count("", "muleteer run"), count("muleteer run", "run"), count("run", "iteration")], [1, 1, 2]);
+    assert_eq!((count("iteration", "bead"), count("bead", "dispatch developer")), (4, 4), "{shape:#?}");
+    assert!(count("maintenance", "dispatch developer") >= 1, "{shape:#?}");
+    // Who wrote the criteria and the plan, and who judged, in two passes each time.
+    assert_eq!(count("iteration", "dispatch developer"), 2, "{shape:#?}");
+    assert_eq!(count("iteration", "dispatch reviewer"), 4, "{shape:#?}");
+
+    let places = std::fs::read_to_string(stage.world.home().join("places")).unwrap();
+    let attempts: BTreeSet<_> = spans.iter().filter(|span| span.name().starts_with("attempt")).map(Span::id).collect();
+    let mut purposes = BTreeSet::new();
+    for line in places.lines() {
+        let (purpose, place) = line.split_once(' ').unwrap();
+        let span = place.split('-').nth(2).unwrap_or_else(|| panic!("{line}: no place in a trace"));
+        assert!(attempts.contains(span), "{line}: it is no attempt's");
+        purposes.insert(purpose);
+    }
+    let all = ["acceptance", "decompose", "implement", "judge", "maintain", "structure"];
+    assert_eq!(purposes, BTreeSet::from(all));
+    stage.world.finish(Some(daemon));
+}
+
+/// The run has ended, and nobody has taken its spans, when the daemon is killed.
+#[test]
+fn spans_of_a_run_that_ended_under_a_killed_daemon_are_told_by_the_next() {
+    let stage = SpecStage::new(AGENT);
+    stage.configure("run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n");
+    let address = Collector::start().address();
+    let endpoint = format!("http://{address}");
+    let mut daemon = stage.world.daemon_with(&[(ENDPOINT, &endpoint)]);
+    stage.begin(&["--json"]).run().expect_code(0);
+    daemon.kill_9();
+    let collector = Collector::start_at(address);
+    let daemon = stage.world.daemon_with(&[(ENDPOINT, &endpoint)]);
+    let run =
+        wait_until("the run's span", PATIENCE, || collector.spans().into_iter().find(|span| span.name() == "run"));
+    assert_eq!((run.parent(), run.attribute("muleteer.state").as_deref()), ("", Some("completed")));
+    let shape = shape(&collector.spans(), run.trace());
+    assert_eq!(shape.get(&("iteration".to_string(), "bead".to_string())), Some(&3), "{shape:#?}");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn tasks_of_a_list_are_one_trace_below_the_command() {
+    let scene = muleteer_tests::task_list::Scene::new();
+    let collector = Collector::start();
+    let endpoint = collector.url();
+    let daemon = scene.world.daemon_with(&[(ENDPOINT, &endpoint)]);
+    scene.add("one", "test -f one", &[]);
+    scene.add("two", "test -f two", &[]);
+    let args = ["tasks", "run", "--backend", "subprocess", "--command", "touch one two"];
+    let run = scene
+        .world
+        .muleteer(&args)
+        .current_dir(&scene.repo.path)
+        .deadline(muleteer_tests::task_list::RUN);
+    run.env(ENDPOINT, &endpoint).run().expect_code(0);
+    let list = wait_until("the list's span", PATIENCE, || {
+        let spans = collector.spans();
+        let arrived = |name: &str| spans.iter().find(|span| span.name() == name);
+        arrived("muleteer tasks run").and(arrived("task list")).cloned()
+    });
+    let shape = shape(&collector.spans(), list.trace());
+    let count = |parent: &str, name: &str| shape.get(&(parent.to_string(), name.to_string())).copied().unwrap_or(0);
+    assert_eq!([count("", "muleteer tasks run"), count("muleteer tasks run", "task list")], [1, 1], "{shape:#?}");
+    assert_eq!((count("task list", "task"), count("task", "dispatch developer")), (2, 2), "{shape:#?}");
+    scene.world.finish(Some(daemon));
+}
+
+/// One batch that a collector cannot bear must not keep it from all that comes after.
+#[test]
+fn a_collector_that_breaks_on_one_batch_gets_the_next() {
+    let world = World::new();
+    let repo = world.repo("project");
+    let collector = Collector::start();
+    collector.break_on("execute_tool Bad");
+    let daemon = world.daemon_with(&[(ENDPOINT, &collector.url()), SOON]);
+    let call =
+        |tool: &str| format!("echo '{{\"type\":\"tool_call\",\"id\":\"a\",\"name\":\"{tool}\",\"input\":{{}}}}'");
+    world.spawn(&repo, &call("Bad"), &["--wait"]).ok();
+    wait_until("the loss to be noted", PATIENCE, || {
+        let events = std::fs::read_to_string(world.state().join("events.jsonl")).unwrap();
+        events.contains("spans were refused").then_some(())
+    });
+    let good = world.spawn(&repo, &call("Good"), &["--wait"]).ok();
+    let spans = spans_of(&collector, &good);
+    assert_eq!(named(&spans, "execute_tool Good").len(), 1);
+    wait_until("the losses to be counted", PATIENCE, || {
+        let metrics = collector.metrics();
+        let lost = metrics.iter().find(|metric| metric["name"] == "muleteer.telemetry.dropped_spans")?;
+        (lost["sum"]["dataPoints"][0]["asDouble"].as_f64()? > 0.0).then_some(())
+    });
     world.finish(Some(daemon));
 }

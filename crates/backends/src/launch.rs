@@ -72,7 +72,16 @@ pub struct LaunchSpec {
     /// The scenario of a rehearsal, absolute.
     pub scenario: Option<PathBuf>,
     /// The collector that takes this daemon's spans (OTLP over HTTP): the CLI's own go there too.
-    pub telemetry: Option<String>,
+    pub telemetry: Option<Collector>,
+}
+
+/// Where the daemon sends its own spans and figures: whole addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Collector {
+    /// Before `/v1/…`, of what has no place of its own.
+    pub base: Option<String>,
+    pub traces: Option<String>,
+    pub metrics: Option<String>,
 }
 
 /// A command as people write it.

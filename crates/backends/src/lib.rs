@@ -36,7 +36,9 @@ mod transcript;
 pub use assembly::Assembly;
 pub use error::BackendError;
 pub use keys::is_of_another;
-pub use launch::{Capabilities, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec, StdinMode, find_program};
+pub use launch::{
+    Capabilities, Collector, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec, StdinMode, find_program,
+};
 pub use lines::{LINE_LIMIT, Line, Parser};
 pub use own_lines::{KINDS, is_observed};
 pub use replay::{ParseError, parse_all, settle};

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use muleteer_backends::{
-    Backend, BackendError, Command, LaunchSpec, StdinMode, auto,
+    Backend, BackendError, Collector, Command, LaunchSpec, StdinMode, auto,
     claude_code::{ClaudeCode, NESTING},
     codex::Codex,
     rehearsal::Rehearsal,
@@ -262,13 +262,16 @@ fn what_is_missing_and_how_to_get_it() {
 fn where_spans_go_is_told_and_what_is_configured_wins() {
     let (_folder, path) = installed();
     let env = vec![("OTEL_LOGS_EXPORTER".to_string(), "none".to_string())];
-    let telemetry = Some("http://127.0.0.1:4318".to_string());
+    let at = |path: &str| Some(format!("http://127.0.0.1:4318{path}"));
+    let telemetry = Some(Collector { base: at(""), traces: at("/v1/traces"), metrics: None });
     let spec = LaunchSpec { path: Some(path), telemetry, env, ..launch() };
     let claude = ClaudeCode.command_line(&spec).unwrap();
     let last = |name: &str| claude.env.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
     assert_eq!(last("OTEL_EXPORTER_OTLP_ENDPOINT"), Some("http://127.0.0.1:4318"));
     assert_eq!(last("CLAUDE_CODE_ENABLE_TELEMETRY"), Some("1"));
     assert_eq!(last("OTEL_LOGS_EXPORTER"), Some("none"));
+    assert_eq!(last("OTEL_TRACES_EXPORTER"), Some("otlp"));
+    assert_eq!(last("OTEL_METRICS_EXPORTER"), Some("none"), "the daemon sends none either");
     let codex = Codex.command_line(&spec).unwrap();
     let wanted = "otel.trace_exporter={otlp-http={endpoint=\"http://127.0.0.1:4318/v1/traces\",protocol=\"json\"}}";
     assert!(codex.argv.windows(2).any(|pair| pair == ["-c", wanted]), "{:?}", codex.argv);

@@ -363,8 +363,12 @@ mod tests {
         assert_eq!(yard.turn(), [name(3)]);
         // Who ends before its child leaves it to whoever is above, and needs no place where it goes on.
         yard.end(&name(1));
-        let again =
-            Event::PromptQueued { key: "k".into(), kind: crate::event::PromptKind::Send, by: "operator".into() };
+        let again = Event::PromptQueued {
+            key: "k".into(),
+            kind: crate::event::PromptKind::Send,
+            by: "operator".into(),
+            trace: None,
+        };
         yard.event(&name(1), again);
         assert!(!yard.fleet.get(&id(&name(1))).unwrap().is_finished());
         assert_eq!(yard.turn(), [name(1)], "its child's place is enough for both");
@@ -381,8 +385,12 @@ mod tests {
         yard.create(&name(4), "rehearsal", Some(&name(0)));
         yard.end(&name(0));
         assert_eq!(yard.turn(), [name(3)]);
-        let again =
-            Event::PromptQueued { key: "k".into(), kind: crate::event::PromptKind::Send, by: "operator".into() };
+        let again = Event::PromptQueued {
+            key: "k".into(),
+            kind: crate::event::PromptKind::Send,
+            by: "operator".into(),
+            trace: None,
+        };
         yard.event(&name(0), again);
         let (state, reason) = (FinalState::Killed, String::new());
         yard.event(&name(4), Event::DispatchClosing { state, reason });
@@ -463,8 +471,12 @@ mod tests {
         let mut door = Door::default();
         let mut look = |yard: &Yard| door.look(LIMITS, &yard.fleet, yard.now).start;
         assert_eq!(look(&yard), [id(&name(3))]);
-        let again =
-            Event::PromptQueued { key: "k".into(), kind: crate::event::PromptKind::Send, by: "operator".into() };
+        let again = Event::PromptQueued {
+            key: "k".into(),
+            kind: crate::event::PromptKind::Send,
+            by: "operator".into(),
+            trace: None,
+        };
         yard.event(&name(0), again);
         assert_eq!(look(&yard), [id(&name(3))], "said again, and nobody else is let in");
         yard.end(&name(1));

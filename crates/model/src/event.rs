@@ -127,6 +127,9 @@ pub enum Event {
         key: String,
         kind: PromptKind,
         by: String,
+        /// The place in a trace of whoever asks.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        trace: Option<String>,
     },
     WorktreeCreated {
         path: String,
@@ -413,6 +416,9 @@ pub enum Event {
         run_id: String,
         settings: Box<pipeline::RunSettings>,
         by: String,
+        /// The place in a trace of whoever went on with it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        trace: Option<String>,
     },
     PhaseChanged {
         phase: pipeline::Phase,

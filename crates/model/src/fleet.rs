@@ -171,6 +171,7 @@ mod tests {
             role: String::new(),
             backend: None,
             by: String::new(),
+            trace: None,
         };
         let boot =
             |boot: &str| Event::DaemonStarted { pid: 1, generation: 1, version: String::new(), boot_id: boot.into() };

@@ -262,7 +262,7 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             plain(vec![Event::WorkFetched { branch, commit }])
         }
         Input::Send { key, by } if hears(d) && d.prompt(&key).is_none() => {
-            plain(vec![Event::PromptQueued { key, kind: PromptKind::Send, by }])
+            plain(vec![Event::PromptQueued { key, kind: PromptKind::Send, by, trace: None }])
         }
         Input::Answer { id, answer, by, key } => plain(asks::answered(d, id, answer, by, key)),
         Input::Interrupt { key, by }
@@ -527,7 +527,7 @@ fn start_attempt(d: &Dispatch, attempt: u32) -> Vec<Event> {
     let resume = resume_session(d);
     if resume.is_some() && d.is_cut_short() {
         let key = prompt_key(&d.id, PromptKind::Continue, d.epoch + 1);
-        events.push(Event::PromptQueued { key, kind: PromptKind::Continue, by: "muleteer".into() });
+        events.push(Event::PromptQueued { key, kind: PromptKind::Continue, by: "muleteer".into(), trace: None });
     }
     events.push(Event::AttemptStarted { attempt, epoch: d.epoch + 1, resume });
     events

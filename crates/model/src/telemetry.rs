@@ -5,7 +5,7 @@
 //! sent twice is one span to whoever receives it.
 //!
 //! - [`Context`]: a place in a trace, as `TRACEPARENT` carries it; [`ids`] derives them.
-//! - [`trace::Tracer`]: records in, finished spans out; [`metrics::Meter`]: records in, figures out.
+//! - [`trace::Tracer`] and, for a run's own log, [`run::RunTracer`]: records in, finished spans out; [`metrics::Meter`]: records in, figures out.
 //! - [`otlp`]: both as OTLP's JSON. [`settings::Settings`]: OpenTelemetry's variables.
 
 pub mod context;
@@ -13,6 +13,7 @@ mod endpoint;
 pub mod ids;
 pub mod metrics;
 pub mod otlp;
+pub mod run;
 pub mod settings;
 pub mod trace;
 

@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use jiff::Timestamp;
+use muleteer_model::telemetry::settings::Sampler;
 use muleteer_model::telemetry::trace::{Span, Status};
 use muleteer_model::telemetry::{self, Settings, otlp};
 use muleteer_supervisor::telemetry::http;
@@ -23,43 +24,49 @@ pub fn run(
     work: impl FnOnce(&Context) -> Result<Exit, Failure>,
 ) -> Result<Exit, Failure> {
     let settings = Settings::from_env(&|name| std::env::var(name).ok()).ok().flatten();
-    let Some(settings) = settings.filter(|settings| settings.traces) else { return work(context) };
+    let Some(settings) = settings.filter(|settings| settings.traces.is_some()) else { return work(context) };
     let above = context.trace.as_deref().and_then(telemetry::Context::parse);
-    let Some((here, span)) = begin(verb, above) else { return work(context) };
+    let Some((here, span)) = begin(verb, above, settings.sampler) else { return work(context) };
     let traced = Context { trace: Some(here.to_string()), ..context.clone() };
     let outcome = work(&traced);
-    send(settings, end(span, &outcome));
+    if here.sampled {
+        send(settings, end(span, &outcome));
+    }
     outcome
 }
 
-/// None without random bytes, or where the caller does not want to be traced.
-fn begin(verb: &str, above: Option<telemetry::Context>) -> Option<(telemetry::Context, Span)> {
+/// None without random bytes.
+fn begin(verb: &str, above: Option<telemetry::Context>, sampler: Sampler) -> Option<(telemetry::Context, Span)> {
     let mut bytes = [0; 24];
     getrandom::fill(&mut bytes).ok()?;
     let (trace, id) = (bytes[..16].try_into().ok()?, bytes[16..].try_into().ok()?);
-    let above = above.unwrap_or(telemetry::Context { trace, span: id, sampled: true });
+    let sampled = above.map_or_else(|| sampler.root(trace), |above| sampler.below(above));
+    let above = above.unwrap_or(telemetry::Context { trace, span: id, sampled });
+    let above = telemetry::Context { sampled, ..above };
     let span = Span { is_client: true, ..Span::new(above, id, format!("muleteer {verb}"), Timestamp::now()) };
-    above.sampled.then(|| (above.below(id), span))
+    Some((above.below(id), span))
 }
 
 fn end(mut span: Span, outcome: &Result<Exit, Failure>) -> Span {
     span.end = Timestamp::now().max(span.start);
     span.attributes.push(("process.pid", json!(std::process::id())));
-    span.status = match outcome {
-        Ok(Exit::Done) => Status::Ok,
-        Ok(exit) => Status::Error(format!("exit {}", *exit as u8)),
-        Err(failure) => Status::Error(failure.code().to_string()),
+    let failed = match outcome {
+        Ok(Exit::Done) => None,
+        Ok(exit) => Some(format!("exit_{}", *exit as u8)),
+        Err(failure) => Some(failure.code().to_string()),
     };
+    span.attributes.extend(failed.as_ref().map(|kind| ("error.type", json!(kind))));
+    span.status = failed.map_or(Status::Ok, Status::Error);
     span
 }
 
 /// In a thread that nobody waits for longer than [`PATIENCE`]: even a resolver may hang.
-fn send(mut settings: Settings, span: Span) {
-    settings.timeout = PATIENCE;
+fn send(settings: Settings, span: Span) {
     let (done, wait) = mpsc::sync_channel(1);
     let post = move || {
         let body = otlp::traces(&settings.resource, env!("CARGO_PKG_VERSION"), &[span]);
-        if let Err(error) = http::post(&settings, "/v1/traces", &body) {
+        let outcome = settings.traces.map(|target| http::post(&target, PATIENCE, &body));
+        if let Some(Err(error)) = outcome {
             tracing::debug!(%error, "this verb's span is lost");
         }
         let _ = done.send(());

@@ -190,6 +190,7 @@ impl Play {
             target: "auto".into(),
             bead_label: Some("bench".into()),
             settings: settings(),
+            trace: None,
         };
         let first = append(&mut log, vec![Event::RunStarted(Box::new(started))])?;
         let run = Run::begin(&first[0]).ok_or("no run")?;

@@ -54,7 +54,7 @@ catalog! {
     DispatchCreated: "A role was put to a task. Everything decided then is in here: later configuration does not reach it."
         = Event::DispatchCreated(Box::new(created()));
     PromptQueued: "A prompt waits for its turn; `kind` is `initial`, `send`, `repair` or `continue`."
-        = Event::PromptQueued { key: "k1".into(), kind: PromptKind::Initial, by: "operator".into() };
+        = Event::PromptQueued { key: "k1".into(), kind: PromptKind::Initial, by: "operator".into(), trace: Some(TRACE.into()) };
     WorktreeCreated: "The agent has a clone of its own, made at commit `base`."
         = Event::WorktreeCreated { path: "/repo/.muleteer/worktrees/abcdefgh".into(), base: "9fceb02d".into() };
     AttemptStarted: "Written before the shim is started; `resume` is the CLI's session that goes on."
@@ -212,7 +212,7 @@ catalog! {
     RunStarted: "A run began. Who it is was decided once; `settings` may change when it is resumed."
         = Event::RunStarted(Box::new(run_started()));
     RunResumed: "It goes on, with the configuration read again."
-        = Event::RunResumed { run_id: RUN.into(), settings: Box::new(run_settings()), by: "operator".into() };
+        = Event::RunResumed { run_id: RUN.into(), settings: Box::new(run_settings()), by: "operator".into(), trace: Some(TRACE.into()) };
     PhaseChanged: "`freeze`, `decompose`, `implement` (with maintenance beside it), `judge` or `finish`."
         = Event::PhaseChanged { phase: run::Phase::Implement };
     SpecFrozen: "The spec was copied and hashed, and the integration branch made at `base_commit`."
@@ -334,6 +334,7 @@ catalog! {
             role: "developer".into(),
             backend: Some("claude-code".into()),
             by: "operator".into(),
+            trace: Some(TRACE.into()),
         }));
     TaskListSession: "Its session was counted; the log's lines say `SESSION-N`."
         = Event::TaskListSession { list: "lstabcde".into(), session: 2 };
@@ -433,7 +434,7 @@ fn created() -> Created {
         resumable: true,
         wants_result: true,
         calls: None,
-        trace: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
+        trace: Some(TRACE.into()),
         ask_on_crash: false,
         permissions: muleteer_model::permission::Policy::default(),
         can_ask: true,
@@ -459,6 +460,7 @@ fn ask() -> Ask {
     }
 }
 
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const RUN: &str = "run-2026-02-12-a1b2c3";
 
 fn run_started() -> run::RunStarted {
@@ -470,6 +472,7 @@ fn run_started() -> run::RunStarted {
         target: "auto".into(),
         bead_label: Some("v2".into()),
         settings: run_settings(),
+        trace: Some(TRACE.into()),
     }
 }
 

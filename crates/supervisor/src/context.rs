@@ -13,6 +13,7 @@ use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::{Entry, Event, Record};
 use muleteer_model::fleet::Fleet;
 use muleteer_model::id::DispatchId;
+use muleteer_model::telemetry;
 use muleteer_shim::start::ShimProgram;
 use muleteer_store::tail::{Cursor, Start};
 use ractor::{ActorRef, Message};
@@ -214,6 +215,26 @@ impl Daemon {
             closed: watch::Sender::new(0),
             backlog: Mutex::new(backlog),
         }
+    }
+
+    /// The caller's place in a trace; where there is none, a new trace whose root is the span `root`.
+    pub fn place_in_trace(&self, given: Option<String>, root: [u8; 8]) -> String {
+        self.given_place(given).unwrap_or_else(|| {
+            let mut trace = [0u8; 16];
+            // Without randomness the id is not unique, which costs a muddled trace and nothing else.
+            if getrandom::fill(&mut trace).is_err() {
+                trace[8..].copy_from_slice(&root);
+            }
+            let sampled = self.telemetry.as_ref().is_none_or(|settings| settings.sampler.root(trace));
+            telemetry::Context { trace, span: root, sampled }.to_string()
+        })
+    }
+
+    /// A place that somebody gave, if it is one; whether it is looked at further is the sampler's to say.
+    pub fn given_place(&self, given: Option<String>) -> Option<String> {
+        let context = telemetry::Context::parse(&given?)?;
+        let sampler = self.telemetry.as_ref().map(|settings| settings.sampler).unwrap_or_default();
+        Some(telemetry::Context { sampled: sampler.below(context), ..context }.to_string())
     }
 
     /// The newest folded state. Everything in it is durable.

@@ -135,6 +135,9 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         tracing::warn!(%error, "no telemetry: {} (or telemetry.endpoint) is wrong", telemetry::VARIABLE);
         None
     });
+    for what in telemetry.iter().flat_map(|settings| &settings.unheeded) {
+        tracing::warn!("telemetry: {what}");
+    }
     let (opened, backlog) = recover(&paths, &note)?;
     let boot = Boot {
         generation: opened.fleet.generation,

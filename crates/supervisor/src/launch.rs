@@ -3,10 +3,11 @@
 
 use crate::context::{Daemon, random_key};
 use crate::request::Saved;
-use muleteer_backends::{LaunchSpec, StdinMode};
+use muleteer_backends::{Collector, LaunchSpec, StdinMode};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::PromptKind;
 use muleteer_model::id::DispatchId;
+use muleteer_model::telemetry::settings::Target;
 use muleteer_model::telemetry::{Context, ids};
 use muleteer_model::{prompt, result};
 use muleteer_process::fault;
@@ -186,7 +187,11 @@ fn launch_of(
         permissions: created.permissions.clone(),
         result_schema: saved.schema.clone().or_else(|| created.wants_result.then(result::schema)),
         scenario: saved.scenario.clone().map(Into::into),
-        telemetry: daemon.telemetry.as_ref().map(|settings| settings.endpoint.to_string()),
+        telemetry: daemon.telemetry.as_ref().map(|settings| Collector {
+            base: settings.base.as_ref().map(ToString::to_string),
+            traces: settings.traces.as_ref().map(Target::url),
+            metrics: settings.metrics.as_ref().map(Target::url),
+        }),
     };
     let line = backend.command_line(&spec).map_err(|error| error.to_string())?;
     for name in &line.env_remove {

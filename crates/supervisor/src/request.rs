@@ -277,7 +277,7 @@ pub async fn prepare(
         .map_err(|error| internal(&error.to_string()))??;
     Ok(vec![
         named(&id, "created", Event::DispatchCreated(Box::new(created))),
-        named(&id, "initial", Event::PromptQueued { key, kind: PromptKind::Initial, by: asker.name() }),
+        named(&id, "initial", Event::PromptQueued { key, kind: PromptKind::Initial, by: asker.name(), trace: None }),
     ])
 }
 

@@ -1,24 +1,28 @@
 //! Exports traces and metrics, made from the durable events (`model::telemetry`), to an OTLP collector.
 //!
-//! The log is the queue: this actor reads it at its own pace and keeps how far it has been exported in
-//! `telemetry.json`. So nothing waits for a collector, memory holds one batch, a collector that was away
+//! The logs are the queue, the ledger's and those of runs: this actor reads them at its own pace and keeps how far
+//! each has been exported in a `telemetry.json`. So nothing waits for a collector, memory holds one batch, a collector that was away
 //! gets what it missed, and a daemon that was killed goes on where it was; what it had sent without noting
 //! it is sent again under the same ids. Only what a collector refuses is dropped, and counted.
 
 pub mod http;
 
-use crate::context::Daemon;
+use crate::context::{Daemon, random_key};
 use crate::owned::{own, survive};
+use crate::runs::host::{self, Places};
 use http::PostError;
 use jiff::Timestamp;
-use muleteer_model::event::Event;
+use muleteer_model::event::{Event, Record};
 use muleteer_model::telemetry::metrics::Meter;
+use muleteer_model::telemetry::run::RunTracer;
 use muleteer_model::telemetry::trace::{Span, Tracer};
 use muleteer_model::telemetry::{Settings, otlp};
+use muleteer_store::StoreError;
 use muleteer_store::tail::{Reader, Start};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
@@ -79,7 +83,7 @@ impl Actor for Telemetry {
 }
 
 async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
-    let mut changes = daemon.fleet.subscribe();
+    let (mut changes, mut moves) = (daemon.fleet.subscribe(), daemon.runs.moved.subscribe());
     let mut worker = Worker::new(&daemon, settings)?;
     let mut retry = FIRST_RETRY;
     let mut away = false;
@@ -107,6 +111,7 @@ async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
                 tokio::time::sleep(PAUSE).await;
                 tokio::select! {
                     outcome = changes.changed() => if outcome.is_err() { return Ok(()) },
+                    outcome = moves.changed() => if outcome.is_err() { return Ok(()) },
                     () = tokio::time::sleep_until(worker.metrics_at.into()) => {}
                 }
             }
@@ -136,24 +141,105 @@ enum Step {
     Refused(String),
 }
 
-/// How far the events have been exported.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+/// How far a log has been exported.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Mark {
     v: u16,
     seq: u64,
     /// Spans dropped since the log began.
     dropped: u64,
+    /// Tells this state directory's figures from another's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    instance: Option<String>,
+    /// Of a run's log: nothing more is to come, unless it is gone on with.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    done: bool,
 }
 
-struct Worker {
-    settings: Settings,
+impl Mark {
+    const FILE: &'static str = "telemetry.json";
+
+    fn at(seq: u64) -> Self {
+        Self { v: 1, seq, dropped: 0, instance: None, done: false }
+    }
+
+    fn read(file: &Path) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(file).ok()?).ok()
+    }
+
+    fn write(&self, file: &Path) -> Result<(), String> {
+        let bytes = serde_json::to_vec(self).map_err(|error| error.to_string())?;
+        muleteer_store::atomic::write_atomic(file, &bytes, 0o600).map_err(|error| error.to_string())
+    }
+}
+
+/// A log that is read, and what becomes of it.
+struct Source<F> {
     reader: Reader,
-    tracer: Tracer,
-    meter: Meter,
+    fold: F,
     mark: Mark,
     mark_file: PathBuf,
     /// Of the newest record read.
     read: u64,
+}
+
+/// What records become: the spans that each ends.
+trait Fold {
+    fn take(&mut self, record: &Record) -> Vec<Span>;
+}
+
+impl Fold for RunTracer {
+    fn take(&mut self, record: &Record) -> Vec<Span> {
+        self.apply(record)
+    }
+}
+
+/// What the ledger's records are folded into.
+#[derive(Default)]
+struct Ledger {
+    tracer: Tracer,
+    meter: Meter,
+}
+
+impl Fold for Ledger {
+    fn take(&mut self, record: &Record) -> Vec<Span> {
+        self.meter.apply(record);
+        self.tracer.apply(record)
+    }
+}
+
+impl<F: Fold> Source<F> {
+    /// Reads until there is a batch, or enough lines, or no more: whether it was the last.
+    fn read(&mut self, lines: &mut usize, waiting: &mut Vec<Span>) -> Result<bool, StoreError> {
+        while waiting.len() < BATCH && *lines < LINES {
+            let Some(line) = self.reader.next_line()? else { return Ok(true) };
+            *lines += 1;
+            let ended = self.fold.take(&line.record);
+            self.read = line.record.seq;
+            if self.read > self.mark.seq {
+                waiting.extend(ended);
+            }
+        }
+        Ok(false)
+    }
+
+    /// All that was read is taken, or never will be. Records that end nothing may be read again: that costs nothing
+    /// but the reading.
+    fn settle(&mut self, had_spans: bool) -> Result<(), String> {
+        if self.read <= self.mark.seq {
+            return Ok(());
+        }
+        self.mark.seq = self.read;
+        if had_spans { self.mark.write(&self.mark_file) } else { Ok(()) }
+    }
+}
+
+struct Worker {
+    daemon: Arc<Daemon>,
+    settings: Settings,
+    ledger: Source<Ledger>,
+    /// By id: those that are under way, and those whose end is not exported yet.
+    runs: BTreeMap<String, Source<RunTracer>>,
     /// Ended, and not yet taken by the collector. At most a batch and what one record ends.
     waiting: Vec<Span>,
     metrics_at: Instant,
@@ -167,67 +253,105 @@ fn offer_again(every: Duration, refusals: u32) -> Duration {
 }
 
 impl Worker {
-    fn new(daemon: &Daemon, settings: Settings) -> Result<Self, String> {
-        let mark_file = daemon.paths.state_dir.join("telemetry.json");
+    fn new(daemon: &Arc<Daemon>, mut settings: Settings) -> Result<Self, String> {
+        let mark_file = daemon.paths.state_dir.join(Mark::FILE);
         // Where telemetry was just switched on, what happened before is nobody's business.
-        let mark = std::fs::read(&mark_file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let mark: Mark = mark.unwrap_or(Mark { v: 1, seq: daemon.snapshot().seq, dropped: 0 });
+        let mut mark = Mark::read(&mark_file).unwrap_or_else(|| Mark::at(daemon.snapshot().seq));
+        settings.of_instance(mark.instance.get_or_insert_with(random_key));
+        // Written at once: a daemon killed before its first export must not begin later than this one.
+        mark.write(&mark_file)?;
         let reader = Reader::follow(&daemon.paths.events(), Start::Beginning).map_err(|error| error.to_string())?;
-        let worker = Self {
+        let mut worker = Self {
+            daemon: daemon.clone(),
             settings,
-            reader,
-            tracer: Tracer::default(),
-            meter: Meter::default(),
-            mark,
-            mark_file,
-            read: 0,
+            ledger: Source { reader, fold: Ledger::default(), mark, mark_file, read: 0 },
+            runs: BTreeMap::new(),
             waiting: vec![],
             metrics_at: Instant::now(),
             refusals: 0,
         };
-        // Written at once: a daemon killed before its first export must not begin later than this one.
-        worker.write_mark()?;
+        worker.find_ended_runs();
         Ok(worker)
+    }
+
+    /// Runs that ended under an earlier daemon, which did not come to tell of it.
+    fn find_ended_runs(&mut self) {
+        for entry in std::fs::read_dir(self.daemon.paths.runs()).into_iter().flatten().flatten() {
+            let unfinished = Mark::read(&entry.path().join(Mark::FILE)).is_some_and(|mark| !mark.done);
+            let Some(run_id) = entry.file_name().into_string().ok().filter(|_| unfinished) else { continue };
+            if let Some(repo) = host::repo_of(&self.daemon, &run_id) {
+                self.follow_run(&run_id, &Places::new(&self.daemon, &repo, &run_id));
+            }
+        }
+    }
+
+    /// A log that cannot be followed has no spans, and stops nobody.
+    fn follow_run(&mut self, run_id: &str, places: &Places) {
+        if self.runs.contains_key(run_id) {
+            return;
+        }
+        let mark_file = places.private.join(Mark::FILE);
+        let mark = Mark { done: false, ..Mark::read(&mark_file).unwrap_or_else(|| Mark::at(0)) };
+        // It lies in somebody's repository: what is no file might never open.
+        let opened = match std::fs::symlink_metadata(places.events()) {
+            Ok(meta) if meta.is_file() => Reader::follow(&places.events(), Start::Beginning).map_err(|e| e.to_string()),
+            Ok(_) => Err("it is no file".into()),
+            Err(error) => Err(error.to_string()),
+        };
+        match opened.and_then(|reader| mark.write(&mark_file).map(|()| reader)) {
+            Ok(reader) => {
+                let source = Source { reader, fold: RunTracer::default(), mark, mark_file, read: 0 };
+                self.runs.insert(run_id.into(), source);
+            }
+            Err(error) => tracing::warn!(%run_id, %error, "the run's log cannot be followed: it has no spans"),
+        }
     }
 
     /// Reads on, and posts what has ended. Blocking.
     fn step(&mut self) -> Result<Step, String> {
+        // Before anything is read: whoever has ended by now has said all it will.
+        let hosted = self.daemon.runs.all();
+        for run in &hosted {
+            self.follow_run(&run.run_id, &run.places);
+        }
         let mut lines = 0;
-        let mut at_end = false;
-        while self.waiting.len() < BATCH && lines < LINES {
-            let Some(line) = self.reader.next_line().map_err(|error| error.to_string())? else {
-                at_end = true;
-                break;
-            };
-            lines += 1;
-            let record = line.record;
-            let ended = self.tracer.apply(&record);
-            self.meter.apply(&record);
-            self.read = record.seq;
-            if record.seq > self.mark.seq && self.settings.traces {
-                self.waiting.extend(ended);
+        let mut at_end = self.ledger.read(&mut lines, &mut self.waiting).map_err(|error| error.to_string())?;
+        let mut over = vec![];
+        for (run_id, source) in &mut self.runs {
+            match source.read(&mut lines, &mut self.waiting) {
+                Ok(true) if hosted.iter().all(|run| run.run_id != *run_id) => over.push(run_id.clone()),
+                Ok(whole) => at_end &= whole,
+                Err(error) => {
+                    let message = format!("the rest of its spans are lost: {error}");
+                    self.daemon.note(Event::Fault { what: format!("telemetry of {run_id}"), message });
+                    over.push(run_id.clone());
+                }
             }
         }
-        let posted = if self.waiting.is_empty() { None } else { Some(self.post_spans()) };
-        let trouble = match posted {
-            Some(Err(error)) if !error.is_final() => return Ok(Step::Away(error.to_string())),
-            Some(Err(error)) => {
-                self.mark.dropped += self.waiting.len() as u64;
+        if self.settings.traces.is_none() {
+            self.waiting.clear();
+        }
+        let trouble = match self.post_spans() {
+            Err(error) if !error.is_final() => return Ok(Step::Away(error.to_string())),
+            Err(error) => {
+                self.ledger.mark.dropped += self.waiting.len() as u64;
                 Some(format!("{} spans were refused: {error}", self.waiting.len()))
             }
-            Some(Ok(rejected)) => {
-                self.mark.dropped += rejected;
+            Ok(rejected) => {
+                self.ledger.mark.dropped += rejected;
                 (rejected > 0).then(|| format!("the collector rejected {rejected} spans"))
             }
-            None => None,
         };
         let had_spans = !self.waiting.is_empty();
         self.waiting.clear();
-        if self.read > self.mark.seq {
-            self.mark.seq = self.read;
-            // Records that end nothing may be read again: that costs nothing but the reading.
-            if had_spans {
-                self.write_mark()?;
+        self.ledger.settle(had_spans)?;
+        for source in self.runs.values_mut() {
+            source.settle(had_spans)?;
+        }
+        for run_id in over {
+            if let Some(mut source) = self.runs.remove(&run_id) {
+                source.mark.done = true;
+                source.mark.write(&source.mark_file)?;
             }
         }
         if let Some(message) = trouble {
@@ -236,47 +360,45 @@ impl Worker {
         if !at_end {
             return Ok(Step::More);
         }
-        if self.settings.metrics && Instant::now() >= self.metrics_at {
-            match self.post_metrics() {
-                Err(error) if !error.is_final() => return Ok(Step::Away(error.to_string())),
-                // A collector for traces alone refuses metrics, and that is its right.
-                Err(error) => {
-                    let again = offer_again(self.settings.metrics_every, self.refusals);
-                    self.metrics_at = Instant::now() + again;
-                    self.refusals += 1;
-                    if self.refusals == 1 {
-                        return Ok(Step::Refused(format!(
-                            "metrics are refused, and offered again ever later: {error}"
-                        )));
-                    }
-                }
-                Ok(_) => {
-                    if std::mem::take(&mut self.refusals) > 0 {
-                        tracing::info!("the collector takes metrics again");
-                    }
-                    self.metrics_at = Instant::now() + self.settings.metrics_every;
+        self.offer_metrics()
+    }
+
+    fn offer_metrics(&mut self) -> Result<Step, String> {
+        let Some(target) = &self.settings.metrics else {
+            self.metrics_at = Instant::now() + LAST_OFFER;
+            return Ok(Step::Done);
+        };
+        if Instant::now() < self.metrics_at {
+            return Ok(Step::Done);
+        }
+        let (version, dropped) = (env!("CARGO_PKG_VERSION"), self.ledger.mark.dropped);
+        let meter = &self.ledger.fold.meter;
+        let body = otlp::metrics(&self.settings.resource, version, meter, dropped, Timestamp::now());
+        match http::post(target, self.settings.timeout, &body) {
+            Err(error) if !error.is_final() => return Ok(Step::Away(error.to_string())),
+            // A collector for traces alone refuses metrics, and that is its right.
+            Err(error) => {
+                let again = offer_again(self.settings.metrics_every, self.refusals);
+                self.metrics_at = Instant::now() + again;
+                self.refusals += 1;
+                if self.refusals == 1 {
+                    return Ok(Step::Refused(format!("metrics are refused, and offered again ever later: {error}")));
                 }
             }
-        }
-        if !self.settings.metrics {
-            self.metrics_at = Instant::now() + LAST_OFFER;
+            Ok(_) => {
+                if std::mem::take(&mut self.refusals) > 0 {
+                    tracing::info!("the collector takes metrics again");
+                }
+                self.metrics_at = Instant::now() + self.settings.metrics_every;
+            }
         }
         Ok(Step::Done)
     }
 
+    /// How many of them the collector rejected.
     fn post_spans(&self) -> Result<u64, PostError> {
+        let Some(target) = self.settings.traces.as_ref().filter(|_| !self.waiting.is_empty()) else { return Ok(0) };
         let body = otlp::traces(&self.settings.resource, env!("CARGO_PKG_VERSION"), &self.waiting);
-        http::post(&self.settings, "/v1/traces", &body)
-    }
-
-    fn post_metrics(&self) -> Result<u64, PostError> {
-        let (version, dropped) = (env!("CARGO_PKG_VERSION"), self.mark.dropped);
-        let body = otlp::metrics(&self.settings.resource, version, &self.meter, dropped, Timestamp::now());
-        http::post(&self.settings, "/v1/metrics", &body)
-    }
-
-    fn write_mark(&self) -> Result<(), String> {
-        let bytes = serde_json::to_vec(&self.mark).map_err(|error| error.to_string())?;
-        muleteer_store::atomic::write_atomic(&self.mark_file, &bytes, 0o600).map_err(|error| error.to_string())
+        http::post(target, self.settings.timeout, &body)
     }
 }

@@ -9,7 +9,7 @@ mod parser;
 mod result;
 mod transcript;
 
-use crate::launch::Cli;
+use crate::launch::{Cli, Collector};
 use crate::lines::LineParser;
 use crate::{
     Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode, Transcripts,
@@ -113,7 +113,7 @@ impl Backend for ClaudeCode {
 
         let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
         let env_remove = NESTING.into_iter().filter(|name| !given(name)).map(str::to_string).collect();
-        let mut env = launch.telemetry.as_deref().map(telemetry).unwrap_or_default();
+        let mut env = launch.telemetry.as_ref().map(telemetry).unwrap_or_default();
         env.extend(launch.env.iter().cloned());
         Ok(CommandLine { argv, env, env_remove, stdin: StdinMode::Open, files })
     }
@@ -167,18 +167,29 @@ impl Backend for ClaudeCode {
 
 /// Has it send its own spans, metrics and logs; its root span becomes a child of ours by `TRACEPARENT`.
 /// What is configured for it comes after these, and wins.
-fn telemetry(endpoint: &str) -> Vec<(String, String)> {
+fn telemetry(collector: &Collector) -> Vec<(String, String)> {
+    // What the daemon does not send, its agents do not either; logs have no place but the common one.
+    let exporter = |goes: bool| if goes { "otlp" } else { "none" };
+    let Collector { base, traces, metrics } = collector;
+    let places = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", base),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", traces),
+        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", metrics),
+    ];
     let on = [
         ("CLAUDE_CODE_ENABLE_TELEMETRY", "1"),
         // Spans are its beta.
         ("CLAUDE_CODE_ENHANCED_TELEMETRY_BETA", "1"),
-        ("OTEL_TRACES_EXPORTER", "otlp"),
-        ("OTEL_METRICS_EXPORTER", "otlp"),
-        ("OTEL_LOGS_EXPORTER", "otlp"),
+        ("OTEL_TRACES_EXPORTER", exporter(traces.is_some())),
+        ("OTEL_METRICS_EXPORTER", exporter(metrics.is_some())),
+        ("OTEL_LOGS_EXPORTER", exporter(base.is_some())),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
     ];
-    on.into_iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    let places = places.into_iter().filter_map(|(name, place)| Some((name, place.as_deref()?)));
+    on.into_iter()
+        .chain(places)
+        .map(|(name, value)| (name.to_string(), value.to_string()))
+        .collect()
 }
 
 /// A stdin line that is not JSON kills the process, and JSON escapes every newline.

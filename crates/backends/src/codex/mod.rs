@@ -97,10 +97,11 @@ impl Backend for Codex {
             flag(&["--output-schema", &path.to_string_lossy()]);
             files.push(LaunchFile { path, contents: strict(schema.clone()).to_string() });
         }
-        if let Some(endpoint) = &launch.telemetry {
-            for (table, path) in [("trace_exporter", "traces"), ("exporter", "logs")] {
-                let exporter =
-                    format!("otel.{table}={{otlp-http={{endpoint=\"{endpoint}/v1/{path}\",protocol=\"json\"}}}}");
+        if let Some(collector) = &launch.telemetry {
+            let logs = collector.base.as_ref().map(|base| format!("{base}/v1/logs"));
+            for (table, place) in [("trace_exporter", &collector.traces), ("exporter", &logs)] {
+                let Some(place) = place else { continue };
+                let exporter = format!("otel.{table}={{otlp-http={{endpoint=\"{place}\",protocol=\"json\"}}}}");
                 flag(&["-c", &exporter]);
             }
         }

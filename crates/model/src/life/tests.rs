@@ -73,7 +73,10 @@ impl Told {
         let id = DispatchId::try_from("abcd2345".to_string()).unwrap();
         let d = Dispatch::new(id, created, Timestamp::UNIX_EPOCH);
         let mut told = Self { d, now: Timestamp::UNIX_EPOCH, offset: 0, log: vec![], inputs: vec![] };
-        told.fold(None, Event::PromptQueued { key: "p1".into(), kind: PromptKind::Initial, by: "operator".into() });
+        told.fold(
+            None,
+            Event::PromptQueued { key: "p1".into(), kind: PromptKind::Initial, by: "operator".into(), trace: None },
+        );
         told
     }
 

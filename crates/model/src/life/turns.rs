@@ -190,7 +190,7 @@ pub(super) fn receipt(d: &Dispatch, key: &str, repeated: bool) -> Vec<Event> {
     let mut events = vec![taken(d, key.into())];
     if repeated {
         let key = key_of(&format!("{}/again/{key}", d.id));
-        events.push(Event::PromptQueued { key, kind: PromptKind::Continue, by: "muleteer".into() });
+        events.push(Event::PromptQueued { key, kind: PromptKind::Continue, by: "muleteer".into(), trace: None });
     }
     events
 }
@@ -264,7 +264,7 @@ fn invalid(d: &Dispatch, turn: u32, repair: bool, faults: Vec<String>) -> Vec<Ev
     let mut events = vec![Event::ResultInvalid { faults, repair }];
     if repair {
         let key = prompt_key(&d.id, PromptKind::Repair, turn);
-        events.push(Event::PromptQueued { key, kind: PromptKind::Repair, by: "muleteer".into() });
+        events.push(Event::PromptQueued { key, kind: PromptKind::Repair, by: "muleteer".into(), trace: None });
     }
     events
 }

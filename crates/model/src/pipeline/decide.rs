@@ -60,6 +60,8 @@ pub enum Input {
         from: Option<GoOn>,
         /// What a person did meanwhile about beads that are not done.
         settled: Vec<Settled>,
+        /// The place in a trace of whoever asks.
+        trace: Option<String>,
     },
     Stop {
         reason: String,
@@ -165,8 +167,8 @@ impl JobEnd {
 
 /// The events that record `input`; none where it means nothing (any more).
 pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
-    if let Input::Resume { settings, by, approve, from, settled } = input {
-        return resume(run, settings, &by, approve, from, &settled);
+    if let Input::Resume { settings, by, approve, from, settled, trace } = input {
+        return resume(run, (settings, trace), &by, approve, from, &settled);
     }
     if !run.is_live() {
         return vec![];
@@ -235,7 +237,7 @@ pub fn may_go_on(run: &Run, from: GoOn, approve: bool, settled: &[Settled]) -> R
 
 fn resume(
     run: &Run,
-    settings: Box<RunSettings>,
+    (settings, trace): (Box<RunSettings>, Option<String>),
     by: &str,
     approve: bool,
     from: Option<GoOn>,
@@ -244,7 +246,7 @@ fn resume(
     if from.is_some_and(|from| may_go_on(run, from, approve, settled).is_err()) {
         return vec![];
     }
-    let mut events = vec![Event::RunResumed { run_id: run.id().into(), settings, by: by.into() }];
+    let mut events = vec![Event::RunResumed { run_id: run.id().into(), settings, by: by.into(), trace }];
     // Who approves the criteria has not seen the beads.
     let criteria = run.phase == Phase::Freeze && run.settings.preview_acceptance;
     if approve && !run.approved && !criteria {

@@ -21,6 +21,9 @@ pub struct RunStarted {
     #[serde(default)]
     pub bead_label: Option<String>,
     pub settings: RunSettings,
+    /// Its place in a trace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
 }
 
 /// What may change from one resume to the next.

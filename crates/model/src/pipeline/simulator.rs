@@ -69,6 +69,7 @@ impl World {
             target: "auto".into(),
             bead_label: dice.one_in(3).then(|| "v2".into()),
             settings,
+            trace: None,
         };
         let first = record(1, now, Event::RunStarted(Box::new(started)));
         let run = Run::begin(&first).expect("a run");
@@ -243,7 +244,7 @@ impl World {
                 }
             }
             let settings = Box::new(settings);
-            self.feed(Input::Resume { settings, by: "operator".into(), approve: true, from, settled });
+            self.feed(Input::Resume { settings, by: "operator".into(), approve: true, from, settled, trace: None });
         }
     }
 

@@ -4,12 +4,17 @@ use super::event::*;
 use super::judge::JudgeResult;
 use crate::event::{Event, Record};
 use crate::schedule::{self, Schedule};
+use crate::telemetry::{Context, ids};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     pub started: RunStarted,
+    /// How often it has been gone on with.
+    pub sitting: u32,
+    /// Of whoever went on with it last.
+    pub trace: Option<String>,
     pub settings: RunSettings,
     pub started_at: Timestamp,
     pub updated_at: Timestamp,
@@ -188,6 +193,8 @@ impl Run {
             ran_ms: 0,
             frozen: None,
             sealed: None,
+            sitting: 0,
+            trace: started.trace.clone(),
             iteration: 1,
             beads: BTreeMap::new(),
             order: vec![],
@@ -255,6 +262,21 @@ impl Run {
     }
 
     /// It is under way: neither ended nor resting.
+    /// Where its present sitting hangs in a trace; none where it was begun without one.
+    pub fn trace_context(&self) -> Option<Context> {
+        Context::parse(self.trace.as_deref()?)
+    }
+
+    /// Where a dispatch that works on this bead, or on none, hangs in the run's trace (see [`crate::telemetry::run`]).
+    pub fn context(&self, bead: Option<&str>) -> Option<Context> {
+        let (run, sitting, iteration) = (self.id(), self.sitting, self.iteration);
+        let span = match bead {
+            Some(bead) => ids::bead(run, sitting, iteration, bead),
+            None => ids::iteration(run, sitting, iteration),
+        };
+        Some(self.trace_context()?.below(span))
+    }
+
     pub fn is_live(&self) -> bool {
         self.outcome.is_none() && self.resting.is_none()
     }
@@ -345,7 +367,9 @@ impl Run {
 
     pub(super) fn apply_event(&mut self, event: &Event, ts: Timestamp) {
         match event {
-            Event::RunResumed { settings, .. } => {
+            Event::RunResumed { settings, trace, .. } => {
+                self.sitting += 1;
+                self.trace = trace.clone().or(self.trace.take());
                 self.ran_ms = self.ran_for_ms(ts);
                 self.settings = (**settings).clone();
                 self.resting = None;

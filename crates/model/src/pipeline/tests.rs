@@ -85,6 +85,7 @@ impl Play {
             target: "auto".into(),
             bead_label: Some("v2".into()),
             settings,
+            trace: None,
         };
         let first = record(1, Event::RunStarted(Box::new(started)));
         let run = Run::begin(&first).expect("a run");
@@ -274,12 +275,20 @@ fn an_empty_decomposition_a_dry_run_and_a_review_stop_where_they_should() {
         approve: false,
         from: None,
         settled: vec![],
+        trace: None,
     });
     assert_eq!(play.working_on(), ["a"]);
     let review = RunSettings { human_review: true, ..settings() };
     let mut play = Play::with(review.clone(), vec![bead("a", &[])]);
     assert_eq!(play.run.status(), RunStatus::AwaitingApproval);
-    play.feed(Input::Resume { settings: Box::new(review), by: "o".into(), approve: true, from: None, settled: vec![] });
+    play.feed(Input::Resume {
+        settings: Box::new(review),
+        by: "o".into(),
+        approve: true,
+        from: None,
+        settled: vec![],
+        trace: None,
+    });
     assert_eq!(play.working_on(), ["a"]);
 }
 
@@ -293,7 +302,14 @@ fn criteria_wait_for_approval_and_whoever_approves_them_has_not_approved_the_bea
     play.feed(resume(preview.clone(), None));
     assert_eq!(play.run.status(), RunStatus::AwaitingApproval, "nobody has approved them");
     let approved = Box::new(RunSettings { preview_acceptance: false, ..preview });
-    play.feed(Input::Resume { settings: approved, by: "o".into(), approve: true, from: None, settled: vec![] });
+    play.feed(Input::Resume {
+        settings: approved,
+        by: "o".into(),
+        approve: true,
+        from: None,
+        settled: vec![],
+        trace: None,
+    });
     assert_eq!(
         (play.run.status(), play.run.phase, play.run.approved),
         (RunStatus::InProgress, Phase::Decompose, false)
@@ -326,7 +342,7 @@ fn the_references_checkpoint_is_read() {
 }
 
 fn resume(settings: RunSettings, from: Option<GoOn>) -> Input {
-    Input::Resume { settings: Box::new(settings), by: "o".into(), approve: false, from, settled: vec![] }
+    Input::Resume { settings: Box::new(settings), by: "o".into(), approve: false, from, settled: vec![], trace: None }
 }
 
 impl Play {
@@ -495,7 +511,7 @@ fn deadlocked() -> Play {
 }
 
 fn resumed_after(settled: Vec<Settled>) -> Input {
-    Input::Resume { settings: Box::new(settings()), by: "o".into(), approve: false, from: None, settled }
+    Input::Resume { settings: Box::new(settings()), by: "o".into(), approve: false, from: None, settled, trace: None }
 }
 
 #[test]

@@ -10,6 +10,7 @@
 use crate::event::{Event, Record};
 use crate::id::DispatchId;
 use crate::tasklist::Category;
+use crate::telemetry::{Context, ids};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,6 +28,9 @@ pub struct Started {
     pub role: String,
     pub backend: Option<String>,
     pub by: String,
+    /// Its place in a trace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
 }
 
 /// How an attempt was judged, before anything follows from it.
@@ -82,6 +86,12 @@ pub struct Work {
 }
 
 impl Run {
+    /// Where the dispatch of a task hangs in the run's trace.
+    pub fn place_of(&self, dispatch: &DispatchId) -> Option<String> {
+        let context = Context::parse(self.started.trace.as_deref()?)?;
+        Some(context.below(ids::task(&self.started.list, dispatch)).to_string())
+    }
+
     fn apply(&mut self, event: &Event) {
         match event {
             Event::TaskListSession { session, .. } => self.session = Some(*session),

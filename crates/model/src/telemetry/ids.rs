@@ -27,6 +27,30 @@ pub fn tool(id: &DispatchId, seq: u64) -> [u8; 8] {
     derive(&["tool", id.as_str(), &seq.to_string()])
 }
 
+/// The span of a run of a spec; `sitting`: how often it had been gone on with.
+pub fn run(run: &str, sitting: u32) -> [u8; 8] {
+    derive(&["run", run, &sitting.to_string()])
+}
+
+pub fn iteration(run: &str, sitting: u32, iteration: u32) -> [u8; 8] {
+    derive(&["iteration", run, &sitting.to_string(), &iteration.to_string()])
+}
+
+/// All that is done for a bead in one iteration.
+pub fn bead(run: &str, sitting: u32, iteration: u32, bead: &str) -> [u8; 8] {
+    derive(&["bead", run, &sitting.to_string(), &iteration.to_string(), bead])
+}
+
+/// The span of a run of a task list.
+pub fn task_list(list: &str) -> [u8; 8] {
+    derive(&["task list", list])
+}
+
+/// The span of a task that this dispatch works on.
+pub fn task(list: &str, dispatch: &DispatchId) -> [u8; 8] {
+    derive(&["task", list, dispatch.as_str()])
+}
+
 /// What an agent's process finds in `TRACEPARENT`: its own spans are children of its attempt's.
 pub fn of_agent(trace: Context, id: &DispatchId, epoch: u32) -> Context {
     trace.below(attempt(id, epoch))

@@ -49,6 +49,10 @@ impl Sum {
         }
     }
 
+    pub fn has_labels(self) -> bool {
+        matches!(self, Self::Dispatches | Self::ToolCalls | Self::Tokens | Self::Cost)
+    }
+
     pub fn unit(self) -> &'static str {
         match self {
             Self::Dispatches => "{dispatch}",

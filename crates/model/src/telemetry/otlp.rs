@@ -3,7 +3,7 @@
 //! The protocol's JSON form is as stable as its binary one, and every collector that takes OTLP over HTTP
 //! takes it. Ids are hex, 64-bit numbers are strings.
 
-use super::context::hex;
+use super::context::{Context, hex};
 use super::metrics::{Meter, Sum};
 use super::trace::{Span, SpanEvent, Status};
 use jiff::Timestamp;
@@ -39,7 +39,11 @@ pub fn metrics(resource: &[(String, String)], version: &str, meter: &Meter, drop
     let mut all: Vec<_> = Sum::ALL
         .into_iter()
         .map(|of| {
-            let points = meter.of(of).map(|(labels, value)| point(labels, value)).collect();
+            let mut points: Vec<_> = meter.of(of).map(|(labels, value)| point(labels, value)).collect();
+            // What has not happened yet is nought: who waits for it to grow would miss the first.
+            if points.is_empty() && !of.has_labels() {
+                points.push(point(&[], 0.0));
+            }
             sum(of.name(), of.unit(), of.meaning(), points)
         })
         .filter(|metric| metric["sum"]["dataPoints"].as_array().is_some_and(|points| !points.is_empty()))
@@ -75,6 +79,10 @@ fn span(span: &Span) -> Value {
     });
     if let Some(parent) = span.parent {
         value["parentSpanId"] = json!(hex(&parent));
+    }
+    if !span.links.is_empty() {
+        let link = |to: &Context| json!({ "traceId": hex(&to.trace), "spanId": hex(&to.span) });
+        value["links"] = span.links.iter().map(link).collect();
     }
     if span.dropped_events > 0 {
         value["droppedEventsCount"] = json!(span.dropped_events);

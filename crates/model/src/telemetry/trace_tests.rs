@@ -5,10 +5,13 @@ use super::super::metrics::{Meter, Sum};
 use super::super::otlp;
 use super::*;
 use crate::agent_event::TurnError;
-use crate::event::{Entry, ExitCause, FinalState, Outcome, PromptKind};
+use crate::event::{Entry, ExitCause, PromptKind};
+use crate::tasklist::session::{Finished, Started};
 use std::collections::BTreeSet;
 
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+const SENDER: &str = "00-1bf7651916cd43dd8448eb211c80319c-c7ad6b7169203331-01";
 
 fn id() -> DispatchId {
     DispatchId::try_from("k3f9aaaa".to_string()).expect("id")
@@ -70,7 +73,7 @@ fn life() -> Vec<Record> {
     let key = |key: &str| key.to_string();
     records(vec![
         created(Some(TRACE)),
-        Event::PromptQueued { key: key("k1"), kind: PromptKind::Initial, by: "operator".into() },
+        Event::PromptQueued { key: key("k1"), kind: PromptKind::Initial, by: "operator".into(), trace: None },
         Event::AttemptStarted { attempt: 1, epoch: 1, resume: None },
         Event::AgentSpawned { pid: 10, shim_pid: 9, containment: "cgroup".into(), awake_ms: 0 },
         Event::SessionStarted { session_id: "s1".into(), model: Some("sonnet-5".into()) },
@@ -92,7 +95,12 @@ fn life() -> Vec<Record> {
         exited(),
         Event::AttemptFinished { attempt: 2, outcome: Outcome::Success, reason: String::new(), counted: false },
         Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None },
-        Event::PromptQueued { key: key("k3"), kind: PromptKind::Send, by: "operator".into() },
+        Event::PromptQueued {
+            key: key("k3"),
+            kind: PromptKind::Send,
+            by: "operator".into(),
+            trace: Some(SENDER.into()),
+        },
         Event::AttemptStarted { attempt: 3, epoch: 3, resume: Some("s1".into()) },
         Event::AgentSpawned { pid: 14, shim_pid: 13, containment: "cgroup".into(), awake_ms: 0 },
         Event::TurnStarted { turn: 3, key: key("k3") },
@@ -125,7 +133,7 @@ fn tree(spans: &[Span]) -> String {
             let status = match &span.status {
                 Status::Unset => "",
                 Status::Ok => " ok",
-                Status::Error(_) => " error",
+                Status::Error(kind) => &format!(" {kind}"),
             };
             let length = span.start.duration_until(span.end).as_secs();
             text.push_str(&format!("{}{} {length}s{status}\n", "  ".repeat(depth), span.name));
@@ -144,19 +152,19 @@ fn a_life_is_a_tree() {
         tree(&spans),
         "\
 dispatch developer 22s ok
-  attempt 1 9s error
+  attempt 1 9s signal_9
     start agent 1s
-    invoke_agent developer 5s
-      execute_tool Bash 1s error
+    invoke_agent developer 5s signal_9
+      execute_tool Bash 1s tool_error
       execute_tool Bash 1s
   attempt 2 8s ok
     start agent 1s
     invoke_agent developer 4s ok
       execute_tool Bash 1s
-dispatch developer 7s error
-  attempt 3 5s error
+dispatch developer 7s rate_limit
+  attempt 3 5s rate_limit
     start agent 1s
-    invoke_agent developer 1s error
+    invoke_agent developer 1s rate_limit
 "
     );
     let trace: BTreeSet<_> = spans.iter().map(|span| hex(&span.trace)).collect();
@@ -183,7 +191,8 @@ fn spans_carry_the_conventions_attributes() {
         ("gen_ai.agent.name", json!("developer")),
         ("gen_ai.request.model", json!("sonnet-5")),
         ("gen_ai.conversation.id", json!("s1")),
-        ("gen_ai.usage.input_tokens", json!(10)),
+        // With what came from a cache, and what went into one.
+        ("gen_ai.usage.input_tokens", json!(10 + 3 + 4)),
     ] {
         assert_eq!(attribute(turn, key), &value, "{key}");
     }
@@ -192,11 +201,152 @@ fn spans_carry_the_conventions_attributes() {
         (attribute(failed, "error.type"), attribute(failed, "http.response.status_code")),
         (&json!("rate_limit"), &json!(429))
     );
+    let again = named("dispatch developer")[1];
+    assert_eq!(again.links, [Context::parse(SENDER).expect("one")], "who spoke to it again");
     let dispatch = named("dispatch developer")[0];
-    assert_eq!(attribute(dispatch, "gen_ai.usage.input_tokens"), &json!(11), "of both attempts");
+    assert_eq!(attribute(dispatch, "gen_ai.usage.input_tokens"), &json!(11 + 2 * 7), "of both attempts");
     assert_eq!(dispatch.events.iter().map(|event| event.name).collect::<Vec<_>>(), ["restart"]);
     let text = otlp::traces(&[], "1", &spans).to_string();
     assert!(!text.contains("ls\""), "what a tool was called with is nobody's business but the journal's");
+}
+
+/// What ended it says so in one word of ours, and whoever quotes an agent is not quoted.
+#[test]
+fn what_failed_says_how_and_quotes_nobody() {
+    let reason = || "exit code 1: token=sk-12345".to_string();
+    let ended = |code: Option<i32>, signal: Option<i32>| Event::AgentExited {
+        epoch: 1,
+        code,
+        signal,
+        cause: ExitCause::Exited,
+        stderr_tail: reason(),
+        used_ms: 0,
+    };
+    let limit = Event::LimitReached { limit: Limit::Budget, detail: "1 USD".into() };
+    let stall = Event::StallDetected { silent_s: 900, evidence: "no output".into() };
+    let kill = Event::KillRequested { reason: reason(), by: "operator".into() };
+    let (failure, timeout) = (Outcome::Failure, Outcome::Timeout);
+    for (before, exit, outcome, state, [turn, attempt, dispatch]) in [
+        (None, ended(Some(3), None), failure, FinalState::Failed, ["exit_3", "exit_3", "exit_3"]),
+        (None, ended(None, Some(15)), timeout, FinalState::Failed, ["signal_15", "timeout", "timeout"]),
+        (Some(limit), ended(Some(0), None), failure, FinalState::Failed, ["", "budget", "budget"]),
+        (Some(stall), ended(None, Some(9)), failure, FinalState::Stalled, ["stalled", "stalled", "stalled"]),
+        (Some(kill), ended(None, Some(9)), failure, FinalState::Killed, ["killed", "killed", "killed"]),
+        (None, ended(Some(0), None), failure, FinalState::Blocked, ["", "_OTHER", "blocked"]),
+    ] {
+        let mut events = vec![
+            created(Some(TRACE)),
+            Event::AttemptStarted { attempt: 1, epoch: 1, resume: None },
+            Event::TurnStarted { turn: 1, key: "k".into() },
+        ];
+        events.extend(before);
+        events.push(exit);
+        events.push(Event::AttemptFinished { attempt: 1, outcome, reason: reason(), counted: true });
+        events.push(Event::DispatchFinished { state, reason: reason(), result: None });
+        let spans = spans(&records(events));
+        for (name, wanted) in
+            [("invoke_agent developer", turn), ("attempt 1", attempt), ("dispatch developer", dispatch)]
+        {
+            let span = spans.iter().find(|span| span.name == name).expect("a span");
+            let told = attribute(span, "error.type").as_str().unwrap_or_default();
+            assert_eq!(told, wanted, "{name} of one that is {state:?}");
+            assert_eq!(matches!(&span.status, Status::Error(kind) if kind == told), !told.is_empty(), "{span:?}");
+        }
+        let text = otlp::traces(&[], "1", &spans).to_string();
+        assert!(!text.contains("sk-12345"), "{text}");
+    }
+}
+
+#[test]
+fn a_subagent_s_calls_are_below_the_call_that_runs_it_and_a_late_session_is_the_turn_s() {
+    let tool = |call: &str, parent: Option<&str>| Event::ToolCalled {
+        call_id: call.into(),
+        tool: call.into(),
+        target: String::new(),
+        parent: parent.map(str::to_string),
+    };
+    let spans = spans(&records(vec![
+        created(Some(TRACE)),
+        Event::AttemptStarted { attempt: 1, epoch: 1, resume: None },
+        Event::TurnStarted { turn: 1, key: "k".into() },
+        Event::SessionStarted { session_id: "late".into(), model: Some("m".into()) },
+        tool("Task", None),
+        tool("Read", Some("Task")),
+        Event::ToolFinished { call_id: "Read".into() },
+        Event::ToolFinished { call_id: "Task".into() },
+        tool("Edit", Some("gone")),
+        Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None },
+    ]));
+    let named = |name: &str| spans.iter().find(|span| span.name == name).expect("a span");
+    let turn = named("invoke_agent developer");
+    assert_eq!(named("execute_tool Read").parent, Some(named("execute_tool Task").id));
+    assert_eq!(named("execute_tool Task").parent, Some(turn.id));
+    assert_eq!(named("execute_tool Edit").parent, Some(turn.id), "a caller that is gone has no children");
+    assert_eq!(attribute(turn, "gen_ai.conversation.id"), &json!("late"));
+    let models: Vec<_> = turn.attributes.iter().filter(|(key, _)| *key == "gen_ai.request.model").collect();
+    assert_eq!(models, [&("gen_ai.request.model", json!("m"))]);
+}
+
+#[test]
+fn a_task_list_s_run_stands_above_its_tasks() {
+    let of_list = |mut records: Vec<Record>| {
+        records.iter_mut().for_each(|record| record.entry.dispatch_id = None);
+        records
+    };
+    let started = Started {
+        list: "l1".into(),
+        root: "/p".into(),
+        concurrency: 1,
+        max_tasks: None,
+        branch: None,
+        role: "developer".into(),
+        backend: None,
+        by: "operator".into(),
+        trace: Some(TRACE.into()),
+    };
+    let begun = |task: &str, dispatch: &str| Event::TaskBegun {
+        list: "l1".into(),
+        worker: 1,
+        task: task.into(),
+        dispatch: DispatchId::try_from(dispatch.to_string()).expect("id"),
+        base: "b".into(),
+        resumed: false,
+    };
+    let ended = |task: &str, status: &str| Event::TaskEnded {
+        list: "l1".into(),
+        worker: 1,
+        task: task.into(),
+        status: status.into(),
+        message: "prose".into(),
+        counted: true,
+    };
+    let finished = Finished { status: "failed".into(), reason: "prose".into(), code: None };
+    let spans = spans(&of_list(records(vec![
+        Event::TaskListStarted(Box::new(started.clone())),
+        begun("t1", "d1aaaaaa"),
+        // By the next daemon, of the same.
+        begun("t1", "d1aaaaaa"),
+        ended("t1", "completed"),
+        begun("t2", "d2aaaaaa"),
+        ended("t2", "failed"),
+        Event::TaskListFinished { list: "l1".into(), finished, stats: String::new() },
+    ])));
+    assert_eq!(
+        tree(&spans),
+        "\
+task list 6s failed
+  task 2s ok
+  task 1s failed
+"
+    );
+    // What the dispatch of the first is told.
+    let mut fleet = crate::fleet::Fleet::default();
+    of_list(records(vec![Event::TaskListStarted(Box::new(started))]))
+        .iter()
+        .for_each(|record| fleet.apply(record));
+    let run = fleet.task_lists.get("l1").expect("a run");
+    let place = run.place_of(&DispatchId::try_from("d1aaaaaa".to_string()).expect("id")).expect("traced");
+    assert_eq!(Context::parse(&place).expect("one").span, spans[0].id);
 }
 
 /// Whatever is folded again after a kill, the spans are the same ones: each ends at one record, so who
@@ -302,6 +452,11 @@ fn figures_are_folded_too() {
             .unwrap_or_else(|| panic!("no {name}"))
     };
     assert_eq!(find("muleteer.telemetry.dropped_spans")["sum"]["dataPoints"][0]["asDouble"], 7.0);
+    assert_eq!(
+        find("muleteer.stalls")["sum"]["dataPoints"][0]["asDouble"],
+        0.0,
+        "who waits for the first must see none"
+    );
     assert_eq!(find("muleteer.queue")["gauge"]["dataPoints"][0]["asInt"], "0");
 }
 
@@ -320,6 +475,8 @@ fn otlp_s_json() {
     let start = all.iter().find(|span| span["name"] == "start agent").expect("start");
     assert_eq!(start["traceId"], "0af7651916cd43dd8448eb211c80319c");
     assert_eq!(start["spanId"].as_str().map(str::len), Some(16));
+    let linked = all.iter().find(|span| !span["links"].is_null()).expect("one that somebody spoke to");
+    assert_eq!(linked["links"], json!([{"traceId": "1bf7651916cd43dd8448eb211c80319c", "spanId": "c7ad6b7169203331"}]));
     assert_eq!(start["startTimeUnixNano"], "1795341602000000000");
     assert!(
         start["attributes"]

@@ -69,7 +69,7 @@ impl Daemon {
         }))
         .unwrap();
         let key = life::prompt_key(&id, PromptKind::Initial, 0);
-        let prompt = Event::PromptQueued { key, kind: PromptKind::Initial, by: "operator".into() };
+        let prompt = Event::PromptQueued { key, kind: PromptKind::Initial, by: "operator".into(), trace: None };
         let batch = [Event::DispatchCreated(Box::new(created)), prompt];
         self.enqueue(&id, batch.into_iter().map(|event| (None, event)).collect(), false);
     }
@@ -89,8 +89,12 @@ impl Daemon {
     pub fn say(&mut self, id: &DispatchId, n: u64) {
         let hears = self.fleet.get(id).is_some_and(|d| d.created.resumable);
         if hears {
-            let queued =
-                Event::PromptQueued { key: format!("word-{n}"), kind: PromptKind::Send, by: "operator".into() };
+            let queued = Event::PromptQueued {
+                key: format!("word-{n}"),
+                kind: PromptKind::Send,
+                by: "operator".into(),
+                trace: None,
+            };
             self.enqueue(id, vec![(None, queued)], false);
         }
     }

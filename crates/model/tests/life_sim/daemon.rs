@@ -93,7 +93,11 @@ impl Daemon {
         };
         daemon.durable(None, Event::DispatchCreated(Box::new(created)), false);
         let key = life::prompt_key(&daemon.id, PromptKind::Initial, 0);
-        daemon.durable(None, Event::PromptQueued { key, kind: PromptKind::Initial, by: text("operator") }, false);
+        daemon.durable(
+            None,
+            Event::PromptQueued { key, kind: PromptKind::Initial, by: text("operator"), trace: None },
+            false,
+        );
         daemon
     }
 
@@ -190,7 +194,11 @@ impl Daemon {
     fn gate_appends(&mut self) {
         for key in std::mem::take(&mut self.gate) {
             if self.d().prompt(&key).is_none() {
-                self.durable(None, Event::PromptQueued { key, kind: PromptKind::Send, by: "operator".into() }, false);
+                self.durable(
+                    None,
+                    Event::PromptQueued { key, kind: PromptKind::Send, by: "operator".into(), trace: None },
+                    false,
+                );
             }
         }
     }

@@ -136,6 +136,13 @@ enum Sub {
     },
 }
 
+impl Args {
+    /// Something is set going, and not only looked at.
+    pub fn acts(&self) -> bool {
+        self.verb.is_none() && self.status.is_none()
+    }
+}
+
 /// # Errors
 /// Bad input before anything was made; then how the run ended.
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {

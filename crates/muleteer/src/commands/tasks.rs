@@ -58,6 +58,13 @@ enum Sub {
     Undo(work::Undo),
 }
 
+impl Args {
+    /// Agents are set going.
+    pub fn acts(&self) -> bool {
+        matches!(self.verb, Sub::Run(_))
+    }
+}
+
 pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let root = args.root.as_deref();
     match &args.verb {

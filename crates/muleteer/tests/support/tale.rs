@@ -49,6 +49,7 @@ impl Tale {
             target: "auto".into(),
             bead_label: None,
             settings,
+            trace: None,
         };
         let first = record(1, now, Event::RunStarted(Box::new(started)));
         let chronicle = Chronicle::begin(&first).expect("a run");

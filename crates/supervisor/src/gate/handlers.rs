@@ -46,7 +46,8 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             Ok(create(&daemon, &spawn, &asker, trace).await.map(Some))
         }
         Request::Send { id, key, text } => {
-            Ok(send(&daemon, &id, &key, &text, connection.identity.as_str()).await.map(Some))
+            let by = connection.identity.as_str();
+            Ok(send(&daemon, (&id, &key, &text), by, trace).await.map(Some))
         }
         Request::Interrupt { id } => Ok(interrupt(&daemon, &id, connection.identity.as_str()).await.map(Some)),
         Request::Answer { id, request, answer: said, key } => {
@@ -60,7 +61,7 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Kill { id, reason } => Ok(kill(&daemon, &id, reason, connection.identity.as_str()).await.map(Some)),
         Request::Wait { ids } => wait(connection, &ids).await,
         Request::Events { from_seq, follow } => events(connection, from_seq, follow).await,
-        Request::TasksRun(run) => Ok(tasklist::run(&daemon, &run, connection.identity.as_str()).await.map(Some)),
+        Request::TasksRun(run) => Ok(tasklist::run(&daemon, &run, connection.identity.as_str(), trace).await.map(Some)),
         Request::TasksWait { id } => loop {
             tokio::select! {
                 answer = tasklist::wait(&daemon, &id) => return Ok(answer.map(Some)),
@@ -76,7 +77,9 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         }
         Request::Stop { agents } => Ok(stop(&daemon, &agents).await.map(Some)),
         Request::Bead { key, op } => Ok(super::runs::bead(connection, &key, &op).await.map(Some)),
-        Request::Run(run) => Ok(crate::runs::begin(&daemon, &run).await.map(|run_id| Some(Reply::RunUp { run_id }))),
+        Request::Run(run) => {
+            Ok(crate::runs::begin(&daemon, &run, trace).await.map(|run_id| Some(Reply::RunUp { run_id })))
+        }
         Request::RunEvents { run_id, from_seq, follow } => {
             super::runs::events(connection, &run_id, from_seq, follow).await
         }
@@ -239,10 +242,12 @@ pub async fn create(
             warnings: known.created.unkept().into_iter().collect(),
         });
     }
-    let entries = prepare(daemon, spawn, asker, Some(trace_of(trace, &spawn.id))).await?;
+    let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
+    // Of a dispatch nobody traces yet, its own span is the root.
+    let trace = daemon.place_in_trace(trace, telemetry::ids::dispatch(&id, 0));
+    let entries = prepare(daemon, spawn, asker, Some(trace)).await?;
     try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
     fault::point("gate.create_durable");
-    let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
     bring_up(daemon, &id).await;
     let unkept = daemon.snapshot().get(&id).and_then(|dispatch| dispatch.created.unkept());
     Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings: unkept.into_iter().collect() })
@@ -253,19 +258,6 @@ pub(super) fn unappended(error: &LedgerError) -> WireError {
         LedgerError::Full => disk_full(),
         other => internal(&other.to_string()),
     }
-}
-
-/// The caller's place in a trace; of a dispatch nobody traces yet, the root of a new one, which is the
-/// dispatch's own span.
-fn trace_of(given: Option<String>, id: &str) -> String {
-    if let Some(given) = given.filter(|given| telemetry::Context::parse(given).is_some()) {
-        return given;
-    }
-    let mut trace = [0u8; 16];
-    // Without randomness the id is not unique, which costs a muddled trace and nothing else.
-    let _ = getrandom::fill(&mut trace);
-    let span = DispatchId::try_from(id.to_string()).map_or([1; 8], |id| telemetry::ids::dispatch(&id, 0));
-    telemetry::Context { trace, span, sampled: true }.to_string()
 }
 
 /// Sees to it that the dispatch's subtree runs. If it cannot be now, the next start will.
@@ -280,7 +272,12 @@ pub(crate) async fn bring_up(daemon: &Daemon, id: &DispatchId) {
     daemon.agent(id).life.cast(LifeMsg::Wake);
 }
 
-async fn send(daemon: &Arc<Daemon>, id: &str, key: &str, text: &str, by: &str) -> Result<Reply, WireError> {
+async fn send(
+    daemon: &Arc<Daemon>,
+    (id, key, text): (&str, &str, &str),
+    by: &str,
+    trace: Option<String>,
+) -> Result<Reply, WireError> {
     let dispatch = find(daemon, id)?;
     let name = dispatch.id.clone();
     if dispatch.prompt(key).is_some() {
@@ -297,7 +294,12 @@ async fn send(daemon: &Arc<Daemon>, id: &str, key: &str, text: &str, by: &str) -
         return Err(fault("E_PROMPT_MISSING", "the text is empty", ""));
     }
     write_prompt(&daemon.paths.agent(name.as_str()), key, text)?;
-    let event = Event::PromptQueued { key: key.into(), kind: PromptKind::Send, by: by.into() };
+    let event = Event::PromptQueued {
+        key: key.into(),
+        kind: PromptKind::Send,
+        by: by.into(),
+        trace: daemon.given_place(trace),
+    };
     let entry = Entry { id: format!("{name}/prompt/{key}"), ..entry(&name, None, event) };
     let queued = dispatch.state() == "running" || dispatch.owes_an_answer().is_some() || dispatch.waits_for_an_answer();
     let records = try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;

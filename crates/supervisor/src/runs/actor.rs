@@ -191,6 +191,7 @@ impl State {
 
     fn publish(&self) {
         self.hosted.state.send_replace(self.run.clone());
+        self.daemon.runs.moved.send_modify(|moves| *moves += 1);
     }
 
     fn carry_out(&mut self, myself: &ActorRef<RunMsg>) {

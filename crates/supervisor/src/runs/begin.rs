@@ -13,6 +13,7 @@ use muleteer_model::event::{Entry, Event};
 use muleteer_model::id::DispatchId;
 use muleteer_model::pipeline::event::{RunSettings, RunStarted, RunStatus};
 use muleteer_model::pipeline::{self, GoOn, Input, Run, Settled, Stage, checkpoint};
+use muleteer_model::telemetry::ids;
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::bead_store::Store;
@@ -31,17 +32,25 @@ const CHECKPOINT_LIMIT: u64 = 64 * 1024 * 1024;
 ///
 /// # Errors
 /// What keeps it from beginning; then nothing that matters was made.
-pub async fn begin(daemon: &Arc<Daemon>, request: &v1::Run) -> Result<String, WireError> {
+pub async fn begin(daemon: &Arc<Daemon>, request: &v1::Run, trace: Option<String>) -> Result<String, WireError> {
     let _one = daemon.runs.gate.lock().await;
     let run_id = request.run_id.clone();
     let named = |error: WireError| WireError { run_id: Some(run_id.clone()), ..error };
     let key = key_of(&run_id).ok_or_else(|| fault("E_BAD_INPUT", &format!("`{run_id}` is no run's id"), ""))?;
-    if request.resume { resume(daemon, request, key).await } else { create(daemon, request, key).await }
-        .map_err(named)?;
+    match request.resume {
+        true => resume(daemon, request, key, trace).await,
+        false => create(daemon, request, key, trace).await,
+    }
+    .map_err(named)?;
     Ok(run_id)
 }
 
-async fn create(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Result<(), WireError> {
+async fn create(
+    daemon: &Arc<Daemon>,
+    request: &v1::Run,
+    key: DispatchId,
+    trace: Option<String>,
+) -> Result<(), WireError> {
     let run_id = &request.run_id;
     let repo = PathBuf::from(&request.repo);
     let places = Places::new(daemon, &repo, run_id);
@@ -98,6 +107,7 @@ async fn create(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
         target,
         bead_label,
         settings,
+        trace: Some(daemon.place_in_trace(trace, ids::run(run_id, 0))),
     };
     let lock = take_lock(&places, run_id)?;
     let (mut log, _) = EventLog::open(&places.events(), 0, |_| ()).map_err(|error| internal(&launch::chain(&error)))?;
@@ -123,7 +133,12 @@ async fn create(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
 /// As a phase to go on from: the judge, and nothing after it but the end.
 const JUDGE_ONLY: &str = "judge-only";
 
-async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Result<(), WireError> {
+async fn resume(
+    daemon: &Arc<Daemon>,
+    request: &v1::Run,
+    key: DispatchId,
+    trace: Option<String>,
+) -> Result<(), WireError> {
     let repo = PathBuf::from(&request.repo);
     let places = Places::new(daemon, &repo, &request.run_id);
     let missing = || fault("E_NOT_FOUND", &format!("there is no run {}", request.run_id), "`muleteer runs` lists them");
@@ -205,7 +220,8 @@ async fn resume(daemon: &Arc<Daemon>, request: &v1::Run, key: DispatchId) -> Res
         }
     };
     let (settings, by, approve) = (Box::new(settings), "operator".to_string(), request.yes);
-    let input = Input::Resume { settings, by, approve, from, settled };
+    let trace = daemon.given_place(trace);
+    let input = Input::Resume { settings, by, approve, from, settled, trace };
     let outcome = go_on(daemon, &places, &hosted, (kept, chosen), input).await;
     if outcome.is_err() {
         if from.is_none() && hosted.run().is_some_and(|run| completed(&run)) {

@@ -39,6 +39,8 @@ pub struct Runs {
     hosted: Mutex<HashMap<DispatchId, Arc<Hosted>>>,
     /// One begins at a time, so that two cannot begin the same.
     pub gate: tokio::sync::Mutex<()>,
+    /// Changes whenever one of them has moved on.
+    pub moved: watch::Sender<u64>,
 }
 
 impl Runs {
@@ -91,6 +93,13 @@ pub fn repos(daemon: &Daemon) -> Vec<PathBuf> {
         .filter_map(|bytes| serde_json::from_slice::<Saved>(&bytes).ok())
         .map(|saved| PathBuf::from(saved.request.repo))
         .collect()
+}
+
+/// The repository that this run is, or was, about.
+pub fn repo_of(daemon: &Daemon, run_id: &str) -> Option<PathBuf> {
+    let bytes = std::fs::read(daemon.paths.run(run_id).join("run.json")).ok()?;
+    let saved: Saved = serde_json::from_slice(&bytes).ok()?;
+    Some(PathBuf::from(saved.request.repo))
 }
 
 /// `run-<date>-<hash>`: the hash names the actor.

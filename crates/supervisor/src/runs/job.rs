@@ -156,7 +156,8 @@ async fn begin(
         rules: rules(hosted, run, job).await?,
         schema: (purpose == Purpose::Structure).then(judge::schema),
     };
-    let entries = request::prepare(daemon, &spawn, &Asker::Run(Box::new(part)), None)
+    let trace = run.context(job.start.bead_id.as_deref()).map(|context| context.to_string());
+    let entries = request::prepare(daemon, &spawn, &Asker::Run(Box::new(part)), trace)
         .await
         .map_err(|error| Trouble::new(&error.code, error.message))?;
     fault::point("run.before_dispatch");

@@ -12,6 +12,7 @@ use muleteer_model::event::{Entry, Event};
 use muleteer_model::life::Input;
 use muleteer_model::tasklist::session::{Run, Started};
 use muleteer_model::tasklist::{Mode, stats};
+use muleteer_model::telemetry::ids;
 use muleteer_protocol::v1::{Reply, TasksEnded, TasksRun, WireError};
 use muleteer_store::tasklist::{Right, Root, TaskListError};
 use std::path::Path;
@@ -47,7 +48,7 @@ pub fn unrepositoried(error: &GitError) -> WireError {
 }
 
 /// Begins a run. Sent again, it is answered, not repeated.
-pub async fn run(daemon: &Arc<Daemon>, asked: &TasksRun, by: &str) -> Result<Reply, WireError> {
+pub async fn run(daemon: &Arc<Daemon>, asked: &TasksRun, by: &str, trace: Option<String>) -> Result<Reply, WireError> {
     let root = Root::at(Path::new(&asked.root));
     // One at a time for a directory: two would each find nobody there. (Not two of these locks: they are few, and
     // shared by hash.)
@@ -95,6 +96,7 @@ pub async fn run(daemon: &Arc<Daemon>, asked: &TasksRun, by: &str) -> Result<Rep
         role: asked.dispatch.role.clone(),
         backend: asked.dispatch.backend.clone(),
         by: by.into(),
+        trace: Some(daemon.place_in_trace(trace, ids::task_list(&asked.id))),
     };
     let event = Event::TaskListStarted(Box::new(started));
     let entry = Entry { id: format!("{}/tasks", asked.id), dispatch_id: None, at: None, more: false, event };

@@ -370,7 +370,12 @@ async fn dispatched(
         let prompt = driven.step(worker, move || brief(&at, &of, resumed, &off)).await??;
         let Some(prompt) = prompt else { return Ok(None) };
         let spawn = spawn(driven, place, work, prompt);
-        if let Err(error) = handlers::create(daemon, &spawn, &Asker::Operator, None).await {
+        let trace = daemon
+            .snapshot()
+            .task_lists
+            .get(&driven.list)
+            .and_then(|run| run.place_of(&work.dispatch));
+        if let Err(error) = handlers::create(daemon, &spawn, &Asker::Operator, trace).await {
             return Err(refused(driven, worker, place, work, &error).await?);
         }
     } else {

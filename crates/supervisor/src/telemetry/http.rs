@@ -3,7 +3,7 @@
 //! An HTTP library would bring a runtime's worth of code for one request to a neighbour; the one that
 //! OpenTelemetry's SDK would use panics outside of a runtime.
 
-use muleteer_model::telemetry::Settings;
+use muleteer_model::telemetry::settings::Target;
 use serde_json::Value;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -18,7 +18,8 @@ const SAID_LIMIT: usize = 200;
 pub enum PostError {
     #[error("the collector at {endpoint} cannot be reached: {source}")]
     Unreachable { endpoint: String, source: io::Error },
-    /// It says so itself, and means later: 408, 429, 5xx.
+    /// It says so itself, and means later: 429, 502, 503, 504. By OTLP's specification all else is final; what one
+    /// document is answered with must not hold up all that come after it.
     #[error("the collector answered {status}")]
     Busy { status: u16 },
     #[error("the collector answered {status}: {said}")]
@@ -35,14 +36,13 @@ impl PostError {
 /// Posts a document; says how many of its spans or points the collector rejected.
 ///
 /// # Errors
-/// See [`PostError`]. Takes no longer than the settings' timeout, but for a resolver that hangs.
-pub fn post(settings: &Settings, path: &str, body: &Value) -> Result<u64, PostError> {
-    let endpoint = &settings.endpoint;
-    let answer = exchange(settings, path, &body.to_string())
-        .map_err(|source| PostError::Unreachable { endpoint: endpoint.to_string(), source })?;
+/// See [`PostError`]. Takes no longer than `timeout`, but for a resolver that hangs.
+pub fn post(target: &Target, timeout: Duration, body: &Value) -> Result<u64, PostError> {
+    let answer = exchange(target, timeout, &body.to_string())
+        .map_err(|source| PostError::Unreachable { endpoint: target.endpoint.to_string(), source })?;
     match answer.status {
         200..=299 => Ok(answer.rejected()),
-        408 | 429 | 500..=599 => Err(PostError::Busy { status: answer.status }),
+        429 | 502..=504 => Err(PostError::Busy { status: answer.status }),
         status => Err(PostError::Refused { status, said: answer.said() }),
     }
 }
@@ -75,21 +75,22 @@ impl Answer {
     }
 }
 
-fn exchange(settings: &Settings, path: &str, body: &str) -> io::Result<Answer> {
-    let deadline = Instant::now() + settings.timeout;
+fn exchange(target: &Target, timeout: Duration, body: &str) -> io::Result<Answer> {
+    let deadline = Instant::now() + timeout;
     let left = || Some(deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
-    let endpoint = &settings.endpoint;
+    let endpoint = &target.endpoint;
     let mut stream = connect(&endpoint.host, endpoint.port, deadline)?;
     let host = if endpoint.host.contains(':') { format!("[{}]", endpoint.host) } else { endpoint.host.clone() };
     let mut head = format!(
-        "POST {}{path} HTTP/1.1\r\nHost: {host}:{}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+        "POST {}{} HTTP/1.1\r\nHost: {host}:{}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
          User-Agent: muleteer/{}\r\nConnection: close\r\n",
         endpoint.prefix,
+        target.path,
         endpoint.port,
         body.len(),
         env!("CARGO_PKG_VERSION"),
     );
-    for (name, value) in &settings.headers {
+    for (name, value) in &target.headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
     head.push_str("\r\n");
@@ -152,21 +153,23 @@ fn is_whole(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muleteer_model::telemetry::VARIABLE;
+    use muleteer_model::telemetry::{Settings, VARIABLE};
     use std::io::BufRead;
     use std::net::TcpListener;
 
+    const PATIENCE: Duration = Duration::from_secs(2);
+
     /// A collector that answers one post with this, and tells what it got.
-    fn collector(answer: &'static str) -> (Settings, std::thread::JoinHandle<String>) {
+    fn collector(answer: &'static str) -> (Target, std::thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let endpoint = format!("http://{}", listener.local_addr().expect("address"));
         let env = move |name: &str| match name {
             VARIABLE => Some(endpoint.clone()),
             "OTEL_EXPORTER_OTLP_HEADERS" => Some("api-key=secret".into()),
-            "OTEL_EXPORTER_OTLP_TIMEOUT" => Some("2000".into()),
             _ => None,
         };
         let settings = Settings::from_env(&env).expect("good").expect("on");
+        let target = settings.traces.expect("on");
         let thread = std::thread::spawn(move || {
             let (stream, _) = listener.accept().expect("accept");
             let mut reader = io::BufReader::new(&stream);
@@ -187,12 +190,12 @@ mod tests {
             (&stream).write_all(answer.as_bytes()).expect("answer");
             head + &String::from_utf8(body).expect("text")
         });
-        (settings, thread)
+        (target, thread)
     }
 
     fn posted(answer: &'static str) -> (Result<u64, PostError>, String) {
-        let (settings, thread) = collector(answer);
-        let outcome = post(&settings, "/v1/traces", &serde_json::json!({"a": 1}));
+        let (target, thread) = collector(answer);
+        let outcome = post(&target, PATIENCE, &serde_json::json!({"a": 1}));
         (outcome, thread.join().expect("collector"))
     }
 
@@ -205,6 +208,8 @@ mod tests {
         let partial = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2c\r\n{\"partialSuccess\":{\"rejectedSpans\":\"3\"}}\r\n0\r\n\r\n";
         assert_eq!(posted(partial).0.expect("taken"), 3);
         assert!(matches!(posted("HTTP/1.1 503 Busy\r\n\r\n").0, Err(PostError::Busy { status: 503 })));
+        let broken = posted("HTTP/1.1 500 Broken\r\n\r\n").0.expect_err("refused");
+        assert!(broken.is_final(), "one document must not hold up the next: {broken}");
         let refused = posted("HTTP/1.1 400 Bad\r\nContent-Length: 4\r\n\r\nwhat").0.expect_err("refused");
         assert!(refused.is_final() && refused.to_string().ends_with("400: what"), "{refused}");
         let nonsense = posted("SSH-2.0-OpenSSH\r\n").0.expect_err("no HTTP");
@@ -213,10 +218,10 @@ mod tests {
 
     #[test]
     fn nobody_there_is_told_and_may_be_tried_again() {
-        let (settings, thread) = collector("HTTP/1.1 200 OK\r\n\r\n");
-        assert_eq!(post(&settings, "/v1/traces", &Value::Null).expect("taken"), 0);
+        let (target, thread) = collector("HTTP/1.1 200 OK\r\n\r\n");
+        assert_eq!(post(&target, PATIENCE, &Value::Null).expect("taken"), 0);
         thread.join().expect("collector");
-        let error = post(&settings, "/v1/traces", &Value::Null).expect_err("gone");
+        let error = post(&target, PATIENCE, &Value::Null).expect_err("gone");
         assert!(matches!(error, PostError::Unreachable { .. }) && !error.is_final(), "{error}");
     }
 }

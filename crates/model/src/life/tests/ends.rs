@@ -266,7 +266,10 @@ fn a_word_in_the_moment_of_the_end_is_not_lost() {
         told.fold(at, event);
     }
     let overlooked = advance(&told.d, told.now);
-    told.fold(None, Event::PromptQueued { key: "s1".into(), kind: PromptKind::Send, by: "operator".into() });
+    told.fold(
+        None,
+        Event::PromptQueued { key: "s1".into(), kind: PromptKind::Send, by: "operator".into(), trace: None },
+    );
     for event in overlooked {
         told.fold(None, event);
     }

@@ -216,7 +216,10 @@ fn keys_of_our_own_are_the_same_in_every_version() {
 fn who_is_being_stopped_or_is_over_a_limit_is_told_nothing_more() {
     let waiting = || {
         let mut told = Told::busy();
-        told.fold(None, Event::PromptQueued { key: "p2".into(), kind: PromptKind::Send, by: "operator".into() });
+        told.fold(
+            None,
+            Event::PromptQueued { key: "p2".into(), kind: PromptKind::Send, by: "operator".into(), trace: None },
+        );
         told.d.prompts[0].state = PromptState::Done;
         told.d.phase = Phase::Working { attempt: 1, epoch: 1, pid: 2, shim_pid: 1, turn: Turn::None };
         told.d
