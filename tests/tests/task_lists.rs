@@ -211,6 +211,53 @@ fn the_recovery_matrix_in_real_repositories() {
     }
 }
 
+/// Of a list in which one works at a time, too: who has a lease is at work, and nobody rolls that back.
+#[test]
+fn what_a_living_worker_has_claimed_was_not_interrupted() {
+    let scene = Scene::new();
+    scene.add("First", "test -f one", &[]);
+    scene.add("Second", "true", &[]);
+    scene.tasks(&["claim", "--worker", "w1"]).expect_code(0);
+    scene.repo.write("staged", "half of it\n");
+    scene.repo.git(&["add", "staged"]);
+    let refused = |args: &[&str]| {
+        let said = scene.tasks(&[args, &["--worker", "w2", "--json"]].concat()).expect_code(3);
+        assert_eq!(said.error_code(), "E_TASK_CLAIMED", "{args:?}");
+        said.stdout
+    };
+    for args in [&["claim"][..], &["claim", "task-002"], &["recover", "task-001"]] {
+        let said = refused(args);
+        assert!(said.contains("`task-001` is claimed by w1 until ") && !said.contains("interrupted"), "{said}");
+    }
+    let nothing = scene.tasks(&["recover", "--worker", "w2", "--json"]).expect_code(0).json();
+    assert_eq!(nothing["recovered"], json!([]), "nothing of that was interrupted");
+    let hooked = hook(&scene, "claim", &json!({"session_id": "s2", "cwd": scene.repo.path})).expect_code(0);
+    assert_eq!(hooked.stdout, "", "nor is another one handed out beside it");
+    assert_eq!(scene.repo.read("staged"), "half of it\n");
+    let (task, second) = (scene.task("task-001"), scene.status("task-002"));
+    assert_eq!(
+        (task["claimed_by"].as_str(), task["attempts"].as_u64(), second.as_str()),
+        (Some("w1"), Some(0), "pending")
+    );
+    // Its worker may, and so may who knows better.
+    let own = scene.tasks(&["recover", "--worker", "w1", "--json"]).expect_code(0).json();
+    assert_eq!(own["recovered"][0]["action"], "failed", "what is there does not pass");
+    scene.tasks(&["claim", "task-001", "--worker", "w1"]).expect_code(0);
+    scene.tasks(&["recover", "--force", "--worker", "w2"]).expect_code(2);
+    let forced = scene
+        .tasks(&["recover", "task-001", "--force", "--worker", "w2", "--json"])
+        .expect_code(0)
+        .json();
+    assert_eq!(forced["recovered"][0]["action"], "failed");
+    // A lease that is over holds nobody up.
+    scene.tasks(&["claim", "task-001", "--worker", "w1", "--lease", "1s"]).expect_code(0);
+    let over = |args: &[&str]| !scene.tasks(&[args, &["--worker", "w2"]].concat()).stderr.contains("is claimed by");
+    wait_until("the lease to be over", RUN, || over(&["claim"]).then_some(()));
+    assert!(refused(&["claim"]).contains("was interrupted"));
+    scene.tasks(&["recover", "--worker", "w2"]).expect_code(0);
+    scene.end();
+}
+
 #[test]
 fn checkpoints_alone_are_verified_by_the_files() {
     let scene = Scene::new();

@@ -36,12 +36,40 @@ impl Task {
     }
 }
 
-/// Why nobody may take task `id` by its name: in an exclusive list somebody works on another one, and two in one working
-/// directory would be committed, or rolled back, as one.
-pub fn in_hand(list: &TaskList, id: &str, now: Timestamp) -> Option<Refused> {
-    let is_other = |task: &&Task| task.status == Status::InProgress && task.id != id;
-    let other = list.tasks.iter().find(is_other).filter(|_| list.mode == Mode::Exclusive)?;
-    Some(if other.is_held(now) { held(other) } else { Refused::Interrupted(other.id.clone()) })
+/// Why nobody may take task `id`, or any that is pending: in an exclusive list somebody works on another one, and two in
+/// one working directory would be committed, or rolled back, as one.
+pub fn in_hand(list: &TaskList, id: Option<&str>, now: Timestamp) -> Option<Refused> {
+    let is_other = |task: &&Task| task.status == Status::InProgress && Some(task.id.as_str()) != id;
+    let others = || list.tasks.iter().filter(is_other).filter(|_| list.mode == Mode::Exclusive);
+    // To recover one that was interrupted would disturb whoever works there: that one is named first.
+    let living = others().find(|task| task.is_held(now));
+    living.map(held).or_else(|| Some(Refused::Interrupted(others().next()?.id.clone())))
+}
+
+/// Whether `worker` may recover a task: what somebody else has in hand was not interrupted, and a rollback would take it
+/// from under them. Of an exclusive list any task will do for that, since they share one working directory.
+///
+/// # Errors
+/// Who has it, or that it is nothing to be recovered.
+pub fn recoverable(list: &TaskList, id: &str, worker: &str, now: Timestamp) -> Result<(), Refused> {
+    let task = in_progress(list, id, worker)?;
+    let is_theirs = |task: &&Task| task.is_held(now) && task.claimed_by.as_deref() != Some(worker);
+    let beside = list.tasks.iter().filter(|_| list.mode == Mode::Exclusive);
+    std::iter::once(task)
+        .chain(beside)
+        .find(is_theirs)
+        .map_or(Ok(()), |theirs| Err(held(theirs)))
+}
+
+/// The task, if an attempt of it is under way, whosever it is.
+///
+/// # Errors
+/// That none is.
+pub fn in_progress<'a>(list: &'a TaskList, id: &str, worker: &str) -> Result<&'a Task, Refused> {
+    let task = list.get(id).ok_or_else(|| Refused::Unknown(id.into()))?;
+    let why = || format!("it is {}", task.status.as_str());
+    let refused = || Refused::NotYours { task: id.into(), worker: worker.into(), why: why() };
+    if task.status == Status::InProgress { Ok(task) } else { Err(refused()) }
 }
 
 /// Puts a task into a worker's hands: `in_progress`, from commit `base`.
@@ -212,14 +240,38 @@ mod tests {
         let now = at("2025-07-01T10:00:00Z");
         let mut exclusive = list(Mode::Exclusive);
         exclusive.tasks.push(Task::new("c", "c"));
-        assert_eq!(in_hand(&exclusive, "c", now), None);
+        assert_eq!(in_hand(&exclusive, Some("c"), now), None);
         claim(&mut exclusive, "a", "me", "abc", now, MINUTE).expect("claimed");
-        assert_eq!(in_hand(&exclusive, "a", now), None);
-        assert!(matches!(in_hand(&exclusive, "c", now), Some(Refused::Held { task, .. }) if task == "a"));
-        let later = at("2025-07-01T10:02:00Z");
-        assert_eq!(in_hand(&exclusive, "c", later), Some(Refused::Interrupted("a".into())));
+        assert_eq!(in_hand(&exclusive, Some("a"), now), None);
+        for id in [Some("c"), None] {
+            assert!(matches!(in_hand(&exclusive, id, now), Some(Refused::Held { task, .. }) if task == "a"));
+            let later = at("2025-07-01T10:02:00Z");
+            assert_eq!(in_hand(&exclusive, id, later), Some(Refused::Interrupted("a".into())));
+        }
+        // Other tools may have left one behind: whoever is still at work is named first.
+        exclusive.tasks[1].status = Status::InProgress;
+        exclusive.tasks.swap(0, 1);
+        assert!(matches!(in_hand(&exclusive, None, now), Some(Refused::Held { task, .. }) if task == "a"));
         exclusive.mode = Mode::Concurrent;
-        assert_eq!(in_hand(&exclusive, "c", now), None);
+        assert_eq!(in_hand(&exclusive, Some("c"), now), None);
+    }
+
+    #[test]
+    fn what_somebody_else_has_in_hand_is_not_recovered() {
+        let now = at("2025-07-01T10:00:00Z");
+        let later = at("2025-07-01T10:01:00Z");
+        for mode in [Mode::Exclusive, Mode::Concurrent] {
+            let mut list = list(mode);
+            assert!(matches!(recoverable(&list, "a", "w2", now), Err(Refused::NotYours { .. })), "nobody began it");
+            assert!(matches!(recoverable(&list, "c", "w2", now), Err(Refused::Unknown(_))));
+            claim(&mut list, "a", "w1", "x", now, MINUTE).expect("claims");
+            assert!(matches!(recoverable(&list, "a", "w2", now), Err(Refused::Held { by, .. }) if by == "w1"));
+            assert_eq!(recoverable(&list, "a", "w1", now), Ok(()), "its own");
+            assert_eq!(recoverable(&list, "a", "w2", later), Ok(()), "its lease is over");
+            list.tasks[1].status = Status::InProgress;
+            let beside = recoverable(&list, "b", "w2", now);
+            assert_eq!(beside.is_err(), mode == Mode::Exclusive, "in the directory of another: {beside:?}");
+        }
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! What the hooks of an agent's own session answer. Pure: the list, what was answered before, and the answer.
 
+use super::claim::{self, Refused};
 use super::list::{Status, Task, TaskList};
 use super::select::{self, FailureTimes};
 use super::stats::{is_over, stats};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -156,6 +158,7 @@ pub struct Scene<'a> {
     /// A run of the daemon works on the list.
     pub run: Option<&'a str>,
     pub failures: &'a FailureTimes,
+    pub now: Timestamp,
 }
 
 /// The context that a session begins with.
@@ -186,6 +189,14 @@ pub fn session_start(scene: &Scene<'_>) -> String {
     }
     for id in scene.interrupted {
         let Some(task) = scene.list.get(id) else { continue };
+        if let Err(Refused::Held { task, by, until }) = claim::recoverable(scene.list, id, scene.worker, scene.now) {
+            let _ = write!(
+                text,
+                "\n`{task}` is claimed by {by} until {until}. Leave the list and the files alone until then: somebody may be at \
+                 work on it here. Only if a person says that {by} is gone, run `muleteer tasks recover {task} --force`.\n"
+            );
+            continue;
+        }
         let _ = write!(
             text,
             "\n{} ({}) was interrupted. Before anything else run `muleteer tasks recover {0}`: it looks at commits, \
@@ -346,7 +357,35 @@ mod tests {
             interrupted: &["a".into()],
             run: None,
             failures: &failures,
+            now: now(),
         };
         insta::assert_snapshot!(session_start(&scene));
+    }
+    #[test]
+    fn a_session_that_begins_beside_another_leaves_its_task_alone() {
+        let mut list = list();
+        claim::claim(&mut list, "a", "w1", "abc", now(), claim::LEASE).expect("claimed");
+        let failures = FailureTimes::new();
+        let begins = |worker, now| {
+            session_start(&Scene {
+                list: &list,
+                session: 3,
+                worker,
+                log: "",
+                commits: "",
+                uncommitted: "",
+                stashes: "",
+                interrupted: &["a".into()],
+                run: None,
+                failures: &failures,
+                now,
+            })
+        };
+        let beside = begins("w2", now());
+        assert!(beside.contains("`a` is claimed by w1 until") && !beside.contains("was interrupted"), "{beside}");
+        let later = now().checked_add(jiff::SignedDuration::from_mins(16)).expect("a time");
+        for text in [begins("w1", now()), begins("w2", later)] {
+            assert!(text.contains("was interrupted") && !text.contains("is claimed by"), "{text}");
+        }
     }
 }

@@ -252,7 +252,8 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
             drop(opened.and_then(|mut file| file.write_all(line.as_bytes())));
         }
     }
-    let interrupted: Vec<_> = claim::interrupted(&list, &worker, Timestamp::now(), &[])
+    let now = Timestamp::now();
+    let interrupted: Vec<_> = claim::interrupted(&list, &worker, now, &[])
         .into_iter()
         .map(|at| list.tasks[at].id.clone())
         .collect();
@@ -271,6 +272,7 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
         interrupted: &interrupted,
         run: run.as_deref(),
         failures: &failures,
+        now,
     });
     event.say(&text, "SessionStart", context)
 }
@@ -285,6 +287,9 @@ fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
     let base = at.git.head().map_err(|error| crate::commands::tasks::place::git(&error))?;
     let mut tx = begin(&event.root)?;
     let now = tx.now();
+    if claim::in_hand(&tx.list, None, now).is_some() {
+        return Ok(Exit::Done);
+    }
     let Some(found) = select::next(&tx.list, &event.root.failure_times(&tx.list)) else { return Ok(Exit::Done) };
     let id = tx.list.tasks[found].id.clone();
     if claim::claim(&mut tx.list, &id, &worker, &base, now, claim::LEASE).is_err() {

@@ -1,6 +1,6 @@
 //! What an agent calls that works through the list in a session of its own, and a person who helps it.
 
-use super::place::{begin, git, listed, of_run, place, refused, root, stepped, task, unknown, worker};
+use super::place::{begin, git, listed, of_run, place, refused, root, stepped, task, worker};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -8,8 +8,9 @@ use jiff::Timestamp;
 use muleteer_model::config::{BadSpan, Span};
 use muleteer_model::tasklist::list::iso;
 use muleteer_model::tasklist::log::Entry;
-use muleteer_model::tasklist::{Category, Mode, Status, TaskList, claim as claims, outcome, select};
+use muleteer_model::tasklist::{Category, Status, TaskList, claim as claims, outcome, select};
 use muleteer_process::signals::Signals;
+use muleteer_store::tasklist::Root;
 use muleteer_supervisor::tasklist::git::Git;
 use muleteer_supervisor::tasklist::steps::{Recorded, Recovered, Verdict, describe};
 use rustix::process::Signal;
@@ -109,7 +110,7 @@ pub struct Fail {
 /// Deal with a task that was interrupted, by what is there
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  muleteer tasks recover task-002\n\nLooks at uncommitted changes, commits that name the task, and checkpoints; then completes it, has it\nresumed, or rolls it back."
+    after_help = "Examples:\n  muleteer tasks recover task-002\n  muleteer tasks recover task-002 --force    its worker is gone, though its lease is not over\n\nLooks at uncommitted changes, commits that name the task, and checkpoints; then completes it, has it\nresumed, or rolls it back. What somebody else has claimed is left alone until the lease is over."
 )]
 pub struct Recover {
     /// The task [default: every interrupted one]
@@ -117,6 +118,9 @@ pub struct Recover {
     /// Who goes on with it [default: HARNESS_WORKER_ID, or `local`]
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     worker: Option<String>,
+    /// Also if somebody else has claimed it and the lease is not over: that worker is known to be gone
+    #[arg(long, requires = "id")]
+    force: bool,
 }
 
 /// Bring back what a rollback took away
@@ -242,11 +246,11 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
         tx.log(Entry::error(Some(&marked.task), Category::Dependency, &marked.message));
     }
     let chosen = match &args.id {
-        Some(id) => match claims::in_hand(&tx.list, id, now) {
+        Some(id) => match claims::in_hand(&tx.list, Some(id), now) {
             None => Ok(id.clone()),
             Some(other) => Err(refused(&other)),
         },
-        None => next(&tx.list, &worker, &root),
+        None => next(&tx.list, &worker, &root, now),
     };
     let claimed = chosen.and_then(|id| {
         let was_ours = tx.list.get(&id).is_some_and(|task| task.status == Status::InProgress);
@@ -285,7 +289,7 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
 }
 
 /// Its own unfinished one first.
-fn next(list: &TaskList, worker: &str, root: &muleteer_store::tasklist::Root) -> Result<String, Failure> {
+fn next(list: &TaskList, worker: &str, root: &Root, now: Timestamp) -> Result<String, Failure> {
     let own = list
         .tasks
         .iter()
@@ -293,10 +297,8 @@ fn next(list: &TaskList, worker: &str, root: &muleteer_store::tasklist::Root) ->
     if let Some(own) = own {
         return Ok(own.id.clone());
     }
-    let interrupted = claims::interrupted(list, worker, Timestamp::now(), &[]);
-    if let (Mode::Exclusive, Some(at)) = (list.mode, interrupted.first()) {
-        let id = list.tasks[*at].id.clone();
-        return Err(refused(&claims::Refused::Interrupted(id)));
+    if let Some(other) = claims::in_hand(list, None, now) {
+        return Err(refused(&other));
     }
     let next = select::next(list, &root.failure_times(list)).map(|at| list.tasks[at].id.clone());
     next.ok_or_else(|| {
@@ -431,29 +433,40 @@ pub fn fail(args: &Fail, said: Option<&Path>, context: &Context) -> Result<Exit,
     told(context, &args.id, &recorded)
 }
 
+/// Whether the holder is gone nobody can tell but a person.
+fn in_other_hands(error: &claims::Refused) -> Failure {
+    let failure = refused(error);
+    match error {
+        claims::Refused::Held { by, .. } => failure.hint(format!(
+            "wait until the lease is over; if {by} is known to be gone, `--force` recovers the task at once"
+        )),
+        _ => failure,
+    }
+}
+
 pub fn recover(args: &Recover, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     not_of_a_run()?;
     let root = root(said)?;
     let at = place(&root, worker(args.worker.as_deref()), context)?;
     let list = root.read().map_err(|error| listed(&error))?.list;
+    let now = Timestamp::now();
+    let recoverable = |id: &str| claims::recoverable(&list, id, &at.worker, now);
     let chosen: Vec<_> = match &args.id {
-        Some(id) => vec![list.get(id).ok_or_else(|| unknown(id))?.clone()],
-        None => claims::interrupted(&list, &at.worker, Timestamp::now(), &[])
+        Some(id) => {
+            let task = claims::in_progress(&list, id, &at.worker).map_err(|error| refused(&error))?;
+            if !args.force {
+                recoverable(id).map_err(|error| in_other_hands(&error))?;
+            }
+            vec![task.clone()]
+        }
+        None => claims::interrupted(&list, &at.worker, now, &[])
             .into_iter()
             .map(|at| list.tasks[at].clone())
+            .filter(|task| recoverable(&task.id).is_ok())
             .collect(),
     };
     let mut said = vec![];
     for task in chosen {
-        if task.status != Status::InProgress
-            || (list.mode == Mode::Concurrent
-                && task.is_held(Timestamp::now())
-                && task.claimed_by.as_deref() != Some(&at.worker))
-        {
-            let why = format!("it is {}, and nobody's to recover but its worker's", task.status.as_str());
-            let refusal = claims::Refused::NotYours { task: task.id.clone(), worker: at.worker.clone(), why };
-            return Err(refused(&refusal));
-        }
         let became = match at.recover(&task, &|| false).map_err(stepped)? {
             Recovered::Resume => "resume",
             Recovered::Failed(_) => "failed",
