@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use muleteer_tests::spec_stage::{AGENT, SpecStage};
+use muleteer_tests::task_list::Scene;
 use muleteer_tests::{PATIENCE, Repo, World, wait_until};
 use serde_json::{Value, json};
 
@@ -72,4 +74,52 @@ fn nothing_spent_is_forgotten_by_a_killed_daemon() {
     let daemon = world.daemon();
     assert_eq!(cost(&world, &[])["total"]["cost_usd"], 1.5, "the next daemon counts nothing twice");
     world.finish(Some(daemon));
+}
+
+const SPEND: &str = r#"echo '{"type":"usage","input":10,"output":10,"cost_usd":0.5}'"#;
+
+/// Nobody has heard of the clones that a run makes and takes away.
+fn is_all_of(world: &World, repo: &Repo, agents: usize) {
+    let bill = cost(world, &["--by", "project"]);
+    let rows = bill["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), rows[0]["project"].as_str()), (1, Some(repo.to_str())), "{bill}");
+    assert_eq!(
+        (&rows[0]["dispatches"], &rows[0]["cost_usd"]),
+        (&agents.into(), &(agents as f64 / 2.0).into()),
+        "{bill}"
+    );
+    let status = world.muleteer(&["status", "--json"]).json();
+    let dispatches = status["dispatches"].as_array().unwrap();
+    assert_eq!(dispatches.len(), agents);
+    assert!(dispatches.iter().all(|dispatch| dispatch["project"] == repo.to_str()), "{status}");
+}
+
+#[test]
+fn what_a_run_s_agents_spend_is_spent_on_its_repository() {
+    let stage = SpecStage::new(&AGENT.replace("set -e\n", &format!("set -e\n{SPEND}\n")));
+    let daemon = stage.world.daemon();
+    stage.begin(&["--json"]).run().expect_code(0);
+    let all = stage.world.events().into_iter().filter(|event| event["event"] == "dispatch_created");
+    is_all_of(&stage.world, &stage.repo, all.count());
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn what_the_workers_of_a_task_list_spend_is_spent_on_its_repository() {
+    let scene = Scene::new();
+    for id in ["task-001", "task-002"] {
+        scene.add("A file", &format!("test -f {id}"), &[]);
+    }
+    let script = format!("{SPEND}; touch $MULETEER_TASK_ID");
+    scene.run(&script, &["--concurrency", "2"]).expect_code(0);
+    let dirs: Vec<_> = scene
+        .world
+        .events()
+        .into_iter()
+        .filter(|event| event["event"] == "dispatch_created")
+        .collect();
+    let in_clone = |event: &Value| event["project"].as_str().unwrap().contains("/.muleteer/worktrees/tasks/");
+    assert!(dirs.iter().all(in_clone), "{dirs:?}");
+    is_all_of(&scene.world, &scene.repo, dirs.len());
+    scene.end();
 }

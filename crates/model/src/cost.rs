@@ -51,7 +51,7 @@ impl Bill {
             Event::DispatchCreated(created) => {
                 self.known
                     .entry(id.clone())
-                    .or_insert_with(|| (created.role.clone(), created.project.clone()));
+                    .or_insert_with(|| (created.role.clone(), created.project_name().to_string()));
             }
             event @ Event::UsageRecorded { model, .. } if self.since.is_none_or(|since| record.ts >= since) => {
                 let whose = self.known.get(id);
@@ -123,6 +123,7 @@ mod tests {
             role: role.into(),
             category: "coding".into(),
             project: project.into(),
+            repository: None,
             feature: "f".into(),
             backend: "claude-code".into(),
             model: None,
@@ -192,6 +193,46 @@ mod tests {
         assert_eq!(bill(By::Model, None), [row("opus", 5.0, 2), row("haiku", 0.75, 2)]);
         let days = [row("2026-01-01", 1.0, 1), row("2026-01-02", 0.75, 2), row("2026-01-03", 4.0, 1)];
         assert_eq!(bill(By::Day, None), days);
+    }
+
+    /// What was made for an agent and goes with it is no project.
+    #[test]
+    fn clones_of_a_run_are_added_up_as_their_repository() {
+        let mut bill = Bill::new(By::Project, None);
+        for (id, repository) in [("aaaaaaaa", Some("/web")), ("bbbbbbbb", Some("/web")), ("cccccccc", None)] {
+            let clone = format!("/web/.muleteer/worktrees/run-1/{id}");
+            let mut record = created(id, "developer", if repository.is_some() { &clone } else { "/web" });
+            let Event::DispatchCreated(created) = &mut record.entry.event else { unreachable!() };
+            created.repository = repository.map(String::from);
+            bill.add(&record);
+            bill.add(&used("2026-01-02T00:00:00Z", id, "opus", 1.0));
+        }
+        let rows: Vec<_> = bill
+            .rows()
+            .into_iter()
+            .map(|(key, row)| (key, row.cost_usd, row.dispatches.len()))
+            .collect();
+        assert_eq!(rows, [("/web", 3.0, 3)]);
+    }
+
+    /// Whom an agent has work for it in its own clone works for the same repository.
+    #[test]
+    fn what_is_done_in_a_clone_is_done_for_its_repository() {
+        let record = created("aaaaaaaa", "developer", "/web");
+        let Event::DispatchCreated(plain) = record.entry.event else { unreachable!() };
+        let clone = "/web/.muleteer/worktrees/aaaaaaaa";
+        let in_worktree = Created { worktree: Some(clone.into()), ..(*plain).clone() };
+        let of_run = Created { project: clone.into(), repository: Some("/web".into()), ..(*plain).clone() };
+        let below = format!("{clone}/docs");
+        for (whose, dir, wanted) in [
+            (&*plain, "/web", None),
+            (&*plain, "/web/docs", None),
+            (&in_worktree, clone, Some("/web")),
+            (&of_run, below.as_str(), Some("/web")),
+            (&of_run, "/api", None),
+        ] {
+            assert_eq!(whose.repository_of(std::path::Path::new(dir)), wanted, "{dir}");
+        }
     }
 
     #[test]

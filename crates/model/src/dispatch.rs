@@ -469,6 +469,7 @@ pub(crate) mod tests {
             role: text("developer"),
             category: text("coding"),
             project: text("/p"),
+            repository: None,
             feature: text("f"),
             backend: text("rehearsal"),
             model: None,

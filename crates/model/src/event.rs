@@ -15,6 +15,7 @@ use crate::result::AgentResult;
 use crate::transcript::{Session, Standing};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 /// The version written on every line.
 pub const VERSION: u16 = 1;
@@ -618,8 +619,11 @@ pub enum Event {
 pub struct Created {
     pub role: String,
     pub category: String,
-    /// Absolute path.
+    /// Where it works; an absolute path.
     pub project: String,
+    /// What its work is for, where `project` is a clone that was made for it and does not outlast it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
     pub feature: String,
     pub backend: String,
     #[serde(default)]
@@ -677,6 +681,17 @@ impl Created {
     /// with the session. Of any other agent, the process is the turn.
     pub fn has_turns(&self) -> bool {
         self.multi_turn || self.resumable
+    }
+
+    /// The project in a person's eyes: clones come and go, and nobody has heard of them.
+    pub fn project_name(&self) -> &str {
+        self.repository.as_deref().unwrap_or(&self.project)
+    }
+
+    /// The repository of what its agent has others do in `dir`, where that is a clone of its own or its run's.
+    pub fn repository_of(&self, dir: &Path) -> Option<&str> {
+        let own = self.worktree.as_deref().unwrap_or(&self.project);
+        Some(self.project_name()).filter(|name| dir.starts_with(own) && *name != own)
     }
 
     /// What it was promised and cannot be given, for people.

@@ -414,6 +414,7 @@ fn created() -> Created {
         role: "developer".into(),
         category: "coding".into(),
         project: "/repo".into(),
+        repository: Some("/repo".into()),
         feature: "parser".into(),
         backend: "claude-code".into(),
         model: Some("sonnet".into()),

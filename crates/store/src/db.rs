@@ -241,7 +241,7 @@ fn put_dispatch(transaction: &Transaction<'_>, id: &DispatchId, fleet: &Fleet) -
         id.as_str(),
         created.role,
         created.category,
-        created.project,
+        created.project_name(),
         created.feature,
         created.backend,
         dispatch.session_model.as_ref().or(created.model.as_ref()),

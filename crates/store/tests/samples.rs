@@ -90,6 +90,7 @@ fn events_v1_load_for_ever() {
     assert_eq!((recovery.cut_bytes, unknown), (0, vec![]));
     assert_eq!(fleet.iter().count(), 1);
     assert!(fleet.iter().all(|dispatch| dispatch.is_finished()));
+    assert!(fleet.iter().all(|dispatch| dispatch.created.project_name() == "/repo"), "from before it was told apart");
     drop(EventLog::open(&path, 0, |_| {}).expect("opens"));
     assert_eq!(fs::read(&path).expect("reads"), before);
 

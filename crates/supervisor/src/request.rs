@@ -11,6 +11,7 @@ use muleteer_backends::{Backend, Command, claude_code, codex, is_of_another};
 use muleteer_model::api_error::{self, Terms};
 use muleteer_model::config::{self, BackendChoice, Config, ConfigError, Pool};
 use muleteer_model::event::{Created, Entry, Event, PromptKind};
+use muleteer_model::fleet::Fleet;
 use muleteer_model::id::DispatchId;
 use muleteer_model::opening::Calls;
 use muleteer_model::permission::{Mode, Policy};
@@ -90,6 +91,8 @@ impl Saved {
 pub enum Asker {
     Operator,
     Agent(DispatchId),
+    /// A run of a task list, for one of its agents: the repository it is about.
+    Tasks(PathBuf),
     /// A spec run asks for one of its agents.
     Run(Box<Part>),
 }
@@ -115,7 +118,7 @@ pub struct Part {
 impl Asker {
     pub fn name(&self) -> String {
         match self {
-            Self::Operator => "operator".into(),
+            Self::Operator | Self::Tasks(_) => "operator".into(),
             Self::Agent(id) => format!("agent/{id}"),
             Self::Run(part) => format!("run/{}", part.run),
         }
@@ -155,7 +158,7 @@ pub async fn prepare(
         .map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?;
     let parent = match asker {
         Asker::Agent(parent) => Some(parent.clone()),
-        Asker::Operator | Asker::Run(_) => None,
+        Asker::Operator | Asker::Tasks(_) | Asker::Run(_) => None,
     };
     let fleet = daemon.snapshot();
     let parent_of = |id: &DispatchId| fleet.get(id)?.created.parent.clone();
@@ -228,6 +231,7 @@ pub async fn prepare(
         role: role.name.clone(),
         category: role.category.clone(),
         project: spawn.project.clone(),
+        repository: repository_of(asker, &fleet, &project),
         feature,
         backend: backend.name().into(),
         model_source: model.is_some().then(|| source.as_str().to_string()),
@@ -279,6 +283,17 @@ pub async fn prepare(
         named(&id, "created", Event::DispatchCreated(Box::new(created))),
         named(&id, "initial", Event::PromptQueued { key, kind: PromptKind::Initial, by: asker.name(), trace: None }),
     ])
+}
+
+/// What the work in a directory is for, where that is a clone made for it.
+fn repository_of(asker: &Asker, fleet: &Fleet, dir: &Path) -> Option<String> {
+    let whole = match asker {
+        Asker::Operator => None,
+        Asker::Agent(id) => fleet.get(id)?.created.repository_of(dir).map(String::from),
+        Asker::Tasks(repo) => Some(repo.display().to_string()),
+        Asker::Run(part) => Some(part.repo.display().to_string()),
+    };
+    whole.filter(|whole| Path::new(whole) != dir)
 }
 
 /// What passes from the asker's environment; and what an agent that asks was not given itself.

@@ -19,7 +19,7 @@ pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
     DispatchStatus {
         id: d.id.to_string(),
         role: created.role.clone(),
-        project: created.project.clone(),
+        project: created.project_name().to_string(),
         feature: created.feature.clone(),
         state: d.state().into(),
         since: time(d.since),

@@ -47,6 +47,7 @@ impl Told {
             role: text("developer"),
             category: text("coding"),
             project: text("/p"),
+            repository: None,
             feature: text("f"),
             backend: text("rehearsal"),
             model: None,

@@ -50,6 +50,7 @@ impl Daemon {
             role: text("developer"),
             category: text("coding"),
             project: text("/p"),
+            repository: None,
             feature: text("f"),
             backend: text("sim"),
             model: None,

@@ -375,7 +375,8 @@ async fn dispatched(
             .task_lists
             .get(&driven.list)
             .and_then(|run| run.place_of(&work.dispatch));
-        if let Err(error) = handlers::create(daemon, &spawn, &Asker::Operator, trace).await {
+        let asker = Asker::Tasks(driven.project.top().to_path_buf());
+        if let Err(error) = handlers::create(daemon, &spawn, &asker, trace).await {
             return Err(refused(driven, worker, place, work, &error).await?);
         }
     } else {
