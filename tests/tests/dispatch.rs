@@ -43,6 +43,8 @@ fn a_dispatch_succeeds_and_everything_says_so() {
     assert_eq!(entry["result"]["summary"], "made it");
     assert_eq!(entry["result"]["changes"], json!(["a.txt"]));
     assert_eq!(world.muleteer(&["wait", &id]).run().code, Some(0));
+    let twice = world.muleteer(&["wait", &id, &id, &id[..6]]).run().expect_code(0);
+    assert_eq!(twice.stdout.lines().count(), 1, "{twice:?}");
 
     let names: Vec<String> = world
         .events()

@@ -313,6 +313,16 @@ fn a_person_who_closes_what_is_blocked_lets_the_run_go_on() {
 }
 
 #[test]
+fn a_run_that_never_began_has_no_id() {
+    let stage = Stage::new(&content());
+    let daemon = stage.world.daemon();
+    let refused = last(&stage.begin(&["--target", "no..branch", "--json"]).run().expect_code(2).stdout);
+    assert_eq!((&refused["error"]["code"], refused["error"].get("run_id")), (&"E_BAD_INPUT".into(), None), "{refused}");
+    assert_eq!(stage.muleteer(&["runs", "--json"]).json()["runs"], serde_json::json!([]));
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
 fn a_plan_that_goes_in_a_circle_is_made_anew_when_the_run_goes_on() {
     let circle = "  test -e \"$HOME/mended\" || muleteer bead dep add \"$a\" \"$c\" 2>/dev/null\n";
     let stage =

@@ -83,6 +83,29 @@ fn verbs_and_their_options() {
     }
 }
 
+/// Verbs whose JSON stands nowhere cannot be depended on.
+#[test]
+fn every_verb_s_json_is_shown() {
+    let text = contract();
+    let section = text
+        .split("## Output\n")
+        .nth(1)
+        .and_then(|rest| rest.split("\n## ").next())
+        .expect("the section");
+    let shown = quoted(section);
+    let mut coded = BTreeMap::new();
+    verbs(&Cli::command(), "", &mut coded);
+    // They print for another program, or for nobody.
+    let other = ["daemon", "parse", "completions", "config schema", "demo"];
+    let is_other = |verb: &str| other.contains(&verb) || verb.starts_with("hook ");
+    let is_shown = |verb: &str| {
+        let with_options = format!("{verb} ");
+        shown.iter().any(|usage| usage == verb || usage.starts_with(&with_options))
+    };
+    let missing: Vec<_> = coded.keys().filter(|verb| !is_other(verb) && !is_shown(verb)).collect();
+    assert!(missing.is_empty(), "docs/contract.md does not show the JSON of {missing:?}");
+}
+
 #[test]
 fn global_options() {
     let line = contract()

@@ -13,6 +13,7 @@ use muleteer_model::ask::AskKind;
 use muleteer_model::event::Event;
 use muleteer_protocol::v1::{DispatchStatus, Reply, Request};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 const EXAMPLES: &str = "\
@@ -44,7 +45,7 @@ pub fn left(ids: &[String]) -> Failure {
 }
 
 async fn all(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    let dispatches = ended(context, args.ids.clone()).await?;
+    let dispatches = each_once(ended(context, args.ids.clone()).await?);
     let out = &context.out;
     if out.json {
         Failure::unless_closed(out.document(&json!({ "dispatches": dispatches })))?;
@@ -54,6 +55,13 @@ async fn all(args: &Args, context: &Context) -> Result<Exit, Failure> {
         }
     }
     Ok(worst(&dispatches))
+}
+
+/// Whoever puts names together from several places may name one twice, or by two of its beginnings.
+fn each_once(mut dispatches: Vec<DispatchStatus>) -> Vec<DispatchStatus> {
+    let mut known = HashSet::new();
+    dispatches.retain(|dispatch| known.insert(dispatch.id.clone()));
+    dispatches
 }
 
 /// `spawn --wait`: one dispatch, whose id is on stdout already (except with `--json`, where there is
@@ -113,7 +121,9 @@ async fn tell(context: &Context, ids: &[String]) -> Result<(), Failure> {
     let from = history::last_seqs(context, 0);
     for id in ids {
         let Reply::Status(report) = context.ask(Request::Status { id: Some(id.clone()) }).await? else { continue };
-        for dispatch in report.dispatches.iter().filter(|dispatch| !dispatch.waiting_for.is_empty()) {
+        let is_new =
+            |dispatch: &&DispatchStatus| dispatch.waiting_for.iter().any(|ask| !told.contains(&ask.request_id));
+        for dispatch in report.dispatches.iter().filter(is_new).collect::<Vec<_>>() {
             told.extend(dispatch.waiting_for.iter().map(|ask| ask.request_id.clone()));
             let what = dispatch.reason.as_deref().unwrap_or("it waits for an answer");
             context.out.note(format!("{}: {}", dispatch.id, safe(what)));

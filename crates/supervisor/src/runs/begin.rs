@@ -35,7 +35,15 @@ const CHECKPOINT_LIMIT: u64 = 64 * 1024 * 1024;
 pub async fn begin(daemon: &Arc<Daemon>, request: &v1::Run, trace: Option<String>) -> Result<String, WireError> {
     let _one = daemon.runs.gate.lock().await;
     let run_id = request.run_id.clone();
-    let named = |error: WireError| WireError { run_id: Some(run_id.clone()), ..error };
+    // Of a run that never began there is nothing to be asked for by its id.
+    let is_there = || {
+        let places = Places::new(daemon, Path::new(&request.repo), &run_id);
+        places.events().exists() && !matches!(read(&places), Ok(None))
+    };
+    let named = |error: WireError| match request.resume || is_there() {
+        true => WireError { run_id: Some(run_id.clone()), ..error },
+        false => error,
+    };
     let key = key_of(&run_id).ok_or_else(|| fault("E_BAD_INPUT", &format!("`{run_id}` is no run's id"), ""))?;
     match request.resume {
         true => resume(daemon, request, key, trace).await,
