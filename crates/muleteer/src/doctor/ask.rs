@@ -11,6 +11,9 @@ use tokio::io::AsyncReadExt;
 /// What is read of an answer; the rest is never looked at.
 const ANSWER_LIMIT: u64 = 4096;
 
+/// What a process has printed is there when it has ended; who still holds its streams then is somebody else.
+const GRACE: Duration = Duration::from_millis(250);
+
 /// What to ask of a program.
 pub(super) struct Question {
     pub(super) program: String,
@@ -54,7 +57,8 @@ pub(crate) enum RunError {
     Failed(String),
 }
 
-/// Runs a program to its end and gives what it printed. After the deadline its whole group is killed.
+/// Runs a program to its end and gives what it printed. After the deadline its whole group is killed; what it left
+/// behind before that, with its streams or without, is its own affair.
 pub(crate) async fn run(program: &Path, args: &[&str], deadline: Duration) -> Result<String, RunError> {
     let mut command = helper(program);
     command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -68,19 +72,29 @@ pub(crate) async fn run(program: &Path, args: &[&str], deadline: Duration) -> Re
         .map_err(|error| RunError::Failed(error.to_string()))?;
     let group = child.id();
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let whole = async {
-        let (out, err, status) = tokio::join!(read(stdout), read(stderr), child.wait());
-        (out, err, status)
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let ended = {
+        let reading = async { tokio::join!(read(stdout, &mut out), read(stderr, &mut err)) };
+        tokio::pin!(reading);
+        let ended = async {
+            tokio::select! {
+                status = child.wait() => {
+                    let _ = tokio::time::timeout(GRACE, &mut reading).await;
+                    status
+                }
+                _ = &mut reading => child.wait().await,
+            }
+        };
+        tokio::time::timeout(deadline, ended).await
     };
-    let answer = tokio::time::timeout(deadline, whole).await;
-    if answer.is_err()
+    if ended.is_err()
         && let Some(group) = group.and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?))
     {
         // Its leader is not reaped yet, so the number is still its group's.
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
-    let (out, err, status) = answer.map_err(|_| RunError::Late)?;
-    match status {
+    let [out, err] = [out, err].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    match ended.map_err(|_| RunError::Late)? {
         Ok(status) if status.success() => Ok(out),
         Ok(status) => {
             let line = err
@@ -95,13 +109,12 @@ pub(crate) async fn run(program: &Path, args: &[&str], deadline: Duration) -> Re
     }
 }
 
-/// The beginning of what it prints; the rest is read and dropped, so that it is not held up.
-async fn read(stream: Option<impl tokio::io::AsyncRead + Unpin>) -> String {
-    let Some(mut stream) = stream else { return String::new() };
-    let mut bytes = Vec::new();
-    let _ = (&mut stream).take(ANSWER_LIMIT).read_to_end(&mut bytes).await;
+/// The beginning of what it prints, there as soon as it is read; the rest is read and dropped, so that it is not held
+/// up.
+async fn read(stream: Option<impl tokio::io::AsyncRead + Unpin>, bytes: &mut Vec<u8>) {
+    let Some(mut stream) = stream else { return };
+    let _ = (&mut stream).take(ANSWER_LIMIT).read_to_end(bytes).await;
     let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Runs one of this program's own probes, and gives its verdict.
@@ -159,10 +172,13 @@ mod tests {
         assert!(matches!(asked("echo trouble >&2; exit 3", plenty),
             Program::Failed { error, .. } if error.contains("3") && error.contains("trouble")));
         assert!(matches!(asked("exit 0", plenty), Program::Failed { .. }));
-        // It leaves a child that keeps the pipe open: that must not hold us up either.
+        // It leaves a child that keeps the pipe open: that must not hold us up, nor take what was said from us.
+        assert_eq!(said(asked("echo '1.0.3 (Claude Code)'; sleep 60 & exit 0", plenty)), "1.0.3 (Claude Code)");
+        assert!(matches!(asked("echo trouble >&2; sleep 60 & exit 3", plenty),
+            Program::Failed { error, .. } if error.contains("trouble")));
         let short = Duration::from_millis(300);
         assert!(matches!(asked("sleep 1000", short), Program::Silent { .. }));
-        assert!(matches!(asked("echo 1; sleep 1000 & exit 0", short), Program::Silent { .. }));
+        assert!(matches!(asked("echo 1; sleep 1000", short), Program::Silent { .. }));
         assert!(matches!(block_on(ask(Question::version("no-such-cli"), plenty)), Program::Missing));
     }
 }
