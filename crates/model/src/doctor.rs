@@ -7,11 +7,12 @@
 mod agents;
 mod host;
 
-pub use host::open_files_for;
 mod places;
 #[cfg(test)]
 mod tests;
 
+pub use agents::answer;
+pub use host::open_files_for;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -108,7 +109,7 @@ pub enum Program {
         said: String,
         ms: u64,
     },
-    /// Nothing came before the deadline; it was ended.
+    /// It had not ended by the deadline, and was ended.
     Silent {
         path: PathBuf,
         after_s: u64,
@@ -122,6 +123,8 @@ pub enum Program {
         path: PathBuf,
         why: String,
     },
+    /// Which program it is cannot be said: why.
+    Unknown(String),
 }
 
 #[derive(Debug, Clone)]
@@ -131,10 +134,8 @@ pub struct BackendFacts {
     pub program: String,
     /// How to get it.
     pub get: String,
-    /// `backend:` names it: without it nothing starts.
-    pub chosen: bool,
-    /// `backends.<name>.command` is set.
-    pub configured: bool,
+    /// The keys of the configuration that want it: without it, what they are about does not start.
+    pub named_by: Vec<String>,
     pub found: Program,
 }
 
@@ -149,9 +150,17 @@ pub struct DirFacts {
 #[derive(Debug, Clone)]
 pub enum There {
     /// Not yet. Whether it can be made, as the nearest directory above has it.
-    Missing(Result<(), String>),
+    Missing(Result<(), Barred>),
     Broken(String),
     Dir(DirState),
+}
+
+/// Why nothing can be written or made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Barred {
+    pub why: String,
+    /// No right that could be given would help.
+    pub read_only: bool,
 }
 
 /// What came of reading the whole log, as the next daemon will.
@@ -190,7 +199,7 @@ pub enum DatabaseFacts {
 pub struct DirState {
     pub uid: u32,
     pub mode: u32,
-    pub writable: bool,
+    pub writable: Result<(), Barred>,
     pub free_bytes: u64,
     /// `nfs`, `fuse`, …: a file system whose locks may not hold. None where they do.
     pub doubtful_fs: Option<String>,

@@ -1,6 +1,7 @@
 //! Gathers the facts that `doctor` judges. Nothing here waits for longer than its deadline, whatever a
 //! program, a daemon or a network does, and all that may wait does so at the same time.
 
+mod agents;
 pub(crate) mod ask;
 mod host;
 mod places;
@@ -8,8 +9,7 @@ mod places;
 use crate::context::Context;
 use crate::settings;
 use ask::{Question, ask};
-use muleteer_backends::{claude_code, codex};
-use muleteer_model::config::{Backend, BackendChoice, Command, Config};
+use muleteer_model::config::Config;
 use muleteer_model::doctor::{
     BackendFacts, ContainmentFacts, DirFacts, Facts, LimitFacts, Program, TelemetryFacts, There,
 };
@@ -96,47 +96,18 @@ fn said(failure: &crate::failure::Failure) -> String {
     if file.is_empty() { text("message") } else { format!("{file}{line}: {}", text("message")) }
 }
 
-/// The agent CLIs, and the backends that only a configured command makes real.
+/// The agent CLIs, and the backends that only the configuration makes real.
 async fn backends(config: Option<&Config>) -> Vec<BackendFacts> {
-    let known = [
-        ("claude-code", claude_code::PROGRAM, claude_code::GET, BackendChoice::ClaudeCode),
-        ("codex", codex::PROGRAM, codex::GET, BackendChoice::Codex),
-        ("acp", "", "set backends.acp.command to an ACP agent", BackendChoice::Acp),
-        ("subprocess", "", "set backends.subprocess.command", BackendChoice::Subprocess),
-    ];
-    let questions = known.into_iter().filter_map(|(name, program, get, choice)| {
-        let settings = config.and_then(|config| config.backends.get(choice));
-        let configured = settings.as_ref().and_then(|settings| settings.command.as_ref()).is_some();
-        let chosen = config.is_some_and(|config| config.backend == choice);
-        // Without a program of its own, a backend is only what the configuration makes of it.
-        (!program.is_empty() || configured || chosen).then_some(async move {
-            let question = question(program, settings.as_ref());
-            BackendFacts {
-                name: name.into(),
-                program: question.program.clone(),
-                get: get.into(),
-                chosen: chosen && !program.is_empty(),
-                configured,
-                found: ask(question, PROGRAM_DEADLINE).await,
-            }
-        })
-    });
-    futures_util::future::join_all(questions).await
-}
-
-/// What to run. A command of several words is its author's: what it would do with a flag of ours
-/// nobody knows.
-fn question(program: &str, settings: Option<&Backend>) -> Question {
-    let words: Vec<String> = match settings.and_then(|settings| settings.command.as_ref()) {
-        None => return Question::version(program),
-        Some(Command::Text(text)) => text.split_whitespace().map(str::to_string).collect(),
-        Some(Command::Argv(words)) => words.clone(),
-    };
-    let first = words.first().cloned().unwrap_or_default();
-    match words.len() {
-        0 | 1 if !program.is_empty() => Question::version(&first),
-        _ => Question::whereabouts(&first, "it is a command of the configuration"),
-    }
+    let path = std::env::var_os("PATH");
+    let sought = agents::sought(config, path.as_deref());
+    futures_util::future::join_all(sought.into_iter().map(async |sought| {
+        let (program, found) = match sought.question {
+            Ok(question) => (question.program.clone(), ask(question, PROGRAM_DEADLINE).await),
+            Err(error) => (String::new(), Program::Unknown(error)),
+        };
+        BackendFacts { name: sought.name.into(), program, get: sought.get, named_by: sought.named_by, found }
+    }))
+    .await
 }
 
 async fn telemetry(config: Option<&Config>) -> TelemetryFacts {

@@ -81,6 +81,64 @@ fn a_configured_agent_that_is_missing_fails() {
     assert_eq!(check(&document, "backend.claude-code")["status"], "ok");
 }
 
+/// What `spawn` and `run` would refuse fails here first.
+#[test]
+fn agents_of_the_configuration_are_looked_for_by_what_they_are() {
+    let user = User::new();
+    program(&user, "claude", "echo 2.1.3");
+    let found = |config: &str, name: &str| {
+        user.write(".config/muleteer/config.yaml", config);
+        let said = doctor(&user, &[]);
+        let found = check(&said.json(), name);
+        assert_eq!(said.code == 4, found["status"] == "fail", "{said:?}");
+        let text = |key: &str| found[key].as_str().unwrap_or_default().to_string();
+        (text("status"), text("message"), text("hint"))
+    };
+    for config in ["backends: {acp: {agent: gemini}}\n", "backend: acp\nbackends: {acp: {agent: gemini}}\n"] {
+        let (status, message, hint) = found(config, "backend.acp");
+        assert_eq!(status, "fail", "{config}: {message}");
+        assert!(message.contains("`gemini` is not on PATH") && hint.contains("gemini-cli"), "{message} {hint}");
+    }
+    let (status, message, hint) = found("backends: {acp: {agent: gemni}}\n", "backend.acp");
+    assert!(status == "fail" && message.contains("gemni") && hint.contains("\"gemini\""), "{message} {hint}");
+    let (status, message, _) = found("backend: acp\n", "backend.acp");
+    assert!(status == "fail" && message.contains("no ACP agent is on PATH"), "{message}");
+    let (status, message, _) = found("run: {agent: {backend: codex}}\n", "backend.codex");
+    assert!(status == "fail" && message.contains("run.agent.backend"), "{message}");
+    let (status, message, _) = found("run: {agent: {backend: subprocess, command: ./agent}}\n", "backend.subprocess");
+    assert!(status == "fail" && message.contains("run.agent.command"), "{message}");
+    // Not every one can say its version: an older claude-agent-acp begins to serve instead.
+    program(&user, "gemini", "sleep 1000");
+    let (status, message, _) = found("backend: acp\n", "backend.acp");
+    assert!(status == "ok" && message.contains("/gemini"), "{message}");
+}
+
+#[test]
+fn a_path_that_leads_nowhere_is_called_that() {
+    let user = User::new();
+    user.write(".config/muleteer/config.yaml", "backends: {claude_code: {command: /nope/claude}}\n");
+    let found = check(&doctor(&user, &[]).json(), "backend.claude-code");
+    let text = found.to_string();
+    assert!(text.contains("`/nope/claude` is not there") && !text.contains("PATH"), "{found}");
+    assert!(found["hint"].as_str().expect("hint").contains("backends.claude_code.command"), "{found}");
+}
+
+#[test]
+fn what_tells_no_version_is_in_doubt() {
+    let user = User::new();
+    for text in ["echo hello world", "head -c 300000 /dev/urandom"] {
+        program(&user, "claude", text);
+        let said = doctor(&user, &[]);
+        let claude = check(&said.json(), "backend.claude-code");
+        assert_eq!((said.code, claude["status"].as_str()), (0, Some("warn")), "{claude}");
+        assert!(claude["message"].as_str().expect("text").contains("no version"), "{claude}");
+    }
+    program(&user, "claude", "echo 'a newer one is there'; echo '2.1.3 (Claude Code)'; sleep 20 & exit 0");
+    let claude = check(&doctor(&user, &[]).json(), "backend.claude-code");
+    assert_eq!(claude["status"], "ok", "{claude}");
+    assert!(claude["message"].as_str().expect("text").starts_with("2.1.3 (Claude Code) ("), "{claude}");
+}
+
 #[test]
 fn directories_that_others_may_enter_fail() {
     let user = User::new();
@@ -106,7 +164,10 @@ fn what_cannot_be_made_is_no_place_to_live() {
     // The daemon wants the directory above its own to be nobody else's, too.
     std::fs::create_dir(user.path("run/muleteer")).expect("dir");
     std::fs::set_permissions(user.path("run/muleteer"), std::fs::Permissions::from_mode(0o777)).expect("mode");
-    assert_eq!(check(&doctor(&user, &[]).json(), "runtime_dir")["status"], "fail");
+    let found = check(&doctor(&user, &[]).json(), "runtime_dir");
+    assert_eq!(found["status"], "fail", "{found}");
+    let cure = format!("`chmod 700 {}`", user.path("run/muleteer").display());
+    assert_eq!(found["hint"], cure.as_str(), "it is ours: nothing has to be removed");
 }
 
 /// Where nothing can live, the doctor says so as one check of many, and what needs no state works.

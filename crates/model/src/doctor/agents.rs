@@ -1,6 +1,7 @@
 //! What agents need: their CLIs, git, a configuration that can be read; and where spans go.
 
 use super::{BackendFacts, Check, Program, Status, TelemetryFacts};
+use std::path::Path;
 
 /// `rev-parse --path-format` is as old as this.
 const GIT_WANTED: (u32, u32) = (2, 31);
@@ -18,33 +19,48 @@ pub(super) fn backends(all: &[BackendFacts]) -> Vec<Check> {
 fn one(backend: &BackendFacts, any: bool) -> Check {
     let check = |status, message: String| Check::new(format!("backend.{}", backend.name), status, message);
     // What was asked for by name must be there; the rest is an offer.
-    let wanted = backend.chosen || backend.configured;
+    let wanted = !backend.named_by.is_empty();
+    let in_a_terminal = |path: &Path| format!("run `{} --version` in a terminal", path.display());
     match &backend.found {
-        Program::Answered { path, said, ms } => {
+        Program::Answered { path, said, ms } if version(said).is_some() => {
             check(Status::Ok, format!("{said} ({}, answered in {ms} ms)", path.display()))
+        }
+        // It may be a wrapper that works, and it may be anything.
+        Program::Answered { path, said, .. } => {
+            check(Status::Warn, format!("{} says `{said}`, which is no version", path.display()))
+                .hint(format!("{}: is it the program that is meant?", in_a_terminal(path)))
         }
         Program::NotAsked { path, why } => {
             check(Status::Ok, format!("{} is there; its version was not asked: {why}", path.display()))
         }
         Program::Missing if wanted => {
-            check(Status::Fail, format!("`{}` is not on PATH, and the configuration names it", backend.program))
-                .hint(&backend.get)
+            let message = format!("{}, and {} names it", absent(&backend.program), backend.named_by.join(", "));
+            check(Status::Fail, message).hint(&backend.get)
         }
-        Program::Missing if any => check(Status::Skip, format!("`{}` is not on PATH", backend.program)),
+        Program::Missing if any => check(Status::Skip, absent(&backend.program)),
         Program::Missing => {
-            check(Status::Warn, format!("`{}` is not on PATH, and no other agent CLI is", backend.program))
-                .hint(&backend.get)
+            check(Status::Warn, format!("{}, and no other agent CLI is", absent(&backend.program))).hint(&backend.get)
         }
+        Program::Unknown(error) => check(unless_wanted(wanted), error.clone()).hint(&backend.get),
         Program::Silent { path, after_s } => check(
             unless_wanted(wanted),
-            format!("{} said nothing for {after_s} s when asked its version", path.display()),
+            format!("{} did not answer within {after_s} s when asked its version", path.display()),
         )
-        .hint(format!("run `{} --version` in a terminal; reinstall it if it hangs there too", path.display())),
+        .hint(format!("{}; reinstall it if it hangs there too", in_a_terminal(path))),
         Program::Failed { path, error } => check(
             unless_wanted(wanted),
             format!("{} cannot say its version: {error}", path.display()),
         )
-        .hint(format!("run `{} --version` in a terminal; {}", path.display(), backend.get)),
+        .hint(format!("{}; {}", in_a_terminal(path), backend.get)),
+    }
+}
+
+/// Only a name is looked for on PATH.
+fn absent(program: &str) -> String {
+    if program.contains('/') {
+        format!("`{program}` is not there, or no program")
+    } else {
+        format!("`{program}` is not on PATH")
     }
 }
 
@@ -73,14 +89,24 @@ pub(super) fn git(git: &Program) -> Check {
             Check::new("git", Status::Fail, format!("{}: {error}", path.display())).hint(get)
         }
         Program::NotAsked { path, why } => Check::new("git", Status::Warn, format!("{}: {why}", path.display())),
+        Program::Unknown(error) => Check::new("git", Status::Fail, error).hint(get),
     }
 }
 
-/// The first two numbers of `git version 2.39.5 (…)`.
+/// The first two numbers of `git version 2.39.5 (…)`, `codex-cli 0.46.0` or `v1.2.3`.
 pub(super) fn version(said: &str) -> Option<(u32, u32)> {
-    let word = said.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
-    let mut numbers = word.split('.');
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    said.split_whitespace().find_map(|word| {
+        let mut numbers = word.strip_prefix('v').unwrap_or(word).splitn(3, '.');
+        let (major, minor) = (numbers.next()?, numbers.next()?);
+        let end = minor.find(|c: char| !c.is_ascii_digit()).unwrap_or(minor.len());
+        Some((major.parse().ok()?, minor[..end].parse().ok()?))
+    })
+}
+
+/// The line of an answer that tells the version; where none does, the first that is not empty.
+pub fn answer(said: &str) -> Option<&str> {
+    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines().find(|line| version(line).is_some()).or_else(|| lines().next())
 }
 
 pub(super) fn config(config: &Result<Vec<String>, String>) -> Check {

@@ -1,6 +1,9 @@
 //! The directories, the key, the daemon and the shim: what must be there, and be ours alone.
 
-use super::{Check, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Facts, ShimFacts, Status, There};
+use super::{
+    Barred, Check, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Facts, ShimFacts, Status, There,
+};
+use std::path::Path;
 
 /// Below this, a burst of output fills the disk within minutes.
 const ROOM_WANTED: u64 = 1 << 30;
@@ -8,6 +11,10 @@ const ROOM_WANTED: u64 = 1 << 30;
 const ROOM_NEEDED: u64 = 64 << 20;
 /// The longest socket address the kernel takes, in bytes.
 const SOCKET_LIMIT: usize = 107;
+/// What puts the directories elsewhere, and where.
+const STATE: &str = "XDG_STATE_HOME";
+const RUNTIME: &str = "XDG_RUNTIME_DIR";
+const OWN: &str = "a directory of your own";
 
 pub(super) fn state_dir(facts: &Facts) -> Check {
     let DirFacts { path, there, .. } = &facts.state_dir;
@@ -16,9 +23,9 @@ pub(super) fn state_dir(facts: &Facts) -> Check {
         There::Missing(Ok(())) => {
             return check(Status::Ok, format!("{} will be made by the first daemon", path.display()));
         }
-        There::Missing(Err(why)) => {
-            return check(Status::Fail, format!("{} cannot be made: {why}", path.display()))
-                .hint("make the directory above it yours, or set XDG_STATE_HOME");
+        There::Missing(Err(barred)) => {
+            return check(Status::Fail, format!("{} cannot be made: {}", path.display(), barred.why))
+                .hint(make_room_for_it(barred, STATE));
         }
         There::Broken(error) => {
             return check(Status::Fail, format!("{}: {error}", path.display()))
@@ -26,9 +33,8 @@ pub(super) fn state_dir(facts: &Facts) -> Check {
         }
         There::Dir(dir) => dir,
     };
-    if let Some(wrong) = not_ours(dir, facts.uid, 0o077) {
-        return check(Status::Fail, format!("{} {wrong}", path.display()))
-            .hint(format!("chown it to yourself and `chmod 700 {}`", path.display()));
+    if let Some((wrong, cure)) = not_ours(path, dir, facts.uid, 0o077, STATE) {
+        return check(Status::Fail, format!("{} {wrong}", path.display())).hint(cure);
     }
     if dir.free_bytes < ROOM_NEEDED {
         return check(Status::Fail, format!("{}: only {} MiB are free", path.display(), dir.free_bytes >> 20))
@@ -56,16 +62,17 @@ pub(super) fn runtime_dir(facts: &Facts) -> Check {
         )
         .hint("set XDG_RUNTIME_DIR to a shorter path");
     }
-    let own = "remove it, or set XDG_RUNTIME_DIR to a directory of your own";
     for DirFacts { path, there, .. } in [&facts.runtime_parent, &facts.runtime_dir] {
         let wrong = match there {
             There::Missing(Ok(())) => None,
-            There::Missing(Err(why)) => Some(format!("cannot be made: {why}")),
-            There::Broken(error) => Some(error.clone()),
-            There::Dir(dir) => not_ours(dir, facts.uid, 0o022),
+            There::Missing(Err(barred)) => {
+                Some((format!("cannot be made: {}", barred.why), make_room_for_it(barred, RUNTIME)))
+            }
+            There::Broken(error) => Some((error.clone(), format!("remove it, or set {RUNTIME} to {OWN}"))),
+            There::Dir(dir) => not_ours(path, dir, facts.uid, 0o022, RUNTIME),
         };
-        if let Some(wrong) = wrong {
-            return check(Status::Fail, format!("{} {wrong}", path.display())).hint(own);
+        if let Some((wrong, cure)) = wrong {
+            return check(Status::Fail, format!("{} {wrong}", path.display())).hint(cure);
         }
     }
     match there {
@@ -74,15 +81,34 @@ pub(super) fn runtime_dir(facts: &Facts) -> Check {
     }
 }
 
-/// What is wrong with a directory that only its owner should enter; `mask`: what others may not have.
-fn not_ours(dir: &DirState, uid: u32, mask: u32) -> Option<String> {
+/// What is wrong with a directory that only its owner should enter, and what mends it; `mask`: what others may not
+/// have, `variable`: what puts it elsewhere.
+fn not_ours(path: &Path, dir: &DirState, uid: u32, mask: u32, variable: &str) -> Option<(String, String)> {
+    let elsewhere = format!("set {variable} to {OWN}");
+    let chmod = format!("`chmod 700 {}`", path.display());
+    // First: as long as it cannot be written, neither owner nor mode can be changed.
+    if let Err(Barred { why, read_only: true }) = &dir.writable {
+        return Some((why.clone(), format!("{elsewhere}, or have its file system mounted for writing")));
+    }
     if dir.uid != uid {
-        return Some(format!("belongs to uid {}, not to you ({uid})", dir.uid));
+        let wrong = format!("belongs to uid {}, not to you ({uid})", dir.uid);
+        return Some((wrong, format!("{elsewhere}, or have this one given to you and {chmod}")));
     }
     if dir.mode & mask != 0 {
-        return Some(format!("is open to others (mode {:o})", dir.mode & 0o777));
+        return Some((format!("is open to others (mode {:o})", dir.mode & 0o777), chmod));
     }
-    (!dir.writable).then(|| "cannot be written".to_string())
+    let Err(Barred { why, .. }) = &dir.writable else { return None };
+    // With the right mode it is something else (an ACL, a security module) that keeps us out.
+    let cure = if dir.mode & 0o700 == 0o700 { elsewhere } else { chmod };
+    Some((why.clone(), cure))
+}
+
+fn make_room_for_it(barred: &Barred, variable: &str) -> String {
+    if barred.read_only {
+        format!("set {variable} to {OWN}")
+    } else {
+        format!("make the directory above it yours, or set {variable} to {OWN}")
+    }
 }
 
 pub(super) fn operator_key(facts: &Facts) -> Check {

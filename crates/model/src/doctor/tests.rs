@@ -3,7 +3,7 @@
 use super::*;
 
 fn dir(path: &str) -> DirFacts {
-    let state = DirState { uid: 1000, mode: 0o700, writable: true, free_bytes: 50 << 30, doubtful_fs: None };
+    let state = DirState { uid: 1000, mode: 0o700, writable: Ok(()), free_bytes: 50 << 30, doubtful_fs: None };
     DirFacts { path: path.into(), there: There::Dir(state), socket_len: None }
 }
 
@@ -16,8 +16,7 @@ fn backend(name: &str, found: Program) -> BackendFacts {
         name: name.into(),
         program: name.into(),
         get: format!("npm install -g {name}"),
-        chosen: false,
-        configured: false,
+        named_by: vec![],
         found,
     }
 }
@@ -99,16 +98,16 @@ fn each_fault_is_told_with_what_to_do() {
         ("config", Status::Fail, "unknown key", |f| f.config = Err("x.yaml:3: unknown key".into())),
         ("state_dir", Status::Fail, "belongs to uid 0", |f| state(&mut f.state_dir).uid = 0),
         ("state_dir", Status::Fail, "open to others (mode 755)", |f| state(&mut f.state_dir).mode = 0o40_755),
-        ("state_dir", Status::Fail, "cannot be written", |f| state(&mut f.state_dir).writable = false),
+        ("state_dir", Status::Fail, "cannot be written", |f| state(&mut f.state_dir).writable = denied()),
         ("state_dir", Status::Fail, "10 MiB", |f| state(&mut f.state_dir).free_bytes = 10 << 20),
         ("state_dir", Status::Warn, "500 MiB", |f| state(&mut f.state_dir).free_bytes = 500 << 20),
         ("state_dir", Status::Warn, "nfs", |f| state(&mut f.state_dir).doubtful_fs = Some("nfs".into())),
         ("state_dir", Status::Fail, "not a directory", |f| f.state_dir.there = There::Broken("not a directory".into())),
         ("state_dir", Status::Fail, "cannot be made: / cannot be written", |f| {
-            f.state_dir.there = There::Missing(Err("/ cannot be written".into()));
+            f.state_dir.there = There::Missing(denied_by("/ cannot be written"));
         }),
         ("runtime_dir", Status::Fail, "cannot be made: / cannot be written", |f| {
-            f.runtime_dir.there = There::Missing(Err("/ cannot be written".into()));
+            f.runtime_dir.there = There::Missing(denied_by("/ cannot be written"));
         }),
         ("runtime_dir", Status::Fail, "/r/muleteer is open to others", |f| state(&mut f.runtime_parent).mode = 0o777),
         ("events", Status::Fail, "line 3", |f| {
@@ -148,7 +147,8 @@ fn each_fault_is_told_with_what_to_do() {
         ("open_files", Status::Warn, "64 open files", |f| f.limits.open_files = (64, 65_536)),
         ("processes", Status::Warn, "100 processes", |f| f.limits.processes = Some(100)),
         ("telemetry", Status::Warn, "refused", |f| {
-            f.telemetry = TelemetryFacts::Unreachable { endpoint: "http://x".into(), error: "refused".into() };
+            let endpoint = "http://127.0.0.1:4318".into();
+            f.telemetry = TelemetryFacts::Unreachable { endpoint, error: "refused".into() };
         }),
         ("telemetry", Status::Fail, "no endpoint", |f| {
             f.telemetry = TelemetryFacts::BadEndpoint { endpoint: "x".into(), error: "no scheme".into() };
@@ -160,6 +160,18 @@ fn each_fault_is_told_with_what_to_do() {
         assert!(check.message.contains(says), "{says}: {check:?}");
         assert!(check.hint.is_some(), "what is wrong is told with what to do: {check:?}");
     }
+}
+
+fn denied() -> Result<(), Barred> {
+    denied_by("cannot be written")
+}
+
+fn denied_by(why: &str) -> Result<(), Barred> {
+    Err(Barred { why: why.into(), read_only: false })
+}
+
+fn read_only(why: &str) -> Result<(), Barred> {
+    Err(Barred { why: why.into(), read_only: true })
 }
 
 fn state(dir: &mut DirFacts) -> &mut DirState {
@@ -175,18 +187,83 @@ fn inotify(facts: &mut Facts) -> &mut InotifyFacts {
 
 #[test]
 fn a_missing_cli_matters_only_where_it_is_wanted() {
-    let with = |claude: Program, chosen: bool| {
+    let with = |claude: Program, named: bool| {
         let mut facts = healthy();
         facts.backends[0].found = claude;
-        facts.backends[1].chosen = chosen;
+        facts.backends[1].named_by = if named { vec!["run.agent.backend".into()] } else { vec![] };
         [check(&facts, "backend.claude").status, check(&facts, "backend.codex").status]
     };
-    let there = || answered("/bin/claude", "2");
+    let there = || answered("/bin/claude", "2.1");
     assert_eq!(with(there(), false), [Status::Ok, Status::Skip], "another one will do");
     assert_eq!(with(there(), true), [Status::Ok, Status::Fail], "the configuration names it");
     assert_eq!(with(Program::Missing, false), [Status::Warn, Status::Warn], "there is none at all");
     let mute = || Program::Silent { path: "/c".into(), after_s: 5 };
     assert_eq!(with(mute(), false), [Status::Warn, Status::Warn], "one that hangs is no other to use");
+    let unknown = || Program::Unknown("no ACP agent is on PATH".into());
+    assert_eq!(with(unknown(), false), [Status::Warn, Status::Warn]);
+}
+
+#[test]
+fn a_program_is_missed_by_what_it_was_looked_for() {
+    let missing = |program: &str, named_by: &[&str]| {
+        let mut facts = healthy();
+        let named_by = named_by.iter().map(|key| (*key).to_string()).collect();
+        facts.backends[1] = BackendFacts { program: program.into(), named_by, ..backend("codex", Program::Missing) };
+        check(&facts, "backend.codex").message
+    };
+    assert_eq!(missing("codex", &[]), "`codex` is not on PATH");
+    assert_eq!(missing("codex", &["backend"]), "`codex` is not on PATH, and backend names it");
+    let said = missing("/nope/codex", &["backends.codex.command"]);
+    assert_eq!(said, "`/nope/codex` is not there, or no program, and backends.codex.command names it");
+}
+
+#[test]
+fn what_says_no_version_is_in_doubt_and_no_fault() {
+    for (said, status) in [
+        ("2.1.3 (Claude Code)", Status::Ok),
+        ("codex-cli 0.46.0-alpha.4", Status::Ok),
+        ("hello world", Status::Warn),
+        ("\u{fffd}9\u{fffd}.", Status::Warn),
+    ] {
+        let mut facts = healthy();
+        facts.backends[0] =
+            BackendFacts { named_by: vec!["backend".into()], ..backend("claude", answered("/bin/claude", said)) };
+        let found = check(&facts, "backend.claude");
+        assert_eq!((found.status, found.hint.is_some()), (status, status == Status::Warn), "{found:?}");
+    }
+}
+
+/// No right that is given helps where nothing can be written, and nothing has to be removed that a mode mends.
+#[test]
+fn a_directory_is_mended_by_what_can_mend_it() {
+    type Break = fn(&mut DirState);
+    let read_only_fs: Break = |dir| dir.writable = read_only("is on a read-only file system");
+    let table: &[(Break, &str, &str)] = &[
+        (read_only_fs, "is on a read-only file system", "set XDG to a directory of your own, or have its file system"),
+        (|dir| (dir.uid, dir.writable) = (0, read_only("is read-only")), "is read-only", "set XDG to a directory"),
+        (|dir| dir.uid = 0, "belongs to uid 0", "set XDG to a directory of your own, or have this one given to you"),
+        (|dir| dir.mode = 0o40_777, "mode 777", "`chmod 700 PATH`"),
+        (|dir| (dir.mode, dir.writable) = (0o40_500, denied()), "cannot be written", "`chmod 700 PATH`"),
+        (|dir| dir.writable = denied(), "cannot be written", "set XDG to a directory of your own"),
+    ];
+    for (breaks, says, cure) in table {
+        for name in ["state_dir", "runtime_dir"] {
+            let (variable, path) = match name {
+                "state_dir" => ("XDG_STATE_HOME", "/s/muleteer"),
+                _ => ("XDG_RUNTIME_DIR", "/r/muleteer/12345678"),
+            };
+            let found = broken(name, |facts| match name {
+                "state_dir" => breaks(state(&mut facts.state_dir)),
+                _ => breaks(state(&mut facts.runtime_dir)),
+            });
+            let cure = cure.replace("XDG", variable).replace("PATH", path);
+            let hint = found.hint.clone().unwrap_or_default();
+            assert!(found.message.contains(says) && hint.starts_with(&cure), "{cure}: {found:?}");
+            assert!(!hint.contains("remove") && (!says.contains("read-only") || !hint.contains("chmod")), "{found:?}");
+        }
+    }
+    let found = broken("state_dir", |facts| facts.state_dir.there = There::Missing(read_only("/ is read-only")));
+    assert_eq!(found.hint.as_deref(), Some("set XDG_STATE_HOME to a directory of your own"));
 }
 
 #[test]
@@ -235,7 +312,24 @@ fn versions_of_git() {
         ("git version 2.39.5 (Apple Git-154)", Some((2, 39))),
         ("git version 2.47.0.windows.2", Some((2, 47))),
         ("git", None),
+        ("hello world", None),
+        ("2024-01-02 codex-cli 0.46.0", Some((0, 46))),
+        ("v1.2.3", Some((1, 2))),
+        ("1.3-beta", Some((1, 3))),
+        ("1.beta", None),
     ] {
         assert_eq!(agents::version(said), wanted, "{said}");
+    }
+}
+
+#[test]
+fn an_answer_is_the_line_that_tells_the_version() {
+    for (said, wanted) in [
+        ("\n 1.2.3 \n", Some("1.2.3")),
+        ("a newer one is there\n1.2.3 (Claude Code)\n", Some("1.2.3 (Claude Code)")),
+        ("hello\nworld", Some("hello")),
+        (" \n", None),
+    ] {
+        assert_eq!(answer(said), wanted, "{said}");
     }
 }

@@ -1,7 +1,7 @@
 //! Running a program that may hang, flood or leave children, to hear one line from it.
 
 use super::{find, program_at};
-use muleteer_model::doctor::Program;
+use muleteer_model::doctor::{self, Program};
 use muleteer_process::command::helper;
 use std::path::Path;
 use std::process::Stdio;
@@ -40,7 +40,7 @@ pub(super) async fn ask(question: Question, deadline: Duration) -> Program {
     }
     let began = Instant::now();
     match run(&path, &["--version"], deadline).await {
-        Ok(said) => match said.lines().map(str::trim).find(|line| !line.is_empty()) {
+        Ok(said) => match doctor::answer(&said) {
             Some(line) => {
                 let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
                 Program::Answered { path, said: crate::render::clip(line, 80), ms }

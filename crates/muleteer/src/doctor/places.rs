@@ -1,12 +1,15 @@
 //! The directories, the operator's key, the shim, and whoever answers at the socket.
 
 use crate::context::Context;
-use muleteer_model::doctor::{DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, FileFacts, ShimFacts, There};
+use muleteer_model::doctor::{
+    Barred, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, FileFacts, ShimFacts, There,
+};
 use muleteer_protocol::client::ClientError;
 use muleteer_store::StoreError;
 use muleteer_store::db::Projection;
 use muleteer_store::events::fold_fleet;
 use muleteer_supervisor::paths::Paths;
+use rustix::io::Errno;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -41,23 +44,29 @@ fn facts(path: &Path, found: io::Result<Metadata>) -> DirFacts {
     DirFacts { path: path.into(), there, socket_len: None }
 }
 
-fn may_write(dir: &Path) -> bool {
-    rustix::fs::access(dir, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
+fn may_write(dir: &Path) -> Result<(), Barred> {
+    let barred = |why: &str, read_only| Err(Barred { why: why.into(), read_only });
+    match rustix::fs::access(dir, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK) {
+        Ok(()) => Ok(()),
+        Err(Errno::ROFS) => barred("is on a read-only file system", true),
+        Err(Errno::ACCESS | Errno::PERM) => barred("cannot be written", false),
+        Err(error) => barred(&format!("cannot be written: {}", io::Error::from(error)), false),
+    }
 }
 
 /// By the nearest directory above that is there.
-fn can_be_made(path: &Path) -> Result<(), String> {
+fn can_be_made(path: &Path) -> Result<(), Barred> {
+    let barred = |why: String| Err(Barred { why, read_only: false });
     for above in path.ancestors().skip(1) {
-        let say = |what: &str| Err(format!("{} {what}", above.display()));
+        let say = |what: &str| format!("{} {what}", above.display());
         match std::fs::metadata(above) {
-            Ok(meta) if !meta.is_dir() => return say("is not a directory"),
-            Ok(_) if !may_write(above) => return say("cannot be written"),
-            Ok(_) => return Ok(()),
+            Ok(meta) if !meta.is_dir() => return barred(say("is not a directory")),
+            Ok(_) => return may_write(above).map_err(|error| Barred { why: say(&error.why), ..error }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return say(&format!("cannot be looked at: {error}")),
+            Err(error) => return barred(say(&format!("cannot be looked at: {error}"))),
         }
     }
-    Err("nothing above it is there".into())
+    barred("nothing above it is there".into())
 }
 
 /// Reads the log and the database as the next daemon will. In a thread that nobody waits for longer than

@@ -1,0 +1,108 @@
+//! Which programs the configuration wants for agents, and what it calls them.
+
+use super::ask::Question;
+use muleteer_backends::{BackendError, acp, claude_code, codex};
+use muleteer_model::config::{BackendChoice, Command, Config};
+use std::ffi::OsStr;
+
+/// One backend whose program is looked for.
+pub(super) struct Sought {
+    pub(super) name: &'static str,
+    /// `Err`: which program it is cannot be said, and why.
+    pub(super) question: Result<Question, String>,
+    pub(super) get: String,
+    /// The keys of the configuration that want it.
+    pub(super) named_by: Vec<String>,
+}
+
+/// The agent CLIs, and the backends that only the configuration makes real. `path`: where `acp` without an agent's
+/// name looks for one.
+pub(super) fn sought(config: Option<&Config>, path: Option<&OsStr>) -> Vec<Sought> {
+    let all = [BackendChoice::ClaudeCode, BackendChoice::Codex, BackendChoice::Acp, BackendChoice::Subprocess];
+    all.into_iter().filter_map(|choice| one(choice, config, path)).collect()
+}
+
+fn one(choice: BackendChoice, config: Option<&Config>, path: Option<&OsStr>) -> Option<Sought> {
+    let name = choice.as_str();
+    let key = format!("backends.{}", name.replace('-', "_"));
+    let chosen = config.map(|config| by_choice(choice, config)).unwrap_or_default();
+    let command = config.and_then(|config| command(choice, &key, config));
+    let agent = config
+        .filter(|_| choice == BackendChoice::Acp)
+        .and_then(|config| config.backends.acp.agent.as_deref());
+    let mut named_by = chosen;
+    named_by.extend(command.as_ref().map(|(key, _)| key.clone()));
+    named_by.extend(agent.map(|_| format!("{key}.agent")));
+    let found = |program: &'static str, get: &str, question: fn(&str) -> Question| match &command {
+        None => (Ok(question(program)), get.to_string()),
+        Some((key, command)) => (Ok(of_command(command, program)), format!("correct {key}, or leave it out and {get}")),
+    };
+    let (question, get) = match choice {
+        BackendChoice::ClaudeCode => found(claude_code::PROGRAM, claude_code::GET, Question::version),
+        BackendChoice::Codex => found(codex::PROGRAM, codex::GET, Question::version),
+        _ if named_by.is_empty() => return None,
+        BackendChoice::Acp => match (agent, &command) {
+            (Some(name), _) => match acp::known(name) {
+                Ok(known) => found(known.program, known.get, agent_program),
+                Err(error) => (Err(error.to_string()), error.hint()),
+            },
+            (None, Some((key, command))) => (Ok(of_command(command, "")), format!("correct {key}")),
+            (None, None) => match acp::installed(path) {
+                Some(known) => found(known.program, known.get, agent_program),
+                None => (Err(BackendError::NoAgent.to_string()), BackendError::NoAgent.hint()),
+            },
+        },
+        _ => match &command {
+            Some((key, command)) => (Ok(of_command(command, "")), format!("correct {key}")),
+            None => {
+                // `--command` is how it is mostly used: nothing is missing.
+                let error = "no command is configured: `spawn` and `run` need --command".to_string();
+                named_by.clear();
+                (Err(error), format!("set {key}.command"))
+            }
+        },
+    };
+    Some(Sought { name, question, get, named_by })
+}
+
+/// The keys that choose it, of dispatches and of runs.
+fn by_choice(choice: BackendChoice, config: &Config) -> Vec<String> {
+    let (own, run) = (config.backend, &config.run.agent);
+    let keys = [
+        (own == choice, "backend"),
+        // With a command of its own a run needs nothing that is on PATH.
+        (run.backend == choice && run.command.is_none(), "run.agent.backend"),
+    ];
+    keys.into_iter().filter(|(chosen, _)| *chosen).map(|(_, key)| key.to_string()).collect()
+}
+
+/// What is run instead of what is on PATH, and the key that says so: of the backend, else of the run that has it.
+fn command(choice: BackendChoice, key: &str, config: &Config) -> Option<(String, Command)> {
+    let of_backend = config.backends.get(choice).and_then(|backend| backend.command);
+    let run = &config.run.agent;
+    let runs = if run.backend == BackendChoice::Auto { config.backend } else { run.backend };
+    let of_run = || run.command.clone().filter(|_| runs == choice);
+    of_backend
+        .map(|command| (format!("{key}.command"), command))
+        .or_else(|| Some(("run.agent.command".into(), of_run()?)))
+}
+
+/// Not every one has a `--version`: an older claude-agent-acp takes it for nothing and begins to serve.
+fn agent_program(program: &str) -> Question {
+    Question::whereabouts(program, "not every ACP agent can say it")
+}
+
+/// A command of several words is its author's: what it would do with a flag of ours nobody knows. So is one that
+/// stands for no CLI that we know.
+fn of_command(command: &Command, program: &str) -> Question {
+    let words: Vec<String> = match command {
+        Command::Text(text) => text.split_whitespace().map(str::to_string).collect(),
+        Command::Argv(words) => words.clone(),
+    };
+    let first = words.first().cloned().unwrap_or_default();
+    let known = [claude_code::PROGRAM, codex::PROGRAM].contains(&program);
+    match words.len() {
+        0 | 1 if known => Question::version(&first),
+        _ => Question::whereabouts(&first, "it is a command of the configuration"),
+    }
+}
