@@ -217,11 +217,18 @@ pub enum DaemonFacts {
     /// Neither a socket nor a held lock.
     None,
     /// It said so itself.
-    Answers { pid: u32, version: String, socket: PathBuf },
+    Answers { pid: u32, version: String, socket: PathBuf, exports: Option<Exports> },
     /// A socket that nobody listens on: a dead daemon's, taken over by the next one.
     Left { socket: PathBuf },
     /// Something is there and does not answer.
     Mute { socket: PathBuf, error: String },
+}
+
+/// What a running daemon does with its spans. None: it does not say (an older one, or not to an agent).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exports {
+    Nothing,
+    To(String),
 }
 
 #[derive(Debug, Clone)]
@@ -283,6 +290,7 @@ pub struct InotifyFacts {
     pub max_watches: u64,
 }
 
+/// What is set for whoever asks; where nothing is, what the running daemon has.
 #[derive(Debug, Clone)]
 pub enum TelemetryFacts {
     Off,
@@ -323,7 +331,7 @@ pub fn judge(facts: &Facts) -> Vec<Check> {
     checks.push(host::inotify(facts));
     checks.push(host::open_files(&facts.limits));
     checks.push(host::processes(&facts.limits));
-    checks.push(agents::telemetry(&facts.telemetry));
+    checks.push(agents::telemetry(facts));
     checks
 }
 

@@ -11,9 +11,9 @@ use crate::settings;
 use ask::{Question, ask};
 use muleteer_model::config::Config;
 use muleteer_model::doctor::{
-    BackendFacts, ContainmentFacts, DirFacts, Facts, LimitFacts, Program, TelemetryFacts, There,
+    BackendFacts, ContainmentFacts, DaemonFacts, DirFacts, Exports, Facts, LimitFacts, Program, TelemetryFacts, There,
 };
-use muleteer_model::telemetry::{self, Settings};
+use muleteer_model::telemetry::{self, Endpoint, Settings};
 use muleteer_supervisor::paths::PathError;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -39,15 +39,14 @@ pub async fn facts(context: &Context) -> Facts {
     // A configuration that cannot be read must not keep the other checks from being made.
     let config = config.or_else(|_| Config::defaults()).ok();
     let own = crate::on_demand::own_program();
-    let (backends, git, daemon, (events, database), namespaces, landlock, service, telemetry) = tokio::join!(
+    let (backends, git, (daemon, telemetry), (events, database), namespaces, landlock, service) = tokio::join!(
         backends(config.as_ref()),
         ask(Question::version("git"), PROGRAM_DEADLINE),
-        places::daemon(context),
+        daemon_and_telemetry(context, config.as_ref()),
         places::state(&context.paths, STATE_DEADLINE),
         host::namespaces(&own),
         host::landlock(&own),
         crate::service::state::facts(),
-        telemetry(config.as_ref()),
     );
     let mut state_dir = places::dir(&context.paths.state_dir);
     if let Some(error @ PathError::NoHome(_)) = &context.misplaced {
@@ -110,14 +109,23 @@ async fn backends(config: Option<&Config>) -> Vec<BackendFacts> {
     .await
 }
 
-async fn telemetry(config: Option<&Config>) -> TelemetryFacts {
+/// What is set here; where nothing is, what the running daemon was started with.
+async fn telemetry(config: Option<&Config>, daemon: &DaemonFacts) -> TelemetryFacts {
     let configured = config.and_then(|config| config.telemetry.endpoint.clone());
     let said = std::env::var(telemetry::VARIABLE).ok().filter(|text| !text.trim().is_empty());
-    let Some(text) = said.or_else(|| configured.clone()) else { return TelemetryFacts::Off };
-    let endpoint = match Settings::with_default(configured.as_deref(), &|name| std::env::var(name).ok()) {
-        Ok(Some(settings)) => settings.endpoint,
-        Ok(None) => return TelemetryFacts::Disabled,
-        Err(error) => return TelemetryFacts::BadEndpoint { endpoint: text, error: error.to_string() },
+    let endpoint = match said.or_else(|| configured.clone()) {
+        Some(text) => match Settings::with_default(configured.as_deref(), &|name| std::env::var(name).ok()) {
+            Ok(Some(settings)) => settings.endpoint,
+            Ok(None) => return TelemetryFacts::Disabled,
+            Err(error) => return TelemetryFacts::BadEndpoint { endpoint: text, error: error.to_string() },
+        },
+        None => match daemon {
+            DaemonFacts::Answers { exports: Some(Exports::To(text)), .. } => match Endpoint::parse(text) {
+                Ok(endpoint) => endpoint,
+                Err(_) => return TelemetryFacts::Off,
+            },
+            _ => return TelemetryFacts::Off,
+        },
     };
     let began = Instant::now();
     let connect = tokio::net::TcpStream::connect((endpoint.host.as_str(), endpoint.port));
@@ -130,6 +138,13 @@ async fn telemetry(config: Option<&Config>) -> TelemetryFacts {
         Err(_) => format!("no answer within {} s", COLLECTOR_DEADLINE.as_secs()),
     };
     TelemetryFacts::Unreachable { endpoint: endpoint.to_string(), error }
+}
+
+/// The daemon's greeting, and then the endpoint: which one is asked may be the daemon's to say.
+async fn daemon_and_telemetry(context: &Context, config: Option<&Config>) -> (DaemonFacts, TelemetryFacts) {
+    let daemon = places::daemon(context).await;
+    let telemetry = telemetry(config, &daemon).await;
+    (daemon, telemetry)
 }
 
 /// Where a program is, as an agent would find it.

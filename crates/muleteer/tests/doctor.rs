@@ -229,13 +229,35 @@ fn a_daemon_is_seen_and_a_collector_is_reached() {
     // Any verb that acts starts one.
     let spawn = user.run(&["spawn", "developer", ".", "x", "--backend", "subprocess", "--command", "true", "--wait"]);
     assert_eq!(spawn.code, 0, "{spawn:?}");
-    let document = doctor(&user, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]).json();
+    let variable = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
+    let document = doctor(&user, &variable).json();
     let daemon = check(&document, "daemon");
     assert!(daemon["message"].as_str().expect("text").starts_with("pid "), "{daemon}");
     assert_eq!(check(&document, "operator_key")["status"], "ok");
     assert_eq!(check(&document, "state_dir")["status"], "ok");
-    assert_eq!(check(&document, "telemetry")["status"], "ok");
+    // A collector answers, and nobody sends it anything.
+    let telemetry = check(&document, "telemetry");
+    assert_eq!(telemetry["status"], "warn", "{telemetry}");
+    assert!(
+        telemetry["message"]
+            .as_str()
+            .expect("text")
+            .contains("the running daemon exports nothing"),
+        "{telemetry}"
+    );
+    assert!(telemetry["hint"].as_str().expect("hint").contains("muleteer daemon stop"), "{telemetry}");
+
+    assert_eq!(user.run(&["daemon", "stop"]).code, 0);
+    let args = ["spawn", "developer", ".", "x", "--backend", "subprocess", "--command", "true", "--wait"];
+    let spawn = said(user.command(&args).envs(variable).output().expect("run"));
+    assert_eq!(spawn.code, 0, "{spawn:?}");
+    assert_eq!(check(&doctor(&user, &variable).json(), "telemetry")["status"], "ok");
+    // What is exported counts, not what this shell would have.
+    assert_eq!(check(&doctor(&user, &[]).json(), "telemetry")["status"], "ok");
+    let telemetry = check(&doctor(&user, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")]).json(), "telemetry");
+    let message = telemetry["message"].as_str().expect("text");
+    assert!(telemetry["status"] == "warn" && message.contains(&endpoint), "{telemetry}");
     drop(listener);
-    let document = doctor(&user, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]).json();
-    assert_eq!(check(&document, "telemetry")["status"], "warn");
+    assert_eq!(check(&doctor(&user, &variable).json(), "telemetry")["status"], "warn");
+    assert_eq!(check(&doctor(&user, &[]).json(), "telemetry")["status"], "warn");
 }

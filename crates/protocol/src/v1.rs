@@ -84,6 +84,17 @@ pub struct Welcome {
     /// `operator`, `agent` or `unknown` (read-only).
     pub identity: String,
     pub state_dir: String,
+    /// What this daemon exports; told to the operator only, and not by older daemons.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Telemetry>,
+}
+
+/// Where a daemon's spans and metrics go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Telemetry {
+    /// The collector it was started with; None: it exports nothing.
+    #[serde(default)]
+    pub endpoint: Option<String>,
 }
 
 /// An error as a user is to see it; codes are `E_…` names of the contract.

@@ -43,6 +43,7 @@ fn welcome() -> ServerFrame {
         daemon_version: "0".into(),
         identity: "operator".into(),
         state_dir: "/s".into(),
+        telemetry: None,
     })
 }
 

@@ -1,6 +1,6 @@
 //! What agents need: their CLIs, git, a configuration that can be read; and where spans go.
 
-use super::{BackendFacts, Check, Program, Status, TelemetryFacts};
+use super::{BackendFacts, Check, DaemonFacts, Exports, Facts, Program, Status, TelemetryFacts};
 use std::path::Path;
 
 /// `rev-parse --path-format` is as old as this.
@@ -118,27 +118,53 @@ pub(super) fn config(config: &Result<Vec<String>, String>) -> Check {
     }
 }
 
-pub(super) fn telemetry(telemetry: &TelemetryFacts) -> Check {
-    match telemetry {
-        TelemetryFacts::Off => Check::new(
-            "telemetry",
+pub(super) fn telemetry(facts: &Facts) -> Check {
+    let check = |status, message: String| Check::new("telemetry", status, message);
+    let again = "`muleteer daemon stop`, then anything starts one again; a daemon reads the endpoint when it starts, \
+                 and one that a service manager starts knows only `telemetry.endpoint` of the configuration";
+    let exports = match &facts.daemon {
+        DaemonFacts::Answers { exports, .. } => exports.as_ref(),
+        _ => None,
+    };
+    if let Some(wrong) = exports.and_then(|exports| other_than_meant(&facts.telemetry, exports)) {
+        return check(Status::Warn, wrong).hint(again);
+    }
+    match &facts.telemetry {
+        TelemetryFacts::Off => check(
             Status::Skip,
-            "neither OTEL_EXPORTER_OTLP_ENDPOINT nor telemetry.endpoint is set: no spans are made",
+            "neither OTEL_EXPORTER_OTLP_ENDPOINT nor telemetry.endpoint is set: no spans are made".into(),
         ),
-        TelemetryFacts::Disabled => {
-            Check::new("telemetry", Status::Skip, "OTEL_SDK_DISABLED is true: no spans are made")
-        }
+        TelemetryFacts::Disabled => check(Status::Skip, "OTEL_SDK_DISABLED is true: no spans are made".into()),
         TelemetryFacts::Reached { endpoint, ms } => {
-            Check::new("telemetry", Status::Ok, format!("{endpoint} accepts connections ({ms} ms)"))
+            check(Status::Ok, format!("{endpoint} accepts connections ({ms} ms)"))
         }
         TelemetryFacts::Unreachable { endpoint, error } => {
-            Check::new("telemetry", Status::Warn, format!("{endpoint} cannot be reached: {error}"))
+            check(Status::Warn, format!("{endpoint} cannot be reached: {error}"))
                 .hint("start the collector, or leave the endpoint unset (docs/tracing.md)")
                 .best_effort("agents run as always; spans wait in the log until it answers")
         }
         TelemetryFacts::BadEndpoint { endpoint, error } => {
-            Check::new("telemetry", Status::Fail, format!("`{endpoint}` is no endpoint: {error}"))
+            check(Status::Fail, format!("`{endpoint}` is no endpoint: {error}"))
                 .hint("write it as http://HOST:4318 (OTLP over HTTP)")
         }
+    }
+}
+
+/// How what the running daemon does differs from what whoever asks has set.
+fn other_than_meant(meant: &TelemetryFacts, exports: &Exports) -> Option<String> {
+    let endpoint = match meant {
+        TelemetryFacts::Reached { endpoint, .. } | TelemetryFacts::Unreachable { endpoint, .. } => endpoint,
+        TelemetryFacts::Disabled => {
+            let Exports::To(daemons) = exports else { return None };
+            return Some(format!("OTEL_SDK_DISABLED is true, and the running daemon exports to {daemons}"));
+        }
+        TelemetryFacts::Off | TelemetryFacts::BadEndpoint { .. } => return None,
+    };
+    match exports {
+        Exports::Nothing => Some(format!("{endpoint} is set, and the running daemon exports nothing")),
+        Exports::To(daemons) if daemons != endpoint => {
+            Some(format!("{endpoint} is set, and the running daemon exports to {daemons}"))
+        }
+        Exports::To(_) => None,
     }
 }

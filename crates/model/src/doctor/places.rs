@@ -162,7 +162,7 @@ pub(super) fn daemon(facts: &Facts) -> Check {
             check(Status::Warn, format!("pid {pid} runs version {version}, this is {}", facts.version))
                 .hint("`muleteer daemon stop` and start it again: agents go on meanwhile")
         }
-        DaemonFacts::Answers { pid, version, socket } => {
+        DaemonFacts::Answers { pid, version, socket, .. } => {
             check(Status::Ok, format!("pid {pid}, version {version}, at {}", socket.display()))
         }
         DaemonFacts::Mute { socket, error } => {

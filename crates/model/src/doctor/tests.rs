@@ -35,7 +35,12 @@ fn healthy() -> Facts {
         events: EventFacts::Read { records: 7 },
         database: DatabaseFacts::Read { applied: 7 },
         operator_key: Some(FileFacts { path: "/s/muleteer/operator.key".into(), uid: 1000, mode: 0o100_600 }),
-        daemon: DaemonFacts::Answers { pid: 7, version: "0.1.0".into(), socket: "/r/daemon.sock".into() },
+        daemon: DaemonFacts::Answers {
+            pid: 7,
+            version: "0.1.0".into(),
+            socket: "/r/daemon.sock".into(),
+            exports: Some(Exports::To("http://127.0.0.1:4318".into())),
+        },
         shim: Ok(ShimFacts { path: "/usr/bin/muleteer-shim".into(), own_binary: true }),
         sandbox: SandboxFacts { namespaces: Some(Ok("made".into())), landlock: Some(Ok("fully enforced".into())) },
         containment: ContainmentFacts {
@@ -123,7 +128,8 @@ fn each_fault_is_told_with_what_to_do() {
         ("operator_key", Status::Fail, "mode 644", |f| f.operator_key.as_mut().expect("key").mode = 0o644),
         ("operator_key", Status::Fail, "uid 5", |f| f.operator_key.as_mut().expect("key").uid = 5),
         ("daemon", Status::Warn, "version 0.0.9", |f| {
-            f.daemon = DaemonFacts::Answers { pid: 1, version: "0.0.9".into(), socket: "/s".into() };
+            let exports = None;
+            f.daemon = DaemonFacts::Answers { pid: 1, version: "0.0.9".into(), socket: "/s".into(), exports };
         }),
         ("daemon", Status::Fail, "timed out", |f| {
             f.daemon = DaemonFacts::Mute { socket: "/s".into(), error: "timed out".into() };
@@ -264,6 +270,33 @@ fn a_directory_is_mended_by_what_can_mend_it() {
     }
     let found = broken("state_dir", |facts| facts.state_dir.there = There::Missing(read_only("/ is read-only")));
     assert_eq!(found.hint.as_deref(), Some("set XDG_STATE_HOME to a directory of your own"));
+}
+
+#[test]
+fn telemetry_is_what_the_daemon_does() {
+    const HERE: &str = "http://127.0.0.1:4318";
+    let with = |telemetry: TelemetryFacts, exports: Option<Exports>| {
+        let found = broken("telemetry", |facts| {
+            let DaemonFacts::Answers { exports: of_the_daemon, .. } = &mut facts.daemon else { panic!("a daemon") };
+            (*of_the_daemon, facts.telemetry) = (exports, telemetry);
+        });
+        (found.status, found.message, found.hint.unwrap_or_default())
+    };
+    let reached = || TelemetryFacts::Reached { endpoint: HERE.into(), ms: 1 };
+    let to = |endpoint: &str| Some(Exports::To(endpoint.into()));
+    for exports in [None, to(HERE)] {
+        assert_eq!(with(reached(), exports).0, Status::Ok, "one that does not say is believed");
+    }
+    let (status, message, hint) = with(reached(), Some(Exports::Nothing));
+    assert!(status == Status::Warn && message.contains("exports nothing"), "{message}");
+    assert!(hint.starts_with("`muleteer daemon stop`, then anything starts one again"), "{hint}");
+    let (status, message, _) = with(reached(), to("http://elsewhere:4318"));
+    assert!(status == Status::Warn && message.contains("exports to http://elsewhere:4318"), "{message}");
+    let (status, message, _) = with(TelemetryFacts::Disabled, to(HERE));
+    assert!(status == Status::Warn && message.contains(HERE), "{message}");
+    for (telemetry, exports) in [(TelemetryFacts::Off, Some(Exports::Nothing)), (TelemetryFacts::Disabled, None)] {
+        assert_eq!(with(telemetry, exports).0, Status::Skip);
+    }
 }
 
 #[test]

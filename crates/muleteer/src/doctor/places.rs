@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use muleteer_model::doctor::{
-    Barred, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, FileFacts, ShimFacts, There,
+    Barred, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Exports, FileFacts, ShimFacts, There,
 };
 use muleteer_protocol::client::ClientError;
 use muleteer_store::StoreError;
@@ -146,7 +146,11 @@ pub(super) async fn daemon(context: &Context) -> DaemonFacts {
     match tokio::time::timeout(GREETING, context.dial()).await {
         Ok(Ok(client)) => {
             let welcome = client.welcome();
-            DaemonFacts::Answers { pid: welcome.daemon_pid, version: welcome.daemon_version.clone(), socket }
+            let exports = welcome.telemetry.as_ref().map(|telemetry| match &telemetry.endpoint {
+                Some(endpoint) => Exports::To(endpoint.clone()),
+                None => Exports::Nothing,
+            });
+            DaemonFacts::Answers { pid: welcome.daemon_pid, version: welcome.daemon_version.clone(), socket, exports }
         }
         Ok(Err(ClientError::NoDaemon { .. })) if socket.exists() => DaemonFacts::Left { socket },
         Ok(Err(ClientError::NoDaemon { .. })) => DaemonFacts::None,

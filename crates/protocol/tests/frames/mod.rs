@@ -271,7 +271,10 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
         daemon_version: "0.1.0".into(),
         identity: "operator".into(),
         state_dir: "/home/u/.local/state/muleteer".into(),
+        telemetry: None,
     };
+    let exporting = |endpoint| Welcome { telemetry: Some(Telemetry { endpoint }), ..welcome.clone() };
+    let (exports, exports_nothing) = (exporting(text("http://127.0.0.1:4318")), exporting(None));
     let daemon = DaemonStatus {
         running: true,
         pid: Some(4000),
@@ -280,6 +283,8 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
     };
     let line = r#"{"crc":"00000000","v":1,"seq":9}"#.to_string();
     let mut samples = vec![
+        ("welcome_exports", ServerFrame::Welcome(exports)),
+        ("welcome_exports_nothing", ServerFrame::Welcome(exports_nothing)),
         ("welcome", ServerFrame::Welcome(welcome)),
         ("refused", ServerFrame::Refused { error: error() }),
         ("item_event", ServerFrame::Item { id: 7, item: Item::Event { seq: 9, line } }),

@@ -7,7 +7,9 @@ use crate::context::Daemon;
 use crate::request::fault;
 use muleteer_model::id::DispatchId;
 use muleteer_protocol::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter, HELLO_LIMIT, check_size, negotiate};
-use muleteer_protocol::v1::{ClientFrame, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, Welcome, WireError};
+use muleteer_protocol::v1::{
+    ClientFrame, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, Telemetry, Welcome, WireError,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixStream;
@@ -63,12 +65,14 @@ async fn talk(daemon: Arc<Daemon>, stream: UnixStream, through: Option<DispatchI
         let error = fault("E_FORBIDDEN", "this daemon belongs to another user", "");
         return writer.write(&ServerFrame::Refused { error }).await;
     };
+    let telemetry = Telemetry { endpoint: daemon.telemetry.as_ref().map(|settings| settings.endpoint.to_string()) };
     let welcome = Welcome {
         version,
         daemon_pid: std::process::id(),
         daemon_version: env!("CARGO_PKG_VERSION").into(),
         identity: identity.as_str().into(),
         state_dir: daemon.paths.state_dir.display().to_string(),
+        telemetry: matches!(identity, Identity::Operator).then_some(telemetry),
     };
     writer.write(&ServerFrame::Welcome(welcome)).await?;
     reader.set_limit(FRAME_LIMIT);
