@@ -22,7 +22,8 @@ Examples:
   muleteer logs k3f9 -f                           watch one; any unique beginning of an id will do
 
 `muleteer ctl VERB` is the same as `muleteer VERB`.
-Exit codes: 0 done, 2 bad input, 3 a precondition (no daemon, locked), 4 failed, 6 killed (wait).";
+Exit codes: 0 done, 2 bad input, 3 a precondition (no daemon, locked), 4 failed, 5 a limit (run,
+tasks run), 6 killed (wait, spawn --wait), 130 Ctrl-C where an end was waited for.";
 
 #[derive(Debug, Parser)]
 #[command(name = "muleteer", version, about = ABOUT, after_help = EXAMPLES, max_term_width = 100)]
@@ -209,10 +210,14 @@ mod tests {
 
     #[test]
     fn every_verb_takes_the_global_options_and_its_help_has_an_example() {
-        for verb in Cli::command().get_subcommands().filter(|verb| verb.get_name() != "help") {
-            let help = verb.clone().render_long_help().to_string();
-            assert!(help.contains("Example"), "{} has no example", verb.get_name());
+        fn look(above: &clap::Command) {
+            for verb in above.get_subcommands().filter(|verb| verb.get_name() != "help" && !verb.is_hide_set()) {
+                let help = verb.clone().render_long_help().to_string();
+                assert!(help.contains("Example"), "{} {} has no example", above.get_name(), verb.get_name());
+                look(verb);
+            }
         }
+        look(&Cli::command());
         for line in ["muleteer status --json -q --color never --socket /s --config /c", "muleteer --json wait abcd"] {
             assert!(matches!(Cli::read(words(line)), Parsed::Run(cli) if cli.global.json), "{line}");
         }

@@ -133,6 +133,55 @@ pub fn of_state(state: &str) -> Exit {
     }
 }
 
+/// What the exit codes of a verb (`wait`, `tasks run`; empty for the program) say, for its manual page.
+pub fn of_verb(verb: &str) -> Vec<(Exit, &'static str)> {
+    use Exit::{BadInput, Done, Failed, Interrupted, Killed, Limit, Precondition};
+    let own: &[(Exit, &str)] = match verb {
+        "" => &[
+            (Limit, "a limit was reached (run, tasks run)"),
+            (Killed, "the dispatch was killed (wait, spawn --wait)"),
+            (Interrupted, "Ctrl-C, where an end was waited for"),
+        ],
+        "wait" => &[
+            (Done, "every one succeeded"),
+            (Failed, "one was partial, failed, blocked or stalled"),
+            (Killed, "one was killed"),
+            (Interrupted, "Ctrl-C; what was waited for goes on"),
+        ],
+        "spawn" => &[
+            (Done, "it was made; with --wait or --follow, it succeeded"),
+            (Failed, "with --wait or --follow, it was partial, failed, blocked or stalled"),
+            (Killed, "with --wait or --follow, it was killed"),
+            (Interrupted, "with --wait, Ctrl-C; the dispatch goes on"),
+        ],
+        "run" => &[
+            (Done, "the judge passed it, it waits for approval, or it was only to be shown or left to the daemon"),
+            (Limit, "the judge found something in every iteration there may be"),
+            (Interrupted, "with --status --follow, Ctrl-C; the run is left alone"),
+        ],
+        "tasks run" => &[
+            (Done, "all is done"),
+            (Failed, "some failed for good"),
+            (Limit, "a limit was reached, or the run was stopped"),
+            (Interrupted, "Ctrl-C; the run goes on"),
+        ],
+        "doctor" => &[(Done, "nothing fails"), (Failed, "something fails")],
+        // To Claude Code this code means that an event is refused.
+        "hook teammate-idle" => &[(BadInput, "there is something to do, and stderr says what")],
+        _ => &[],
+    };
+    let all = [
+        (Done, "done"),
+        (BadInput, "bad input or configuration"),
+        (Precondition, "a precondition does not hold: no daemon, locked, already running"),
+        (Failed, "it failed"),
+    ];
+    let others = all.into_iter().filter(|(exit, _)| !own.iter().any(|(known, _)| known == exit));
+    let mut codes: Vec<_> = own.iter().copied().chain(others).collect();
+    codes.sort_unstable_by_key(|(exit, _)| *exit);
+    codes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -133,6 +133,19 @@ fn exit_codes() {
     {
         assert_eq!(exit::of_state(state) as i32, code, "{state}");
     }
+    let says = |verb: &str, code: Exit| exit::of_verb(verb).iter().any(|(known, _)| *known == code);
+    for (verb, row) in [("wait", "`wait`"), ("spawn", "`wait`"), ("run", "`run`"), ("tasks run", "`tasks run`")] {
+        for (column, code) in [(5, Exit::Limit), (6, Exit::Killed)] {
+            assert_eq!(says(verb, code), !of(row, column).is_empty(), "{verb}: {code:?}");
+        }
+        assert!(says(verb, Exit::Interrupted), "{verb}: 130");
+    }
+    let told =
+        |verb: &str, code| exit::of_verb(verb).into_iter().find(|(known, _)| *known == code).map(|(_, says)| says);
+    for verb in ["wait", "spawn"] {
+        let states = told(verb, Exit::Failed).expect("4").replace(" or ", ", ");
+        assert!(states.contains(&of("`wait`", 4)), "{verb}: {states}");
+    }
     assert!(of("all verbs", 2).contains("bad input") && Exit::BadInput as i32 == 2);
     assert!(of("all verbs", 3).contains("precondition") && Exit::Precondition as i32 == 3);
 }

@@ -60,6 +60,7 @@ const VERBS: &[&str] = &[
     "run report",
     "runs",
     "bead",
+    "bead dep",
     "demo",
     "doctor",
     "service",
@@ -115,7 +116,19 @@ fn completions_and_manual_pages_know_every_verb() {
     for verb in VERBS {
         let page = format!("muleteer-{}.1", verb.replace(' ', "-"));
         let text = std::fs::read_to_string(dir.join(&page)).expect(&page);
-        let wanted = [".SH NAME", ".SH SYNOPSIS", ".SH OPTIONS", ".SH EXAMPLES"];
+        let wanted = [".SH NAME", ".SH SYNOPSIS", ".SH OPTIONS", ".SH \"EXIT STATUS\"", ".SH EXAMPLES"];
         assert!(wanted.iter().all(|title| text.contains(title)) && text.contains("muleteer"), "{page}: {text}");
+        let title = text.lines().find(|line| line.starts_with(".TH ")).expect("title");
+        assert!(title.contains(concat!("\"muleteer ", env!("CARGO_PKG_VERSION"), "\"")), "{page}: {title}");
     }
+    let page = |name: &str| std::fs::read_to_string(dir.join(name)).expect("page");
+    let codes = |page: &str| -> Vec<u8> {
+        let section = page.split(".SH \"EXIT STATUS\"\n.nf\n").nth(1).and_then(|rest| rest.split(".fi").next());
+        let code = |line: &str| line.split(' ').next().and_then(|word| word.parse().ok()).expect("a code");
+        section.expect("section").lines().map(code).collect()
+    };
+    assert_eq!(codes(&page("muleteer.1")), [0, 2, 3, 4, 5, 6, 130]);
+    assert_eq!(codes(&page("muleteer-wait.1")), [0, 2, 3, 4, 6, 130]);
+    assert_eq!(codes(&page("muleteer-status.1")), [0, 2, 3, 4]);
+    assert!(page("muleteer-wait.1").contains("partial, failed, blocked or stalled"));
 }

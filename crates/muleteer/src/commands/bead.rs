@@ -123,7 +123,10 @@ enum Verb {
     #[command(after_help = "Example:\n  muleteer bead reopen k3f9")]
     Reopen { id: String },
     /// Which bead waits for which
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  muleteer bead dep add k3f9 x2ab            k3f9 waits for x2ab\n  muleteer bead dep rm k3f9 x2ab             and no longer"
+    )]
     Dep(Dep),
     /// Add labels to a bead, or take them away
     #[command(after_help = "Example:\n  muleteer bead label k3f9 v2 parser")]

@@ -2,7 +2,7 @@
 
 use crate::cli::Cli;
 use crate::context::Context;
-use crate::exit::Exit;
+use crate::exit::{self, Exit};
 use crate::failure::Failure;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
@@ -30,7 +30,7 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     std::fs::create_dir_all(&args.dir).map_err(failed)?;
     let mut top = Cli::command().disable_help_subcommand(true);
     top.build();
-    write(&top, &args.dir).map_err(failed)?;
+    write(&top, "", &args.dir).map_err(failed)?;
     if context.out.json {
         context.out.document(&json!({ "dir": args.dir.display().to_string() }))?;
     } else {
@@ -39,12 +39,13 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// A page for a verb and each of its own verbs.
-fn write(verb: &Command, dir: &Path) -> io::Result<()> {
+/// A page for a verb and each of its own verbs; `words`: how it is typed.
+fn write(verb: &Command, words: &str, dir: &Path) -> io::Result<()> {
     for below in verb.get_subcommands().filter(|below| !below.is_hide_set()) {
-        write(below, dir)?;
+        write(below, format!("{words} {}", below.get_name()).trim(), dir)?;
     }
-    let man = Man::new(verb.clone());
+    // Left to itself, the library takes a verb for a program of its own, without a version.
+    let man = Man::new(verb.clone()).source(concat!("muleteer ", env!("CARGO_PKG_VERSION")));
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
@@ -57,6 +58,9 @@ fn write(verb: &Command, dir: &Path) -> io::Result<()> {
     }
     let after = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
     let examples = after.split_once('\n').map_or(after.as_str(), |(_, rest)| rest);
+    let codes = exit::of_verb(words);
+    let codes: Vec<_> = codes.into_iter().map(|(code, says)| format!("{:<5}{says}", code as u8)).collect();
+    section("EXIT STATUS", &codes.join("\n"), &mut page)?;
     section("EXAMPLES", examples, &mut page)?;
     let above = verb.get_display_name().unwrap_or_default().rsplit_once('-').map(|(above, _)| above);
     if let Some(above) = above {

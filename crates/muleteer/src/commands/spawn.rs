@@ -25,8 +25,8 @@ Examples:
 
 One word after the role is the project, never the prompt: it must be a directory or a configured
 name. The prompt is then read from --prompt-file or from stdin.
-Prints the id of the dispatch. With --wait, exits 0 on success, 4 if partial, failed or blocked, 6
-if killed.";
+Prints the id of the dispatch. With --wait, exits 0 on success, 4 if partial, failed, blocked or
+stalled, 6 if killed, 130 at Ctrl-C, which ends only the waiting.";
 
 /// Send a role to work on a project; prints the id of the dispatch
 #[derive(Debug, Default, clap::Args)]

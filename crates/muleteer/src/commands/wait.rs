@@ -21,7 +21,8 @@ Examples:
   muleteer wait k3f9
   muleteer wait $(muleteer spawn tester . \"Run the tests\") && echo passed
 
-Exits 0 if every one succeeded, 4 if one was partial, failed or blocked, 6 if one was killed.";
+Exits 0 if every one succeeded, 4 if one was partial, failed, blocked or stalled, 6 if one was
+killed, 130 at Ctrl-C, which ends only the waiting.";
 
 /// Wait until dispatches have ended, and exit by how
 #[derive(Debug, clap::Args)]

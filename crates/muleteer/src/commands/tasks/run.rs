@@ -33,7 +33,8 @@ Examples:
   muleteer tasks run --detach && muleteer tasks status
 
 The daemon hosts the run: closing this terminal stops nothing, `muleteer tasks stop` does.
-Exits 0 when all is done, 2 for a bad list, 3 if it is locked, 4 if some failed for good, 5 at a limit.";
+Exits 0 when all is done, 2 for a bad list, 3 if it is locked, 4 if some failed for good, 5 at a
+limit, 130 at Ctrl-C, which ends only the waiting.";
 
 /// Work through the list with agents
 #[derive(Debug, clap::Args)]
