@@ -116,6 +116,20 @@ fn the_top_level_holds_what_the_issue_names() {
     }
 }
 
+/// Nobody finds a document that the index leaves out.
+#[test]
+fn every_document_is_in_the_index() {
+    let docs = xtask::workspace::root().join("docs");
+    let index = std::fs::read_to_string(docs.join("README.md")).unwrap();
+    let names = std::fs::read_dir(&docs)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let left_out: BTreeSet<_> = names
+        .filter(|name| name != "README.md" && !index.contains(&format!("]({name})")))
+        .collect();
+    assert!(left_out.is_empty(), "docs/README.md does not name {left_out:?}");
+}
+
 /// An error code that the table of exit codes does not know exits as "failed", whatever it means.
 #[test]
 fn every_error_code_of_the_sources_has_its_exit_code() {
