@@ -17,6 +17,9 @@ const TABLE: &[(&[&str], i32, &str)] = &[
     (&["spawn", "developer", ".", "--prompt-file", "missing.md"], 2, "E_NOT_FOUND"),
     (&["spawn", "developer", ".", "x", "--config", "missing.yaml"], 2, "E_CONFIG_INVALID"),
     (&["spawn", "developer", ".", "x", "--command", "[]"], 2, "E_USAGE"),
+    (&["spawn", "developer", ".", "x", "--model", ""], 2, "E_USAGE"),
+    (&["run", "--model", " "], 2, "E_USAGE"),
+    (&["model", "k3f9", ""], 2, "E_USAGE"),
     (&["config", "check", "--project", "nowhere"], 2, "E_PROJECT_NOT_FOUND"),
     (&["journal", "-f"], 2, "E_USAGE"),
     (&["send", "k3f9", " "], 2, "E_PROMPT_MISSING"),
@@ -29,7 +32,9 @@ const TABLE: &[(&[&str], i32, &str)] = &[
     (&["journal", "k3f9"], 2, "E_NOT_FOUND"),
     (&["roles", "developper"], 2, "E_ROLE_UNKNOWN"),
     (&["config", "show", "pool.max_agent"], 2, "E_NOT_FOUND"),
-    (&["parse", "telepathy"], 2, "E_USAGE"),
+    (&["parse", "telepathy"], 2, "E_BACKEND_UNAVAILABLE"),
+    (&["parse", "acp:gemni"], 2, "E_BACKEND_UNAVAILABLE"),
+    (&["parse", "codex:gemini"], 2, "E_BACKEND_UNAVAILABLE"),
     (&["daemon", "stop"], 3, "E_NO_DAEMON"),
     (&["events", "-f"], 3, "E_NO_DAEMON"),
 ];
@@ -87,6 +92,13 @@ fn a_full_disk_is_no_success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(4) && stderr.contains("E_IO"), "{args:?}: {output:?}");
     }
+}
+
+#[test]
+fn an_agent_behind_acp_is_parsed_by_its_name() {
+    let user = User::new();
+    let said = user.run(&["parse", "acp:gemini"]);
+    assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (0, "", ""), "{said:?}");
 }
 
 #[test]

@@ -194,6 +194,10 @@ pub async fn prepare(
     }
     let feature = spawn.feature.clone().unwrap_or_else(|| id.to_string());
     check_feature(&feature)?;
+    // A run's agents have theirs from a configuration that the run began with.
+    if part.is_none() {
+        check_model(spawn.model.as_deref())?;
+    }
     let repository = worktree::repository(&project).await;
     let top = repository.as_ref().map_or(&project, |repository| &repository.top);
     let open = || part.map_or(top, |part| &part.repo).join(".agents/journals").join(&feature);
@@ -585,6 +589,15 @@ fn check_scenario(path: &str) -> Result<(), WireError> {
 }
 
 /// A feature becomes a directory's name.
+/// # Errors
+/// What is asked for as a model and cannot be one.
+pub fn check_model(model: Option<&str>) -> Result<(), WireError> {
+    match model.filter(|model| !config::is_model_name(model)) {
+        None => Ok(()),
+        Some(_) => Err(fault("E_BAD_INPUT", "that is no name of a model", "leave it out for the default")),
+    }
+}
+
 fn check_feature(feature: &str) -> Result<(), WireError> {
     let ok = !feature.is_empty()
         && feature.len() <= 100

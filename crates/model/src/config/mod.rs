@@ -242,6 +242,14 @@ pub fn resolve_model(
         .unwrap_or_else(|| (settings.models.default.clone(), ModelSource::Default))
 }
 
+/// Longest name of a model, in bytes. It becomes an event, which is kept for ever.
+const MODEL_LIMIT: usize = 200;
+
+/// What may be asked for as a model; whether there is one of that name only the agent CLI knows.
+pub fn is_model_name(name: &str) -> bool {
+    !name.trim().is_empty() && name.len() <= MODEL_LIMIT && !name.chars().any(char::is_control)
+}
+
 /// One spelling for `maxAgents`, `max-agents` and `max_agents`.
 pub(crate) fn canonical(key: &str) -> String {
     let mut text = String::with_capacity(key.len() + 4);

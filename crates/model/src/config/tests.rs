@@ -215,6 +215,16 @@ fn the_most_specific_model_wins() {
 }
 
 #[test]
+fn a_model_has_a_name() {
+    for name in ["haiku", "claude-opus-4-6[1m]", "openrouter/some model:free"] {
+        assert!(is_model_name(name), "{name}");
+    }
+    for name in ["", "  ", "a\nb", &"x".repeat(201)] {
+        assert!(!is_model_name(name), "{name:?}");
+    }
+}
+
+#[test]
 fn an_error_says_where_and_what_to_do() {
     let text = "\
 pool:

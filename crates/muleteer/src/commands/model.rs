@@ -1,7 +1,7 @@
 //! `model`: go on with another model.
 
 use crate::commands::act;
-use crate::commands::spawn::random;
+use crate::commands::spawn::{model_name, random};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -21,6 +21,7 @@ pub struct Args {
     /// The dispatch, by id or its beginning
     id: String,
     /// The model, as its CLI names it
+    #[arg(value_parser = model_name)]
     model: String,
 }
 

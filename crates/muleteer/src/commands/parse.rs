@@ -3,13 +3,15 @@
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use muleteer_backends::{ParseError, by_name, parse_all};
+use muleteer_backends::acp::known;
+use muleteer_backends::{Backend, BackendError, ParseError, by_name, parse_all};
+use muleteer_supervisor::acp;
 use std::io;
 
 const EXAMPLES: &str = "\
 Examples:
   claude -p --output-format stream-json --verbose \"hello\" | muleteer parse claude-code
-  muleteer parse subprocess < output.log
+  muleteer parse acp:gemini < session.jsonl
 
 Prints one event on each line, as the monitors read them. What the parser does not know becomes
 {\"type\":\"unknown\",\"raw\":…}.";
@@ -18,13 +20,23 @@ Prints one event on each line, as the monitors read them. What the parser does n
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// claude-code, codex, acp, subprocess or rehearsal
+    /// claude-code, codex, acp, acp:NAME, subprocess or rehearsal
     backend: String,
 }
 
+/// As `--backend` takes it.
+fn backend(text: &str) -> Result<&'static dyn Backend, Failure> {
+    let failure = |error: BackendError| Failure::new(error.code(), error.to_string()).hint(error.hint());
+    acp::check_name(text).map_err(Failure::from)?;
+    let (name, agent) = acp::split(text);
+    if let Some(agent) = agent {
+        known(agent).map_err(failure)?;
+    }
+    by_name(name).map_err(failure)
+}
+
 pub fn run(args: &Args, _context: &Context) -> Result<Exit, Failure> {
-    let backend =
-        by_name(&args.backend).map_err(|error| Failure::new("E_USAGE", error.to_string()).hint(error.hint()))?;
+    let backend = backend(&args.backend)?;
     let out = io::BufWriter::new(io::stdout().lock());
     parse_all(backend, io::stdin().lock(), out).map_err(|error| match error {
         ParseError::Write(error) => error.into(),

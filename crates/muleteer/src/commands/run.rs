@@ -92,7 +92,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// The agents' model
-    #[arg(long)]
+    #[arg(long, value_parser = spawn::model_name)]
     model: Option<String>,
     /// The branch the agents push to; `auto` makes one of the run's own
     #[arg(long, value_name = "BRANCH", conflicts_with = "resume")]

@@ -8,7 +8,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::settings;
-use muleteer_model::config::{BadSpan, Config, Span};
+use muleteer_model::config::{BadSpan, Config, Span, is_model_name};
 use muleteer_model::id::{DispatchId, ID_BYTES};
 use muleteer_protocol::codec::PROMPT_LIMIT;
 use muleteer_protocol::v1::{Command, Reply, Request, Spawn};
@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
     /// The model [default: the role's, its category's, the configured default]
-    #[arg(long)]
+    #[arg(long, value_parser = model_name)]
     model: Option<String>,
     /// The agent's program: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
     #[arg(long, value_name = "NAME")]
@@ -306,6 +306,11 @@ pub fn seconds(text: &str) -> Result<u64, String> {
     Some(span.as_secs())
         .filter(|seconds| *seconds > 0)
         .ok_or_else(|| "at least a second is wanted".into())
+}
+
+pub fn model_name(text: &str) -> Result<String, String> {
+    let name = Some(text).filter(|name| is_model_name(name));
+    name.map(str::to_string).ok_or_else(|| "the name of a model is wanted".into())
 }
 
 pub fn variable(text: &str) -> Result<(String, String), String> {

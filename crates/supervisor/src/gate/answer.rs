@@ -5,7 +5,7 @@ use crate::agent::journal::JournalMsg;
 use crate::agent::life::LifeMsg;
 use crate::context::Daemon;
 use crate::ledger::{entry, try_append};
-use crate::request::fault;
+use crate::request::{check_model, fault};
 use crate::view;
 use muleteer_model::ask::{self, Unanswerable, Verdict};
 use muleteer_model::dispatch::Dispatch;
@@ -16,7 +16,6 @@ use std::sync::Arc;
 
 /// Longest answer. It becomes an event, which is kept for ever.
 const ANSWER_LIMIT: usize = 16 * 1024;
-const MODEL_LIMIT: usize = 200;
 
 /// Answers what an agent asked; replied to when the answer is durable.
 pub async fn answer(
@@ -102,8 +101,8 @@ pub async fn set_model(daemon: &Arc<Daemon>, id: &str, key: &str, model: &str, b
         Err(WireError { dispatch_id: Some(name.to_string()), ..fault(code, message, hint) })
     };
     let model = model.trim();
-    if model.is_empty() || model.len() > MODEL_LIMIT || model.chars().any(char::is_control) {
-        return fail("E_BAD_INPUT", "that is no name of a model", "");
+    if let Err(error) = check_model(Some(model)) {
+        return fail(&error.code, &error.message, "");
     }
     if !is_key(key) {
         return Err(bad_key(&dispatch));

@@ -3,7 +3,7 @@
 use super::host::{Chosen, Hosted, Places, Saved, key_of, take_lock};
 use crate::branch::BranchMsg;
 use crate::context::Daemon;
-use crate::request::{backend_of, fault, internal, unwritten};
+use crate::request::{backend_of, check_model, fault, internal, unwritten};
 use crate::runs::actor::RunMsg;
 use crate::{acp, launch, worktree};
 use jiff::Timestamp;
@@ -497,7 +497,7 @@ async fn scope(mut store: Store, label: Option<String>, auto: bool) -> Result<()
         )),
         None if count.unscoped > 0 => Err(fault(
             "E_BEAD_SCOPE_AMBIGUOUS",
-            &format!("{} beads are open, and nothing says whether the run is about them", count.unscoped),
+            &unscoped(count.unscoped),
             "give --bead-label LABEL (or run.phases.decompose.existing_selector), or close them",
         )),
         None if !auto => Err(fault(
@@ -506,6 +506,13 @@ async fn scope(mut store: Store, label: Option<String>, auto: bool) -> Result<()
             "give --bead-label LABEL",
         )),
         _ => Ok(()),
+    }
+}
+
+fn unscoped(count: usize) -> String {
+    match count {
+        1 => "a bead is open, and nothing says whether the run is about it".into(),
+        _ => format!("{count} beads are open, and nothing says whether the run is about them"),
     }
 }
 
@@ -578,6 +585,7 @@ fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSettings, WireE
         WorktreeStrategy::PerAgent => request.concurrency.unwrap_or(run.agent.max_concurrency).max(1),
         WorktreeStrategy::Shared => 1,
     };
+    check_model(request.model.as_deref())?;
     Ok(RunSettings {
         backend: backend(request, config)?,
         model: request.model.clone(),
@@ -642,6 +650,24 @@ async fn confine(daemon: &Daemon, repo: &Path, config: &Config, settings: RunSet
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn one_bead_is_no_beads() {
+        assert!(unscoped(1).starts_with("a bead is open, ") && unscoped(1).ends_with("about it"));
+        assert!(unscoped(2).starts_with("2 beads are open, "));
+    }
+
+    #[test]
+    fn a_run_asks_for_a_model_by_its_name() {
+        let config = Config::defaults().unwrap();
+        let asked = |model: &str| {
+            let (backend, command) = (Some("subprocess".into()), Some(v1::Command::Shell("true".into())));
+            let request = v1::Run { backend, command, model: Some(model.into()), ..v1::Run::default() };
+            run_settings(&request, &config).map(|settings| settings.model).map_err(|error| error.code)
+        };
+        assert_eq!(asked("haiku").unwrap().as_deref(), Some("haiku"));
+        assert_eq!(asked(" ").unwrap_err(), "E_BAD_INPUT");
+    }
 
     /// An agent that is known by name is still that agent when the run's own agents are asked for.
     #[test]

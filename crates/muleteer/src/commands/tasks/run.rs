@@ -65,7 +65,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// The model [default: the role's, its category's, the configured default]
-    #[arg(long)]
+    #[arg(long, value_parser = spawn::model_name)]
     model: Option<String>,
     /// Stop an agent when its task has cost this much
     #[arg(long, value_name = "USD", value_parser = spawn::budget)]
