@@ -300,6 +300,8 @@ pub enum TelemetryFacts {
     Reached {
         endpoint: String,
         ms: u64,
+        /// What was asked for and is not done.
+        unheeded: Vec<String>,
     },
     Unreachable {
         endpoint: String,

@@ -113,26 +113,28 @@ async fn backends(config: Option<&Config>) -> Vec<BackendFacts> {
 async fn telemetry(config: Option<&Config>, daemon: &DaemonFacts) -> TelemetryFacts {
     let configured = config.and_then(|config| config.telemetry.endpoint.clone());
     let said = std::env::var(telemetry::VARIABLE).ok().filter(|text| !text.trim().is_empty());
-    let endpoint = match said.or_else(|| configured.clone()) {
-        Some(text) => match Settings::with_default(configured.as_deref(), &|name| std::env::var(name).ok()) {
-            Ok(Some(settings)) => settings.endpoint,
-            Ok(None) => return TelemetryFacts::Disabled,
-            Err(error) => return TelemetryFacts::BadEndpoint { endpoint: text, error: error.to_string() },
-        },
-        None => match daemon {
+    let named = said.or_else(|| configured.clone());
+    let (endpoint, unheeded) = match Settings::with_default(configured.as_deref(), &|name| std::env::var(name).ok()) {
+        Ok(Some(settings)) => (settings.endpoint, settings.unheeded),
+        Ok(None) if named.is_some() => return TelemetryFacts::Disabled,
+        Ok(None) => match daemon {
             DaemonFacts::Answers { exports: Some(Exports::To(text)), .. } => match Endpoint::parse(text) {
-                Ok(endpoint) => endpoint,
+                Ok(endpoint) => (endpoint, vec![]),
                 Err(_) => return TelemetryFacts::Off,
             },
             _ => return TelemetryFacts::Off,
         },
+        Err(error) => {
+            let endpoint = named.unwrap_or_else(|| "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or …_METRICS_ENDPOINT".into());
+            return TelemetryFacts::BadEndpoint { endpoint, error: error.to_string() };
+        }
     };
     let began = Instant::now();
     let connect = tokio::net::TcpStream::connect((endpoint.host.as_str(), endpoint.port));
     let error = match tokio::time::timeout(COLLECTOR_DEADLINE, connect).await {
         Ok(Ok(_)) => {
             let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-            return TelemetryFacts::Reached { endpoint: endpoint.to_string(), ms };
+            return TelemetryFacts::Reached { endpoint: endpoint.to_string(), ms, unheeded };
         }
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!("no answer within {} s", COLLECTOR_DEADLINE.as_secs()),

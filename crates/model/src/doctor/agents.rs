@@ -135,8 +135,12 @@ pub(super) fn telemetry(facts: &Facts) -> Check {
             "neither OTEL_EXPORTER_OTLP_ENDPOINT nor telemetry.endpoint is set: no spans are made".into(),
         ),
         TelemetryFacts::Disabled => check(Status::Skip, "OTEL_SDK_DISABLED is true: no spans are made".into()),
-        TelemetryFacts::Reached { endpoint, ms } => {
+        TelemetryFacts::Reached { endpoint, ms, unheeded } if unheeded.is_empty() => {
             check(Status::Ok, format!("{endpoint} accepts connections ({ms} ms)"))
+        }
+        TelemetryFacts::Reached { endpoint, unheeded, .. } => {
+            check(Status::Warn, format!("{endpoint} accepts connections; {}", unheeded.join("; ")))
+                .hint("docs/tracing.md lists the variables that are heeded")
         }
         TelemetryFacts::Unreachable { endpoint, error } => {
             check(Status::Warn, format!("{endpoint} cannot be reached: {error}"))

@@ -56,7 +56,7 @@ fn healthy() -> Facts {
             max_agents: 8,
             inotify: Some(InotifyFacts { available: Ok(String::new()), max_instances: 128, max_watches: 65_536 }),
         },
-        telemetry: TelemetryFacts::Reached { endpoint: "http://127.0.0.1:4318".into(), ms: 1 },
+        telemetry: TelemetryFacts::Reached { endpoint: "http://127.0.0.1:4318".into(), ms: 1, unheeded: vec![] },
     }
 }
 
@@ -282,7 +282,7 @@ fn telemetry_is_what_the_daemon_does() {
         });
         (found.status, found.message, found.hint.unwrap_or_default())
     };
-    let reached = || TelemetryFacts::Reached { endpoint: HERE.into(), ms: 1 };
+    let reached = || TelemetryFacts::Reached { endpoint: HERE.into(), ms: 1, unheeded: vec![] };
     let to = |endpoint: &str| Some(Exports::To(endpoint.into()));
     for exports in [None, to(HERE)] {
         assert_eq!(with(reached(), exports).0, Status::Ok, "one that does not say is believed");
@@ -294,6 +294,9 @@ fn telemetry_is_what_the_daemon_does() {
     assert!(status == Status::Warn && message.contains("exports to http://elsewhere:4318"), "{message}");
     let (status, message, _) = with(TelemetryFacts::Disabled, to(HERE));
     assert!(status == Status::Warn && message.contains(HERE), "{message}");
+    let unheeded = vec!["OTEL_EXPORTER_OTLP_PROTOCOL=grpc: http/json is spoken".to_string()];
+    let (status, message, _) = with(TelemetryFacts::Reached { endpoint: HERE.into(), ms: 1, unheeded }, to(HERE));
+    assert!(status == Status::Warn && message.contains("=grpc"), "{message}");
     for (telemetry, exports) in [(TelemetryFacts::Off, Some(Exports::Nothing)), (TelemetryFacts::Disabled, None)] {
         assert_eq!(with(telemetry, exports).0, Status::Skip);
     }

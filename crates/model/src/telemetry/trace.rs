@@ -302,7 +302,7 @@ impl Open {
             ("muleteer.dispatch.id", json!(id.as_str())),
             ("muleteer.role", json!(created.role)),
             ("muleteer.category", json!(created.category)),
-            ("muleteer.project", json!(created.project)),
+            ("muleteer.project", json!(created.project_name())),
             ("muleteer.feature", json!(created.feature)),
             ("muleteer.backend", json!(created.backend)),
             ("muleteer.by", json!(created.by)),
