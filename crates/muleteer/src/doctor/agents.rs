@@ -96,6 +96,8 @@ fn agent_program(program: &str) -> Question {
 /// stands for no CLI that we know.
 fn of_command(command: &Command, program: &str) -> Question {
     let words: Vec<String> = match command {
+        // The shell alone knows what such a line runs.
+        Command::Text(text) if !begins_with_a_program(text) => vec!["sh".into(), text.clone()],
         Command::Text(text) => text.split_whitespace().map(str::to_string).collect(),
         Command::Argv(words) => words.clone(),
     };
@@ -104,5 +106,38 @@ fn of_command(command: &Command, program: &str) -> Question {
     match words.len() {
         0 | 1 if known => Question::version(&first),
         _ => Question::whereabouts(&first, "it is a command of the configuration"),
+    }
+}
+
+/// Whether the first word of a shell's line names a program, and is nothing that only a shell can read.
+fn begins_with_a_program(line: &str) -> bool {
+    const THE_SHELL_S: [&str; 18] = [
+        ".", "case", "cd", "command", "eval", "exec", "export", "for", "if", "set", "source", "time", "trap", "ulimit",
+        "umask", "unset", "until", "while",
+    ];
+    let first = line.split_whitespace().next().unwrap_or_default();
+    let plain = |c: char| c.is_alphanumeric() || "._/+-@:,".contains(c);
+    first.chars().all(plain) && !THE_SHELL_S.contains(&first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_shell_s_line_only_a_program_is_looked_for() {
+        let asked = |line: &str| of_command(&Command::Text(line.into()), "").program;
+        for (line, wanted) in [
+            ("./agent.sh --fast", "./agent.sh"),
+            ("my-agent", "my-agent"),
+            ("cd work && ./agent", "sh"),
+            ("exec agent", "sh"),
+            ("A=1 agent", "sh"),
+            ("\"$HOME/agent\" x", "sh"),
+            ("(agent; agent)", "sh"),
+            ("~/bin/agent", "sh"),
+        ] {
+            assert_eq!(asked(line), wanted, "{line}");
+        }
     }
 }
