@@ -15,6 +15,8 @@ pub mod metrics;
 pub mod otlp;
 pub mod run;
 pub mod settings;
+#[cfg(test)]
+mod shape;
 pub mod trace;
 
 pub use context::Context;

@@ -21,7 +21,7 @@ use muleteer_store::StoreError;
 use muleteer_store::tail::{Reader, Start};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -240,6 +240,8 @@ struct Worker {
     ledger: Source<Ledger>,
     /// By id: those that are under way, and those whose end is not exported yet.
     runs: BTreeMap<String, Source<RunTracer>>,
+    /// Runs under way whose log cannot be read: told once.
+    unreadable: BTreeSet<String>,
     /// Ended, and not yet taken by the collector. At most a batch and what one record ends.
     waiting: Vec<Span>,
     metrics_at: Instant,
@@ -266,6 +268,7 @@ impl Worker {
             settings,
             ledger: Source { reader, fold: Ledger::default(), mark, mark_file, read: 0 },
             runs: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
             waiting: vec![],
             metrics_at: Instant::now(),
             refusals: 0,
@@ -287,7 +290,7 @@ impl Worker {
 
     /// A log that cannot be followed has no spans, and stops nobody.
     fn follow_run(&mut self, run_id: &str, places: &Places) {
-        if self.runs.contains_key(run_id) {
+        if self.runs.contains_key(run_id) || self.unreadable.contains(run_id) {
             return;
         }
         let mark_file = places.private.join(Mark::FILE);
@@ -303,30 +306,37 @@ impl Worker {
                 let source = Source { reader, fold: RunTracer::default(), mark, mark_file, read: 0 };
                 self.runs.insert(run_id.into(), source);
             }
-            Err(error) => tracing::warn!(%run_id, %error, "the run's log cannot be followed: it has no spans"),
+            Err(error) => self.lose_run(run_id, &error),
         }
+    }
+
+    fn lose_run(&mut self, run_id: &str, error: &str) {
+        let message = format!("the rest of its spans are lost: {error}");
+        self.daemon.note(Event::Fault { what: format!("telemetry of {run_id}"), message });
+        self.unreadable.insert(run_id.into());
     }
 
     /// Reads on, and posts what has ended. Blocking.
     fn step(&mut self) -> Result<Step, String> {
         // Before anything is read: whoever has ended by now has said all it will.
         let hosted = self.daemon.runs.all();
+        self.unreadable.retain(|run_id| hosted.iter().any(|run| run.run_id == *run_id));
         for run in &hosted {
             self.follow_run(&run.run_id, &run.places);
         }
         let mut lines = 0;
         let mut at_end = self.ledger.read(&mut lines, &mut self.waiting).map_err(|error| error.to_string())?;
-        let mut over = vec![];
+        let (mut over, mut lost) = (vec![], vec![]);
         for (run_id, source) in &mut self.runs {
             match source.read(&mut lines, &mut self.waiting) {
                 Ok(true) if hosted.iter().all(|run| run.run_id != *run_id) => over.push(run_id.clone()),
                 Ok(whole) => at_end &= whole,
-                Err(error) => {
-                    let message = format!("the rest of its spans are lost: {error}");
-                    self.daemon.note(Event::Fault { what: format!("telemetry of {run_id}"), message });
-                    over.push(run_id.clone());
-                }
+                Err(error) => lost.push((run_id.clone(), error.to_string())),
             }
+        }
+        for (run_id, error) in lost {
+            self.lose_run(&run_id, &error);
+            over.push(run_id);
         }
         if self.settings.traces.is_none() {
             self.waiting.clear();

@@ -1,5 +1,6 @@
 //! A run as spans, in two sittings; its dispatches find their place in it.
 
+use super::super::shape::{self, tree};
 use super::*;
 use crate::event::Entry;
 use crate::pipeline::event::{JudgeFinished, Planned, RunStatus, Verdict};
@@ -92,30 +93,6 @@ fn spans(records: &[Record]) -> Vec<Span> {
     spans
 }
 
-/// Indented below its parent, in order of their beginning.
-fn tree(spans: &[Span], trace: &str) -> String {
-    fn below(spans: &[Span], parent: [u8; 8], depth: usize, text: &mut String) {
-        let mut children: Vec<_> = spans.iter().filter(|span| span.parent == Some(parent)).collect();
-        children.sort_by_key(|span| span.start);
-        for span in children {
-            let status = match &span.status {
-                Status::Unset => "",
-                Status::Ok => " ok",
-                Status::Error(kind) => &format!(" {kind}"),
-            };
-            let length = span.start.duration_until(span.end).as_secs();
-            let events: String = span.events.iter().map(|event| format!(" +{}", event.name)).collect();
-            text.push_str(&format!("{}{} {length}s{status}{events}\n", "  ".repeat(depth), span.name));
-            below(spans, span.id, depth + 1, text);
-        }
-    }
-    let mut text = String::new();
-    let context = Context::parse(trace).expect("context");
-    let own: Vec<_> = spans.iter().filter(|span| span.trace == context.trace).cloned().collect();
-    below(&own, context.span, 0, &mut text);
-    text
-}
-
 #[test]
 fn each_sitting_is_a_tree_below_who_asked_for_it() {
     let spans = spans(&life());
@@ -169,20 +146,11 @@ fn a_dispatch_hangs_where_its_span_will_be() {
 
 #[test]
 fn killed_anywhere_nothing_is_lost_or_doubled() {
-    let life = life();
-    let whole = spans(&life);
-    for killed_after in 0..life.len() {
-        let mut first = RunTracer::default();
-        let mut sent: Vec<_> = life[..killed_after].iter().flat_map(|record| first.apply(record)).collect();
-        let mut second = RunTracer::default();
-        for record in &life {
-            let ended = second.apply(record);
-            if record.seq > killed_after as u64 {
-                sent.extend(ended);
-            }
-        }
-        assert_eq!(sent, whole, "killed after {killed_after}");
-    }
+    let tracer = || {
+        let mut tracer = RunTracer::default();
+        move |record: &Record| tracer.apply(record)
+    };
+    shape::killed_anywhere_nothing_is_lost_or_doubled(&life(), tracer);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::super::context::hex;
 use super::super::metrics::{Meter, Sum};
 use super::super::otlp;
+use super::super::shape::{self, tree};
 use super::*;
 use crate::agent_event::TurnError;
 use crate::event::{Entry, ExitCause, PromptKind};
@@ -124,34 +125,13 @@ fn spans(records: &[Record]) -> Vec<Span> {
     spans
 }
 
-/// Each span's name, indented below its parent, in order of their beginning.
-fn tree(spans: &[Span]) -> String {
-    fn below(spans: &[Span], parent: [u8; 8], depth: usize, text: &mut String) {
-        let mut children: Vec<_> = spans.iter().filter(|span| span.parent == Some(parent)).collect();
-        children.sort_by_key(|span| span.start);
-        for span in children {
-            let status = match &span.status {
-                Status::Unset => "",
-                Status::Ok => " ok",
-                Status::Error(kind) => &format!(" {kind}"),
-            };
-            let length = span.start.duration_until(span.end).as_secs();
-            text.push_str(&format!("{}{} {length}s{status}\n", "  ".repeat(depth), span.name));
-            below(spans, span.id, depth + 1, text);
-        }
-    }
-    let mut text = String::new();
-    below(spans, Context::parse(TRACE).expect("context").span, 0, &mut text);
-    text
-}
-
 #[test]
 fn a_life_is_a_tree() {
     let spans = spans(&life());
     assert_eq!(
-        tree(&spans),
+        tree(&spans, TRACE),
         "\
-dispatch developer 22s ok
+dispatch developer 22s ok +restart
   attempt 1 9s signal_9
     start agent 1s
     invoke_agent developer 5s signal_9
@@ -332,7 +312,7 @@ fn a_task_list_s_run_stands_above_its_tasks() {
         Event::TaskListFinished { list: "l1".into(), finished, stats: String::new() },
     ])));
     assert_eq!(
-        tree(&spans),
+        tree(&spans, TRACE),
         "\
 task list 6s failed
   task 2s ok
@@ -349,24 +329,13 @@ task list 6s failed
     assert_eq!(Context::parse(&place).expect("one").span, spans[0].id);
 }
 
-/// Whatever is folded again after a kill, the spans are the same ones: each ends at one record, so who
-/// knows up to which record it had sent goes on with what comes after.
 #[test]
 fn killed_anywhere_nothing_is_lost_or_doubled() {
-    let life = life();
-    let whole = spans(&life);
-    for killed_after in 0..life.len() {
-        let mut first = Tracer::default();
-        let mut sent: Vec<_> = life[..killed_after].iter().flat_map(|record| first.apply(record)).collect();
-        let mut second = Tracer::default();
-        for record in &life {
-            let ended = second.apply(record);
-            if record.seq > killed_after as u64 {
-                sent.extend(ended);
-            }
-        }
-        assert_eq!(sent, whole, "killed after {killed_after}");
-    }
+    let tracer = || {
+        let mut tracer = Tracer::default();
+        move |record: &Record| tracer.apply(record)
+    };
+    shape::killed_anywhere_nothing_is_lost_or_doubled(&life(), tracer);
 }
 
 #[test]
