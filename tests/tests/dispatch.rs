@@ -416,6 +416,34 @@ echo $? > "$DEPTH.code"
     world.finish(Some(daemon));
 }
 
+/// Twenty results of half a megabyte: no frame holds them all.
+#[test]
+fn an_answer_too_long_for_one_frame_comes_in_parts() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let text = |letter: &str, length: usize| letter.repeat(length);
+    let result = json!({"type": "result", "status": "success", "summary": text("s", 60_000),
+        "changes": vec![text("c", 60_000); 8]});
+    repo.write("result.json", &format!("{result}\n"));
+    let ids: Vec<_> = (0..20).map(|_| world.spawn(&repo, "cat result.json", &[]).ok()).collect();
+    let wait: Vec<_> = ["wait", "--json"].into_iter().chain(ids.iter().map(String::as_str)).collect();
+    let ended = world.muleteer(&wait).deadline(PATIENCE).run().expect_code(0).json();
+    let named: Vec<_> = ended["dispatches"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(named, ids, "in the order in which they were asked for");
+    let status = world.status();
+    assert_eq!(status["daemon"]["running"], true);
+    let whole = |one: &Value| one["result"]["changes"][7].as_str().map(str::len) == Some(60_000);
+    let all = status["dispatches"].as_array().unwrap();
+    assert!(all.len() == 20 && all.iter().all(whole), "{} of them", all.len());
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn an_agent_has_muleteer_on_its_path_and_no_other_cli_s_keys() {
     let world = World::new();

@@ -89,7 +89,10 @@ impl Context {
                 Err(error) if error.is_lost() && (endless || lost < RESENDS) => {
                     lost += 1;
                     self.out.detail("the daemon went away before it answered; asking again");
-                    if !self.is_agent {
+                    if matches!(error, ClientError::Remote(_)) {
+                        // It still answers, and will not for long.
+                        sleep(LONGEST_PAUSE).await;
+                    } else if !self.is_agent {
                         drop(self.dial_within(RESTART_PATIENCE).await);
                     }
                 }

@@ -71,6 +71,11 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_UNKNOWN_VERB", Exit::Precondition, "the daemon is older than the client and does not know the request"),
     ("E_SERVICE_MANAGER", Exit::Precondition, "systemd or launchd does not run here, or refused"),
     ("E_DISK_FULL", Exit::Precondition, "the state directory's disk is full: nothing new is begun"),
+    (
+        "E_DAEMON_ENDING",
+        Exit::Precondition,
+        "the daemon ended before it could answer, and so did those after it; ask again",
+    ),
     ("E_BUSY", Exit::Precondition, "the daemon could not do it in time; try again"),
     ("E_RUN_LOCKED", Exit::Precondition, "the run is under way already"),
     ("E_ACCEPTANCE_MISSING", Exit::Precondition, "the run's acceptance criteria are gone, or are not what they were"),

@@ -18,6 +18,10 @@ use tokio::time::{Instant, sleep};
 
 /// A daemon must answer within this time of its start; recovery of many agents happens after that.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// Before it answers it reads its log: on a slow machine that goes at this pace, in bytes a second.
+const READS: u64 = 10 << 20;
+/// So long nothing is said of what is waited for.
+const QUIET: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
 /// Before a daemon that died, or found another, is started again.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -61,8 +65,17 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
     let file = open_log(&log).map_err(cannot)?;
     context.out.detail(format!("starting a daemon; its log is {}", log.display()));
     let (mut child, mut report) = launch(context, file).map_err(cannot)?;
-    let deadline = Instant::now() + DEADLINE;
+    let events = fs::metadata(context.paths.events()).map_or(0, |meta| meta.len());
+    let (began, patience) = (Instant::now(), patience(events));
+    let deadline = began + patience;
+    let mut said = false;
     loop {
+        if events > READS && began.elapsed() >= QUIET && !std::mem::replace(&mut said, true) {
+            let (size, seconds) = (events >> 20, patience.as_secs());
+            context
+                .out
+                .note(format!("the daemon reads its log first ({size} MiB of events); for up to {seconds} s"));
+        }
         match context.dial().await {
             Ok(client) => return Ok(client),
             Err(ClientError::NoDaemon { .. } | ClientError::Lost) => {}
@@ -80,11 +93,15 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
             (child, report) = launch(context, open_log(&log).map_err(cannot)?).map_err(cannot)?;
         }
         if Instant::now() >= deadline {
-            let what = format!("no daemon answered at {} within {}s", context.socket.display(), DEADLINE.as_secs());
+            let what = format!("no daemon answered at {} within {}s", context.socket.display(), patience.as_secs());
             return Err(died(&log, &what));
         }
         sleep(PAUSE).await;
     }
+}
+
+fn patience(events: u64) -> Duration {
+    DEADLINE + Duration::from_secs(events / READS)
 }
 
 // Not `muleteer_process`'s way of starting: that holds an agent until it is recorded, and a daemon is
@@ -209,6 +226,12 @@ fn tail(log: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_daemon_with_a_long_log_is_given_the_time_to_read_it() {
+        assert_eq!(patience(0), DEADLINE);
+        assert_eq!(patience(1 << 30), DEADLINE + Duration::from_secs(102));
+    }
 
     #[test]
     fn a_daemon_inherits_places_and_no_secrets() {

@@ -5,7 +5,8 @@
 
 use crate::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter};
 use crate::v1::{
-    ClientFrame, DaemonStatus, Hello, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, VERSIONS, Welcome, WireError,
+    ClientFrame, DaemonStatus, ENDING, Hello, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, StatusReport,
+    VERSIONS, Welcome, WireError,
 };
 use std::io;
 use std::os::fd::AsRawFd;
@@ -48,7 +49,11 @@ impl ClientError {
     /// Whether the same request may be sent again on a new connection: the daemon went away, rather
     /// than said no.
     pub fn is_lost(&self) -> bool {
-        matches!(self, Self::NoDaemon { .. } | Self::Lost)
+        match self {
+            Self::NoDaemon { .. } | Self::Lost => true,
+            Self::Remote(error) => error.code == ENDING,
+            _ => false,
+        }
     }
 }
 
@@ -119,9 +124,17 @@ impl Client {
     /// [`ClientError::Remote`] carries the daemon's own error; see [`ClientError::is_lost`].
     pub async fn call(&mut self, body: Request) -> Result<Reply, ClientError> {
         let mut stream = self.stream(body).await?;
+        let mut ahead = vec![];
         loop {
-            if let Next::End(reply) = stream.next().await? {
-                return Ok(reply);
+            match stream.next().await? {
+                Next::Item(Item::Dispatch(dispatch)) => ahead.push(*dispatch),
+                Next::Item(_) => {}
+                Next::End(mut reply) => {
+                    if let Reply::Status(StatusReport { dispatches, .. }) | Reply::Waited { dispatches } = &mut reply {
+                        dispatches.splice(..0, ahead);
+                    }
+                    return Ok(reply);
+                }
             }
         }
     }

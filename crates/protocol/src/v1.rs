@@ -18,6 +18,9 @@ use serde::{Deserialize, Serialize};
 
 /// The versions this build speaks, best first.
 pub const VERSIONS: &[u16] = &[1];
+/// The code of an error that says no more than a lost connection would: the daemon ends, and whether it has done what
+/// it was asked is not known. The same request may be sent to the next one.
+pub const ENDING: &str = "E_DAEMON_ENDING";
 /// Items a stream may have in flight before the client grants more.
 pub const INITIAL_CREDITS: u32 = 64;
 
@@ -330,6 +333,9 @@ pub enum Command {
 pub enum Item {
     /// One line of `events.jsonl`, without its newline.
     Event { seq: u64, line: String },
+    /// One dispatch of an answer to `status` or `wait` that would be too long for one frame: those the reply itself
+    /// has come after it.
+    Dispatch(Box<DispatchStatus>),
     #[serde(other)]
     Unknown,
 }

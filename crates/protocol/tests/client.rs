@@ -1,5 +1,7 @@
 //! The client against a scripted daemon.
 
+mod frames;
+
 use muleteer_protocol::client::{Client, ClientError, Next};
 use muleteer_protocol::codec::{FRAME_LIMIT, FrameReader, FrameWriter};
 use muleteer_protocol::v1::*;
@@ -113,6 +115,39 @@ async fn a_lost_answer_is_known_as_lost() {
     };
     let answer = against(script, async |mut client| client.call(Request::Ping).await).await;
     assert!(answer.expect_err("lost").is_lost());
+}
+
+/// It answered, and yet says no more than that it is gone: what it was asked may be asked of the next one.
+#[tokio::test]
+async fn a_daemon_that_is_ending_is_as_good_as_lost() {
+    for (code, lost) in [(ENDING, true), ("E_BUSY", false)] {
+        let script = move |mut peer: Peer| async move {
+            let (id, _) = peer.request().await;
+            let error = WireError { code: code.into(), ..WireError::default() };
+            peer.say(ServerFrame::Error { id, error }).await;
+        };
+        let answer = against(script, async |mut client| client.call(Request::Ping).await).await;
+        assert_eq!(answer.expect_err("an error").is_lost(), lost, "{code}");
+    }
+}
+
+/// Dispatches of an answer too long for one frame go ahead of it, and it is whole again.
+#[tokio::test]
+async fn dispatches_that_came_ahead_are_part_of_the_answer() {
+    let dispatch = |id: &str| DispatchStatus { id: id.into(), ..frames::status() };
+    let script = move |mut peer: Peer| async move {
+        let (id, _) = peer.request().await;
+        for ahead in ["a", "b"] {
+            peer.say(ServerFrame::Item { id, item: Item::Dispatch(Box::new(dispatch(ahead))) }).await;
+        }
+        peer.say(ServerFrame::Reply { id, body: Reply::Waited { dispatches: vec![dispatch("c")] } })
+            .await;
+    };
+    let wait = Request::Wait { ids: vec!["a".into()] };
+    let answer = against(script, async |mut client| client.call(wait).await).await;
+    let Ok(Reply::Waited { dispatches }) = answer else { panic!("{answer:?}") };
+    let ids: Vec<_> = dispatches.iter().map(|dispatch| dispatch.id.as_str()).collect();
+    assert_eq!(ids, ["a", "b", "c"]);
 }
 
 #[tokio::test]

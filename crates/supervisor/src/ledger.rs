@@ -27,6 +27,9 @@ pub enum LedgerError {
     /// A state, not a crash: nothing was appended, and it may be tried again.
     #[error("the disk is full: nothing new is begun until there is room")]
     Full,
+    /// Nothing will be appended by this daemon any more; whether it was is not known.
+    #[error("the daemon is ending")]
+    Ending,
     #[error("the ledger cannot write: {0}")]
     Broken(String),
     #[error("event `{id}` cannot be written: {why}")]
@@ -272,7 +275,7 @@ async fn ask(daemon: &Daemon, entries: &[Entry]) -> Result<Vec<Record>, LedgerEr
             }
         }
         if daemon.stop.is_cancelled() {
-            return Err(LedgerError::Broken("the daemon is ending".into()));
+            return Err(LedgerError::Ending);
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -47,6 +47,7 @@ names!(server_name, SERVER_NAMES, ServerFrame, {
     ServerFrame::Welcome(_) => "welcome",
     ServerFrame::Refused { .. } => "refused",
     ServerFrame::Item { item: Item::Event { .. }, .. } => "item_event",
+    ServerFrame::Item { item: Item::Dispatch(_), .. } => "item_dispatch",
     ServerFrame::Item { item: Item::Unknown, .. } => "item_unknown",
     ServerFrame::Reply { body: Reply::Spawned { .. }, .. } => "reply_spawned",
     ServerFrame::Reply { body: Reply::Status(_), .. } => "reply_status",
@@ -209,7 +210,7 @@ fn error() -> WireError {
     }
 }
 
-fn status() -> DispatchStatus {
+pub fn status() -> DispatchStatus {
     DispatchStatus {
         id: "k3f9abcd".into(),
         role: "developer".into(),
@@ -288,6 +289,7 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
         ("welcome", ServerFrame::Welcome(welcome)),
         ("refused", ServerFrame::Refused { error: error() }),
         ("item_event", ServerFrame::Item { id: 7, item: Item::Event { seq: 9, line } }),
+        ("item_dispatch", ServerFrame::Item { id: 7, item: Item::Dispatch(Box::new(status())) }),
         ("item_unknown", ServerFrame::Item { id: 7, item: Item::Unknown }),
         ("error", ServerFrame::Error { id: 7, error: error() }),
         ("server_unknown", ServerFrame::Unknown),

@@ -4,11 +4,11 @@
 use super::handlers;
 use super::peer::{self, Identity};
 use crate::context::Daemon;
-use crate::request::fault;
+use crate::request::{fault, internal};
 use muleteer_model::id::DispatchId;
 use muleteer_protocol::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter, HELLO_LIMIT, check_size, negotiate};
 use muleteer_protocol::v1::{
-    ClientFrame, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, Telemetry, Welcome, WireError,
+    ClientFrame, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, StatusReport, Telemetry, Welcome, WireError,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,7 +105,11 @@ impl Connection {
             Ok(None) => ServerFrame::Error { id, error: fault("E_CANCELLED", "cancelled", "") },
             Err(error) => ServerFrame::Error { id, error },
         };
-        self.writer.write(&frame).await?;
+        match self.writer.write(&frame).await {
+            // Nothing of it was written.
+            Err(FrameError::TooLong { len, .. }) => return self.in_parts(frame, len).await,
+            outcome => outcome?,
+        }
         match frame {
             ServerFrame::Reply { body: Reply::Spawned { .. }, .. } => {
                 muleteer_process::fault::point("gate.create_replied")
@@ -115,6 +119,28 @@ impl Connection {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Answers with what is too long for one frame: of dispatches each goes ahead by itself. Of the rest nothing has a
+    /// size that others set, and whoever asked is told that it is so: hung up on, they would ask again for ever.
+    async fn in_parts(&mut self, frame: ServerFrame, len: usize) -> Result<(), FrameError> {
+        let id = self.request;
+        let (mut body, error) = match frame {
+            ServerFrame::Reply { body, .. } => (body, internal(&format!("the answer has {len} bytes"))),
+            _ => (Reply::Pong, internal(&format!("the error has {len} bytes"))),
+        };
+        let (Reply::Status(StatusReport { dispatches, .. }) | Reply::Waited { dispatches }) = &mut body else {
+            return self.writer.write(&ServerFrame::Error { id, error }).await;
+        };
+        for dispatch in std::mem::take(dispatches) {
+            if !self.send(Item::Dispatch(Box::new(dispatch))).await? {
+                return self
+                    .writer
+                    .write(&ServerFrame::Error { id, error: fault("E_CANCELLED", "cancelled", "") })
+                    .await;
+            }
+        }
+        self.writer.write(&ServerFrame::Reply { id, body }).await
     }
 
     /// Sends one item of a stream, waiting for credit. `false` when the client cancelled.

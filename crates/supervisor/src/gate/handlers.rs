@@ -18,7 +18,7 @@ use muleteer_model::id::DispatchId;
 use muleteer_model::life::Input;
 use muleteer_model::telemetry;
 use muleteer_process::fault;
-use muleteer_protocol::v1::{DaemonStatus, Item, Reply, Request, Spawn, StatusReport, WireError};
+use muleteer_protocol::v1::{self, DaemonStatus, Item, Reply, Request, Spawn, StatusReport, WireError};
 use muleteer_store::tail;
 use ractor::rpc::CallResult;
 use std::sync::Arc;
@@ -256,6 +256,10 @@ pub async fn create(
 pub(super) fn unappended(error: &LedgerError) -> WireError {
     match error {
         LedgerError::Full => disk_full(),
+        LedgerError::Ending => {
+            let hint = "ask again: the next daemon answers, and does nothing twice";
+            fault(v1::ENDING, "the daemon ended before it could answer", hint)
+        }
         other => internal(&other.to_string()),
     }
 }
