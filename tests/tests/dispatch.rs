@@ -45,6 +45,8 @@ fn a_dispatch_succeeds_and_everything_says_so() {
     assert_eq!(world.muleteer(&["wait", &id]).run().code, Some(0));
     let twice = world.muleteer(&["wait", &id, &id, &id[..6]]).run().expect_code(0);
     assert_eq!(twice.stdout.lines().count(), 1, "{twice:?}");
+    let socket = world.state().join("agents").join(&id).join("pub/sock");
+    wait_until("its agent's socket to be gone", PATIENCE, || (!socket.exists()).then_some(()));
 
     let names: Vec<String> = world
         .events()

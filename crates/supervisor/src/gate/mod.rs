@@ -91,6 +91,8 @@ impl Actor for Gate {
             }
             GateMsg::CloseAgent(id) => {
                 state.agents.remove(&id);
+                // Of thousands that have ended, nobody wants a name to connect to.
+                let _ = std::fs::remove_file(state.daemon.paths.agent(id.as_str()).join("pub/sock"));
             }
             GateMsg::ListenerEnded(error) => return Err(error.into()),
         }
