@@ -46,7 +46,7 @@ struct Families<'a> {
 
 impl<'a> Families<'a> {
     fn of(fleet: &'a Fleet) -> Self {
-        let at_work = fleet.iter().filter(|dispatch| dispatch.is_at_work());
+        let at_work = fleet.unfinished().filter(|dispatch| dispatch.is_at_work());
         let above = at_work.flat_map(|dispatch| ancestors(fleet, dispatch)).map(|above| &above.id);
         Self { fleet, promised: BTreeSet::new(), above: above.collect() }
     }
@@ -67,7 +67,7 @@ impl<'a> Families<'a> {
 
     /// Those that take a place.
     fn counted(&self) -> impl Iterator<Item = &'a Dispatch> {
-        let all = self.fleet.iter().map(|dispatch| &**dispatch);
+        let all = self.fleet.unfinished().map(|dispatch| &**dispatch);
         all.filter(|dispatch| self.is_live(dispatch) && self.counts(&dispatch.id))
     }
 
@@ -122,7 +122,7 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
         *at_work.entry(pressure::channel(dispatch)).or_default() += 1;
     }
     let mut admission = Admission { start: promised.to_vec(), look_again: None };
-    for dispatch in fleet.iter().filter(|dispatch| !dispatch.is_active() && !dispatch.is_finished()) {
+    for dispatch in fleet.unfinished().filter(|dispatch| !dispatch.is_active()) {
         if families.promised.contains(&dispatch.id) {
             continue;
         }

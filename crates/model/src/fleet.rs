@@ -14,6 +14,9 @@ pub struct Fleet {
     dispatches: RedBlackTreeMapSync<DispatchId, Arc<Dispatch>>,
     /// In order of creation.
     order: VectorSync<DispatchId>,
+    /// Those that have not ended, by the record that made them: what is under way is found without a look at all that
+    /// ever was.
+    unfinished: RedBlackTreeMapSync<u64, DispatchId>,
     pub generation: u64,
     /// Of the newest daemon's machine: another one after it was started anew.
     boot_id: String,
@@ -49,10 +52,23 @@ impl Fleet {
             (Event::DispatchCreated(created), Some(id)) => self.create(id, created, record),
             (_, Some(id)) => {
                 self.press(id, record);
-                if let Some(dispatch) = self.dispatches.get_mut(id) {
-                    Arc::make_mut(dispatch).apply(record);
-                }
+                self.fold(id, record);
             }
+            _ => {}
+        }
+    }
+
+    fn fold(&mut self, id: &DispatchId, record: &Record) {
+        let Some(dispatch) = self.dispatches.get_mut(id) else { return };
+        let was_finished = dispatch.is_finished();
+        let dispatch = Arc::make_mut(dispatch);
+        dispatch.apply(record);
+        match (was_finished, dispatch.is_finished()) {
+            (false, true) => {
+                self.unfinished.remove_mut(&dispatch.created_seq);
+            }
+            // Somebody spoke to it again.
+            (true, false) => self.unfinished.insert_mut(dispatch.created_seq, id.clone()),
             _ => {}
         }
     }
@@ -64,9 +80,8 @@ impl Fleet {
             return;
         }
         self.task_lists.boot();
-        let unfinished = self.iter().filter(|dispatch| !dispatch.is_finished());
-        for id in unfinished.map(|dispatch| dispatch.id.clone()).collect::<Vec<_>>() {
-            if let Some(dispatch) = self.dispatches.get_mut(&id) {
+        for id in self.unfinished.values() {
+            if let Some(dispatch) = self.dispatches.get_mut(id) {
                 let dispatch = Arc::make_mut(dispatch);
                 dispatch.unsynced = true;
                 dispatch.rebooted |= matches!(dispatch.phase, Phase::Starting { .. } | Phase::Working { .. });
@@ -83,6 +98,7 @@ impl Fleet {
         dispatch.created_seq = record.seq;
         self.dispatches.insert_mut(id.clone(), Arc::new(dispatch));
         self.order.push_back_mut(id.clone());
+        self.unfinished.insert_mut(record.seq, id.clone());
     }
 
     /// A limit that one dispatch met is the limit of all that share it.
@@ -90,7 +106,7 @@ impl Fleet {
         let (Some(strike), Some(struck)) = (pressure::strike(record), self.dispatches.get(id)) else { return };
         let channel = pressure::channel(struck).to_string();
         let shares = |other: &&Arc<Dispatch>| other.is_at_work() && pressure::channel(other) == channel;
-        let at_work = u32::try_from(self.iter().filter(shares).count()).unwrap_or(u32::MAX);
+        let at_work = u32::try_from(self.unfinished().filter(shares).count()).unwrap_or(u32::MAX);
         pressure::fold(&mut self.pressures, &channel, strike, at_work, record.ts);
     }
 
@@ -101,6 +117,11 @@ impl Fleet {
     /// In order of creation.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Dispatch>> {
         self.order.iter().filter_map(|id| self.dispatches.get(id))
+    }
+
+    /// Those that have not ended, in order of creation.
+    pub fn unfinished(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
+        self.unfinished.values().filter_map(|id| self.dispatches.get(id))
     }
 
     /// Finds the one dispatch whose id begins with `prefix`.
@@ -230,6 +251,26 @@ mod tests {
                 (found, expected) => panic!("{prefix}: {found:?} where {expected:?} was expected"),
             }
         }
+    }
+
+    /// In the old place, and not where the newest are; a snapshot shows what was.
+    #[test]
+    fn who_is_spoken_to_again_is_unfinished_again() {
+        use crate::event::{FinalState, PromptKind};
+        let mut fleet = fleet(&[("zzzz", "x"), ("aaaa", "x"), ("mmmm", "x")]);
+        let unfinished = |fleet: &Fleet| fleet.unfinished().map(|d| d.id.to_string()).collect::<Vec<_>>().join(" ");
+        assert_eq!(unfinished(&fleet), "zzzz aaaa mmmm");
+        let end = || Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
+        tell(&mut fleet, "zzzz", end());
+        tell(&mut fleet, "mmmm", end());
+        let snapshot = fleet.clone();
+        let again = Event::PromptQueued { key: "k".into(), kind: PromptKind::Send, by: "operator".into(), trace: None };
+        tell(&mut fleet, "zzzz", again);
+        assert_eq!((unfinished(&snapshot), unfinished(&fleet)), ("aaaa".into(), "zzzz aaaa".into()));
+        tell(&mut fleet, "aaaa", end());
+        tell(&mut fleet, "zzzz", end());
+        assert_eq!(unfinished(&fleet), "");
+        assert_eq!(fleet.iter().count(), 3);
     }
 
     /// A limit halves those of its own channel, and counts nobody else.

@@ -79,8 +79,7 @@ impl Actor for Branch {
             Start::Branch(nodes) => nodes.iter().map(|node| Child::new(node, id.clone())).collect(),
             Start::PerDispatch(template) => daemon
                 .snapshot()
-                .iter()
-                .filter(|dispatch| !dispatch.is_finished())
+                .unfinished()
                 .map(|dispatch| Child::new(template, Some(dispatch.id.clone())))
                 .collect(),
             Start::PerRun(template) => {

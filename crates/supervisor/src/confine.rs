@@ -113,7 +113,7 @@ pub fn plan_of(
 ) -> Plan {
     let mut repos: BTreeSet<PathBuf> = daemon.runs.all().iter().map(|hosted| hosted.repo.clone()).collect();
     let fleet = daemon.snapshot();
-    for dispatch in fleet.iter().filter(|dispatch| !dispatch.is_finished()) {
+    for dispatch in fleet.unfinished() {
         repos.insert(crate::settings::outermost(Path::new(&dispatch.created.project)));
     }
     repos.extend(super::runs::host::repos(daemon));

@@ -240,7 +240,7 @@ async fn idle(daemon: &Daemon, limit: Option<Duration>) {
     loop {
         let busy = {
             let fleet = fleet.borrow_and_update();
-            fleet.iter().any(|dispatch| !dispatch.is_finished()) || fleet.task_lists.active().next().is_some()
+            fleet.unfinished().next().is_some() || fleet.task_lists.active().next().is_some()
         };
         let talking = *connections.borrow_and_update() > 0;
         let quiet = async {

@@ -80,8 +80,8 @@ async fn alive(daemon: &Daemon, within: Duration) -> bool {
 
 /// `3 agents run, 2 dispatches wait`.
 fn status(fleet: &Fleet) -> String {
-    let running = fleet.iter().filter(|dispatch| dispatch.is_active()).count();
-    let waiting = fleet.iter().filter(|dispatch| matches!(dispatch.phase, Phase::Queued)).count();
+    let running = fleet.unfinished().filter(|dispatch| dispatch.is_active()).count();
+    let waiting = fleet.unfinished().filter(|dispatch| matches!(dispatch.phase, Phase::Queued)).count();
     let agents = match running {
         0 => "idle".to_string(),
         1 => "1 agent runs".to_string(),

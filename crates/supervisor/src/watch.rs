@@ -58,7 +58,7 @@ impl Actor for Watch {
                     }
                 }
                 // After a restart the journals that live have to be watched again.
-                for dispatch in state.daemon.snapshot().iter().filter(|dispatch| !dispatch.is_finished()) {
+                for dispatch in state.daemon.snapshot().unfinished() {
                     state.daemon.agent(&dispatch.id).journal.cast(JournalMsg::WatchAgain);
                 }
             }

@@ -125,6 +125,7 @@ impl Daemon {
             for entry in batch {
                 let record = Record { v: VERSION, seq: self.ledger.len() as u64 + 1, ts: self.now, entry };
                 self.fleet.apply(&record);
+                check_unfinished(&self.fleet);
                 self.ledger.push(record);
             }
             if let Some(subtree) = waiter.and_then(|id| self.lives.get_mut(&id)) {
@@ -161,6 +162,7 @@ impl Daemon {
     pub fn replayed(&self) -> Fleet {
         let mut fleet = Fleet::default();
         self.ledger.iter().for_each(|record| fleet.apply(record));
+        check_unfinished(&fleet);
         fleet
     }
 
@@ -276,4 +278,10 @@ impl Daemon {
         let id = d.id.clone();
         self.enqueue(&id, decided, true);
     }
+}
+
+/// What is kept of who has not ended is what a look at all would find, and in its order.
+fn check_unfinished(fleet: &Fleet) {
+    let all = fleet.iter().filter(|dispatch| !dispatch.is_finished());
+    assert!(fleet.unfinished().eq(all), "the unfinished are others than are kept");
 }

@@ -41,7 +41,7 @@ pub async fn run(context: &Context) -> Result<Exit, Failure> {
 /// known to run.
 fn without_daemon(context: &Context) -> Result<(), Failure> {
     let fleet = offline::fleet(context)?;
-    let agents = fleet.iter().filter(|dispatch| dispatch.is_active());
+    let agents = fleet.unfinished().filter(|dispatch| dispatch.is_active());
     let children = agents.map(|dispatch| node(&format!("agent/{}", dispatch.id), dispatch.state())).collect();
     let root = TreeNode { children, ..node("root", "stopped") };
     if context.out.json {

@@ -437,12 +437,7 @@ async fn events(connection: &mut Connection, from_seq: u64, follow: bool) -> Ans
 }
 
 async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
-    let active: Vec<_> = daemon
-        .snapshot()
-        .iter()
-        .filter(|dispatch| !dispatch.is_finished())
-        .map(|dispatch| dispatch.id.clone())
-        .collect();
+    let active: Vec<_> = daemon.snapshot().unfinished().map(|dispatch| dispatch.id.clone()).collect();
     let (alive, lease_s) = match agents {
         "keep" => (heartbeat::renew(daemon, LONG_LEASE.as_millis() as u64).await, LONG_LEASE.as_secs()),
         "stop" => {

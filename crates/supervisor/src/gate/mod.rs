@@ -76,7 +76,7 @@ impl Actor for Gate {
                 }
             }
             GateMsg::OpenAgents => {
-                for dispatch in state.daemon.snapshot().iter().filter(|dispatch| !dispatch.is_finished()) {
+                for dispatch in state.daemon.snapshot().unfinished() {
                     myself.cast(GateMsg::OpenAgent(dispatch.id.clone()))?;
                 }
             }

@@ -103,7 +103,7 @@ fn living_agents(daemon: &Daemon) -> Vec<Living> {
         };
         Living { id: dispatch.id.clone(), pid, shim: OnceCell::new() }
     };
-    fleet.iter().filter(|dispatch| dispatch.is_active()).map(living).collect()
+    fleet.unfinished().filter(|dispatch| dispatch.is_active()).map(living).collect()
 }
 
 /// Whose nonce this is: of any dispatch of this state directory, in any of its attempts.
