@@ -298,3 +298,23 @@ fn garbage_and_a_line_without_end() {
     still_serves(&world, &daemon);
     world.finish(Some(daemon));
 }
+
+/// Names that an agent chooses are shown to people, and drive no terminal.
+#[test]
+fn what_an_agent_calls_itself_does_not_reach_the_terminal_s_controls() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let session = r#"{"type":"session","model":"m\u001b]0;pwn\u0007\u009b31m","session_id":"s"}"#;
+    let call = r#"{"type":"tool_call","id":"a","name":"T\u001b]0;pwn\u0007\r","input":{}}"#;
+    repo.write("said.jsonl", &format!("{session}\n{call}\n"));
+    let id = world.spawn(&repo, "cat said.jsonl", &["--wait"]).ok();
+    for verb in [&["events"][..], &["logs", &id], &["status", &id]] {
+        let shown = world.muleteer(&[verb, &["--color", "always"]].concat()).ok();
+        let wild = |c: &char| matches!(c, '\u{7}' | '\r' | '\u{9b}');
+        assert!(!shown.contains("\u{1b}]") && shown.chars().all(|c| !wild(&c)), "{verb:?}: {shown:?}");
+    }
+    let events = world.muleteer(&["events"]).ok();
+    assert!(events.contains("m]0;pwn"), "it is shown all the same: {events}");
+    world.finish(Some(daemon));
+}
