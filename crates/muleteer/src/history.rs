@@ -10,7 +10,7 @@ use crate::offline::stored;
 use muleteer_model::event::Record;
 use muleteer_protocol::client::{Client, ClientError, Next};
 use muleteer_protocol::v1::{Item, Request};
-use muleteer_store::tail::{Reader, Start};
+use muleteer_store::tail::{self, Reader, Start};
 use std::ops::ControlFlow;
 
 /// One event: the line as it is stored, and what it says; none of an event that this version does not
@@ -108,10 +108,6 @@ pub fn first_seq(context: &Context, start: Start) -> u64 {
 
 /// The sequence number from which the last `count` events follow.
 pub fn last_seqs(context: &Context, count: u64) -> u64 {
-    let Ok(mut reader) = Reader::open(&context.paths.events(), Start::Beginning) else { return 0 };
-    let mut newest = 0;
-    while let Ok(Some(line)) = reader.next_line() {
-        newest = line.record.seq;
-    }
+    let newest = tail::newest_seq(&context.paths.events()).unwrap_or(0);
     (newest + 1).saturating_sub(count)
 }

@@ -11,6 +11,7 @@
 //! after a failed fsync, until the next start) and `events.cut-<offset>` (a tail that was cut and was
 //! more than an unfinished write).
 
+mod back;
 mod line;
 mod mark;
 mod medium;
@@ -24,6 +25,7 @@ pub use line::MAX_LINE;
 pub use recent::RecentIds;
 pub use recover::{Recovery, fold_fleet, read};
 
+pub(crate) use back::Backwards;
 pub(crate) use line::{Fault, decode};
 pub(crate) use mark::read as read_mark;
 pub(crate) use scan::read_line;

@@ -6,7 +6,7 @@
 //! viewer to skip.
 
 use crate::error::StoreError;
-use crate::events::{Fault, decode, read_line, read_mark};
+use crate::events::{Backwards, Fault, decode, read_line, read_mark};
 use jiff::Timestamp;
 use muleteer_model::event::{Record, VERSION};
 use std::collections::VecDeque;
@@ -43,6 +43,57 @@ pub struct Line {
     pub record: Record,
 }
 
+/// The seq of the newest record that is there with its batch, durable or not; 0 when there is none. Looks
+/// at the end of the file only, so damage further ahead is not seen.
+///
+/// # Errors
+/// `E_STORE_IO`.
+pub fn newest_seq(path: &Path) -> Result<u64, StoreError> {
+    let Some(file) = open(path)? else { return Ok(0) };
+    let fail = |error| StoreError::io(path, "read")(error);
+    let mut lines = Backwards::new(&file).map_err(fail)?;
+    while let Some(line) = lines.next().map_err(fail)? {
+        if let Some(record) = line.bytes.and_then(|bytes| decode(&bytes).ok())
+            && !record.entry.more
+        {
+            return Ok(record.seq);
+        }
+    }
+    Ok(0)
+}
+
+/// None where there is no such file.
+fn open(path: &Path) -> Result<Option<File>, StoreError> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StoreError::io(path, "open")(error)),
+    }
+}
+
+/// Less than this is read through rather than searched.
+const NEAR: u64 = 64 * 1024;
+
+/// A place not far before the record with `seq`, found by halving; before any line met in the search that
+/// cannot be read, so that whoever reads on from there is told.
+fn before(file: &File, seq: u64) -> io::Result<Cursor> {
+    let mut reader = BufReader::new(file);
+    let mut buffer = vec![];
+    let (mut low, mut high) = (Cursor::default(), file.metadata()?.size());
+    while high.saturating_sub(low.offset) > NEAR {
+        let middle = low.offset + (high - low.offset) / 2;
+        reader.seek(SeekFrom::Start(middle))?;
+        let offset = middle + read_line(&mut reader, &mut buffer)?.bytes;
+        let read = read_line(&mut reader, &mut buffer)?;
+        let record = if read.newline && read.whole { decode(&buffer).ok() } else { None };
+        match record {
+            Some(record) if record.seq <= seq => low = Cursor { offset, seq: record.seq.saturating_sub(1) },
+            _ => high = middle,
+        }
+    }
+    Ok(low)
+}
+
 #[derive(Debug)]
 pub struct Reader {
     path: PathBuf,
@@ -71,7 +122,8 @@ impl Reader {
     }
 
     /// Like [`Reader::open`], but returns a record only once its writer has made it durable: for
-    /// following a living writer, who may still cut an unsynced batch back on a full disk.
+    /// following a living writer, who may still cut an unsynced batch back on a full disk. The writer has read all
+    /// of it, so a seq is gone to without reading what is before it.
     ///
     /// # Errors
     /// `E_STORE_IO`.
@@ -94,7 +146,14 @@ impl Reader {
         };
         match start {
             Start::Beginning => {}
-            Start::Seq(seq) => reader.from_seq = seq,
+            Start::Seq(seq) => {
+                reader.from_seq = seq;
+                if durable_only && let Some(file) = open(path)? {
+                    // Beyond the mark a line may still be cut back, and another one come in its place.
+                    let certain = read_mark(path).map_or(seq, |durable| durable.min(seq));
+                    reader.at = before(&file, certain).map_err(StoreError::io(path, "read"))?;
+                }
+            }
             Start::Time(time) => reader.from_time = Some(time),
             Start::Cursor(cursor) => reader.at = cursor,
             Start::End => reader.at.offset = reader.end()?,
@@ -199,11 +258,7 @@ impl Reader {
         if self.file.is_some() {
             return Ok(true);
         }
-        let mut file = match File::open(&self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(StoreError::io(&self.path, "open")(error)),
-        };
+        let Some(mut file) = open(&self.path)? else { return Ok(false) };
         file.seek(SeekFrom::Start(self.at.offset)).map_err(StoreError::io(&self.path, "read"))?;
         self.file = Some(BufReader::with_capacity(64 * 1024, file));
         Ok(true)
@@ -260,24 +315,9 @@ impl Reader {
     /// After the last newline.
     fn end(&self) -> Result<u64, StoreError> {
         let fail = |error| StoreError::io(&self.path, "read")(error);
-        let mut file = match File::open(&self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-            Err(error) => return Err(fail(error)),
-        };
-        let mut end = file.seek(SeekFrom::End(0)).map_err(fail)?;
-        let mut chunk = Vec::new();
-        while end > 0 {
-            let begin = end.saturating_sub(64 * 1024);
-            chunk.clear();
-            file.seek(SeekFrom::Start(begin)).map_err(fail)?;
-            (&file).take(end - begin).read_to_end(&mut chunk).map_err(fail)?;
-            if let Some(newline) = chunk.iter().rposition(|b| *b == b'\n') {
-                return Ok(begin + newline as u64 + 1);
-            }
-            end = begin;
-        }
-        Ok(0)
+        let Some(file) = open(&self.path)? else { return Ok(0) };
+        let last = Backwards::new(&file).and_then(|mut lines| lines.next()).map_err(fail)?;
+        Ok(last.map_or(0, |line| line.end))
     }
 
     fn error(&self, fault: Fault) -> StoreError {

@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use muleteer_model::event::{Entry, Event};
 use muleteer_store::events::EventLog;
-use muleteer_store::tail::{Reader, Start};
+use muleteer_store::tail::{Reader, Start, newest_seq};
 use std::fs;
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 fn entry(id: &str, more: bool) -> Entry {
@@ -159,4 +159,87 @@ fn beside_a_busy_writer_every_record_comes_once_and_in_order() {
         std::thread::yield_now();
     }
     writer.join().expect("ends well");
+}
+
+/// The newest seq, as reading all tells it.
+fn scanned(path: &Path) -> u64 {
+    let mut reader = Reader::open(path, Start::Beginning).expect("opens");
+    std::iter::from_fn(|| reader.next_line().expect("reads"))
+        .last()
+        .map_or(0, |line| line.record.seq)
+}
+
+#[test]
+fn the_newest_is_what_a_look_at_all_would_find() {
+    let (_dir, path) = place();
+    assert_eq!(newest_seq(&path).expect("no file is needed"), 0);
+    let mut log = three(&path);
+    log.append(&[entry("d", true), entry("e", true), entry("f", false)], at(40))
+        .expect("appends");
+    log.append(&[entry("g", false)], at(50)).expect("appends");
+    let all = fs::read(&path).expect("reads");
+    // Torn anywhere, and with garbage behind what is left.
+    for cut in 0..=all.len() {
+        for behind in [&b""[..], b"garbage", b"{\"crc\":\"garbage\n", b"\n\n"] {
+            fs::write(&path, [&all[..cut], behind].concat()).expect("writes");
+            assert_eq!(newest_seq(&path).expect("reads"), scanned(&path), "cut at {cut}, then {behind:?}");
+        }
+    }
+    // Lines of about a chunk and more, in all their places, and a tail that is too long for a line.
+    for length in [65_000, 65_400, 65_536, 131_072, 1_000_000] {
+        let (_dir, path) = place();
+        let (mut log, _) = EventLog::open(&path, 0, |_| {}).expect("opens");
+        for extra in [0, 1, 100] {
+            let last = log.append(&[entry(&"x".repeat(length + extra), false)], at(1)).expect("appends");
+            assert_eq!(newest_seq(&path).expect("reads"), last[0].seq);
+            assert_eq!(scanned(&path), last[0].seq);
+        }
+        let mut file = fs::OpenOptions::new().append(true).open(&path).expect("opens");
+        for tail in [vec![b'x'; 5_000_000], vec![b'\n']] {
+            file.write_all(&tail).expect("writes");
+            assert_eq!(newest_seq(&path).expect("reads"), 3, "{length}");
+        }
+    }
+}
+
+/// More zeros than anybody reads in the time that a test has.
+#[test]
+fn the_newest_is_found_without_reading_what_is_before_it() {
+    let (_dir, path) = place();
+    drop(three(&path));
+    let lines = fs::read(&path).expect("reads");
+    let mut file = fs::File::create(&path).expect("opens");
+    file.seek(SeekFrom::Start(1 << 40)).expect("seeks");
+    file.write_all(&[b"\n", &lines[..]].concat()).expect("writes");
+    assert_eq!(newest_seq(&path).expect("reads"), 3);
+}
+
+#[test]
+fn a_seq_is_gone_to_in_a_long_log() {
+    const LAST: u64 = 4000;
+    let (_dir, path) = place();
+    let (mut log, _) = EventLog::open(&path, 0, |_| {}).expect("opens");
+    let entries: Vec<_> = (1..=LAST)
+        .map(|n| entry(&format!("{n}{}", "x".repeat((n * n % 997) as usize)), n % 3 == 1 && n < LAST))
+        .collect();
+    log.append(&entries, at(1)).expect("appends");
+    let numbers = |mut reader: Reader| -> Vec<u64> {
+        std::iter::from_fn(|| reader.next_line().expect("reads").map(|line| line.record.seq)).collect()
+    };
+    let ends_of = |from| numbers(Reader::follow(&path, Start::Seq(from)).expect("opens"));
+    for from in (0..LAST + 5).step_by(61).chain(LAST - 5..LAST + 5) {
+        assert_eq!(ends_of(from), (from.max(1)..=LAST).collect::<Vec<_>>(), "from {from}");
+    }
+    // Whoever asks for the end does not read the beginning; whoever reads it is told.
+    let mut bytes = fs::read(&path).expect("reads");
+    bytes[30] ^= 1;
+    fs::write(&path, &bytes).expect("writes");
+    assert_eq!(ends_of(LAST), [LAST]);
+    for mut reader in [Reader::open(&path, Start::Seq(LAST)), Reader::follow(&path, Start::Seq(2))].map(Result::unwrap)
+    {
+        assert_eq!(reader.next_line().expect_err("damaged").code(), "E_EVENTS_CORRUPT");
+    }
+    // A mark that is missing holds nothing back.
+    fs::remove_file(path.with_extension("mark")).expect("removes");
+    assert_eq!(ends_of(LAST), [LAST]);
 }
