@@ -28,7 +28,7 @@ pub struct Output {
 impl Output {
     /// A line for a person or a script, on stdout. Flushed, because a reader may wait for it.
     ///
-    /// What an agent had a hand in cannot drive the terminal (see [`tame`]); programs that asked for JSON get every byte.
+    /// What an agent had a hand in cannot drive the terminal; programs that asked for JSON get every byte.
     pub fn line(&self, text: impl AsRef<str>) -> Result<(), Failure> {
         let text = text.as_ref();
         let text = if self.json { Cow::Borrowed(text) } else { tame(text) };
