@@ -421,8 +421,7 @@ fn key_of(name: &str) -> String {
         high = (high ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         low = (low.rotate_left(5) ^ high).wrapping_mul(0x0000_0100_0000_01b3);
     }
-    let bits = (u128::from(high) << 64) | u128::from(low);
-    let hex = format!("{bits:032x}");
+    let hex = format!("{high:016x}{low:016x}");
     format!("{}-{}-8{}-a{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..])
 }
 

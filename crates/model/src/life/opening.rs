@@ -54,7 +54,7 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
         (Opening::Model { .. }, CallAnswer::ModelSet {}) => {
             vec![Event::SessionModelSet { model: d.model().cloned().unwrap_or_default() }]
         }
-        (opening, CallAnswer::Refused { call, message, auth }) if opening.awaits().is_some() => {
+        (opening, CallAnswer::Refused { call, message, auth }) => {
             // The model that was asked for is not had by asking again.
             let for_good = *auth || matches!(opening, Opening::Model { .. });
             let reason = format!("it answered with an error: {}", cut(message, REASON_LIMIT));

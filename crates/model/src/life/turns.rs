@@ -354,8 +354,9 @@ fn used(d: &Dispatch, new: &ModelUsage) -> Option<Event> {
         let known = d.session_model.clone().or_else(|| d.created.model.clone());
         model = known.unwrap_or_else(|| "unknown".into());
     }
-    let cost_usd = priced(d, cost_usd, [input, output, cache_read, cache_write]);
-    (cost_usd > 0.0 || input > 0 || output > 0 || cache_read > 0 || cache_write > 0).then_some(Event::UsageRecorded {
+    let tokens = [input, output, cache_read, cache_write];
+    let cost_usd = priced(d, cost_usd, tokens);
+    (cost_usd > 0.0 || tokens != [0; 4]).then_some(Event::UsageRecorded {
         model,
         input,
         output,

@@ -67,6 +67,24 @@ fn use_that_the_result_tells_again_is_not_counted_twice() {
 }
 
 #[test]
+fn whatever_was_used_is_noted_and_nothing_is_not() {
+    let none = || ModelUsage { model: "a".into(), ..ModelUsage::default() };
+    for (used, noted) in [
+        (none(), 0),
+        (ModelUsage { input: 1, ..none() }, 1),
+        (ModelUsage { output: 1, ..none() }, 1),
+        (ModelUsage { cache_read: 1, ..none() }, 1),
+        (ModelUsage { cache_write: 1, ..none() }, 1),
+        (ModelUsage { cost_usd: 0.01, ..none() }, 1),
+    ] {
+        let mut told = Told::busy();
+        told.result(TurnResult { per_model_turn: vec![used.clone()], ..well() });
+        let books = told.log.iter().filter(|event| matches!(event, Event::UsageRecorded { .. })).count();
+        assert_eq!(books, noted, "{used:?}");
+    }
+}
+
+#[test]
 fn claims_beyond_all_sense_leave_the_books_readable() {
     let mut told = Told::busy();
     for claim in [f64::NAN, f64::INFINITY, -3.0, 1e300] {
@@ -98,6 +116,36 @@ fn what_was_read_once_decides_nothing_again() {
         assert!(!told.feed(input.clone()), "{input:?}");
     }
     assert_eq!(told.d, before);
+}
+
+/// A CLI says at each turn which session it is in.
+#[test]
+fn a_session_that_is_told_again_is_no_news() {
+    let mut told = Told::spawned(MULTI);
+    let mut tells = |session: &str, model: Option<&str>| {
+        let (session_id, model) = (Some(session.to_string()), model.map(String::from));
+        told.line(vec![AgentEvent::Session { model, cwd: None, session_id }])
+    };
+    assert!(tells("s1", Some("small")));
+    assert!(!tells("s1", Some("small")) && !tells("s1", None));
+    assert!(tells("s1", Some("large")) && tells("s2", None));
+}
+
+/// What it tells people, not more often than they would read it.
+#[test]
+fn a_notice_is_told_once_and_not_too_many_are() {
+    let mut told = Told::busy();
+    let notice = |told: &mut Told, text: &str| told.line(vec![AgentEvent::Notice { text: text.into() }]);
+    assert!(notice(&mut told, "an update is there") && !notice(&mut told, "an update is there"));
+    let told_of = (0..100).filter(|n| notice(&mut told, &format!("notice {n}"))).count();
+    assert_eq!((told_of, told.d.notices.len()), (49, 50));
+}
+
+#[test]
+fn that_its_context_was_compacted_is_noted() {
+    let mut told = Told::busy();
+    told.line(vec![AgentEvent::Compaction { before: 200_000, after: 30_000 }]);
+    assert_eq!(told.log.last(), Some(&Event::Compacted { before: 200_000, after: 30_000 }));
 }
 
 #[test]
