@@ -298,6 +298,15 @@ fn text_where_a_result_is_wanted_is_mended_once_and_then_partial() {
 }
 
 #[test]
+fn a_result_that_is_not_whole_is_mended_and_its_fault_named() {
+    let mut told = Told::busy();
+    told.result(TurnResult { structured: Some(json!({"status": "success"})), ..well() });
+    assert_eq!(told.kind(&told.delivers().unwrap()), PromptKind::Repair);
+    assert_eq!((told.d.result.as_ref(), told.d.result_faults.len()), (None, 1));
+    assert!(told.d.result_faults[0].contains("`summary`"), "{:?}", told.d.result_faults);
+}
+
+#[test]
 fn a_mended_result_counts() {
     let mut told = Told::busy();
     told.result(chat());
@@ -331,6 +340,14 @@ fn an_agent_that_speaks_has_its_prompt() {
     let mut told = Told::spawned(MULTI);
     told.line(vec![AgentEvent::Text { chars: 2, text: "hm".into() }]);
     assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Taken);
+}
+
+/// It may be any, of a CLI that takes more than one.
+#[test]
+fn a_prompt_without_its_key_is_no_receipt_of_a_session() {
+    let mut told = Told::spawned(MULTI);
+    assert!(!told.line(vec![AgentEvent::Prompt { text: "do it".into(), key: None, repeated: false }]));
+    assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Sent);
 }
 
 #[test]

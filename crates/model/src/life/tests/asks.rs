@@ -3,7 +3,7 @@
 use super::*;
 use crate::ask::{Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, Verdict};
 use crate::opening::Calls;
-use crate::permission::Mode;
+use crate::permission::{Mode, POLICY, Policy, Rule};
 
 impl Told {
     /// In the middle of a turn, with nobody but people to answer it.
@@ -14,7 +14,11 @@ impl Told {
     }
 
     fn asks_as(&mut self, id: &str) -> bool {
-        self.line(vec![AgentEvent::Permission { id: id.into(), ask: Box::new(Ask::tool("Bash", json!({}))) }])
+        self.asks_for(id, Ask::tool("Bash", json!({})))
+    }
+
+    fn asks_for(&mut self, id: &str, ask: Ask) -> bool {
+        self.line(vec![AgentEvent::Permission { id: id.into(), ask: Box::new(ask) }])
     }
 
     fn open(&self) -> Vec<&str> {
@@ -57,6 +61,16 @@ fn what_is_asked_twice_is_asked_once() {
     told.asks_as("r1");
     assert_eq!(&told.log[before..], []);
     assert_eq!(told.open(), ["r1"]);
+}
+
+/// Nobody but a person knows the answer, whatever the agent may do.
+#[test]
+fn a_question_is_for_people() {
+    let mut told = Told::busy();
+    told.line(vec![AgentEvent::Question { id: "q1".into(), text: "which of them?".into() }]);
+    let pending = told.d.asks.open().next().expect("a question");
+    assert_eq!((pending.ask.kind, pending.ask.text.as_str()), (AskKind::Question, "which of them?"));
+    assert_eq!(told.d.state(), "waiting");
 }
 
 /// What nobody here knows is refused, even where all is allowed: it would wait for ever.
@@ -116,5 +130,45 @@ fn an_interrupt_answers_what_stands_in_its_way() {
         assert!(told.feed(Input::Interrupt { key: "i1".into(), by: "operator".into() }));
         assert_eq!(told.hears_answers_to(), refused, "by calls: {by_calls}");
         assert!(told.d.asks.answered().all(|(_, answer)| answer.verdict == Verdict::Deny));
+    }
+}
+
+fn rules(text: &str) -> Vec<Rule> {
+    vec![Rule::try_from(text.to_string()).unwrap()]
+}
+
+/// It may ask for something else then, so it is told what stands against it.
+#[test]
+fn a_refusal_of_the_policy_names_the_rule() {
+    let mut told = Told::asking();
+    let policy = Policy { mode: Mode::Ask, allow: rules("Read"), deny: rules("Bash(rm *)"), ..Policy::default() };
+    Arc::make_mut(&mut told.d.created).permissions = policy;
+    let mut answered = |ask: Ask| {
+        told.asks_for("r1", ask);
+        let Some(Event::PermissionAnswered { answer, text, by, rule, .. }) = told.log.last().cloned() else {
+            panic!("nobody answered: {:?}", told.log.last())
+        };
+        told.fold(None, Event::PermissionClosed { request_id: "r1".into() });
+        assert_eq!(by, POLICY);
+        (answer, text, rule.unwrap())
+    };
+    let (verdict, text, rule) = answered(Ask::tool("Bash", json!({"command": "rm -rf build"})));
+    assert_eq!((verdict, rule.as_str()), (Verdict::Deny, "Bash(rm *)"));
+    assert!(text.contains("Bash(rm *)"), "{text}");
+    let allowed = answered(Ask::tool("Read", json!({"file_path": "/p/a"})));
+    assert_eq!(allowed, (Verdict::Allow, String::new(), "Read".into()));
+}
+
+#[test]
+fn the_policy_reads_paths_from_where_the_agent_works() {
+    for (worktree, path, asked) in
+        [(None, "/p/src/a.rs", false), (Some("/w"), "/w/src/a.rs", false), (Some("/w"), "/p/src/a.rs", true)]
+    {
+        let mut told = Told::asking();
+        let created = Arc::make_mut(&mut told.d.created);
+        created.worktree = worktree.map(String::from);
+        created.permissions.allow = rules("Edit(src/**)");
+        told.asks_for("r1", Ask::tool("Edit", json!({"file_path": path})));
+        assert_eq!(!told.open().is_empty(), asked, "{path} from {worktree:?}");
     }
 }

@@ -34,6 +34,16 @@ fn who_reports_success_and_then_crashes_has_no_successful_result() {
 }
 
 #[test]
+fn who_reports_that_it_is_blocked_and_then_crashes_is_taken_at_its_word() {
+    let mut told = Told::spawned(ONE_SHOT);
+    told.result(TurnResult { structured: Some(json!({"status": "blocked", "summary": "no key"})), ..well() });
+    told.exit(3);
+    assert_eq!(told.finished(), FinalState::Failed);
+    let result = told.d.result.unwrap();
+    assert_eq!((result.status, result.issues), (ResultStatus::Blocked, vec![]));
+}
+
+#[test]
 fn an_invalid_result_line_fails_a_one_shot_agent_naming_the_fault() {
     let mut told = Told::spawned(ONE_SHOT);
     told.result(TurnResult { structured: Some(json!({"status": "done"})), ..TurnResult::default() });
@@ -160,6 +170,28 @@ fn what_was_said_before_the_turn_is_not_its_answer() {
     told.begins("s1");
     told.result(TurnResult { ok: true, ..TurnResult::default() });
     assert!(told.d.result.is_none() && told.d.repair_used);
+}
+
+#[test]
+fn to_say_nothing_is_not_its_last_word() {
+    let mut told = Told::by_turns();
+    told.says(ANSWER);
+    told.says(" \n");
+    told.answers("");
+    assert_eq!(told.d.result.unwrap().summary, "done");
+}
+
+/// What looks like one and is none is a part of what it says.
+#[test]
+fn where_no_result_is_wanted_its_words_are_one() {
+    for words in ["See for yourself:\n{\"status\": \"done\"}", "All done."] {
+        let mut told = Told::by_turns();
+        Arc::make_mut(&mut told.d.created).wants_result = false;
+        told.answers(words);
+        assert_eq!(told.finished(), FinalState::Success);
+        let result = told.d.result.unwrap();
+        assert_eq!((result.status, result.summary.as_str()), (ResultStatus::Success, words));
+    }
 }
 
 #[test]

@@ -217,6 +217,19 @@ fn a_loaded_session_is_told_its_model_whatever_it_says_of_it() {
     assert_eq!(told.calls(), Some(Call::SetModel { by: "option model".into(), model: "small".into() }));
 }
 
+#[test]
+fn nobody_is_told_a_model_that_nobody_asked_for_or_that_it_has_already() {
+    let mut told = Told::dies_with_a_prompt_on_its_way();
+    told.greets(true);
+    told.opens(None, Some("option model"));
+    assert_eq!((told.calls(), told.on_its_way().as_deref()), (None, Some("p1")), "no model was asked for");
+    let mut told = Told::called();
+    Arc::make_mut(&mut told.d.created).model = Some("small".into());
+    told.greets(true);
+    told.opens(Some("s1"), Some("option model"));
+    assert_eq!((told.calls(), told.on_its_way().as_deref()), (None, Some("p1")), "it is the one it has");
+}
+
 /// What it cannot do now it may do in another process; what it will not do, or has no key for, it will never do.
 #[test]
 fn a_call_that_is_refused_ends_the_process() {
