@@ -13,7 +13,8 @@ fn a_crash_mid_turn_is_continued_in_the_resumed_session_after_a_pause() {
     assert!(until > told.now && told.has(&Effect::WakeAt(until)));
     told.restarted();
     assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Superseded);
-    assert_eq!(told.kind(&told.delivers().unwrap()), PromptKind::Continue);
+    // Its key is that of the process it is said to, also where a daemon of another version had queued it.
+    assert_eq!(told.delivers(), Some(prompt_key(&told.d.id, PromptKind::Continue, 2)));
     assert!(
         told.log
             .iter()
@@ -191,6 +192,21 @@ fn the_work_of_a_turn_that_ended_counts_however_its_process_ended() {
         told.result(well());
         told.exit_by(None, cause);
         assert_eq!(told.finished(), FinalState::Success, "{cause:?}");
+    }
+}
+
+/// Its shim kept the limits while there was no daemon to do it: to begin again would be to go beyond them.
+#[test]
+fn who_was_ended_by_its_limits_has_timed_out_and_is_not_started_again() {
+    for capabilities in [MULTI, ONE_SHOT] {
+        let mut told = Told::spawned(capabilities);
+        let (at, epoch) = (told.next(), told.d.epoch);
+        let exit = Exit { code: None, signal: Some(15), cause: ExitCause::ShimPolicy, stderr_tail: "(memory)".into() };
+        told.feed(Input::Exited { at, epoch, exit, awake_ms: 0 });
+        assert_eq!((told.finished(), told.counted()), (FinalState::Failed, 0));
+        assert_eq!(told.d.reason.as_deref(), Some("timeout: ended by its limits (memory)"));
+        let timed_out = |event: &Event| matches!(event, Event::AttemptFinished { outcome: Outcome::Timeout, .. });
+        assert!(told.log.iter().any(timed_out));
     }
 }
 

@@ -66,14 +66,94 @@ fn a_model_that_is_refused_leaves_the_one_that_was_wanted_before() {
     assert_eq!((told.d.model_wanted.as_deref(), &told.d.model_change), (Some("large"), &None));
 }
 
+/// The CLI's answer says what it does from now on.
 #[test]
-fn who_is_finished_cannot_be_killed() {
-    let mut told = Told::spawned(ONE_SHOT);
-    told.exit(0);
-    told.fold(None, Event::KillRequested { reason: "late".into(), by: "operator".into() });
-    assert_eq!((told.finished(), &told.d.stop), (FinalState::Success, &None));
+fn what_the_cli_answers_to_another_model_is_noted() {
+    for (ok, event) in [
+        (true, Event::ModelChanged { key: "m1".into(), model: "large".into() }),
+        (false, Event::ModelRefused { key: "m1".into(), reason: "no such model".into() }),
+    ] {
+        let mut told = Told::busy();
+        told.fold(None, asked("m1", "large"));
+        let reply = |id: &str| vec![AgentEvent::Reply { id: id.into(), ok, text: "no such model".into() }];
+        assert!(!told.line(reply("i1")), "that was another request");
+        assert!(told.line(reply("m1")));
+        assert_eq!(told.log.last(), Some(&event));
+        assert!(!told.line(reply("m1")), "it has been answered");
+    }
 }
 
+#[test]
+fn who_is_finished_cannot_be_killed_or_made_to_wait() {
+    let late = [
+        Event::KillRequested { reason: "late".into(), by: "operator".into() },
+        Event::ApiGivenUp { trouble: Trouble::Error, status: None, reason: "late".into() },
+        Event::ApiWaiting {
+            trouble: Trouble::RateLimit,
+            status: None,
+            until: at(100),
+            told: true,
+            waits: 1,
+            spent_ms: 0,
+        },
+    ];
+    for event in late {
+        let mut told = Told::spawned(ONE_SHOT);
+        told.exit(0);
+        told.fold(None, event);
+        assert_eq!((told.finished(), &told.d.stop, &told.d.outage), (FinalState::Success, &None, &None));
+    }
+}
+
+/// Two may decide at once to stop it: what people read is what came first. A kill is a person's will.
+#[test]
+fn what_stops_it_first_is_why_unless_somebody_kills_it() {
+    let stops = || {
+        [
+            Event::LimitReached { limit: Limit::Budget, detail: "spent".into() },
+            Event::StallDetected { silent_s: 300, evidence: "no output".into() },
+            Event::ApiGivenUp { trouble: Trouble::Error, status: None, reason: "no answer".into() },
+        ]
+    };
+    for first in stops() {
+        let mut told = Told::busy();
+        told.fold(None, first);
+        let why = told.d.stop.clone();
+        assert!(why.is_some());
+        stops().into_iter().for_each(|later| told.fold(None, later));
+        assert_eq!(told.d.stop, why);
+        told.fold(None, Event::KillRequested { reason: "enough".into(), by: "operator".into() });
+        assert_eq!(told.d.stop, Some(Stop::Kill { reason: "enough".into() }));
+    }
+}
+
+/// What is told as a sum, or of a process that is gone, is no answer of the model API's.
+#[test]
+fn only_what_is_used_as_it_comes_ends_the_trouble() {
+    let used = |cumulative| Event::UsageRecorded {
+        model: "m".into(),
+        input: 1,
+        output: 1,
+        cache_read: 0,
+        cache_write: 0,
+        cost_usd: 0.1,
+        cumulative,
+        total_usd: None,
+    };
+    for (cumulative, gone, goes_on) in
+        [(false, false, false), (true, false, true), (false, true, true), (true, true, true)]
+    {
+        let mut told = Told::busy();
+        told.fold(None, Event::ApiRetried { attempt: 1, max: 9, status: Some(529), delay_s: 1.0, awake_ms: None });
+        if gone {
+            told.exit(1);
+        }
+        told.fold(None, used(cumulative));
+        assert_eq!(told.d.outage.is_some(), goes_on, "cumulative: {cumulative}, gone: {gone}");
+    }
+}
+
+/// Sent and never received: to the next process
 /// Sent and never received: to the next process it is as if it had not been sent.
 #[test]
 fn a_prompt_without_a_receipt_waits_for_the_next_process() {
@@ -87,6 +167,22 @@ fn a_prompt_without_a_receipt_waits_for_the_next_process() {
     told.now = until;
     told.settle();
     assert_eq!((state(&told), &told.d.phase), (PromptState::Queued, &Phase::Starting { attempt: 2, epoch: 2 }));
+}
+
+/// It would be done twice: its session has it, or its transcript tells.
+#[test]
+fn a_taken_prompt_waits_for_no_process_but_one_that_begins_anew() {
+    for (resume, transcripts, state) in [
+        (None, false, PromptState::Queued),
+        (None, true, PromptState::Taken),
+        (Some("s1"), false, PromptState::Taken),
+        (Some("s1"), true, PromptState::Taken),
+    ] {
+        let mut told = Told::busy();
+        Arc::make_mut(&mut told.d.created).transcripts = transcripts;
+        told.fold(None, Event::AttemptStarted { attempt: 2, epoch: 2, resume: resume.map(String::from) });
+        assert_eq!(told.d.prompt("p1").unwrap().state, state, "resumes {resume:?}, transcripts: {transcripts}");
+    }
 }
 
 #[test]
@@ -117,6 +213,43 @@ fn calls_are_open_from_their_beginning_to_their_end_each_once() {
     assert_eq!(of(&told), (vec!["a".into(), "c".into()], vec!["c".into()]));
     told.fold(None, Event::ToolFailed { call_id: "c".into(), text: String::new() });
     assert_eq!(of(&told), (vec!["a".into()], vec![]));
+}
+
+/// Nobody waits for what a process was asked or had begun once its turn is over, or itself.
+#[test]
+fn what_was_open_is_closed_with_the_turn_and_with_the_process() {
+    let ends = [
+        Event::TurnFinished { turn: 1, ok: false, error: None, status: None, text: String::new() },
+        Event::AttemptStarted { attempt: 2, epoch: 2, resume: None },
+        Event::AgentExited {
+            epoch: 1,
+            code: None,
+            signal: Some(9),
+            cause: ExitCause::Exited,
+            stderr_tail: String::new(),
+            used_ms: 0,
+        },
+        Event::StartFailed { epoch: 1, error: String::new(), permanent: false },
+        Event::ApiWaiting {
+            trouble: Trouble::Overload,
+            status: None,
+            until: at(9),
+            told: false,
+            waits: 1,
+            spent_ms: 0,
+        },
+        Event::DispatchClosing { state: FinalState::Failed, reason: String::new() },
+    ];
+    for end in ends {
+        let mut told = Told::busy();
+        told.fold(None, called("a", None));
+        told.fold(None, called("b", Some("a")));
+        let ask = Box::new(crate::ask::Ask::tool("Bash", json!({})));
+        told.fold(None, Event::PermissionRequested { request_id: "r".into(), answered: false, ask });
+        assert!(told.d.waits_for_an_answer());
+        told.fold(None, end.clone());
+        assert_eq!((&told.d.calls, &told.d.subcalls, told.d.asks.open().count()), (&vec![], &vec![], 0), "{end:?}");
+    }
 }
 
 /// What the API itself said of its limit holds against the CLI's guesses, and gives way to its own next word.
@@ -176,6 +309,8 @@ fn what_another_process_did_is_not_this_one_s() {
     let spawned = |at| Input::Spawned { at, pid: 2, shim_pid: 1, containment: "none".into(), awake_ms: 0 };
     let failed = |epoch| Input::StartFailed { at: None, epoch, error: "no".into(), permanent: false };
     assert!(!told.feed(spawned(late)) && !told.feed(failed(7)));
+    let said = String::new();
+    assert!(!told.feed(Input::ShimLost { epoch: 7, spawned: true, killed: 0, clean: true, awake_ms: 0, said }));
     assert_eq!(told.d.phase, Phase::Starting { attempt: 1, epoch: 1 });
     assert!(told.spawn());
     assert!(!told.feed(failed(7)) && !told.feed(Input::Adopted { shim_pid: 1, epoch: 7 }));

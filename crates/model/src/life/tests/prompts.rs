@@ -79,6 +79,11 @@ fn what_was_folded_into_a_turn_is_counted_with_it() {
         assert!(told.reads_use(key, Session::Held, Seen::Present(Standing::MidTool), used()), "{key}");
     }
     assert_eq!(told.d.spend.input, 10);
+    let counted = told.log.iter().filter_map(|event| match event {
+        Event::PromptProbed { key, counted, .. } => Some((key.as_str(), *counted)),
+        _ => None,
+    });
+    assert_eq!(counted.collect::<Vec<_>>(), [("p1", true), ("p2", false)]);
 }
 
 #[test]
@@ -258,9 +263,11 @@ fn a_session_its_cli_has_lost_is_said_plainly_and_burns_no_restarts() {
     told.send("more");
     told.admit();
     told.spawn();
+    let chosen = new_session_id(&told.d);
     told.result(lost());
     told.exit(1);
     told.reads("more", Session::Missing, Seen::Absent);
+    assert_ne!(new_session_id(&told.d), chosen, "its id has been used");
     assert_eq!((told.finished(), told.counted(), told.state_of("more")), (FinalState::Blocked, 0, PromptState::Queued));
     assert!(told.d.reason.as_ref().unwrap().contains("no longer has the session s1"), "{:?}", told.d.reason);
     // Whoever speaks next knows, and the word that found no session is not lost.
@@ -301,6 +308,19 @@ fn a_word_to_a_busy_agent_becomes_part_of_its_turn() {
     told.result(TurnResult { keys: vec!["p1".into(), "and this".into()], ..well() });
     told.exit(0);
     assert_eq!((told.finished(), told.d.turns), (FinalState::Success, 1));
+}
+
+/// Its receipt may be lost; the result says what was answered.
+#[test]
+fn a_word_that_only_the_result_tells_of_is_part_of_its_turn_as_well() {
+    let mut told = Told::kept(MULTI);
+    told.session("s1");
+    told.receipt("p1");
+    told.send("and this");
+    told.result(TurnResult { keys: vec!["p1".into(), "and this".into()], ..well() });
+    let ended = |event: &Event| matches!(event, Event::TurnFinished { turn: 1, ok: true, .. });
+    assert!(told.log.iter().any(ended), "{:?}", told.log);
+    assert_eq!((told.d.turns, told.state_of("and this")), (1, PromptState::Done));
 }
 
 #[test]
