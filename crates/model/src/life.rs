@@ -545,8 +545,8 @@ fn advance_working(d: &Dispatch, turn: &Turn) -> Vec<Event> {
         Turn::None => true,
         // What a person adds becomes part of the turn; what is to stop takes nothing more in.
         Turn::Running { .. } => d.created.folds && d.interrupt.is_none(),
-        // After a failed turn only an interrupted session is known to be usable.
-        Turn::Done { leaving, .. } => d.created.multi_turn && turn.ended_well() && !leaving,
+        // After a failed turn only an interrupted session is known to be usable: the others leave.
+        Turn::Done { leaving, .. } => !leaving,
     };
     let Some(prompt) = d.next_prompt().filter(|_| takes_prompt && !in_flight) else {
         return vec![];

@@ -109,6 +109,23 @@ fn the_table() {
 }
 
 #[test]
+fn a_limit_that_ends_at_a_time_is_waited_for_from_now() {
+    for (resets_in_s, resets_at, wait) in [(0.0, 1_900.0, 900), (60.0, 1_030.0, 60), (0.0, 400.0, 0)] {
+        let limit = AgentEvent::RateLimit { resets_in_s, resets_at: Some(resets_at), warning: false };
+        assert_eq!(mark(&limit, 1_000.0), Some(Mark::Api(Trouble::RateLimit, s(wait))), "{resets_in_s} {resets_at}");
+    }
+}
+
+#[test]
+fn a_piece_of_what_the_model_says_is_not_its_word() {
+    let piece = |event| mark_of_piece(&serde_json::from_value(event).unwrap(), 0.0);
+    assert_eq!(piece(json!({"type": "text", "text": "I be"})), None);
+    assert_eq!(piece(json!({"type": "prompt", "text": "do it"})), Some(Mark::Prompted));
+    let call = json!({"type": "tool_call", "id": "t", "name": "Bash", "input": {}});
+    assert_eq!(piece(call), Some(Mark::ToolBegan("t".into())));
+}
+
+#[test]
 fn whatever_is_printed_begins_the_silence_anew() {
     let mut told = Told::new();
     for _ in 0..20 {

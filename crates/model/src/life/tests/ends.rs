@@ -226,6 +226,7 @@ fn what_is_said_while_it_leaves_is_said_to_its_successor() {
     told.result(well());
     told.send("s1");
     assert_eq!((told.delivers(), told.has(&Effect::CloseStdin)), (None, true));
+    assert_eq!(told.d.prompt("s1").unwrap().state, PromptState::Queued, "nobody is told that it was sent");
     told.exit(0);
     told.spawn();
     assert_eq!((told.delivers().as_deref(), told.d.epoch, told.counted()), (Some("s1"), 2, 0));
