@@ -113,6 +113,78 @@ fn following_waits_for_durable_and_survives_what_is_cut_back() {
     assert_eq!(ids(&mut looker), "E");
 }
 
+/// Who goes on from a cursor knows of no mark yet.
+#[test]
+fn following_from_a_cursor_waits_for_durable_too() {
+    let (_dir, path) = place();
+    let mut log = three(&path);
+    let durable = fs::read(path.with_extension("mark")).expect("reads");
+    let mut reader = Reader::open(&path, Start::Beginning).expect("opens");
+    assert_eq!(ids(&mut reader), "abc");
+    log.append(&[entry("d", false)], at(40)).expect("appends");
+    let synced = fs::read(path.with_extension("mark")).expect("reads");
+    fs::write(path.with_extension("mark"), &durable).expect("writes");
+    let mut follower = Reader::follow(&path, Start::Cursor(reader.cursor())).expect("opens");
+    assert_eq!(ids(&mut follower), "");
+    fs::write(path.with_extension("mark"), &synced).expect("writes");
+    assert_eq!(ids(&mut follower), "d");
+}
+
+/// What was written instead is shorter, and more: nothing of it is lost, and nothing older comes again.
+#[test]
+fn after_a_cut_a_reader_goes_on_by_seq_or_at_the_end_that_it_was_made_for() {
+    let (_dir, path) = place();
+    drop(three(&path));
+    let mark = path.with_extension("mark");
+    let (before, durable) = (fs::read(&path).expect("reads"), fs::read(&mark).expect("reads"));
+    let (mut log, _) = EventLog::open(&path, 0, |_| {}).expect("opens");
+    log.append(&[entry(&"lost".repeat(200), false)], at(40)).expect("appends");
+    drop(log);
+    let (mut reader, mut end) =
+        (Reader::open(&path, Start::Seq(3)).expect("opens"), Reader::open(&path, Start::End).expect("opens"));
+    assert!(ids(&mut reader).starts_with("clost"));
+    assert_eq!(ids(&mut end), "");
+
+    fs::write(&path, &before).expect("writes");
+    fs::write(&mark, &durable).expect("writes");
+    let (mut log, _) = EventLog::open(&path, 0, |_| {}).expect("opens");
+    log.append(&[entry("D", false), entry("E", false)], at(50)).expect("appends");
+    assert_eq!((ids(&mut reader).as_str(), ids(&mut end).as_str()), ("E", ""));
+    log.append(&[entry("f", false)], at(60)).expect("appends");
+    assert_eq!((ids(&mut reader).as_str(), ids(&mut end).as_str()), ("f", "f"));
+}
+
+/// A log that is not there yet may come. One that cannot be looked at is an error, and no end.
+#[test]
+fn what_is_missing_is_not_there_yet_and_what_cannot_be_opened_is_an_error() {
+    let (dir, _) = place();
+    let (sub, moved) = (dir.path().join("sub"), dir.path().join("moved"));
+    let path = sub.join("events.jsonl");
+    let fails = |reader: &mut Reader| reader.next_line().expect_err("it cannot be opened").code();
+    fs::create_dir(&sub).expect("makes it");
+    drop(three(&path));
+    let read_first = || {
+        let mut reader = Reader::open(&path, Start::Beginning).expect("opens");
+        assert_eq!(reader.next_line().expect("reads").expect("a line").record.entry.id, "a");
+        reader
+    };
+    let (mut reader, mut other) = (read_first(), read_first());
+
+    // What it has open it reads to the end.
+    fs::rename(&sub, &moved).expect("moves it");
+    assert_eq!(ids(&mut reader), "bc");
+    assert_eq!(ids(&mut Reader::open(&path, Start::Beginning).expect("opens")), "");
+    assert_eq!(ids(&mut Reader::open(&path, Start::End).expect("opens")), "");
+
+    fs::write(&sub, "a file where the directory was").expect("writes");
+    for _ in ["b", "c"] {
+        assert!(other.next_line().expect("reads").is_some());
+    }
+    assert_eq!((fails(&mut other), fails(&mut reader)), ("E_STORE_IO", "E_STORE_IO"));
+    assert_eq!(fails(&mut Reader::open(&path, Start::Beginning).expect("opens later")), "E_STORE_IO");
+    assert_eq!(Reader::open(&path, Start::End).expect_err("it has to find the end").code(), "E_STORE_IO");
+}
+
 #[test]
 fn damage_is_named_and_a_torn_end_is_not() {
     let (_dir, path) = place();
@@ -128,10 +200,44 @@ fn damage_is_named_and_a_torn_end_is_not() {
         assert_eq!((error.code(), error.line()), ("E_EVENTS_CORRUPT", Some(2)));
     }
     bytes[second + 30] ^= 1;
-    bytes.extend_from_slice(b"{\"crc\":\"garbage\n");
+    bytes.extend_from_slice(b"{\"crc\":\"garbage\nmore of it\n");
     fs::write(&path, &bytes).expect("writes");
     assert_eq!(ids(&mut reader), "bc");
     assert!(reader.next_line().expect("not an error").is_none());
+}
+
+/// What is unfinished there is still to come, however long it is.
+#[test]
+fn the_end_is_after_the_last_whole_line() {
+    let (_dir, path) = place();
+    drop(three(&path));
+    let (mut log, _) = EventLog::open(&path, 0, |_| {}).expect("opens");
+    let long = "long".repeat(50_000);
+    log.append(&[entry(&long, false)], at(40)).expect("appends");
+    let all = fs::read(&path).expect("reads");
+    let first = all.iter().position(|b| *b == b'\n').expect("a line") + 1;
+    for (there, wanted) in [(0, format!("abc{long}")), (first / 2, format!("abc{long}")), (all.len() - 1, long.clone())]
+    {
+        fs::write(&path, &all[..there]).expect("writes");
+        let mut end = Reader::open(&path, Start::End).expect("opens");
+        assert_eq!(ids(&mut end), "");
+        fs::write(&path, &all).expect("writes");
+        assert_eq!(ids(&mut end), wanted, "{there} bytes were there");
+    }
+}
+
+#[test]
+fn a_record_that_is_missing_is_named() {
+    let (_dir, path) = place();
+    drop(three(&path));
+    let bytes = fs::read(&path).expect("reads");
+    let lines: Vec<_> = bytes.split_inclusive(|b| *b == b'\n').collect();
+    fs::write(&path, [lines[0], lines[2]].concat()).expect("writes");
+    let mut reader = Reader::open(&path, Start::Beginning).expect("opens");
+    assert!(reader.next_line().expect("reads").is_some());
+    let error = reader.next_line().expect_err("there is a gap");
+    assert_eq!((error.code(), error.line()), ("E_EVENTS_GAP", Some(2)));
+    assert!(error.to_string().ends_with("seq 2 is wanted, but it has 3"), "{error}");
 }
 
 #[test]
