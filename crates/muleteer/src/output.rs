@@ -5,7 +5,6 @@ use crate::failure::Failure;
 use anstream::{AutoStream, ColorChoice};
 use clap::ValueEnum;
 use serde::Serialize;
-use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -27,12 +26,8 @@ pub struct Output {
 
 impl Output {
     /// A line for a person or a script, on stdout. Flushed, because a reader may wait for it.
-    ///
-    /// What an agent had a hand in cannot drive the terminal; programs that asked for JSON get every byte.
     pub fn line(&self, text: impl AsRef<str>) -> Result<(), Failure> {
-        let text = text.as_ref();
-        let text = if self.json { Cow::Borrowed(text) } else { tame(text) };
-        self.stream(io::stdout(), &text, "\n")
+        self.stream(io::stdout(), text.as_ref(), "\n")
     }
 
     /// Text that brings its own newlines.
@@ -62,7 +57,7 @@ impl Output {
     /// Progress and remarks, on stderr, unless `--quiet`. That they cannot be shown is no error.
     pub fn note(&self, text: impl AsRef<str>) {
         if !self.quiet {
-            drop(self.stream(io::stderr(), &tame(text.as_ref()), "\n"));
+            drop(self.stream(io::stderr(), text.as_ref(), "\n"));
         }
     }
 
@@ -78,10 +73,10 @@ impl Output {
         let shown = match failure {
             Failure::OutputClosed => Ok(()),
             // Where that cannot be written, people are told in the other place.
-            told if self.json => self
-                .document(&told.document())
-                .or_else(|_| self.stream(io::stderr(), &tame(&told.text()), "\n")),
-            told => self.stream(io::stderr(), &tame(&told.text()), "\n"),
+            told if self.json => {
+                self.document(&told.document()).or_else(|_| self.stream(io::stderr(), &told.text(), "\n"))
+            }
+            told => self.stream(io::stderr(), &told.text(), "\n"),
         };
         // There is nowhere left to say that this failed.
         drop(shown);
@@ -110,52 +105,5 @@ impl Output {
         stream.write_all(text.as_bytes())?;
         stream.write_all(end.as_bytes())?;
         Ok(stream.flush()?)
-    }
-}
-
-/// Text for people: of escape sequences only colours pass, of control characters only newline and tab, and nothing that
-/// turns the direction of writing. Names of models, tools and directories are others' to choose.
-fn tame(text: &str) -> Cow<'_, str> {
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let wild = |c: char| (c.is_control() && !matches!(c, '\n' | '\t')) || turns(c);
-    if !text.contains(wild) {
-        return Cow::Borrowed(text);
-    }
-    let (mut tamed, mut rest) = (String::with_capacity(text.len()), text);
-    while let Some(at) = rest.find(wild) {
-        tamed.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let color = rest.strip_prefix("\x1b[").and_then(|after| {
-            let digits = after.find(|c: char| !c.is_ascii_digit() && c != ';')?;
-            after[digits..].starts_with('m').then_some("\x1b[".len() + digits + 1)
-        });
-        let length = color.unwrap_or_else(|| rest.chars().next().map_or(0, char::len_utf8));
-        if color.is_some() {
-            tamed.push_str(&rest[..length]);
-        }
-        rest = &rest[length..];
-    }
-    tamed.push_str(rest);
-    Cow::Owned(tamed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_colours_newlines_and_tabs_pass() {
-        for (given, shown) in [
-            ("plain\ttext\nof two lines ✓", "plain\ttext\nof two lines ✓"),
-            ("\x1b[1;31mred\x1b[0m", "\x1b[1;31mred\x1b[0m"),
-            ("m\x1b]0;pwn\x07", "m]0;pwn"),
-            ("\x1b[2J\x1b[H\x1b[31", "[2J[H[31"),
-            ("over\rwritten\x08\x7f", "overwritten"),
-            ("\u{9b}31mC1\u{85}", "31mC1"),
-            ("a\u{202e}b\u{2066}c\u{200f}", "abc"),
-            ("\x1b", ""),
-        ] {
-            assert_eq!(tame(given), shown, "{given:?}");
-        }
     }
 }
