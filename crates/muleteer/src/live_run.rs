@@ -6,6 +6,7 @@
 //! when the window became narrower. Dropping a [`LiveRun`] leaves nothing of it on the screen.
 
 use crate::context::Context;
+use crate::render::clean;
 use crate::render::progress::picture;
 use anstream::adapter::strip_str;
 use jiff::Timestamp;
@@ -120,7 +121,8 @@ impl<'a> LiveRun<'a> {
     }
 
     fn painted(&self, text: &str) -> String {
-        if self.context.out.color_on_stderr() { text.into() } else { strip_str(text).to_string() }
+        let text = clean(text);
+        if self.context.out.color_on_stderr() { text } else { strip_str(&text).to_string() }
     }
 }
 

@@ -1,10 +1,15 @@
 //! What goes to stdout and what to stderr: results on stdout (errors too with `--json`), everything
 //! meant for a person only on stderr. Colours where a terminal is, or as `--color` says.
+//!
+//! What a person reads is cleaned here once, whoever wrote what is in it: an agent chooses the names of its tools and of
+//! its model, and none of that may drive the terminal. Programs are given what there is (`--json`, `--raw`).
 
 use crate::failure::Failure;
+use crate::render::clean;
 use anstream::{AutoStream, ColorChoice};
 use clap::ValueEnum;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -27,24 +32,33 @@ pub struct Output {
 impl Output {
     /// A line for a person or a script, on stdout. Flushed, because a reader may wait for it.
     pub fn line(&self, text: impl AsRef<str>) -> Result<(), Failure> {
-        self.stream(io::stdout(), text.as_ref(), "\n")
+        self.stream(io::stdout(), &self.cleaned(text.as_ref()), "\n")
     }
 
     /// Text that brings its own newlines.
     pub fn text(&self, text: impl AsRef<str>) -> Result<(), Failure> {
-        self.stream(io::stdout(), text.as_ref(), "")
+        self.stream(io::stdout(), &self.cleaned(text.as_ref()), "")
+    }
+
+    /// Text that is drawn where `place` brings the cursor.
+    pub fn drawn(&self, place: &str, text: &str) -> Result<(), Failure> {
+        self.stream(io::stdout(), place, &self.cleaned(text))
+    }
+
+    fn cleaned<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        if self.json { text.into() } else { clean(text).into() }
     }
 
     /// One JSON document on stdout: laid out for a terminal, one line for a program.
     pub fn document(&self, value: &impl Serialize) -> Result<(), Failure> {
         let text =
             if io::stdout().is_terminal() { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
-        self.line(text.map_err(io::Error::from)?)
+        self.stream(io::stdout(), &text.map_err(io::Error::from)?, "\n")
     }
 
     /// One JSON value on one line, where lines follow each other.
     pub fn json_line(&self, value: &impl Serialize) -> Result<(), Failure> {
-        self.line(serde_json::to_string(value).map_err(io::Error::from)?)
+        self.stream(io::stdout(), &serde_json::to_string(value).map_err(io::Error::from)?, "\n")
     }
 
     /// Bytes as they are.
@@ -57,7 +71,7 @@ impl Output {
     /// Progress and remarks, on stderr, unless `--quiet`. That they cannot be shown is no error.
     pub fn note(&self, text: impl AsRef<str>) {
         if !self.quiet {
-            drop(self.stream(io::stderr(), text.as_ref(), "\n"));
+            drop(self.stream(io::stderr(), &clean(text.as_ref()), "\n"));
         }
     }
 
@@ -73,10 +87,10 @@ impl Output {
         let shown = match failure {
             Failure::OutputClosed => Ok(()),
             // Where that cannot be written, people are told in the other place.
-            told if self.json => {
-                self.document(&told.document()).or_else(|_| self.stream(io::stderr(), &told.text(), "\n"))
-            }
-            told => self.stream(io::stderr(), &told.text(), "\n"),
+            told if self.json => self
+                .document(&told.document())
+                .or_else(|_| self.stream(io::stderr(), &clean(&told.text()), "\n")),
+            told => self.stream(io::stderr(), &clean(&told.text()), "\n"),
         };
         // There is nowhere left to say that this failed.
         drop(shown);

@@ -96,7 +96,7 @@ pub fn usd(cost: f64) -> String {
 /// At most `width` characters, the end replaced by `…`; control characters become spaces, because what
 /// an agent wrote must not move the cursor.
 pub fn clip(text: &str, width: usize) -> String {
-    let mut clean = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut clean = text.chars().map(|c| if c.is_control() || turns(c) { ' ' } else { c });
     let mut kept: String = clean.by_ref().take(width).collect();
     if clean.next().is_some() {
         kept.pop();
@@ -107,7 +107,35 @@ pub fn clip(text: &str, width: usize) -> String {
 
 /// Text of an agent's, made safe for a terminal: newlines and tabs stay, escape sequences don't.
 pub fn safe(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+    text.chars().filter(|c| stays(*c)).collect()
+}
+
+/// What goes to a person, whoever wrote it: as [`safe`], and colours stay (`ESC [ 1 ; 31 m`).
+pub fn clean(text: &str) -> String {
+    let mut cleaned = String::with_capacity(text.len());
+    let mut parts = text.split('\x1b');
+    cleaned.extend(parts.next().unwrap_or_default().chars().filter(|c| stays(*c)));
+    for part in parts {
+        let color = part
+            .strip_prefix('[')
+            .map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';'))
+            .is_some_and(|rest| rest.starts_with('m'));
+        if color {
+            cleaned.push('\x1b');
+        }
+        cleaned.extend(part.chars().filter(|c| stays(*c)));
+    }
+    cleaned
+}
+
+/// Not what moves a cursor, and not what turns the direction of the text around it.
+fn stays(c: char) -> bool {
+    !(c.is_control() || turns(c)) || matches!(c, '\n' | '\t')
+}
+
+/// Marks, embeddings, overrides and isolates of the writing direction: a line with one reads otherwise than it is.
+fn turns(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -127,6 +155,23 @@ mod tests {
     fn an_agent_s_text_cannot_drive_the_terminal() {
         assert_eq!(clip("a\x1b[2Jb\nc", 20), "a [2Jb c");
         assert_eq!(clip("abcdef", 4), "abc…");
-        assert_eq!(safe("a\x1b[2J\n\tb"), "a[2J\n\tb");
+        assert_eq!(clip("a\u{202e}b", 20), "a b");
+        assert_eq!(safe("a\x1b[2J\n\tb\u{2066}"), "a[2J\n\tb");
+        let cases = [
+            ("plain\n\ttext – ö", "plain\n\ttext – ö"),
+            ("\x1b[1m\x1b[1;31mred\x1b[m\x1b[0m", "\x1b[1m\x1b[1;31mred\x1b[m\x1b[0m"),
+            ("m\x1b]0;pwn\x07", "m]0;pwn"),
+            ("a\x1b[2J\x1b[H\x1b[?25l\x1bc", "a[2J[H[?25lc"),
+            ("a\r\x08\x7f\0b", "ab"),
+            ("a\u{9b}31m\u{85}\u{9d}0;x\u{9c}", "a31m0;x"),
+            ("a\u{202e}b\u{2069}c\u{200f}d", "abcd"),
+            // What is taken out makes no colour, and no other sequence, of what stood around it.
+            ("\x1b\x07[31m\x1b[3\r1m\x1b\x1b[31m", "[31m[31m\x1b[31m"),
+            ("end\x1b", "end"),
+            ("end\x1b[31", "end[31"),
+        ];
+        for (given, shown) in cases {
+            assert_eq!(clean(given), shown, "{given:?}");
+        }
     }
 }

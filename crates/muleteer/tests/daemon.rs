@@ -175,6 +175,31 @@ fn what_was_recorded_is_read_without_a_daemon() {
     assert!(daemon_pid(&user).is_none(), "none of this started one");
 }
 
+/// Names are others' words: of the sequences in a line for people only our colours reach the terminal.
+#[test]
+fn a_name_cannot_drive_the_terminal() {
+    let user = User::new();
+    let name = "web\u{1b}]0;pwn\u{7}\r\u{8}\u{9b}31m\u{202e}\ngone";
+    std::fs::create_dir(user.project().join(name)).expect("dir");
+    let args = ["spawn", "developer", name, "Do it", "--backend", "subprocess", "--command", "true", "--wait"];
+    assert_eq!(user.run(&args).code, 0);
+    let driving = |c: char| c.is_control() && c != '\n' && c != '\u{1b}' || c == '\u{202e}';
+    for color in ["always", "never"] {
+        let events = user.run(&["events", "--color", color]).stdout;
+        let shown = events.lines().find(|line| line.contains("web")).expect("its line");
+        assert!(shown.contains("/web]0;pwn31m gone ("), "{shown:?}");
+        assert!(!events.contains(driving), "{events:?}");
+        assert_eq!(events.contains("\u{1b}["), color == "always", "{events:?}");
+        let refused = user.run(&["spawn", "developer", &name[3..], "Do it", "--color", color]);
+        assert_eq!(refused.code, 2, "{refused:?}");
+        let said = refused.stderr;
+        assert!(said.contains("]0;pwn31m") && !said.contains(driving) && !said.contains("\u{1b}]"), "{said:?}");
+    }
+    let events = user.run(&["events", "--json"]).json();
+    let mut projects = events["events"].as_array().expect("events").iter();
+    assert!(projects.any(|event| event["project"].as_str().is_some_and(|path| path.ends_with(name))), "{events}");
+}
+
 #[test]
 fn a_second_daemon_is_refused_and_names_the_first() {
     let user = User::new();

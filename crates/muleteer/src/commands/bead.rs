@@ -363,7 +363,7 @@ async fn export(store: &mut Store, file: Option<&Path>, context: &Context) -> Re
     let beads = answer.beads.into_iter().map(|bead| (bead.id.clone(), bead)).collect();
     let text = beads::write_issues(&beads);
     let Some(path) = file else {
-        context.out.text(text)?;
+        context.out.bytes(text.as_bytes())?;
         return Ok(Exit::Done);
     };
     // Behind a link is the file that is meant; a pipe or a device is written to, not replaced.

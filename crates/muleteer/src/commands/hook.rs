@@ -160,7 +160,7 @@ impl Event {
     fn say(&self, text: &str, default: &str, context: &Context) -> Result<Exit, Failure> {
         let name = if self.name.is_empty() { default } else { &self.name };
         let output = json!({"hookSpecificOutput": {"hookEventName": name, "additionalContext": text}});
-        context.out.line(output.to_string())?;
+        context.out.json_line(&output)?;
         Ok(Exit::Done)
     }
 }
@@ -217,7 +217,7 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
             Ok(Exit::BadInput)
         }
         Answer::Refuse(reason) => {
-            context.out.line(json!({"decision": "block", "reason": reason}).to_string())?;
+            context.out.json_line(&json!({"decision": "block", "reason": reason}))?;
             Ok(Exit::Done)
         }
     }

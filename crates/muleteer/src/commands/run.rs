@@ -198,7 +198,7 @@ fn report(context: &Context, runs: &Runs, id: &str, html: Option<&Path>) -> Resu
     };
     let text = page::page(&chronicle, &setting);
     if file == Path::new("-") {
-        return context.out.text(text).map(|()| Exit::Done);
+        return context.out.bytes(text.as_bytes()).map(|()| Exit::Done);
     }
     // A pipe or a device is written to, not replaced.
     let special = std::fs::metadata(file).is_ok_and(|meta| !meta.is_file());

@@ -37,7 +37,7 @@ pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
     let events = history::events(context, client, from, true, &mut wake);
     let show = async {
         if on_screen {
-            context.out.text(CLEAR)?;
+            context.out.drawn(CLEAR, "")?;
         }
         loop {
             let report = fetch().await?;
@@ -49,7 +49,7 @@ pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
                     let head =
                         if report.daemon.running { "" } else { "no daemon is running: as last recorded on disk\n" };
                     let redraw = if on_screen { REDRAW } else { "" };
-                    context.out.text(format!("{redraw}{head}{}", render(&report)))?;
+                    context.out.drawn(redraw, &format!("{head}{}", render(&report)))?;
                 }
                 let again = if on_screen {
                     timeout(TICK, happened.notified()).await.is_ok()

@@ -15,7 +15,8 @@ pub fn line(record: &Record) -> Option<String> {
     let what = describe(&record.entry.event)?;
     let time = record.ts.to_zoned(TimeZone::system()).strftime("%H:%M:%S");
     let who = record.entry.dispatch_id.as_ref().map_or("-", |id| id.as_str());
-    Some(format!("{DIM}{time}{RESET} {BOLD}{who:<8}{RESET} {}", what.trim_end()))
+    // No name may make a second line, which would read as another event.
+    Some(format!("{DIM}{time}{RESET} {BOLD}{who:<8}{RESET} {}", what.trim_end().replace('\n', " ")))
 }
 
 /// What it says, without when and whose.

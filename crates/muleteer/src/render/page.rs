@@ -12,7 +12,7 @@ mod scale;
 mod tables;
 mod timeline;
 
-use super::{span, usd};
+use super::{span, turns, usd};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -202,10 +202,7 @@ fn exact(time: Duration) -> String {
 
 /// At most so many columns, the end replaced by `…`. What moves a cursor or turns text around becomes a space.
 fn cut(text: &str, width: usize) -> String {
-    let clean = |c: char| {
-        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if c.is_control() || turns { ' ' } else { c }
-    };
+    let clean = |c: char| if c.is_control() || turns(c) { ' ' } else { c };
     let mut kept = String::new();
     let mut used = 0;
     let mut rest = text.trim().chars().map(clean);

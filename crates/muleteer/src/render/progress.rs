@@ -1,7 +1,7 @@
 //! A run under way, as a few lines that are drawn over and over: pure, so that what is on a terminal can be tested
 //! without one.
 
-use super::{BLUE, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, clip, span, usd};
+use super::{BLUE, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, clip, span, turns, usd};
 use jiff::Timestamp;
 use muleteer_model::pipeline::at_work::AtWork;
 use muleteer_model::pipeline::chronicle::Chronicle;
@@ -157,7 +157,7 @@ impl Line {
         let mut text = String::new();
         for (color, piece) in self.pieces {
             let mut kept = String::new();
-            for c in piece.chars().map(|c| if c.is_control() { ' ' } else { c }) {
+            for c in piece.chars().map(|c| if c.is_control() || turns(c) { ' ' } else { c }) {
                 let width = c.width().unwrap_or(0);
                 if width > left {
                     left = 0;
