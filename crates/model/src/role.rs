@@ -142,14 +142,42 @@ fn named(source: &RoleSource) -> Named {
     (read.as_ref().map_or_else(|_| stem(&source.file), |role| role.name.clone()), read)
 }
 
+/// The roles of one layer. Two files with one name are a fault, since neither is stronger; one that cannot be read is
+/// told also where another has its name.
+fn one_of_each(layer: &[&RoleSource]) -> BTreeMap<String, Result<Role, ConfigError>> {
+    let mut roles = BTreeMap::new();
+    for source in layer {
+        let (name, read) = named(source);
+        let read = match (roles.remove(&name), read) {
+            (Some(Ok(first)), Ok(role)) => Err(twice(&first, &role, &source.text)),
+            (Some(Err(error)), _) => Err(error),
+            (_, read) => read,
+        };
+        roles.insert(name, read);
+    }
+    roles
+}
+
+fn twice(first: &Role, second: &Role, text: &str) -> ConfigError {
+    let message = format!("two files are the role `{}`: {} and {}", second.name, first.file, second.file);
+    let hint = "give one of them another `name`, or remove it".to_string();
+    ConfigError::new(message)
+        .with_hint(Some(hint))
+        .at(Some(&second.file), text, place_of(text, "name"))
+}
+
 impl Catalog {
     /// Reads `sources`, in any order, over the shipped roles.
     pub fn new(sources: &[RoleSource]) -> Self {
         /// Every dispatch asks for a role.
         static SHIPPED: LazyLock<Vec<Named>> = LazyLock::new(|| shipped().iter().map(named).collect());
         let mut sources: Vec<_> = sources.iter().collect();
-        sources.sort_by_key(|source| source.layer);
-        Self { roles: SHIPPED.iter().cloned().chain(sources.into_iter().map(named)).collect() }
+        sources.sort_by_key(|source| (source.layer, source.file.as_str()));
+        let mut roles: BTreeMap<_, _> = SHIPPED.iter().cloned().collect();
+        for layer in sources.chunk_by(|one, next| one.layer == next.layer) {
+            roles.extend(one_of_each(layer));
+        }
+        Self { roles }
     }
 
     /// # Errors

@@ -95,6 +95,29 @@ fn the_more_specific_file_wins() {
 }
 
 #[test]
+fn two_files_of_one_layer_are_not_one_role() {
+    let named = |layer, file: &str| source(layer, file, "---\ncategory: research\nname: critic\n---\nYou are.\n");
+    let [a, b] = ["/r/a.md", "/r/b.md"].map(|file| named(RoleLayer::User, file));
+    let project = named(RoleLayer::Project, "/w/.muleteer/roles/a.md");
+    for sources in [[a.clone(), b.clone()], [b.clone(), a.clone()]] {
+        let Err(RoleError::Invalid(error)) = resolve("critic", &sources) else { panic!("one was taken") };
+        assert_eq!(error.message, "two files are the role `critic`: /r/a.md and /r/b.md");
+        assert_eq!((error.file.as_deref(), error.line), (Some("/r/b.md"), Some(3)));
+        assert!(error.hint.is_some_and(|hint| hint.contains("another `name`")));
+    }
+    let shadowed = Catalog::new(&[a.clone(), b.clone(), project]);
+    assert_eq!((shadowed.errors().count(), shadowed.resolve("critic").unwrap().layer), (0, RoleLayer::Project));
+    // By the names of their files too, and a third does not make one of them good.
+    let by_file = source(RoleLayer::User, "/r/critic.md", "You are.\n");
+    let catalog = Catalog::new(&[by_file, a.clone(), b]);
+    assert!(catalog.resolve("critic").is_err() && catalog.errors().count() == 1);
+    let broken = source(RoleLayer::User, "/r/critic.md", "---\nfoo: 1\n---\n");
+    for sources in [[a.clone(), broken.clone()], [broken, a]] {
+        assert_eq!(Catalog::new(&sources).errors().next().unwrap().file.as_deref(), Some("/r/critic.md"));
+    }
+}
+
+#[test]
 fn a_broken_file_is_an_error_of_its_own_role_only() {
     let catalog = Catalog::new(&[project("---\nfoo: 1\n---\n"), source(RoleLayer::User, "/r/ops.md", "You are.\n")]);
     assert!(matches!(catalog.resolve("api-dev"), Err(RoleError::Invalid(_))));
