@@ -268,6 +268,11 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
         &["env", "pass"],
         "names of variables are wanted, without values",
     );
+    let stars = settings.env.pass.iter().find(|name| name.strip_suffix('*').unwrap_or(name).contains('*'));
+    if let Some(name) = stars {
+        let message = format!("`{name}`: a `*` stands for any ending, and can stand nowhere else");
+        wanted(false, &["env", "pass"], &message);
+    }
     let categories = || settings.categories.keys().map(String::as_str);
     for name in settings.models.overrides.keys().filter(|name| !settings.categories.contains_key(*name)) {
         let unknown = NotFound::new("category", name, categories());

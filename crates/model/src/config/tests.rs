@@ -264,6 +264,17 @@ backends:
 }
 
 #[test]
+fn a_star_in_a_name_is_its_ending() {
+    for name in ["A*B", "*_TOKEN", "A**"] {
+        let faults = fails(&format!("env:\n  pass: [CI, '{name}']\n"));
+        let message = format!("`env.pass`: `{name}`: a `*` stands for any ending, and can stand nowhere else");
+        assert_eq!((faults.len(), &faults[0].message, faults[0].line), (1, &message, Some(2)));
+    }
+    let text = "env: {pass: ['AWS_*', '*', CI]}\n";
+    assert!(load(&[Source::new(Layer::File, "extra.yaml", text)], &[]).is_ok());
+}
+
+#[test]
 fn broken_yaml_is_located() {
     for (name, text) in [
         ("unclosed", "pool: {max_agents: 4\n"),
