@@ -21,7 +21,7 @@
 
 #![allow(clippy::result_large_err, reason = "a faulty file is reported once, and then nothing runs")]
 
-use crate::config::{BackendChoice, ConfigError, NotFound, Place, decode, yaml};
+use crate::config::{BackendChoice, Config, ConfigError, NotFound, Place, decode, yaml};
 use crate::permission::Permissions;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -193,6 +193,19 @@ impl Catalog {
     /// In order of their names.
     pub fn roles(&self) -> impl Iterator<Item = &Role> {
         self.roles.values().filter_map(|role| role.as_ref().ok())
+    }
+
+    /// The roles of a category that is not configured; `sources` are those that the catalog was made of.
+    pub fn without_category(&self, config: &Config, sources: &[RoleSource]) -> Vec<ConfigError> {
+        let faulty = self.roles().filter_map(|role| Some((role, config.category(&role.category).err()?)));
+        let located = faulty.map(|(role, unknown)| {
+            let source = sources.iter().find(|source| source.layer == role.layer && source.file == role.file);
+            let text = source.map_or("", |source| &source.text);
+            ConfigError::new(format!("role `{}`: {unknown}", role.name))
+                .with_hint(Some(unknown.hint))
+                .at(Some(&role.file), text, place_of(text, "category"))
+        });
+        located.collect()
     }
 
     pub fn errors(&self) -> impl Iterator<Item = &ConfigError> {

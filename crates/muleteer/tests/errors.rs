@@ -117,6 +117,27 @@ fn a_faulty_configuration_is_shown_with_its_place() {
 }
 
 #[test]
+fn a_role_of_no_category_is_shown_with_its_place() {
+    let user = User::new();
+    let role = "---\nname: critic\ncategory: reserch\n---\nYou are.\n";
+    user.write(".config/muleteer/roles/critic.md", role);
+    let said = user.run(&["config", "check", "--json"]);
+    let error = &said.json()["error"];
+    assert_eq!((said.code, error["code"].as_str()), (2, Some("E_CONFIG_INVALID")), "{said:?}");
+    assert_eq!(error["message"], "role `critic`: no category `reserch`");
+    assert_eq!(
+        (error["line"].as_u64(), error["hint"].as_str()),
+        (Some(3), Some("did you mean `research`?")),
+        "{error}"
+    );
+    assert!(error["file"].as_str().is_some_and(|file| file.ends_with("roles/critic.md")), "{error}");
+    // Whoever makes the category makes it good.
+    user.write(".config/muleteer/config.yaml", "categories: {reserch: {timeout: 1h}}\n");
+    let said = user.run(&["config", "check"]);
+    assert_eq!(said.code, 0, "{said:?}");
+}
+
+#[test]
 fn verbs_that_read_do_without_a_daemon() {
     let user = User::new();
     for args in [&["status"][..], &["tree"], &["events"], &["journal"], &["roles"], &["config", "show"]] {

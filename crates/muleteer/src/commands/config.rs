@@ -140,7 +140,11 @@ fn check(context: &Context, project: &std::path::Path) -> Result<Exit, Failure> 
     let sources = settings::sources(context, Some(project))?;
     let role_sources = settings::role_sources(context, Some(project))?;
     let config = settings::config(context, Some(project));
-    let role_errors: Vec<_> = Catalog::new(&role_sources).errors().cloned().collect();
+    let catalog = Catalog::new(&role_sources);
+    let mut role_errors: Vec<_> = catalog.errors().cloned().collect();
+    if let Ok(config) = &config {
+        role_errors.extend(catalog.without_category(config, &role_sources));
+    }
     match config {
         Err(failure) if role_errors.is_empty() => return Err(failure),
         Err(failure) => return Err(failure.and([settings::invalid(role_errors)])),
