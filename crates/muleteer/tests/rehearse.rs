@@ -212,6 +212,43 @@ fn an_agent_can_be_deaf_to_term_and_leak_a_grandchild_that_outlives_it() {
 }
 
 #[test]
+fn it_crashes_by_the_very_signal_and_also_one_it_was_deaf_to() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, signo) in [("SEGV", 11), ("ABRT", 6), ("TERM", TERM), ("INT", 2), ("KILL", KILL)] {
+        let scenario = format!("  - steps: [ignore_term: true, crash: {{signal: {name}}}]\n");
+        let mut agent = Agent::start(folder.path(), &scenario, &[]);
+        agent.prompt("k");
+        let ended = agent.leave();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(signo), "{name}: {ended:?}");
+    }
+}
+
+#[test]
+fn a_command_that_fails_is_told_with_its_end_and_what_it_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = "
+  - steps: [run: echo no; exit 3]
+  - steps: [run: 'false']
+  - steps: [run: kill -KILL $$]
+  - steps: [run: {command: echo begun; sleep 600, timeout: 200ms}]
+";
+    let mut agent = Agent::start(folder.path(), scenario, &[]);
+    let reasons = [
+        "`echo no; exit 3`: exit 3\nno",
+        "`false`: exit 1",
+        "`kill -KILL $$`: ended by signal 9",
+        "`echo begun; sleep 600` timed out after 200ms\nbegun",
+    ];
+    for (turn, reason) in reasons.into_iter().enumerate() {
+        agent.prompt(&format!("k{turn}"));
+        let result = agent.result();
+        assert_eq!(result.text.as_deref(), Some(reason));
+        assert_eq!(result.structured.unwrap()["summary"], reason);
+    }
+    assert!(agent.leave().success());
+}
+
+#[test]
 fn noise_does_not_hide_what_comes_behind_it() {
     let folder = tempfile::tempdir().unwrap();
     let scenario = "

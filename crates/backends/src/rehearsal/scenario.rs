@@ -256,6 +256,7 @@ pub struct ResultDoc {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fail {
+    #[serde(deserialize_with = "values::turn_error")]
     pub error: TurnError,
     #[serde(default)]
     pub status: Option<u16>,

@@ -3,8 +3,8 @@
 #![allow(clippy::disallowed_methods, reason = "an agent's own children are what supervision is tested with")]
 
 use muleteer_process::clock;
-use muleteer_process::signals::Signals;
-use rustix::process::{Signal, getpid, kill_process, setsid};
+use muleteer_process::signals::{Signals, end_by};
+use rustix::process::{Resource, Rlimit, Signal, setrlimit, setsid};
 use std::io;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::OnceLock;
@@ -22,8 +22,10 @@ pub fn crash(code: Option<i32>, signal: Option<&str>) -> ! {
         Some("INT") => Signal::INT,
         _ => Signal::KILL,
     };
-    let _ = kill_process(getpid(), signal);
-    // Somebody ignores that signal.
+    // What is left in the project is what the scenario writes there, and no core.
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    end_by(signal.as_raw());
+    // It may come to another thread, a moment later.
     std::thread::sleep(Duration::from_secs(1));
     std::process::abort()
 }

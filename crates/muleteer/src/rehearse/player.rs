@@ -9,15 +9,20 @@ use muleteer_backends::rehearsal::session::{Session, Taken};
 use muleteer_backends::rehearsal::step::{self, Act, Noise, Outcome, Plan};
 use muleteer_backends::rehearsal::wire::Input;
 use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, cut};
+use muleteer_model::config::Span;
 use muleteer_process::clock;
 use std::collections::VecDeque;
 use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 /// Output of a command that is kept for its result.
 const OUTPUT_LIMIT: usize = 64 * 1024;
+
+/// Of a command, in what is told of it.
+const NAME_LIMIT: usize = 200;
 
 /// How long the last output of an ended command is waited for: a child it left may hold the pipe open.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -75,8 +80,8 @@ struct Player {
 /// How a step went on.
 enum Done {
     Well(Outcome),
-    /// The turn cannot go on.
-    Badly(Outcome),
+    /// The turn cannot go on, and why.
+    Badly(Outcome, String),
     Interrupted,
     Turn(Box<TurnResult>),
     Exit(i32),
@@ -211,11 +216,11 @@ impl Player {
                 }
                 Ok(None)
             }
-            Done::Badly(outcome) => {
+            Done::Badly(outcome, why) => {
                 for event in step::report(plan, &outcome) {
                     print(&event)?;
                 }
-                Ok(Some(step::broken(&outcome.text)))
+                Ok(Some(step::broken(&why)))
             }
             Done::Interrupted => {
                 let outcome = Outcome { ok: false, text: "interrupted".to_string(), exit_code: None };
@@ -243,17 +248,17 @@ impl Player {
         let well = |text: String| Done::Well(Outcome { ok: true, text, exit_code: None });
         let told = |done: io::Result<String>| match done {
             Ok(text) => well(text),
-            Err(error) => Done::Badly(Outcome { ok: false, text: error.to_string(), exit_code: None }),
+            Err(error) => badly(error.to_string(), None, error.to_string()),
         };
         Ok(match &plan.act {
             Act::Nothing => well(String::new()),
             Act::Write { path, text, append } => {
                 told(work::write(path, text, *append).map_err(|error| io::Error::other(format!("{path}: {error}"))))
             }
-            Act::Run { command, may_fail, timeout } => self.command(plan, command, *may_fail, *timeout)?,
+            Act::Run { command, may_fail, timeout } => self.command(plan, command, command, *may_fail, *timeout)?,
             Act::Commit { message } => {
                 self.vars.set("message", message.clone());
-                self.command(plan, work::COMMIT, false, None)?
+                self.command(plan, work::COMMIT, "git commit", false, None)?
             }
             Act::Wait { span, deaf } => {
                 if self.wait(span.map(|span| clock::awake() + span), *deaf) {
@@ -297,12 +302,21 @@ impl Player {
         self.interrupted && !deaf
     }
 
-    fn command(&mut self, plan: &Plan, command: &str, may_fail: bool, timeout: Option<Duration>) -> Result<Done, End> {
+    /// Runs `command`; `name` is how it is told of.
+    fn command(
+        &mut self,
+        plan: &Plan,
+        command: &str,
+        name: &str,
+        may_fail: bool,
+        timeout: Option<Duration>,
+    ) -> Result<Done, End> {
+        let name = cut(name.trim().lines().next().unwrap_or_default(), NAME_LIMIT);
         self.runs += 1;
         let run = self.runs;
         let running = match work::start(&self.inbox, run, command, &self.vars) {
             Ok(running) => running,
-            Err(error) => return Ok(Done::Badly(Outcome { ok: false, text: error.to_string(), exit_code: None })),
+            Err(error) => return Ok(badly(error.to_string(), None, format!("`{name}`: {error}"))),
         };
         let mut output = Vec::new();
         let mut deadline = timeout.map(|timeout| clock::awake() + timeout);
@@ -310,7 +324,7 @@ impl Player {
         let mut streams = 2;
         loop {
             if let (Some(status), 0) = (ended, streams) {
-                return Ok(outcome(&output, status, may_fail));
+                return Ok(outcome(&output, status, may_fail, &name));
             }
             match self.inbox.next(deadline) {
                 Some(Mail::Output { run: of, bytes }) if of == run && bytes.is_empty() => streams -= 1,
@@ -327,12 +341,16 @@ impl Player {
                 }
                 Some(mail) => self.sort(mail),
                 None => match ended {
-                    Some(status) => return Ok(outcome(&output, status, may_fail)),
+                    Some(status) => return Ok(outcome(&output, status, may_fail, &name)),
                     None => {
                         running.end();
-                        let text = format!("{}\ntimed out", String::from_utf8_lossy(&output));
-                        let outcome = Outcome { ok: false, text, exit_code: None };
-                        return Ok(if may_fail { Done::Well(outcome) } else { Done::Badly(outcome) });
+                        let printed = String::from_utf8_lossy(&output);
+                        let text = format!("{printed}\ntimed out");
+                        if may_fail {
+                            return Ok(Done::Well(Outcome { ok: false, text, exit_code: None }));
+                        }
+                        let why = format!("`{name}` timed out after {}", Span(timeout.unwrap_or_default()));
+                        return Ok(badly(text, None, reason(&why, &printed)));
                     }
                 },
             }
@@ -406,11 +424,29 @@ impl Player {
     }
 }
 
-fn outcome(output: &[u8], status: Option<std::process::ExitStatus>, may_fail: bool) -> Done {
+fn badly(text: String, exit_code: Option<i64>, why: String) -> Done {
+    Done::Badly(Outcome { ok: false, text, exit_code }, why)
+}
+
+/// What went wrong, and below it what was printed.
+fn reason(what: &str, printed: &str) -> String {
+    format!("{what}\n{}", printed.trim_end()).trim_end().to_string()
+}
+
+fn outcome(output: &[u8], status: Option<ExitStatus>, may_fail: bool, name: &str) -> Done {
     let ok = status.is_some_and(|status| status.success());
     let exit_code = status.and_then(|status| status.code()).map(i64::from);
-    let outcome = Outcome { ok, text: String::from_utf8_lossy(output).into_owned(), exit_code };
-    if ok || may_fail { Done::Well(outcome) } else { Done::Badly(outcome) }
+    let text = String::from_utf8_lossy(output).into_owned();
+    if ok || may_fail {
+        return Done::Well(Outcome { ok, text, exit_code });
+    }
+    let how = match (exit_code, status.and_then(|status| status.signal())) {
+        (Some(code), _) => format!("exit {code}"),
+        (None, Some(signal)) => format!("ended by signal {signal}"),
+        (None, None) => "nobody knows how it ended".into(),
+    };
+    let why = reason(&format!("`{name}`: {how}"), &text);
+    badly(text, exit_code, why)
 }
 
 fn print(event: &AgentEvent) -> io::Result<()> {

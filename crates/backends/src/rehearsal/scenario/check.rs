@@ -73,6 +73,9 @@ fn wrong_step(steps: &[Step]) -> Option<(usize, String, String)> {
             Step::Crash(Crash { code: Some(0), .. }) => {
                 return fault("a crash with code 0 is none", "`exit: 0` ends the agent in good order");
             }
+            Step::Exit(code) | Step::Crash(Crash { code: Some(code), .. }) if !(0..=255).contains(code) => {
+                return fault(&format!("no process ends with code {code}"), "0 to 255 are possible");
+            }
             Step::Ask(Ask { permission, question, .. }) if permission.is_some() == question.is_some() => {
                 return fault("`ask` wants either `permission` or `question`", "ask: {question: Which colour?}");
             }

@@ -1,6 +1,7 @@
 //! Values with a spelling of their own: spans of time, sizes, and steps with a short form.
 
-use serde::de::{Deserializer, Error, Visitor};
+use muleteer_model::agent_event::TurnError;
+use serde::de::{Deserializer, Error, IntoDeserializer, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -63,6 +64,20 @@ impl Visitor<'_> for Measured {
     fn visit_f64<E: Error>(self, number: f64) -> Result<String, E> {
         Ok(number.to_string())
     }
+}
+
+/// As [`TurnError`] is spelled.
+static TURN_ERRORS: [&str; 9] =
+    ["auth", "api_error", "rate_limit", "max_turns", "budget", "structured_output", "context", "interrupted", "other"];
+
+/// Why a turn fails, by one of its names; elsewhere a name that is not known is `other`, from agents newer than we are.
+pub fn turn_error<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TurnError, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let error = TurnError::deserialize(IntoDeserializer::<D::Error>::into_deserializer(name.as_str()))?;
+    if error == TurnError::Other && name != "other" {
+        return Err(D::Error::unknown_variant(&name, &TURN_ERRORS));
+    }
+    Ok(error)
 }
 
 impl<'de> Deserialize<'de> for Span {
