@@ -164,7 +164,11 @@ fn a_message_to_a_busy_session_is_folded_into_its_turn() {
         .iter()
         .map(|one| one["standing"].clone())
         .collect();
-    assert_eq!(standings, ["mid_tool", "mid_tool", "not_taken"]);
+    // Claude writes a call down a moment after it tells of it: killed in between, what was folded in stands last.
+    assert!(
+        standings == ["mid_tool", "mid_tool", "not_taken"] || standings == ["mid_tool", "unanswered", "not_taken"],
+        "{standings:?}"
+    );
     let last = scene.last_told();
     for said in ["Write hello.txt", "FOLDED IN", "STILL WAITING"] {
         assert_eq!(last.matches(said).count(), 1, "{said}: {last}");

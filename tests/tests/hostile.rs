@@ -318,3 +318,26 @@ fn what_an_agent_calls_itself_does_not_reach_the_terminal_s_controls() {
     assert!(events.contains("m]0;pwn"), "it is shown all the same: {events}");
     world.finish(Some(daemon));
 }
+
+/// What the doctor asks of the kernel is asked by people who are not root too, and the sandbox works for them.
+#[test]
+fn a_user_who_is_not_root_is_told_the_same_of_namespaces() {
+    const NOBODY: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        skip::skip("a_user_who_is_not_root", "only root can be another user");
+        return;
+    }
+    use std::os::unix::process::CommandExt;
+    let world = World::new();
+    std::fs::set_permissions(world.path(), Permissions::from_mode(0o711)).unwrap();
+    let program = world.path().join("muleteer-of-another");
+    std::fs::copy(world.program(), &program).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let asked = |command: &mut std::process::Command| {
+        let output = command.args(["probe", "namespaces"]).current_dir("/").output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().to_string()
+    };
+    let root = asked(&mut std::process::Command::new(&program));
+    let nobody = asked(std::process::Command::new(&program).uid(NOBODY).gid(NOBODY));
+    assert!(nobody == root || nobody.starts_with("no unshare"), "root: {root}; nobody: {nobody}");
+}

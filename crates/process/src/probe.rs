@@ -19,8 +19,10 @@ pub fn namespaces() -> Result<String, String> {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     unshare().map_err(step("unshare"))?;
     std::fs::write("/proc/self/setgroups", "deny").map_err(step("setgroups"))?;
-    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).map_err(step("uid_map"))?;
-    std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).map_err(step("gid_map"))?;
+    // Root in there, since whoever is not loses what it may do by an exec, which the second half begins with. The sandbox
+    // itself forks, and stays who it is.
+    std::fs::write("/proc/self/uid_map", format!("0 {uid} 1")).map_err(step("uid_map"))?;
+    std::fs::write("/proc/self/gid_map", format!("0 {gid} 1")).map_err(step("gid_map"))?;
     let errno = |what: &'static str| move |error: rustix::io::Errno| format!("{what}: {}", io::Error::from(error));
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(errno("private mounts"))?;
     mount("tmpfs", "/tmp", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, None).map_err(errno("tmpfs"))?;
