@@ -22,3 +22,9 @@ pub fn write(path: &Path, text: &str) {
     let status = writer.wait().expect("the shell's end");
     assert!(status.success(), "{} cannot be written: {status}", path.display());
 }
+
+/// Copies a program that anybody may run, by a process of its own, as [`write`] writes one.
+pub fn copy(from: &Path, to: &Path) {
+    let status = Command::new("install").arg("-m755").arg(from).arg(to).status().expect("install");
+    assert!(status.success(), "{} cannot be copied: {status}", from.display());
+}

@@ -94,7 +94,7 @@ fn it_needs_no_home_and_no_shim_beside_it() {
     let world = World::new();
     let alone = world.bin().join("muleteer");
     let built = xtask::binaries::ensure().expect("binaries").join("muleteer");
-    std::fs::copy(built, &alone).expect("a copy of the one binary");
+    muleteer_tests::program::copy(built.as_ref(), &alone);
     let mut command = Command::new(&alone);
     command.arg("demo").current_dir(world.path());
     world.environment(&mut command);

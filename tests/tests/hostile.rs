@@ -4,7 +4,7 @@
 
 use muleteer_protocol::v1::{Command, Reply, Request, ServerFrame, Spawn};
 use muleteer_tests::wire::{self, Wire};
-use muleteer_tests::{Daemon, PATIENCE, World, skip, wait_until};
+use muleteer_tests::{Daemon, PATIENCE, World, program, skip, wait_until};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -112,10 +112,9 @@ fn another_user_is_refused_though_the_socket_stands_open() {
         open(folder, 0o711);
     }
     open(&socket, 0o666);
-    let program = world.path().join("muleteer-of-another");
-    std::fs::copy(world.program(), &program).unwrap();
-    open(&program, 0o755);
-    let output = std::process::Command::new(&program)
+    let theirs = world.path().join("muleteer-of-another");
+    program::copy(&world.program(), &theirs);
+    let output = std::process::Command::new(&theirs)
         .args(["status", "--json", "--socket"])
         .arg(&socket)
         .env_clear()
@@ -330,14 +329,13 @@ fn a_user_who_is_not_root_is_told_the_same_of_namespaces() {
     use std::os::unix::process::CommandExt;
     let world = World::new();
     std::fs::set_permissions(world.path(), Permissions::from_mode(0o711)).unwrap();
-    let program = world.path().join("muleteer-of-another");
-    std::fs::copy(world.program(), &program).unwrap();
-    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let theirs = world.path().join("muleteer-of-another");
+    program::copy(&world.program(), &theirs);
     let asked = |command: &mut std::process::Command| {
         let output = command.args(["probe", "namespaces"]).current_dir("/").output().unwrap();
         String::from_utf8_lossy(&output.stdout).trim().to_string()
     };
-    let root = asked(&mut std::process::Command::new(&program));
-    let nobody = asked(std::process::Command::new(&program).uid(NOBODY).gid(NOBODY));
+    let root = asked(&mut std::process::Command::new(&theirs));
+    let nobody = asked(std::process::Command::new(&theirs).uid(NOBODY).gid(NOBODY));
     assert!(nobody == root || nobody.starts_with("no unshare"), "root: {root}; nobody: {nobody}");
 }
