@@ -23,7 +23,7 @@ pub fn write(path: &Path, text: &str) {
     assert!(status.success(), "{} cannot be written: {status}", path.display());
 }
 
-/// Copies a program that anybody may run, by a process of its own, as [`write`] writes one.
+/// Copies a program that anybody may run, by a process of its own, as [`write()`] writes one.
 pub fn copy(from: &Path, to: &Path) {
     let status = Command::new("install").arg("-m755").arg(from).arg(to).status().expect("install");
     assert!(status.success(), "{} cannot be copied: {status}", from.display());
