@@ -6,9 +6,10 @@
 use muleteer_tests::collector::{Collector, Span};
 use muleteer_tests::model_server::{ModelServer, Step};
 use muleteer_tests::rotel::Rotel;
-use muleteer_tests::spec_stage::{AGENT, SpecStage};
-use muleteer_tests::{PATIENCE, Repo, World, claude, codex, wait_until};
+use muleteer_tests::spec_stage::{AGENT, SpecStage, last};
+use muleteer_tests::{Daemon, PATIENCE, Repo, World, claude, codex, wait_until};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -318,24 +319,99 @@ fn a_run_is_one_trace_from_the_command_to_its_agents() {
     stage.world.finish(Some(daemon));
 }
 
-/// The run has ended, and nobody has taken its spans, when the daemon is killed.
-#[test]
-fn spans_of_a_run_that_ended_under_a_killed_daemon_are_told_by_the_next() {
-    let stage = SpecStage::new(AGENT);
-    stage.configure("run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n");
-    let address = Collector::start().address();
-    let endpoint = format!("http://{address}");
-    let mut daemon = stage.world.daemon_with(&[(ENDPOINT, &endpoint)]);
-    stage.begin(&["--json"]).run().expect_code(0);
-    daemon.kill_9();
-    let collector = Collector::start_at(address);
-    let daemon = stage.world.daemon_with(&[(ENDPOINT, &endpoint)]);
+/// A collector that takes a post and says nothing: as long as it is held, the export looks at nothing.
+struct Silent {
+    listener: TcpListener,
+    held: TcpStream,
+}
+
+impl Silent {
+    /// A daemon that has given it its first post. A run begins and ends unseen by its export now.
+    fn daemon(stage: &SpecStage) -> (Daemon, Self) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let daemon = stage.world.daemon_with(&[(ENDPOINT, &endpoint), ("OTEL_EXPORTER_OTLP_TIMEOUT", "60000")]);
+        let (held, _) = listener.accept().unwrap();
+        (daemon, Self { listener, held })
+    }
+
+    /// Its post is lost, and another one is there.
+    fn give_way(self) -> Collector {
+        let address = self.listener.local_addr().unwrap();
+        drop((self.listener, self.held));
+        Collector::start_at(address)
+    }
+}
+
+fn run_of_three_beads(collector: &Collector) {
     let run =
         wait_until("the run's span", PATIENCE, || collector.spans().into_iter().find(|span| span.name() == "run"));
     assert_eq!((run.parent(), run.attribute("muleteer.state").as_deref()), ("", Some("completed")));
     let shape = shape(&collector.spans(), run.trace());
     assert_eq!(shape.get(&("iteration".to_string(), "bead".to_string())), Some(&3), "{shape:#?}");
+}
+
+const THREE_BEADS: &str = "run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n";
+
+/// The run has ended, and nobody has taken its spans, when the daemon is killed.
+#[test]
+fn spans_of_a_run_that_ended_under_a_killed_daemon_are_told_by_the_next() {
+    let stage = SpecStage::new(AGENT);
+    stage.configure(THREE_BEADS);
+    let (mut daemon, silent) = Silent::daemon(&stage);
+    stage.begin(&["--json"]).run().expect_code(0);
+    daemon.kill_9();
+    let collector = silent.give_way();
+    let daemon = stage.world.daemon_with(&[(ENDPOINT, &collector.url())]);
+    run_of_three_beads(&collector);
     stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_run_that_was_over_before_the_export_looked_is_told() {
+    let stage = SpecStage::new(AGENT);
+    stage.configure(THREE_BEADS);
+    let (daemon, silent) = Silent::daemon(&stage);
+    stage.begin(&["--json"]).run().expect_code(0);
+    run_of_three_beads(&silent.give_way());
+    stage.world.finish(Some(daemon));
+}
+
+/// However often the collector is asked, and whoever asks next.
+#[test]
+fn a_run_s_log_that_cannot_be_read_is_told_of_once() {
+    let stage = SpecStage::new(AGENT);
+    stage.configure(THREE_BEADS);
+    let (mut daemon, silent) = Silent::daemon(&stage);
+    let output = stage.begin(&["--json"]).run().expect_code(0);
+    let run_id = last(&output.stdout)["run_id"].as_str().unwrap().to_string();
+    daemon.kill_9();
+    let log = stage.repo.path.join(".muleteer/runs").join(&run_id).join("events.jsonl");
+    let text = std::fs::read_to_string(&log).unwrap();
+    std::fs::write(&log, text.replacen("\"seq\":3,", "\"seq\":4,", 1)).unwrap();
+    let endpoint = format!("http://{}", silent.listener.local_addr().unwrap());
+    drop(silent.held);
+    let mut daemon = stage.world.daemon_with(&[(ENDPOINT, &endpoint)]);
+    for _ in 0..3 {
+        drop(silent.listener.accept().unwrap());
+    }
+    let told = || {
+        let events = std::fs::read_to_string(stage.world.state().join("events.jsonl")).unwrap();
+        events.matches(&format!("telemetry of {run_id}")).count()
+    };
+    assert_eq!(told(), 1);
+    daemon.kill_9();
+    let address = silent.listener.local_addr().unwrap();
+    drop(silent.listener);
+    let collector = Collector::start_at(address);
+    // Of what was read before it nothing was taken yet, so it is looked at again; and then never more.
+    for _ in 0..2 {
+        let mut daemon = stage.world.daemon_with(&[(ENDPOINT, &collector.url())]);
+        let id = stage.world.spawn(&stage.repo, "true", &["--wait"]).ok();
+        spans_of(&collector, &id);
+        daemon.kill_9();
+    }
+    assert_eq!(told(), 2);
 }
 
 #[test]

@@ -6,12 +6,14 @@
 //! it is sent again under the same ids. Only what a collector refuses is dropped, and counted.
 
 pub mod http;
+pub mod mark;
 
 use crate::context::{Daemon, random_key};
 use crate::owned::{own, survive};
 use crate::runs::host::{self, Places};
 use http::PostError;
 use jiff::Timestamp;
+use mark::Mark;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::telemetry::metrics::Meter;
 use muleteer_model::telemetry::run::RunTracer;
@@ -20,9 +22,8 @@ use muleteer_model::telemetry::{Settings, otlp};
 use muleteer_store::StoreError;
 use muleteer_store::tail::{Reader, Start};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
@@ -141,38 +142,6 @@ enum Step {
     Refused(String),
 }
 
-/// How far a log has been exported.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Mark {
-    v: u16,
-    seq: u64,
-    /// Spans dropped since the log began.
-    dropped: u64,
-    /// Tells this state directory's figures from another's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    instance: Option<String>,
-    /// Of a run's log: nothing more is to come, unless it is gone on with.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    done: bool,
-}
-
-impl Mark {
-    const FILE: &'static str = "telemetry.json";
-
-    fn at(seq: u64) -> Self {
-        Self { v: 1, seq, dropped: 0, instance: None, done: false }
-    }
-
-    fn read(file: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(file).ok()?).ok()
-    }
-
-    fn write(&self, file: &Path) -> Result<(), String> {
-        let bytes = serde_json::to_vec(self).map_err(|error| error.to_string())?;
-        muleteer_store::atomic::write_atomic(file, &bytes, 0o600).map_err(|error| error.to_string())
-    }
-}
-
 /// A log that is read, and what becomes of it.
 struct Source<F> {
     reader: Reader,
@@ -181,6 +150,8 @@ struct Source<F> {
     mark_file: PathBuf,
     /// Of the newest record read.
     read: u64,
+    /// It cannot be read any further.
+    lost: bool,
 }
 
 /// What records become: the spans that each ends.
@@ -240,8 +211,6 @@ struct Worker {
     ledger: Source<Ledger>,
     /// By id: those that are under way, and those whose end is not exported yet.
     runs: BTreeMap<String, Source<RunTracer>>,
-    /// Runs under way whose log cannot be read: told once.
-    unreadable: BTreeSet<String>,
     /// Ended, and not yet taken by the collector. At most a batch and what one record ends.
     waiting: Vec<Span>,
     metrics_at: Instant,
@@ -266,9 +235,8 @@ impl Worker {
         let mut worker = Self {
             daemon: daemon.clone(),
             settings,
-            ledger: Source { reader, fold: Ledger::default(), mark, mark_file, read: 0 },
+            ledger: Source { reader, fold: Ledger::default(), mark, mark_file, read: 0, lost: false },
             runs: BTreeMap::new(),
-            unreadable: BTreeSet::new(),
             waiting: vec![],
             metrics_at: Instant::now(),
             refusals: 0,
@@ -290,53 +258,78 @@ impl Worker {
 
     /// A log that cannot be followed has no spans, and stops nobody.
     fn follow_run(&mut self, run_id: &str, places: &Places) {
-        if self.runs.contains_key(run_id) || self.unreadable.contains(run_id) {
+        if self.runs.contains_key(run_id) {
             return;
         }
         let mark_file = places.private.join(Mark::FILE);
-        let mark = Mark { done: false, ..Mark::read(&mark_file).unwrap_or_else(|| Mark::at(0)) };
+        let before = Mark::read(&mark_file);
+        let marked = before.as_ref().is_some_and(|mark| !mark.done);
+        let mut mark = Mark { done: false, ..before.unwrap_or_else(|| Mark::at(0)) };
         // It lies in somebody's repository: what is no file might never open.
         let opened = match std::fs::symlink_metadata(places.events()) {
             Ok(meta) if meta.is_file() => Reader::follow(&places.events(), Start::Beginning).map_err(|e| e.to_string()),
             Ok(_) => Err("it is no file".into()),
             Err(error) => Err(error.to_string()),
         };
-        match opened.and_then(|reader| mark.write(&mark_file).map(|()| reader)) {
+        let written = |reader| if marked { Ok(reader) } else { mark.write(&mark_file).map(|()| reader) };
+        match opened.and_then(written) {
             Ok(reader) => {
-                let source = Source { reader, fold: RunTracer::default(), mark, mark_file, read: 0 };
+                let source = Source { reader, fold: RunTracer::default(), mark, mark_file, read: 0, lost: false };
                 self.runs.insert(run_id.into(), source);
             }
-            Err(error) => self.lose_run(run_id, &error),
+            Err(error) => {
+                self.note_lost(run_id, &error);
+                mark.done = true;
+                // The next daemon would only say it again.
+                let _ = mark.write(&mark_file);
+            }
         }
     }
 
-    fn lose_run(&mut self, run_id: &str, error: &str) {
+    fn note_lost(&self, run_id: &str, error: &str) {
         let message = format!("the rest of its spans are lost: {error}");
         self.daemon.note(Event::Fault { what: format!("telemetry of {run_id}"), message });
-        self.unreadable.insert(run_id.into());
+    }
+
+    /// All that it will say is exported, unless it was gone on with while that was posted.
+    fn finish_run(&mut self, run_id: &str) -> Result<(), String> {
+        let daemon = self.daemon.clone();
+        let begun = daemon.runs.begun();
+        if begun.contains_key(run_id) || daemon.runs.find(run_id).is_some() {
+            return Ok(());
+        }
+        match self.runs.remove(run_id) {
+            // It is about to begin, or was killed before it had.
+            Some(source) if source.read == 0 && !source.lost => Ok(()),
+            Some(source) => Mark { done: true, ..source.mark }.write(&source.mark_file),
+            None => Ok(()),
+        }
     }
 
     /// Reads on, and posts what has ended. Blocking.
     fn step(&mut self) -> Result<Step, String> {
+        let begun = std::mem::take(&mut *self.daemon.runs.begun());
+        for (run_id, places) in begun {
+            self.follow_run(&run_id, &places);
+        }
         // Before anything is read: whoever has ended by now has said all it will.
         let hosted = self.daemon.runs.all();
-        self.unreadable.retain(|run_id| hosted.iter().any(|run| run.run_id == *run_id));
-        for run in &hosted {
-            self.follow_run(&run.run_id, &run.places);
-        }
         let mut lines = 0;
         let mut at_end = self.ledger.read(&mut lines, &mut self.waiting).map_err(|error| error.to_string())?;
         let (mut over, mut lost) = (vec![], vec![]);
         for (run_id, source) in &mut self.runs {
-            match source.read(&mut lines, &mut self.waiting) {
+            let outcome = if source.lost { Ok(true) } else { source.read(&mut lines, &mut self.waiting) };
+            match outcome {
                 Ok(true) if hosted.iter().all(|run| run.run_id != *run_id) => over.push(run_id.clone()),
                 Ok(whole) => at_end &= whole,
-                Err(error) => lost.push((run_id.clone(), error.to_string())),
+                Err(error) => {
+                    source.lost = true;
+                    lost.push((run_id.clone(), error.to_string()));
+                }
             }
         }
         for (run_id, error) in lost {
-            self.lose_run(&run_id, &error);
-            over.push(run_id);
+            self.note_lost(&run_id, &error);
         }
         if self.settings.traces.is_none() {
             self.waiting.clear();
@@ -359,10 +352,7 @@ impl Worker {
             source.settle(had_spans)?;
         }
         for run_id in over {
-            if let Some(mut source) = self.runs.remove(&run_id) {
-                source.mark.done = true;
-                source.mark.write(&source.mark_file)?;
-            }
+            self.finish_run(&run_id)?;
         }
         if let Some(message) = trouble {
             return Ok(Step::Refused(message));

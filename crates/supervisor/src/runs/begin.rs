@@ -5,6 +5,7 @@ use crate::branch::BranchMsg;
 use crate::context::Daemon;
 use crate::request::{backend_of, check_model, fault, internal, unwritten};
 use crate::runs::actor::RunMsg;
+use crate::telemetry::mark;
 use crate::{acp, launch, worktree};
 use jiff::Timestamp;
 use muleteer_model::bead::{Scope, Status};
@@ -126,6 +127,7 @@ async fn create(
         more: false,
         event: Event::RunStarted(Box::new(started)),
     };
+    mark::expect(daemon, run_id, &places);
     muleteer_process::fault::point("run.before_started");
     if log.last_seq() == 0 {
         log.append(&[entry], Timestamp::now()).map_err(|error| internal(&error.to_string()))?;
@@ -258,6 +260,7 @@ async fn go_on(
     *hosted.beads.lock().await = Store::new(&hosted.repo, &chosen.beads, Some(kept.env.clone()));
     *hosted.chosen.lock().unwrap_or_else(PoisonError::into_inner) = chosen;
     *hosted.request.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+    mark::expect(daemon, &hosted.run_id, places);
     // Marked before it is so: a daemon that dies in between looks once more, and finds it resting.
     write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
     if hosted.actor.get().is_none() && hosted.run().is_none() {
@@ -367,7 +370,7 @@ fn host(
         None => take_lock(places, &run_id)?,
     };
     let hosted = Arc::new(Hosted::new(places.clone(), &run_id, key, saved, lock));
-    daemon.runs.insert(hosted.clone());
+    daemon.runs.insert(hosted.clone(), daemon.telemetry.is_some());
     // A daemon that hosts a run is not idle.
     daemon.connections.send_modify(|count| *count += 1);
     Ok(hosted)

@@ -22,9 +22,9 @@ use muleteer_store::atomic::{create_dir_durable, replace_snapshots, write_atomic
 use muleteer_store::bead_store::Store;
 use muleteer_store::events::EventLog;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +37,7 @@ const NOTE_LIMIT: u64 = 64 * 1024;
 #[derive(Debug, Default)]
 pub struct Runs {
     hosted: Mutex<HashMap<DispatchId, Arc<Hosted>>>,
+    begun: Mutex<BTreeMap<String, Places>>,
     /// One begins at a time, so that two cannot begin the same.
     pub gate: tokio::sync::Mutex<()>,
     /// Changes whenever one of them has moved on.
@@ -56,11 +57,19 @@ impl Runs {
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    pub fn insert(&self, hosted: Arc<Hosted>) {
+    /// Those that this daemon has come to host since its export looked last, where it exports: by then they may be over.
+    pub fn begun(&self) -> MutexGuard<'_, BTreeMap<String, Places>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `told`: its export will look at it, and finds it hosted unless it is over.
+    pub fn insert(&self, hosted: Arc<Hosted>, told: bool) {
+        let begun = told.then(|| (hosted.run_id.clone(), hosted.places.clone()));
         self.hosted
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(hosted.key.clone(), hosted);
+        self.begun().extend(begun);
     }
 
     pub fn remove(&self, key: &DispatchId) {
