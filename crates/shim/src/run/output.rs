@@ -13,6 +13,8 @@ use std::time::Duration;
 const SMALL: usize = 16 << 10;
 /// The longest wait, and how close the previous read must have been.
 const HOLD: Duration = Duration::from_micros(500);
+/// What is waited for: less than a pipe holds, so that whoever writes need not wait for us.
+const GATHERED: usize = 32 << 10;
 const CLOSE: Duration = Duration::from_millis(1);
 
 /// The two streams, in this order everywhere.
@@ -24,6 +26,8 @@ pub(super) struct Output {
     /// Until then a stream is not read, so that its pipe gathers what comes in drops.
     pub held_until: [Option<Duration>; 2],
     read_at: [Duration; 2],
+    /// What came since a read last found little, and when that was.
+    pace: [(usize, Duration); 2],
     buffer: Buffer,
     /// The buffer's first bytes are of this stream and could not be written yet.
     pending: Option<(usize, usize)>,
@@ -54,10 +58,32 @@ impl Output {
             pipes: [stdout, stderr],
             held_until: [None; 2],
             read_at: [Duration::ZERO; 2],
+            pace: [(0, Duration::ZERO); 2],
             buffer: Buffer::default(),
             pending: None,
         }
     }
+
+    /// Settles when a stream that was read is read next.
+    fn pace(&mut self, index: usize, n: usize, now: Duration) {
+        let close = now.saturating_sub(self.read_at[index]) < CLOSE;
+        self.read_at[index] = now;
+        let (came, since) = &mut self.pace[index];
+        *came += n;
+        if n >= SMALL {
+            self.held_until[index] = None;
+            return;
+        }
+        let hold = hold_for(*came, now.saturating_sub(*since));
+        (*came, *since) = (0, now);
+        self.held_until[index] = close.then_some(now + hold);
+    }
+}
+
+/// How long it takes to gather enough, if it goes on coming as it came.
+fn hold_for(came: usize, took: Duration) -> Duration {
+    let enough = took.as_nanos().saturating_mul(GATHERED as u128) / came.max(1) as u128;
+    u64::try_from(enough).map_or(HOLD, Duration::from_nanos).min(HOLD)
 }
 
 impl Shim {
@@ -85,10 +111,7 @@ impl Shim {
                     return self.block(BlockReason::Disk);
                 }
                 fault::point("shim.record_written");
-                let now = awake();
-                let close = now.saturating_sub(self.output.read_at[index]) < CLOSE;
-                self.output.held_until[index] = (n < SMALL && close).then_some(now + HOLD);
-                self.output.read_at[index] = now;
+                self.output.pace(index, n, awake());
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Err(_) => self.output.pipes[index] = None,
@@ -161,5 +184,32 @@ impl Shim {
             let stream = if index == 0 { "stdout" } else { "stderr" };
             self.say(Control::Lost { stream: stream.into(), bytes: n as u64 });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_is_read_before_it_is_full() {
+        let micros = Duration::from_micros;
+        // 64 KiB in 300 us, and a little after them.
+        assert_eq!(hold_for(66_000, micros(303)), micros(303) * GATHERED as u32 / 66_000);
+        assert_eq!(hold_for(200, micros(900)), HOLD, "drops are waited for no longer than that");
+        assert_eq!(hold_for(0, Duration::MAX), HOLD);
+
+        let mut output = Output::new(None, None);
+        output.pace(0, 100, micros(10_000));
+        assert_eq!(output.held_until[0], None, "the first drop is passed on at once");
+        output.pace(0, 100, micros(10_010));
+        assert_eq!(output.held_until[0], Some(micros(10_010) + HOLD));
+        output.pace(0, 65_536, micros(10_510));
+        assert_eq!(output.held_until[0], None, "there may be more");
+        output.pace(0, 1_000, micros(10_520));
+        let held = output.held_until[0].map(|until| until - micros(10_520));
+        assert!(held.is_some_and(|held| held > micros(240) && held < micros(260)), "{held:?}");
+        output.pace(0, 1_000, micros(20_000));
+        assert_eq!(output.held_until[0], None, "it was quiet meanwhile");
     }
 }
