@@ -15,12 +15,13 @@ use crate::owned::survive;
 use jiff::Timestamp;
 use muleteer_backends::Backend;
 use muleteer_model::dispatch::{Dispatch, Phase, Ticket};
-use muleteer_model::event::{Entry, Position, Record};
+use muleteer_model::event::{Entry, Event, Position, Record};
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::{self, Decided, Effect, Input};
 use muleteer_model::stall;
 use muleteer_process::fault;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -160,24 +161,31 @@ impl State {
     /// Decides what follows from the state by itself, until nothing does.
     async fn settle(&mut self) -> Result<(), ActorProcessingErr> {
         loop {
-            let events = life::advance(&self.dispatch, Timestamp::now());
-            if events.is_empty() {
+            let mut entries = Vec::new();
+            self.follow(&mut Cow::Borrowed(&self.dispatch), &mut entries);
+            if entries.is_empty() {
                 return Ok(());
             }
-            if events
-                .iter()
-                .any(|event| matches!(event, muleteer_model::event::Event::DispatchFinished { .. }))
-            {
-                fault::point("life.before_finish");
+            self.append(entries).await?;
+        }
+    }
+
+    /// Stages what follows from a state, and what from that in turn: all of it is then one append, so that the
+    /// end of a dispatch waits for the disk once.
+    fn follow(&self, scratch: &mut Cow<'_, Dispatch>, entries: &mut Vec<Entry>) {
+        loop {
+            let events = life::advance(scratch, Timestamp::now());
+            if events.is_empty() {
+                return;
             }
-            self.commit(events.into_iter().map(|event| (None, event)).collect()).await?;
+            self.stage(events.into_iter().map(|event| (None, event)).collect(), scratch.to_mut(), entries);
         }
     }
 
     /// Turns a batch of output into events with one append. Decisions within the batch are taken on
     /// a scratch copy; the real state moves only when all of it is durable.
     async fn read(&mut self, steps: Vec<Step>) -> Result<(), ActorProcessingErr> {
-        let mut scratch = (*self.dispatch).clone();
+        let mut scratch: Cow<'_, Dispatch> = Cow::Owned((*self.dispatch).clone());
         let mut entries = Vec::new();
         let mut last = None;
         for step in steps {
@@ -185,11 +193,10 @@ impl State {
             last = Some(at);
             for input in self.pieces.put(step, scratch.epoch) {
                 let decided = life::timed(life::decide(&scratch, input), awake_ms);
-                self.stage(decided, &mut scratch, &mut entries);
-                let follow_up = life::advance(&scratch, Timestamp::now()).into_iter().map(|event| (None, event));
+                self.stage(decided, scratch.to_mut(), &mut entries);
                 // A process that is gone concludes only when its whole output has been read.
                 if !matches!(scratch.phase, Phase::Gone { .. }) {
-                    self.stage(follow_up.collect(), &mut scratch, &mut entries);
+                    self.follow(&mut scratch, &mut entries);
                 }
             }
         }
@@ -199,9 +206,10 @@ impl State {
             let checkpoint = self.pieces.finish(at).into_iter().chain([Input::Read { at }]);
             for input in checkpoint {
                 let decided = life::decide(&scratch, input);
-                self.stage(decided, &mut scratch, &mut entries);
+                self.stage(decided, scratch.to_mut(), &mut entries);
             }
         }
+        self.follow(&mut scratch, &mut entries);
         self.append(entries).await?;
         self.settle().await
     }
@@ -237,6 +245,9 @@ impl State {
     async fn append(&mut self, entries: Vec<Entry>) -> Result<(), ActorProcessingErr> {
         if entries.is_empty() {
             return Ok(());
+        }
+        if entries.iter().any(|entry| matches!(entry.event, Event::DispatchFinished { .. })) {
+            fault::point("life.before_finish");
         }
         let records = append(&self.daemon, entries).await?;
         fault::point("life.batch_durable");
