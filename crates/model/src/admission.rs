@@ -11,10 +11,13 @@
 
 use crate::config::Pool;
 use crate::dispatch::{Dispatch, Ticket};
+use crate::event::{Entry, Event, Record, VERSION};
 use crate::fleet::Fleet;
 use crate::id::DispatchId;
+use crate::life::{self, Input};
 use crate::pressure;
 use jiff::Timestamp;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A dispatch that may not be made: agents would dispatch agents too deeply.
@@ -164,20 +167,76 @@ pub struct Door {
     /// One that has begun meanwhile and waits again was given what it was promised; one that has ended and waits
     /// again is promised a place anew.
     promised: Vec<(DispatchId, Ticket)>,
+    /// Those that are about to be made and begin with that, as they will be made.
+    claims: Vec<(DispatchId, Vec<Entry>)>,
 }
 
 impl Door {
     /// Whom to tell to start now.
     pub fn look(&mut self, limits: Pool, fleet: &Fleet, now: Timestamp) -> Admission {
+        let expected = self.expected(fleet, now);
+        let mut admission = admit_beside(limits, &expected, now, &self.kept());
+        admission.start.retain(|id| fleet.get(id).is_some());
+        let with_ticket = |id: &DispatchId| fleet.get(id).map(|d| (id.clone(), d.ticket()));
+        self.promised = admission.start.iter().filter_map(with_ticket).collect();
+        admission
+    }
+
+    /// A dispatch is about to be made by these entries. Where there is a place for it now: with what it begins, so that
+    /// this is made durable with the same append. Its place is then kept until the fleet shows it, or until it
+    /// is [given back](Self::unclaim). Where there is none: nothing; it waits like anybody.
+    pub fn claim(
+        &mut self,
+        limits: Pool,
+        fleet: &Fleet,
+        (id, made): (&DispatchId, Vec<Entry>),
+        now: Timestamp,
+    ) -> Vec<Event> {
+        self.unclaim(id);
+        if fleet.get(id).is_some() {
+            return vec![];
+        }
+        self.expected(fleet, now);
+        let kept = self.kept();
+        self.claims.push((id.clone(), made));
+        let expected = self.expected(fleet, now);
+        let admitted = admit_beside(limits, &expected, now, &kept).start.contains(id);
+        let begun = match expected.get(id).filter(|_| admitted) {
+            Some(newcomer) => life::decide(newcomer, Input::Admitted(newcomer.ticket())),
+            None => vec![],
+        };
+        if begun.is_empty() {
+            self.unclaim(id);
+        }
+        begun.into_iter().map(|(_, event)| event).collect()
+    }
+
+    /// Whether it had a place: that is free then, unless the dispatch was made.
+    pub fn unclaim(&mut self, id: &DispatchId) -> bool {
+        let before = self.claims.len();
+        self.claims.retain(|(claimed, _)| claimed != id);
+        self.claims.len() < before
+    }
+
+    /// Those that have a place already.
+    fn kept(&self) -> Vec<DispatchId> {
+        let promised = self.promised.iter().map(|(id, _)| id);
+        promised.chain(self.claims.iter().map(|(id, _)| id)).cloned().collect()
+    }
+
+    /// The fleet with those that are about to be made. What it shows already is forgotten.
+    fn expected<'a>(&mut self, fleet: &'a Fleet, now: Timestamp) -> Cow<'a, Fleet> {
         let waits = |(id, ticket): &(DispatchId, Ticket)| {
             fleet.get(id).is_some_and(|d| d.ticket() == *ticket && !d.is_active() && !d.is_finished())
         };
         self.promised.retain(waits);
-        let promised: Vec<_> = self.promised.iter().map(|(id, _)| id.clone()).collect();
-        let admission = admit_beside(limits, fleet, now, &promised);
-        let with_ticket = |id: &DispatchId| fleet.get(id).map(|d| (id.clone(), d.ticket()));
-        self.promised = admission.start.iter().filter_map(with_ticket).collect();
-        admission
+        self.claims.retain(|(id, _)| fleet.get(id).is_none());
+        let mut expected = Cow::Borrowed(fleet);
+        for entry in self.claims.iter().flat_map(|(_, made)| made) {
+            let seq = expected.seq + 1;
+            expected.to_mut().apply(&Record { v: VERSION, seq, ts: now, entry: entry.clone() });
+        }
+        expected
     }
 }
 
@@ -208,7 +267,7 @@ pub fn depth(
 mod tests {
     use super::*;
     use crate::api_error::Trouble;
-    use crate::event::{Entry, Event, FinalState, Record, VERSION};
+    use crate::event::FinalState;
     use jiff::SignedDuration;
     use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
     use std::collections::VecDeque;
@@ -481,6 +540,41 @@ mod tests {
         assert_eq!(look(&yard), [id(&name(3))], "said again, and nobody else is let in");
         yard.end(&name(1));
         assert_eq!(look(&yard), [id(&name(3)), id(&name(0))]);
+    }
+
+    /// Entries of a dispatch that is not made yet.
+    fn made(name: &str, parent: Option<&str>) -> (DispatchId, Vec<Entry>) {
+        let mut created = crate::dispatch::tests::created();
+        created.parent = parent.map(id);
+        let event = Event::DispatchCreated(Box::new(created));
+        (id(name), vec![Entry { id: String::new(), dispatch_id: Some(id(name)), at: None, more: false, event }])
+    }
+
+    fn claim(door: &mut Door, yard: &Yard, (id, made): (DispatchId, Vec<Entry>)) -> Vec<Event> {
+        door.claim(LIMITS, &yard.fleet, (&id, made), yard.now)
+    }
+
+    #[test]
+    fn who_is_being_made_begins_at_once_where_there_is_a_place() {
+        let begins = vec![Event::AttemptStarted { attempt: 1, epoch: 1, resume: None }];
+        let (mut yard, mut door) = (Yard::new(), Door::default());
+        yard.create(&name(0), "rehearsal", None);
+        assert_eq!(claim(&mut door, &yard, made(&name(1), None)), begins);
+        assert_eq!(claim(&mut door, &yard, made(&name(2), None)), begins);
+        assert_eq!(claim(&mut door, &yard, made(&name(3), None)), [], "who waits already comes first");
+        assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start, [id(&name(0))]);
+        yard.create(&name(4), "rehearsal", None);
+        assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start, [id(&name(0))], "their places are kept");
+        // One is there, the other will not be.
+        yard.create(&name(1), "rehearsal", None);
+        yard.event(&name(1), begins[0].clone());
+        assert!(door.unclaim(&id(&name(2))) && !door.unclaim(&id(&name(2))));
+        assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start, [id(&name(0)), id(&name(4))]);
+        assert_eq!(claim(&mut door, &yard, made(&name(1), None)), [], "it was made before");
+        assert_eq!(claim(&mut door, &yard, made(&name(3), None)), [], "full");
+        assert!(!door.unclaim(&id(&name(3))), "who was refused holds nothing");
+        assert_eq!(claim(&mut door, &yard, made(&name(5), Some(&name(1)))), begins, "its parent's place");
+        assert_eq!(claim(&mut door, &yard, made(&name(6), Some(&name(1)))), [], "which is taken over once");
     }
 
     /// It was let in, met a limit and waits again before the pool looked: the old promise is kept already.

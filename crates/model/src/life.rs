@@ -49,6 +49,7 @@ use crate::id::DispatchId;
 use crate::opening::{Call, Opening};
 use crate::transcript::Reading;
 use jiff::Timestamp;
+use std::borrow::Cow;
 
 pub use opening::awaited;
 
@@ -350,6 +351,29 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
             vec![Event::DispatchFinished { state: *state, reason: reason.clone(), result }]
         }
         Phase::Closing { .. } | Phase::Finished { .. } => vec![],
+    }
+}
+
+/// What follows from a state by itself, and what from that in turn: made durable with one append, so that the end of a
+/// dispatch waits for the disk once. `d` is then as it will be.
+pub fn follow(d: &mut Cow<'_, Dispatch>, now: Timestamp) -> Vec<Event> {
+    let mut all = Vec::new();
+    loop {
+        let events = advance(d, now);
+        if events.is_empty() {
+            return all;
+        }
+        for event in &events {
+            let entry = Entry {
+                id: String::new(),
+                dispatch_id: Some(d.id.clone()),
+                at: None,
+                more: false,
+                event: event.clone(),
+            };
+            d.to_mut().apply(&Record { v: VERSION, seq: 0, ts: now, entry });
+        }
+        all.extend(events);
     }
 }
 

@@ -7,7 +7,10 @@ use crate::context::Daemon;
 use jiff::Timestamp;
 use muleteer_model::admission;
 use muleteer_model::config::Pool as Limits;
-use ractor::{Actor, ActorProcessingErr, ActorRef};
+use muleteer_model::event::{Entry, Event};
+use muleteer_model::id::DispatchId;
+use ractor::rpc::CallResult;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,6 +19,42 @@ use std::time::Duration;
 pub enum PoolMsg {
     /// Somebody waits, or a place has become free.
     Look,
+    /// A dispatch is about to be made by these entries: answered with the events with which it begins at once, none
+    /// where it has to wait.
+    Claim(DispatchId, Vec<Entry>, RpcReplyPort<Vec<Event>>),
+    /// It was made, or will not be.
+    Unclaim(DispatchId),
+}
+
+/// Who makes a dispatch waits no longer for the word that it may begin at once: without, it waits in the queue.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The place of a dispatch that is being made. Held until that is durable, or has failed.
+#[derive(Debug)]
+pub struct Claim {
+    daemon: Arc<Daemon>,
+    id: DispatchId,
+}
+
+impl Claim {
+    /// Asks for a place for a dispatch that will be made by these entries, and with what it begins if it has one.
+    /// Given up meanwhile, the place is given back.
+    pub async fn ask(daemon: &Arc<Daemon>, id: &DispatchId, made: &[Entry]) -> (Self, Vec<Event>) {
+        let claim = Self { daemon: daemon.clone(), id: id.clone() };
+        let Some(pool) = daemon.pool.get() else { return (claim, vec![]) };
+        let asked = pool.call(|reply| PoolMsg::Claim(id.clone(), made.to_vec(), reply), Some(CLAIM_PATIENCE));
+        let begun = match asked.await {
+            Ok(CallResult::Success(events)) => events,
+            _ => vec![],
+        };
+        (claim, begun)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.daemon.pool.cast(PoolMsg::Unclaim(self.id.clone()));
+    }
 }
 
 pub struct Pool;
@@ -71,6 +110,17 @@ impl Actor for Pool {
                     let wait = wait.min(LONGEST_SLEEP) + Duration::from_millis(1);
                     state.armed = now.checked_add(wait).ok();
                     myself.send_after(wait, || PoolMsg::Look);
+                }
+            }
+            PoolMsg::Claim(id, made, reply) => {
+                let fleet = state.daemon.snapshot();
+                let begun = state.door.claim(state.limits, &fleet, (&id, made), Timestamp::now());
+                // Whoever gave up waiting has given the place back: that word is behind this one.
+                let _ = reply.send(begun);
+            }
+            PoolMsg::Unclaim(id) => {
+                if state.door.unclaim(&id) && state.daemon.snapshot().get(&id).is_none() {
+                    state.daemon.look();
                 }
             }
         }

@@ -3,6 +3,7 @@
 
 use crate::confine::Confined;
 use crate::context::{Daemon, Loaded};
+use crate::pool::Claim;
 use crate::worktree::Repository;
 use crate::{acp, settings, worktree};
 use muleteer_backends::acp::Known;
@@ -125,16 +126,17 @@ impl Asker {
     }
 }
 
-/// Checks a request and writes the files of its dispatch; returns the entries that make it durable.
+/// Checks a request and writes the files of its dispatch; returns the entries that make it durable, and the place it
+/// then has where they say that it begins: to be held until they are appended.
 ///
 /// # Errors
 /// What is wrong with the request; nothing that matters was changed then.
 pub async fn prepare(
-    daemon: &Daemon,
+    daemon: &Arc<Daemon>,
     spawn: &v1::Spawn,
     asker: &Asker,
     trace: Option<String>,
-) -> Result<Vec<Entry>, WireError> {
+) -> Result<(Vec<Entry>, Claim), WireError> {
     let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
     let project = PathBuf::from(&spawn.project);
     if !project.is_absolute() || !project.is_dir() {
@@ -280,13 +282,15 @@ pub async fn prepare(
     let key = muleteer_model::life::prompt_key(&id, PromptKind::Initial, 0);
     let (prompt_key, text) = (key.clone(), spawn.prompt.clone());
     // Many at once wait for the disk together.
-    tokio::task::spawn_blocking(move || saved.write(&dir, &prompt_key, &text))
-        .await
-        .map_err(|error| internal(&error.to_string()))??;
-    Ok(vec![
+    let written = tokio::task::spawn_blocking(move || saved.write(&dir, &prompt_key, &text));
+    let mut entries = vec![
         named(&id, "created", Event::DispatchCreated(Box::new(created))),
         named(&id, "initial", Event::PromptQueued { key, kind: PromptKind::Initial, by: asker.name(), trace: None }),
-    ])
+    ];
+    let ((claim, begun), written) = tokio::join!(Claim::ask(daemon, &id, &entries), written);
+    written.map_err(|error| internal(&error.to_string()))??;
+    entries.extend(begun.into_iter().enumerate().map(|(n, event)| named(&id, &format!("begun/{n}"), event)));
+    Ok((entries, claim))
 }
 
 /// What the work in a directory is for, where that is a clone made for it.

@@ -12,6 +12,7 @@ use muleteer_model::fleet::Fleet;
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::{self, Decided, Effect, Input};
 use serde_json::json;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The actors of one dispatch.
@@ -58,7 +59,7 @@ impl Daemon {
         }
     }
 
-    pub fn create(&mut self, n: u64, parent: Option<DispatchId>, resumable: bool) {
+    pub fn create(&mut self, n: u64, parent: Option<DispatchId>, resumable: bool, rng: &mut Rng) {
         let id = DispatchId::from_random([n as u8, 2, 3, 4, 5]);
         let created: Created = serde_json::from_value(json!({
             "role": "developer", "category": "coding", "project": "/p", "feature": "f", "backend": "sim",
@@ -70,7 +71,14 @@ impl Daemon {
         .unwrap();
         let key = life::prompt_key(&id, PromptKind::Initial, 0);
         let prompt = Event::PromptQueued { key, kind: PromptKind::Initial, by: "operator".into(), trace: None };
-        let batch = [Event::DispatchCreated(Box::new(created)), prompt];
+        let mut batch = vec![Event::DispatchCreated(Box::new(created)), prompt];
+        let made = batch.iter().cloned().map(|event| entry(&id, None, event)).collect();
+        batch.extend(self.door.claim(self.limits, &self.fleet, (&id, made), self.now));
+        if rng.one_in(10) {
+            // Its files could not be written.
+            self.look |= self.door.unclaim(&id);
+            return;
+        }
         self.enqueue(&id, batch.into_iter().map(|event| (None, event)).collect(), false);
     }
 
@@ -108,11 +116,8 @@ impl Daemon {
             return;
         }
         let last = decided.len() - 1;
-        let entry = |(n, (at, event)): (usize, Decided)| {
-            let (id, dispatch_id) = (String::new(), Some(id.clone()));
-            Entry { id, dispatch_id, at, more: n < last, event }
-        };
-        let batch = decided.into_iter().enumerate().map(entry).collect();
+        let chained = |(n, (at, event)): (usize, Decided)| Entry { more: n < last, ..entry(id, at, event) };
+        let batch = decided.into_iter().enumerate().map(chained).collect();
         if waits {
             self.lives.entry(id.clone()).or_default().appending = true;
         }
@@ -199,7 +204,7 @@ impl Daemon {
         if subtree.appending {
             return;
         }
-        let events = life::advance(&d, self.now);
+        let events = life::follow(&mut Cow::Borrowed(&*d), self.now);
         if !events.is_empty() {
             let decided = events.into_iter().map(|event| (None, event)).collect();
             return self.enqueue(id, decided, true);
@@ -278,6 +283,10 @@ impl Daemon {
         let id = d.id.clone();
         self.enqueue(&id, decided, true);
     }
+}
+
+fn entry(id: &DispatchId, at: Option<Position>, event: Event) -> Entry {
+    Entry { id: String::new(), dispatch_id: Some(id.clone()), at, more: false, event }
 }
 
 /// What is kept of who has not ended is what a look at all would find, and in its order.

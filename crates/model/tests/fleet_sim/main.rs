@@ -109,7 +109,7 @@ impl Life {
                 .flatten()
                 .filter(|parent| self.daemon.may_parent(parent));
             self.made += 1;
-            self.daemon.create(self.made, parent, resumable);
+            self.daemon.create(self.made, parent, resumable, &mut self.rng);
         }
         if self.words > 0
             && self.rng.one_in(60)

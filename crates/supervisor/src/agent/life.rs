@@ -161,25 +161,16 @@ impl State {
     /// Decides what follows from the state by itself, until nothing does.
     async fn settle(&mut self) -> Result<(), ActorProcessingErr> {
         loop {
-            let mut entries = Vec::new();
-            self.follow(&mut Cow::Borrowed(&self.dispatch), &mut entries);
-            if entries.is_empty() {
+            let events = life::follow(&mut Cow::Borrowed(&self.dispatch), Timestamp::now());
+            if events.is_empty() {
                 return Ok(());
             }
-            self.append(entries).await?;
+            self.append(self.entries(events)).await?;
         }
     }
 
-    /// Stages what follows from a state, and what from that in turn: all of it is then one append, so that the
-    /// end of a dispatch waits for the disk once.
-    fn follow(&self, scratch: &mut Cow<'_, Dispatch>, entries: &mut Vec<Entry>) {
-        loop {
-            let events = life::advance(scratch, Timestamp::now());
-            if events.is_empty() {
-                return;
-            }
-            self.stage(events.into_iter().map(|event| (None, event)).collect(), scratch.to_mut(), entries);
-        }
+    fn entries(&self, events: Vec<Event>) -> Vec<Entry> {
+        events.into_iter().map(|event| entry(&self.id, None, event)).collect()
     }
 
     /// Turns a batch of output into events with one append. Decisions within the batch are taken on
@@ -196,7 +187,7 @@ impl State {
                 self.stage(decided, scratch.to_mut(), &mut entries);
                 // A process that is gone concludes only when its whole output has been read.
                 if !matches!(scratch.phase, Phase::Gone { .. }) {
-                    self.follow(&mut scratch, &mut entries);
+                    entries.extend(self.entries(life::follow(&mut scratch, Timestamp::now())));
                 }
             }
         }
@@ -209,7 +200,7 @@ impl State {
                 self.stage(decided, scratch.to_mut(), &mut entries);
             }
         }
-        self.follow(&mut scratch, &mut entries);
+        entries.extend(self.entries(life::follow(&mut scratch, Timestamp::now())));
         self.append(entries).await?;
         self.settle().await
     }

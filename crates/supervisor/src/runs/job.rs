@@ -157,13 +157,14 @@ async fn begin(
         schema: (purpose == Purpose::Structure).then(judge::schema),
     };
     let trace = run.context(job.start.bead_id.as_deref()).map(|context| context.to_string());
-    let entries = request::prepare(daemon, &spawn, &Asker::Run(Box::new(part)), trace)
+    let (entries, claim) = request::prepare(daemon, &spawn, &Asker::Run(Box::new(part)), trace)
         .await
         .map_err(|error| Trouble::new(&error.code, error.message))?;
     fault::point("run.before_dispatch");
     ledger::append(daemon, entries)
         .await
         .map_err(|error| Trouble::new("E_INTERNAL", error.to_string()))?;
+    drop(claim);
     fault::point("run.after_dispatch");
     Ok(())
 }
