@@ -22,6 +22,17 @@ pub fn socket(world: &World) -> PathBuf {
         .into()
 }
 
+/// How many are connected to the daemon now, by the kernel's list.
+#[cfg(target_os = "linux")]
+pub fn clients(socket: &std::path::Path) -> usize {
+    let all = std::fs::read_to_string("/proc/net/unix").expect("the kernel's list of sockets");
+    // Number, references, protocol, flags, type, state (3: connected), inode, path.
+    let fields = all.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    fields
+        .filter(|fields| fields.get(5) == Some(&"03") && fields.get(7).copied() == socket.to_str())
+        .count()
+}
+
 /// The length header of a frame.
 pub fn header(length: u32) -> [u8; 4] {
     length.to_be_bytes()

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage, last};
-use muleteer_tests::{processes, program, wait_until};
+use muleteer_tests::{processes, program, wait_until, wire};
 use rustix::process::Signal;
 
 fn count(stage: &Stage, run: &str, name: &str) -> usize {
@@ -191,10 +191,10 @@ fn who_looks_on_hears_that_nobody_goes_on_and_goes_on_with_the_next_daemon() {
     let alone = look().run().expect_code(3);
     assert_eq!(alone.error_code(), "E_NO_DAEMON", "{alone:?}");
     let mut daemon = stage.world.daemon();
+    let socket = wire::socket(&stage.world);
+    wait_until("nobody else to be there", PATIENCE, || (wire::clients(&socket) == 0).then_some(()));
     let onlooker = look().start();
-    wait_until("somebody to look on", PATIENCE, || {
-        (stage.status()["beads"]["in_progress"].as_u64()? > 0).then_some(())
-    });
+    wait_until("somebody to look on", PATIENCE, || (wire::clients(&socket) > 0).then_some(()));
     daemon.kill_9();
     let daemon = stage.world.daemon();
     std::fs::write(stage.world.home().join("go"), "").unwrap();

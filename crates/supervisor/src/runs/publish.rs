@@ -8,6 +8,7 @@ use super::host::Hosted;
 use super::keep;
 use super::{clones, hub};
 use crate::mend;
+use crate::tasklist::git::{Git, GitError};
 use crate::worktree::{self, DURABLE, HARMLESS, LEADING_AWAY, fetching, git, output, run as git_run};
 use muleteer_model::agent_event::cut;
 use muleteer_model::pipeline::{Input, Run, Stage};
@@ -145,10 +146,13 @@ async fn bring_home(hosted: &Hosted, target: &str) -> Result<String, String> {
         // Only what is a fast-forward, and harms nothing in the working directory.
         let came = format!("refs/muleteer/run/{}", hosted.run_id);
         run_fetch(repo, own, &format!("+refs/heads/{target}:{came}")).await?;
-        let merged = git_run(git(repo).args(["merge", "--quiet", "--ff-only", &came]), "").await;
+        let commit = git_run(git(repo).args(["rev-parse", &format!("{came}^{{commit}}")]), "nothing came").await?;
+        let dir = repo.clone();
+        let merged = tokio::task::spawn_blocking(move || forward(&dir, &commit)).await;
         git_run(git(repo).args(["update-ref", "-d", &came]), "cannot tidy").await?;
-        if merged.is_ok() {
-            return Ok(target.to_string());
+        match merged.map_err(|error| error.to_string())? {
+            Ok(()) => return Ok(target.to_string()),
+            Err(error) => tracing::info!(%error, "the branch is brought beside"),
         }
     }
     // It moved on by itself, or the working directory is in the way: beside it, then.
@@ -156,6 +160,14 @@ async fn bring_home(hosted: &Hosted, target: &str) -> Result<String, String> {
     let name = if beside == target { format!("{beside}-result") } else { beside };
     run_fetch(repo, own, &format!("+refs/heads/{target}:refs/heads/{name}")).await?;
     Ok(name)
+}
+
+/// Blocks.
+fn forward(repo: &Path, commit: &str) -> Result<(), GitError> {
+    let git = Git::open(repo)?;
+    git.forward(&git.head()?, commit)?;
+    git.settle()?;
+    git.forwarded()
 }
 
 async fn run_fetch(repo: &Path, own: &Path, refspec: &str) -> Result<(), String> {

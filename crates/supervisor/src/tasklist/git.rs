@@ -7,12 +7,14 @@
 
 mod clones;
 mod command;
+mod forward;
 mod saved;
 #[cfg(test)]
 mod tests;
 mod trees;
 
 pub use saved::Saved;
+use trees::Index;
 
 use crate::mend;
 use command::{bare, failed, run, run_bytes, words};

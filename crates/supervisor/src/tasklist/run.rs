@@ -173,6 +173,11 @@ fn mend(project: &Git, branch: Option<&str>) -> Result<Vec<String>, StepError> {
     if project.mend_index()? {
         done.push(format!("the index of {} was empty, and is made anew from HEAD", project.top().display()));
     }
+    match project.mend_forward()? {
+        0 => {}
+        files => done
+            .push(format!("{files} files of {} were put right: they were being brought home", project.top().display())),
+    }
     let Some(branch) = branch else { return Ok(done) };
     for worker in 1..=MOST_WORKERS {
         let dir = clone_dir(project, worker);

@@ -156,11 +156,12 @@ impl Git {
         let from = clone.top.to_string_lossy();
         self.git(&["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", &from, "HEAD"])?;
         if self.branch().as_deref() == Some(branch) {
-            self.git(&["merge", "--quiet", "--ff-only", &commit])?;
+            self.forward(tip, &commit)?;
         } else {
             self.git(&["update-ref", &format!("refs/heads/{branch}"), &commit, tip])?;
         }
         self.settle()?;
+        self.forwarded()?;
         Ok(true)
     }
 }

@@ -1,7 +1,7 @@
 //! One run of git: deaf to configuration, bounded in what it may say.
 
 use super::GitError;
-use crate::worktree::DURABLE;
+use crate::worktree::{DURABLE, HARMLESS, LEADING_AWAY};
 use muleteer_process::command::helper;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -22,8 +22,8 @@ pub(super) fn bare(dir: &Path) -> Command {
     command
         .arg("-C")
         .arg(dir)
-        .args(["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false"])
-        .args(["-c", "protocol.ext.allow=never", "-c", "commit.gpgSign=false", "-c", "gc.auto=0"])
+        .args(HARMLESS.iter().flat_map(|setting| ["-c", setting]))
+        .args(["-c", "core.quotePath=false", "-c", "protocol.ext.allow=never", "-c", "commit.gpgSign=false"])
         // A snapshot may be of thousands of files: for those git waits once, at the end.
         .args(["-c", DURABLE, "-c", "core.fsyncMethod=batch"])
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
@@ -31,7 +31,7 @@ pub(super) fn bare(dir: &Path) -> Command {
         .env("GIT_TERMINAL_PROMPT", "0")
         .env("GIT_EDITOR", "true")
         .env("LC_ALL", "C");
-    for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR"] {
+    for name in LEADING_AWAY {
         command.env_remove(name);
     }
     command

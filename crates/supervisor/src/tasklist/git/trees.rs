@@ -206,7 +206,7 @@ impl Git {
 
 /// An index file of our own; gone when dropped.
 #[derive(Debug)]
-pub(super) struct Index(PathBuf);
+pub(super) struct Index(pub(super) PathBuf);
 
 impl Drop for Index {
     fn drop(&mut self) {
