@@ -1,9 +1,11 @@
 //! A collector that keeps what it is sent: OTLP over HTTP with JSON, read back as plain values.
 
 use crate::model_server::http;
+use rustix::net::{self, AddressFamily, SocketType};
 use serde_json::{Value, json};
 use std::io::BufReader;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -24,6 +26,28 @@ struct Shared {
     refusing: AtomicU32,
     /// A post that holds this is answered with 500.
     breaking: Mutex<Option<String>>,
+}
+
+/// A port that refuses whoever comes, until a collector is there.
+#[derive(Debug)]
+pub struct Absent(OwnedFd);
+
+impl Absent {
+    pub fn on_loopback() -> Self {
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port on loopback");
+        Self(socket)
+    }
+
+    pub fn url(&self) -> String {
+        let address = net::getsockname(&self.0).expect("its address");
+        format!("http://{}", SocketAddr::try_from(address).expect("an address of the internet"))
+    }
+
+    pub fn comes(self) -> Collector {
+        net::listen(&self.0, 64).expect("to listen");
+        Collector::on(self.0.into())
+    }
 }
 
 /// A span as it arrived.
@@ -63,12 +87,11 @@ impl Span {
 impl Collector {
     /// Listens on loopback.
     pub fn start() -> Self {
-        Self::start_at("127.0.0.1:0".parse().expect("an address"))
+        Self::on(TcpListener::bind("127.0.0.1:0").expect("a port on loopback"))
     }
 
-    /// Listens where another one did.
-    pub fn start_at(address: SocketAddr) -> Self {
-        let listener = TcpListener::bind(address).expect("a port on loopback");
+    /// Listens where somebody else did: a port that is let go may be another test's a moment later.
+    pub fn on(listener: TcpListener) -> Self {
         let address = listener.local_addr().expect("its address");
         let shared = Arc::new(Shared::default());
         let state = shared.clone();

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use muleteer_tests::collector::{Collector, Span};
+use muleteer_tests::collector::{Absent, Collector, Span};
 use muleteer_tests::model_server::{ModelServer, Step};
 use muleteer_tests::rotel::Rotel;
 use muleteer_tests::spec_stage::{AGENT, SpecStage, last};
@@ -144,8 +144,8 @@ fn a_killed_daemon_s_spans_go_on_and_none_is_lost() {
 fn a_collector_that_is_away_holds_up_nothing_and_gets_it_later() {
     let world = World::new();
     let repo = world.repo("project");
-    let address = Collector::start().address();
-    let endpoint = format!("http://{address}");
+    let absent = Absent::on_loopback();
+    let endpoint = absent.url();
     let daemon = world.daemon_with(&[(ENDPOINT, &endpoint)]);
     let script = "echo working";
     // Traced itself, by a collector that is not there.
@@ -155,7 +155,7 @@ fn a_collector_that_is_away_holds_up_nothing_and_gets_it_later() {
         let events = std::fs::read_to_string(world.state().join("events.jsonl")).unwrap();
         events.contains("\"what\":\"telemetry\"").then_some(())
     });
-    let collector = Collector::start_at(address);
+    let collector = absent.comes();
     let spans = spans_of(&collector, &id);
     assert_eq!(named(&spans, "attempt 1").len(), 1);
     world.finish(Some(daemon));
@@ -337,9 +337,8 @@ impl Silent {
 
     /// Its post is lost, and another one is there.
     fn give_way(self) -> Collector {
-        let address = self.listener.local_addr().unwrap();
-        drop((self.listener, self.held));
-        Collector::start_at(address)
+        drop(self.held);
+        Collector::on(self.listener)
     }
 }
 
@@ -401,9 +400,7 @@ fn a_run_s_log_that_cannot_be_read_is_told_of_once() {
     };
     assert_eq!(told(), 1);
     daemon.kill_9();
-    let address = silent.listener.local_addr().unwrap();
-    drop(silent.listener);
-    let collector = Collector::start_at(address);
+    let collector = Collector::on(silent.listener);
     // Of what was read before it nothing was taken yet, so it is looked at again; and then never more.
     for _ in 0..2 {
         let mut daemon = stage.world.daemon_with(&[(ENDPOINT, &collector.url())]);
