@@ -597,3 +597,34 @@ fn a_journal_that_cannot_be_written_holds_nothing_up() {
     );
     world.finish(Some(daemon));
 }
+
+/// Lines that leave no event are a sign of life too.
+#[test]
+fn plain_output_is_activity() {
+    let world = World::new();
+    let repo = world.repo("project");
+    let daemon = world.daemon();
+    let id = world
+        .spawn(&repo, "while [ ! -e \"$HOME/stop\" ]; do echo line; sleep 0.1; done", &[])
+        .ok();
+    let seen = || world.dispatch(&id)["last_activity"].as_str().map(String::from);
+    let first = wait_until("a sign of life", PATIENCE, || seen());
+    let events = || std::fs::read_to_string(world.state().join("events.jsonl")).unwrap().lines().count();
+    let before = events();
+    wait_until("another one", PATIENCE, || seen().filter(|at| *at > first));
+    assert_eq!(events(), before, "and nothing was written for it");
+    std::fs::write(world.home().join("stop"), "").unwrap();
+    world.wait_for_end(&id);
+    world.finish(Some(daemon));
+}
+
+/// A socket that nobody listens at is told at once to whoever is no agent.
+#[test]
+fn a_person_with_an_agents_variable_does_not_wait_for_a_daemon() {
+    let world = World::new();
+    let nowhere = world.path().join("nowhere.sock");
+    let began = std::time::Instant::now();
+    let status = world.muleteer(&["status", "--json"]).env("MULETEER_SOCKET", &nowhere).json();
+    assert_eq!(status["daemon"]["running"], false);
+    assert!(began.elapsed() < PATIENCE, "it would be a minute");
+}

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
-use muleteer_tests::program;
-use muleteer_tests::spec_stage::{AGENT, SpecStage as Stage, last};
+use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage, last};
+use muleteer_tests::{program, wait_until};
 use serde_json::{Value, json};
 
 /// Of a finished or resting run: its document, from the last line of `--json`.
@@ -104,6 +104,52 @@ fn a_bead_that_takes_too_long_is_tried_in_a_fresh_worktree_then_blocked_with_who
     stage.world.finish(Some(daemon));
 }
 
+/// The harness cannot look at what the agent has left, though the agent has closed its bead.
+#[test]
+fn work_that_could_not_be_looked_at_is_not_done() {
+    let stage = Stage::new(&AGENT.replace(
+        "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;",
+        "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done\n  while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done ;;",
+    ));
+    stage.configure(UNJUDGED);
+    let daemon = stage.world.daemon();
+    let bead = stage.muleteer(&["bead", "create", "--title", "Base", "--label", "v2"]).ok();
+    stage.begin(&["--bead-label", "v2", "--detach"]).run().expect_code(0);
+    wait_until("the agent to close its bead", PATIENCE, || {
+        (stage.muleteer(&["bead", "show", &bead, "--json"]).json()["status"] == "closed").then_some(())
+    });
+    let run = id(&stage.status());
+    let hub = stage.world.state().join("runs").join(&run).join("hub.git");
+    let away = hub.with_extension("away");
+    std::fs::rename(&hub, &away).unwrap();
+    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    wait_until("the run to stop", PATIENCE, || (stage.status()["status"] == "failed").then_some(()));
+    assert_eq!(stage.muleteer(&["bead", "show", &bead, "--json"]).json()["status"], "open");
+    std::fs::rename(&away, &hub).unwrap();
+    let done = ended(&stage, &["run", "--resume", &run, "--json"], 0);
+    let completed = is(&stage, &run, "bead_completed");
+    assert_ne!(completed[0]["by"], "operator", "{completed:?}");
+    let branch = done["target_branch"].as_str().unwrap();
+    assert_eq!(stage.repo.git(&["show", &format!("{branch}:Base.txt")]), "Base");
+    stage.world.finish(Some(daemon));
+}
+
+/// Confined as agents of a run are: the shell that runs the command ends at once, and what it ran has its time.
+#[test]
+fn who_is_told_to_end_has_time_to_do_so() {
+    let tail = "  trap 'sleep 1; echo flushed >> flushed.txt; exit 1' TERM; echo begun; sleep 600 & wait; ;;";
+    let stage = Stage::new(&AGENT.replacen("implement)\n", &format!("implement)\n{tail}\nunused)\n"), 1));
+    stage.configure(&UNJUDGED.replace("run: {", "run: {agent: {timeout_per_bead: 2s, max_retries_per_bead: 0}, "));
+    let daemon = stage.world.daemon();
+    stage.muleteer(&["bead", "create", "--title", "Base", "--label", "v2"]).ok();
+    let document = begun(&stage, &["--bead-label", "v2"], 4);
+    let run = id(&document);
+    let start = &is(&stage, &run, "agent_started")[0];
+    let clone = stage.repo.path.join(start["workdir"].as_str().unwrap());
+    assert_eq!(std::fs::read_to_string(clone.join("flushed.txt")).unwrap(), "flushed\n", "{document}");
+    stage.world.finish(Some(daemon));
+}
+
 #[test]
 fn a_run_goes_on_only_from_what_is_whole() {
     let stage = Stage::new(AGENT);
@@ -174,6 +220,35 @@ fn a_branch_that_is_somebody_else_s_is_not_overwritten() {
     assert!(!at("-rebased").is_empty());
     let asked = std::fs::read_to_string(stage.world.home().join("pr")).unwrap();
     assert!(asked.contains(&format!("muleteer/{run}-rebased")), "{asked}");
+    stage.world.finish(Some(daemon));
+}
+
+/// What a person has committed on the result of a run stays, whatever comes to be beside it.
+#[test]
+fn a_result_that_a_person_goes_on_with_is_not_overwritten() {
+    let stage = Stage::new(AGENT);
+    let daemon = stage.world.daemon();
+    let in_the_way = stage.repo.path.join("Base.txt");
+    std::fs::write(&in_the_way, "a person's\n").unwrap();
+    let document = begun(&stage, &["--target", "main"], 0);
+    let run = id(&document);
+    let result = format!("muleteer/{run}");
+    std::fs::rename(&in_the_way, stage.world.path().join("Base.txt")).unwrap();
+    stage.repo.git(&["checkout", "--quiet", &result]);
+    stage.repo.git(&["commit", "--quiet", "--allow-empty", "--message", "a person's own"]);
+    stage.repo.git(&["checkout", "--quiet", "main"]);
+    std::fs::rename(stage.world.path().join("Base.txt"), &in_the_way).unwrap();
+    ended(&stage, &["run", "--judge-only", &run, "--json"], 0);
+    assert_eq!(stage.repo.git(&["log", "-1", "--format=%s", &result]), "a person's own");
+    // Where it cannot go forward: the next name.
+    stage.repo.git(&["branch", "--quiet", "--force", &result, "main"]);
+    stage.repo.git(&["checkout", "--quiet", &result]);
+    stage.repo.git(&["commit", "--quiet", "--allow-empty", "--message", "another one"]);
+    stage.repo.git(&["checkout", "--quiet", "main"]);
+    ended(&stage, &["run", "--judge-only", &run, "--json"], 0);
+    assert_eq!(stage.repo.git(&["log", "-1", "--format=%s", &result]), "another one");
+    assert_eq!(stage.repo.git(&["show", &format!("{result}-2:Base.txt")]), "Base");
+    assert_eq!(std::fs::read_to_string(&in_the_way).unwrap(), "a person's\n");
     stage.world.finish(Some(daemon));
 }
 

@@ -259,6 +259,8 @@ pub struct Spend {
     pub per_model: BTreeMap<String, crate::agent_event::ModelUsage>,
     /// What the current OS process has reported and is already counted, by model.
     pub process: BTreeMap<String, crate::agent_event::ModelUsage>,
+    /// What the current process told call by call. Its total, if it tells one, has that in it.
+    pub calls_usd: f64,
     /// What the current process told last as the cost of the whole session.
     pub told_usd: Option<f64>,
     /// The same of all processes its session has had.

@@ -8,8 +8,6 @@ use muleteer_protocol::v1::{Reply, Request};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long an agent's client waits for its daemon to come back (design.md, "Processes").
-const AGENT_PATIENCE: Duration = Duration::from_secs(60);
 /// After a lost answer, a daemon that something else restarts (systemd, a test) gets this long before
 /// we start one ourselves.
 const RESTART_PATIENCE: Duration = Duration::from_secs(2);
@@ -37,11 +35,7 @@ impl Context {
     /// # Errors
     /// `E_NO_DAEMON` and what else the connection fails with.
     pub async fn connect(&self) -> Result<Client, Failure> {
-        self.dial_within(self.patience()).await.map_err(Failure::from)
-    }
-
-    fn patience(&self) -> Duration {
-        if self.is_agent { AGENT_PATIENCE } else { Duration::ZERO }
+        self.dial_within(self.patience).await.map_err(Failure::from)
     }
 
     /// Connects if there is a daemon; for verbs that can read from disk.
@@ -49,7 +43,7 @@ impl Context {
     /// # Errors
     /// When something is there, and is of no use.
     pub async fn connect_if_running(&self) -> Result<Option<Client>, Failure> {
-        match self.dial_within(self.patience()).await {
+        match self.dial_within(self.patience).await {
             Ok(client) => Ok(Some(client)),
             // One that died while it greeted us is none either; one that hangs or refuses is there, and
             // reading the disk instead would hide that.

@@ -7,6 +7,10 @@ use muleteer_process::lock;
 use muleteer_supervisor::daemon::Note;
 use muleteer_supervisor::paths::{PathError, Paths, check_socket};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long an agent's client waits for its daemon to come back (design.md, "Processes").
+const AGENT_PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
 pub struct Context {
@@ -16,6 +20,9 @@ pub struct Context {
     pub socket: PathBuf,
     /// `MULETEER_SOCKET` is set: an agent asks. It never starts a daemon and shows no operator key.
     pub is_agent: bool,
+    /// How long a client waits for a daemon that is away: an agent cannot start one, and goes on under the next. Who has
+    /// only the variable, or says where the daemon is, is told at once.
+    pub patience: Duration,
     /// `--config`, absolute.
     pub config: Option<PathBuf>,
     /// The place in a trace that requests carry: `TRACEPARENT`, or the verb's own span where it is traced.
@@ -56,6 +63,10 @@ impl Context {
             paths,
             socket,
             is_agent,
+            patience: match is_agent && global.socket.is_none() && std::env::var_os("MULETEER_DISPATCH_ID").is_some() {
+                true => AGENT_PATIENCE,
+                false => Duration::ZERO,
+            },
             config: global.config.as_deref().map(absolute),
             trace: std::env::var("TRACEPARENT").ok(),
             socket_given: global.socket.is_some(),

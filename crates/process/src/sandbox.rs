@@ -25,6 +25,9 @@ use std::path::{Path, PathBuf};
 /// The exit code where the sandbox could not be made; nothing of the agent ran then.
 pub const CANNOT: u8 = 125;
 const VERSION: u16 = 1;
+/// More than anybody is given between TERM and KILL (10 s by default): who ended its own shell has no more either.
+#[cfg(target_os = "linux")]
+const GRACE: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// What is seen in the sandbox. Everything that no place covers is as outside, and read-only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -320,6 +323,9 @@ fn init(alive: &OwnedFd, tell: OwnedFd, argv: &[CString]) -> ! {
                 // SAFETY: waitpid writes one int.
                 let pid = unsafe { libc::waitpid(-1, &raw mut status, 0) };
                 if pid == agent {
+                    if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGTERM {
+                        outlive_grace();
+                    }
                     let _ = rustix::io::write(&tell, &status.to_ne_bytes());
                     exit(0);
                 }
@@ -327,6 +333,22 @@ fn init(alive: &OwnedFd, tell: OwnedFd, argv: &[CString]) -> ! {
                     exit(CANNOT);
                 }
             }
+        }
+    }
+}
+
+/// Its agent is most often a shell that ran the real one, and that was told to end like itself: all of them have the
+/// time that comes with that, and whoever gives it kills us at its end. Our own end takes the whole namespace along.
+#[cfg(target_os = "linux")]
+fn outlive_grace() {
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < GRACE {
+        let mut status = 0;
+        // SAFETY: waitpid writes one int.
+        match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+            0 => std::thread::sleep(std::time::Duration::from_millis(10)),
+            -1 => return,
+            _ => {}
         }
     }
 }

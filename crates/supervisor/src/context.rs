@@ -8,6 +8,7 @@ use crate::paths::Paths;
 use crate::pool::PoolMsg;
 use crate::shims::Shims;
 use crate::watch::WatchMsg;
+use jiff::Timestamp;
 use muleteer_model::config::{Config, Source};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::{Entry, Event, Record};
@@ -20,7 +21,7 @@ use ractor::{ActorRef, Message};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -57,6 +58,8 @@ pub struct AgentSlots {
     pub monitor: Slot<crate::agent::monitor::MonitorMsg>,
     pub life: Slot<crate::agent::life::LifeMsg>,
     pub link: Slot<crate::agent::link::LinkMsg>,
+    /// When it last put something out, in milliseconds of Unix time: plain output leaves no event. 0 before.
+    pub heard: AtomicI64,
     /// Its journal was made, or could not be: nobody has to wait for that.
     pub has_journal: AtomicBool,
     /// A connection to the shim of this epoch that waits for its link.
@@ -253,6 +256,16 @@ impl Daemon {
     pub fn agent(&self, id: &DispatchId) -> Arc<AgentSlots> {
         let mut agents = self.agents_by_id.lock().unwrap_or_else(PoisonError::into_inner);
         agents.entry(id.clone()).or_default().clone()
+    }
+
+    /// When agents last put something out, as far as this daemon has heard them.
+    pub fn heard(&self) -> HashMap<String, Timestamp> {
+        let agents = self.agents_by_id.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = agents.iter().map(|(id, agent)| (id, agent.heard.load(Ordering::Relaxed)));
+        heard
+            .filter(|(_, at)| *at > 0)
+            .filter_map(|(id, at)| Some((id.to_string(), Timestamp::from_millisecond(at).ok()?)))
+            .collect()
     }
 
     pub fn forget_agent(&self, id: &DispatchId) {

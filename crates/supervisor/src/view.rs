@@ -57,6 +57,12 @@ pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
     }
 }
 
+/// Its agent has put something out at that time, which left no event.
+pub fn heard(status: &mut DispatchStatus, at: Timestamp) {
+    // Of one format, so they compare as times do.
+    status.last_activity = status.last_activity.take().max(Some(time(at)));
+}
+
 fn waiting(pending: &Pending) -> AskStatus {
     let Pending { id, ask, since, .. } = pending;
     let kind = if ask.kind == AskKind::Question { "question" } else { "permission" };
@@ -95,6 +101,9 @@ fn reason(d: &Dispatch) -> Option<String> {
             Some("its output is held back: the spool or the disk is full".into())
         }
         _ if d.waits_for_an_answer() => how_to_answer(d),
+        Phase::Working { turn, .. } if turn.was_interrupted() && !d.has_unheard() => {
+            Some(format!("interrupted: `muleteer send {} …` goes on in its session", d.id))
+        }
         _ => d.reason.clone().filter(|reason| !reason.is_empty()),
     }
 }

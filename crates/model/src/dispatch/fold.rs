@@ -61,6 +61,7 @@ impl Dispatch {
                 self.rebooted = false;
                 self.first_started.get_or_insert(ts);
                 self.spend.process.clear();
+                self.spend.calls_usd = 0.0;
                 self.spend.told_usd = None;
                 if resume.is_none() {
                     self.spend.session.clear();
@@ -474,6 +475,8 @@ impl Dispatch {
         if *cumulative {
             books.push(self.spend.process.entry(model.clone()).or_default());
             books.push(self.spend.session.entry(model.clone()).or_default());
+        } else {
+            self.spend.calls_usd += cost_usd;
         }
         for book in books {
             book.model.clone_from(model);

@@ -303,11 +303,10 @@ fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         });
         return new.filter_map(|usage| used(d, &usage)).collect();
     }
-    let before: f64 = counted.values().map(|usage| usage.cost_usd).sum();
-    let new =
-        result
-            .cost_usd
-            .map(|total| ModelUsage { model: model(), cost_usd: total - before, ..ModelUsage::default() });
+    let before = counted.values().map(|usage| usage.cost_usd).sum::<f64>() + d.spend.calls_usd;
+    // Sums of many small amounts are not exact.
+    let grown = result.cost_usd.map(|total| total - before).filter(|grown| *grown > 1e-9);
+    let new = grown.map(|cost_usd| ModelUsage { model: model(), cost_usd, ..ModelUsage::default() });
     new.iter().filter_map(|usage| used(d, usage)).collect()
 }
 

@@ -17,6 +17,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::time::Duration;
 
 /// Directories that a program finds by a variable.
 const OWN: [(&str, &str); 6] = [
@@ -54,6 +55,7 @@ impl Place {
             paths,
             socket,
             is_agent: false,
+            patience: Duration::ZERO,
             config: None,
             trace: None,
             socket_given: false,

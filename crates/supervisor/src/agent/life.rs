@@ -208,7 +208,11 @@ impl State {
     /// The monitor hears of all output, also of what leaves no event, and before it is durable: whether
     /// an agent is silent is a matter of now.
     fn pass_on(&self, steps: &[Step]) {
-        let unix_now = Timestamp::now().as_millisecond() as f64 / 1000.0;
+        let now = Timestamp::now().as_millisecond();
+        let unix_now = now as f64 / 1000.0;
+        if steps.iter().any(|step| matches!(step.input, StepInput::Agent(_))) {
+            self.slots.heard.store(now, Ordering::Relaxed);
+        }
         let events = steps.iter().flat_map(|step| match &step.input {
             StepInput::Agent(events) => events.as_slice(),
             StepInput::Shim(_) => &[],

@@ -196,10 +196,16 @@ fn status(daemon: &Daemon, id: Option<&str>, asker: &Identity) -> Result<Reply, 
         Identity::Agent(agent) if in_a_run(daemon, agent) => Some(agent.as_str()),
         _ => id,
     };
-    let dispatches = match only {
+    let mut dispatches = match only {
         Some(id) => vec![view::status(&daemon.snapshot(), &*find(daemon, id)?)],
         None => view::statuses(&daemon.snapshot()),
     };
+    let heard = daemon.heard();
+    for dispatch in &mut dispatches {
+        if let Some(at) = heard.get(&dispatch.id) {
+            view::heard(dispatch, *at);
+        }
+    }
     let daemon = DaemonStatus {
         running: true,
         pid: Some(std::process::id()),

@@ -76,8 +76,12 @@ pub async fn end(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Arc<Run>, job
                 format!("dispatch {id} had not ended {} s after it was killed", KILL_PATIENCE.as_secs()),
             )
         })?;
-        if let Ok(settled) = settle(daemon, hosted, run, job, &id).await {
-            end = settled;
+        match settle(daemon, hosted, run, job, &id).await {
+            Ok(settled) => end = settled,
+            Err(trouble) => {
+                take_back(hosted, job).await?;
+                end.reason = cut(&format!("the run was stopped: {}", trouble.message), 300);
+            }
         }
     }
     Ok(Input::JobEnded { dispatch: job.start.dispatch.clone(), end: Box::new(end) })
@@ -679,6 +683,23 @@ async fn settle_bead(
         beads::with_store(hosted, blocked, String::new()).await?;
     }
     fault::point("run.after_bead");
+    Ok(())
+}
+
+/// Opens a bead again whose work could not be looked at. Closed by its agent, it would pass for done by a person when
+/// the run is gone on with.
+///
+/// # Errors
+/// `E_BUSY`: to be tried again.
+async fn take_back(hosted: &Arc<Hosted>, job: &Job) -> Result<(), Trouble> {
+    let Some(id) = job.start.bead_id.clone().filter(|_| job.start.purpose == Purpose::Implement) else { return Ok(()) };
+    let busy = |trouble: Trouble| Trouble::new("E_BUSY", trouble.message);
+    let found = beads::with_store(hosted, Op::Show { id: id.clone() }, String::new())
+        .await
+        .map_err(busy)?;
+    if found.beads.first().is_some_and(|bead| bead.status == Status::Closed) {
+        beads::with_store(hosted, Op::Reopen { id }, String::new()).await.map_err(busy)?;
+    }
     Ok(())
 }
 

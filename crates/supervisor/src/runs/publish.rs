@@ -27,6 +27,8 @@ const PUSHED: &str = "refs/muleteer/pushed";
 const BASE: &str = "refs/muleteer/base";
 /// A remote that takes longer to say where a branch is, is asked another time.
 const REMOTE_PATIENCE: Duration = Duration::from_secs(10);
+/// Names that are tried where others have gone on with a result.
+const MOST_BESIDE: u32 = 10;
 /// So often while agents work.
 const REMOTE_EVERY: Duration = Duration::from_secs(60);
 /// What the bytes of a branch may take, and what `gh` may.
@@ -48,6 +50,8 @@ pub async fn finish(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     }
     fault::point("run.before_publish");
     let branch = bring_home(hosted, &target).await.map_err(failed)?;
+    let kept = super::steps::base_ref(&hosted.run_id);
+    git_run(git(&hosted.repo).args(["update-ref", "-d", &kept]), "").await.map_err(failed)?;
     fault::point("run.after_publish");
     let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.clone()).unwrap_or_default();
     let merge =
@@ -155,11 +159,26 @@ async fn bring_home(hosted: &Hosted, target: &str) -> Result<String, String> {
             Err(error) => tracing::info!(%error, "the branch is brought beside"),
         }
     }
-    // It moved on by itself, or the working directory is in the way: beside it, then.
+    // It moved on by itself, or the working directory is in the way: beside it, then. Only forward there too: what a
+    // person has committed on an earlier result stays.
+    let commit = hub::commit(hosted, target).await.ok_or_else(|| format!("the branch {target} is gone"))?;
     let beside = format!("muleteer/{}", hosted.run_id);
-    let name = if beside == target { format!("{beside}-result") } else { beside };
-    run_fetch(repo, own, &format!("+refs/heads/{target}:refs/heads/{name}")).await?;
-    Ok(name)
+    let beside = if beside == target { format!("{beside}-result") } else { beside };
+    let mut refused = String::new();
+    // Where there is a branch `muleteer`, git has no room for one below it.
+    for name in [beside, format!("muleteer-{}", hosted.run_id)] {
+        for name in [name.clone()].into_iter().chain((2..MOST_BESIDE).map(|n| format!("{name}-{n}"))) {
+            let has_it = ["merge-base", "--is-ancestor", &commit, &format!("refs/heads/{name}")];
+            if git_run(git(repo).args(has_it), "").await.is_ok() {
+                return Ok(name);
+            }
+            match fetch(name).await {
+                Ok(name) => return Ok(name),
+                Err(why) => refused = why,
+            }
+        }
+    }
+    Err(refused)
 }
 
 /// Blocks.
@@ -182,6 +201,14 @@ async fn sweep(hosted: &Hosted, run: &Run) {
     let Ok(entries) = std::fs::read_dir(&hosted.places.worktrees) else { return };
     for entry in entries.flatten() {
         // A blocked bead's stays: a person will want to look at it.
+        let is_partial = |name: &str| name.starts_with('.') && name.ends_with(".partial");
+        if entry.file_name().to_str().is_some_and(is_partial) {
+            // Being made when the run was stopped.
+            if let Err(error) = clones::remove(&entry.path()).await {
+                tracing::warn!(%error, "a clone that was never whole is left");
+            }
+            continue;
+        }
         let blocked = |name: &str| {
             run.beads
                 .values()
@@ -248,13 +275,14 @@ impl Place {
     /// Rebases onto the base as the remote has it, pushes, and asks for the pull request. Each step looks first
     /// whether it was taken before a crash.
     async fn pull_request(&self, hosted: &Hosted, run: &Run, target: &str, base: &str) -> Result<String, String> {
-        let origin = git_run(git(&hosted.repo).args(["remote", "get-url", "origin"]), "there is no remote").await?;
+        let origin = address(&hosted.repo, false).await?;
+        let push_to = address(&hosted.repo, true).await?;
         let (commit, conflicts) = self.rebased(hosted, target, base, &origin).await?;
         let mut head = target.to_string();
-        if self.push(hosted, &origin, &commit, &head).await.is_err() {
+        if self.push(hosted, &push_to, &commit, &head).await.is_err() {
             // Protected, or somebody else's: beside it, then.
             head = format!("{target}-rebased");
-            self.push(hosted, &origin, &commit, &head).await?;
+            self.push(hosted, &push_to, &commit, &head).await?;
         }
         fault::point("run.pushed");
         if let Some(url) = self.known(&hosted.repo, &head).await {
@@ -351,6 +379,16 @@ impl Place {
             .await?;
         keep::set(hosted, &ours, commit, "cannot remember what was pushed").await
     }
+}
+
+/// Where the remote is, as git takes it in any directory; for pushing it may be elsewhere.
+async fn address(repo: &Path, push: bool) -> Result<String, String> {
+    let args: &[&str] =
+        if push { &["remote", "get-url", "--push", "origin"] } else { &["remote", "get-url", "origin"] };
+    let url = git_run(git(repo).args(args), "there is no remote").await?;
+    // `host:path` is an address of ssh, unless a slash comes first.
+    let is_address = url.split('/').next().is_some_and(|first| first.contains(':'));
+    Ok(if is_address { url } else { repo.join(&url).display().to_string() })
 }
 
 fn body(run: &Run, conflicts: &str) -> String {

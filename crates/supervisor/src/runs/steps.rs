@@ -49,6 +49,11 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     let spec = std::fs::read(hosted.places.spec()).map_err(io(&hosted.places.spec()))?;
     let (base_branch, base_commit) = base(hosted, &run.started.target, configured(daemon, hosted)).await?;
     let target = run.target();
+    // The run's own repositories borrow from this one: a person may rewrite the branch, and git forget what was on it.
+    let kept = base_ref(&hosted.run_id);
+    git_run(git(repo).args(["update-ref", &kept, &base_commit]), "cannot keep the base")
+        .await
+        .map_err(failed)?;
     hub::ensure(hosted, &base_commit, &target).await.map_err(failed)?;
     hub::guard(hosted, &target).await.map_err(failed)?;
     super::publish::remember_remote(hosted, &base_branch).await;
@@ -57,6 +62,11 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     muleteer_store::atomic::write_atomic(&hosted.places.frozen_spec(), &spec, 0o444).map_err(|error| stored(&error))?;
     fault::point("run.after_freeze");
     Ok(Input::Frozen { sha256: sha256(&spec), base_branch, base_commit, target_branch: target })
+}
+
+/// In the person's repository, until the run's branch is there: where the run began.
+pub fn base_ref(run_id: &str) -> String {
+    format!("refs/muleteer/base/{run_id}")
 }
 
 /// `run.worktree.base_branch`, as all layers of the configuration have it.

@@ -67,6 +67,29 @@ fn use_that_the_result_tells_again_is_not_counted_twice() {
 }
 
 #[test]
+fn a_total_has_in_it_what_was_told_call_by_call() {
+    let mut told = Told::busy();
+    told.send("s1");
+    let call = |cost_usd: f64| AgentEvent::Usage {
+        total_usd: None,
+        input: 10,
+        output: 5,
+        cost_usd,
+        cache_read: 0,
+        cache_write: 0,
+        model: Some("a".into()),
+        call: None,
+    };
+    told.line(vec![call(0.5), call(0.25)]);
+    told.result(TurnResult { cost_usd: Some(0.75), ..well() });
+    assert_eq!(told.cost(), 0.75);
+    told.receipt("s1");
+    told.line(vec![call(0.25)]);
+    told.result(TurnResult { cost_usd: Some(1.5), ..well() });
+    assert_eq!(told.cost(), 1.5, "and a half that no call had told");
+}
+
+#[test]
 fn whatever_was_used_is_noted_and_nothing_is_not() {
     let none = || ModelUsage { model: "a".into(), ..ModelUsage::default() };
     for (used, noted) in [
