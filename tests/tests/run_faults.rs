@@ -252,6 +252,32 @@ fn a_result_that_a_person_goes_on_with_is_not_overwritten() {
     stage.world.finish(Some(daemon));
 }
 
+/// A clone of a part of the past, as CI systems make it.
+#[test]
+fn a_run_works_in_a_shallow_clone() {
+    let stage = Stage::new(AGENT);
+    stage.repo.git(&["commit", "--quiet", "--allow-empty", "--message", "second"]);
+    let whole = stage.world.path().join("whole");
+    std::fs::rename(&stage.repo.path, &whole).unwrap();
+    let from = format!("file://{}", whole.display());
+    let cloned = std::process::Command::new("git")
+        .args(["clone", "--quiet", "--depth", "1", &from])
+        .arg(&stage.repo.path)
+        .status()
+        .unwrap();
+    assert!(cloned.success());
+    std::fs::copy(whole.join("plan.md"), stage.repo.path.join("plan.md")).unwrap();
+    stage.configure(UNJUDGED);
+    let daemon = stage.world.daemon();
+    let document = begun(&stage, &[], 0);
+    let branch = document["target_branch"].as_str().unwrap();
+    for file in ["Base", "Left", "Right"] {
+        assert_eq!(stage.repo.git(&["show", &format!("{branch}:{file}.txt")]), file);
+    }
+    assert_eq!(stage.repo.git(&["rev-parse", "--is-shallow-repository"]), "true");
+    stage.world.finish(Some(daemon));
+}
+
 /// The agent that decomposes, and the judge that does not write as asked.
 #[test]
 fn agents_the_run_cannot_do_without_fail_with_their_own_codes() {

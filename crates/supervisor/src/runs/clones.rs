@@ -179,6 +179,9 @@ async fn form(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
     }
     let made = partial.join(".git");
     write(&made.join("objects/info/alternates"), &format!("{}\n", own.join("objects").display()))?;
+    if let Ok(roots) = std::fs::read_to_string(own.join(keep::SHALLOW)) {
+        write(&made.join(keep::SHALLOW), &roots)?;
+    }
     exclude(&made).map_err(|error| format!("{}: {error}", made.display()))?;
     put_dir(&made, &form).map_err(|error| crate::launch::chain(&error))?;
     remove(&partial).await?;

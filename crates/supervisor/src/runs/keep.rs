@@ -32,6 +32,8 @@ const REF_LIMIT: u64 = 1024;
 const AT_ONCE: Duration = Duration::from_secs(120);
 /// Locks of git older than this are left over.
 pub const STALE: Duration = Duration::from_secs(4);
+/// Where git notes the commits whose parents it does not have.
+pub const SHALLOW: &str = "shallow";
 /// The alternates of a repository are few.
 pub const ALTERNATES_LIMIT: u64 = 64 * 1024;
 
@@ -67,11 +69,15 @@ pub async fn bare(hosted: &Hosted, dir: &Path) -> Result<(), String> {
             "--path-format=absolute",
             "--git-path",
             "objects",
+            "--git-path",
+            "shallow",
         ]),
         "cannot find the repository's objects",
     )
     .await?;
-    let (format, objects) = asked.split_once('\n').ok_or("git does not say where the objects are")?;
+    let mut answers = asked.lines();
+    let mut next = || answers.next().ok_or("git does not say where the objects are");
+    let (format, objects, shallow) = (next()?, next()?, next()?);
     let format = format!("--object-format={format}");
     run(
         git(&hosted.places.private)
@@ -87,6 +93,10 @@ pub async fn bare(hosted: &Hosted, dir: &Path) -> Result<(), String> {
             .map_err(|error| format!("{}: {error}", path.display()))
     };
     write("objects/info/alternates", format!("{objects}\n"))?;
+    // Of a clone that was made without its whole past: what is before it is missed by nobody.
+    if let Ok(roots) = std::fs::read_to_string(shallow) {
+        write(SHALLOW, roots)?;
+    }
     write("info/exclude", String::new())
 }
 
