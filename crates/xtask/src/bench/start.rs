@@ -69,7 +69,9 @@ pub fn successor(options: &Options) -> Result<Samples, Failure> {
         last_main(place, command, &file, 2)
     };
     // An agent of a kind that is started again; it never answers, so nothing else happens to it.
-    let line = format!("{} {} stay", stamp.display(), file.display());
+    // As a list: the floor has no shell around its program either.
+    let words = [stamp.display().to_string(), file.display().to_string(), "stay".into()];
+    let line = serde_json::to_string(&words)?;
     let ours = || {
         let _ = std::fs::remove_file(&file);
         let spawned =
