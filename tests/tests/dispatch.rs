@@ -628,3 +628,20 @@ fn a_person_with_an_agents_variable_does_not_wait_for_a_daemon() {
     assert_eq!(status["daemon"]["running"], false);
     assert!(began.elapsed() < PATIENCE, "it would be a minute");
 }
+
+/// Found by whoever sends it, not only by whoever checks the configuration.
+#[test]
+fn a_role_of_no_category_is_refused_with_its_place() {
+    let world = World::new();
+    let repo = world.repo("project");
+    let role = repo.path.join(".muleteer/roles/critic.md");
+    std::fs::create_dir_all(role.parent().unwrap()).unwrap();
+    std::fs::write(&role, "---\ncategory: reserch\n---\nYou are.\n").unwrap();
+    let daemon = world.daemon();
+    let args = ["spawn", "critic", repo.to_str(), "x", "--backend", "subprocess", "--command", "true", "--json"];
+    let refused = world.muleteer(&args).run().expect_code(2);
+    let error = &refused.json()["error"];
+    assert_eq!((refused.error_code().as_str(), &error["line"]), ("E_CONFIG_INVALID", &json!(2)), "{error}");
+    assert_eq!(error["file"], json!(role), "{error}");
+    world.finish(Some(daemon));
+}

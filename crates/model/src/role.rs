@@ -195,15 +195,17 @@ impl Catalog {
         self.roles.values().filter_map(|role| role.as_ref().ok())
     }
 
-    /// The roles of a category that is not configured; `sources` are those that the catalog was made of.
-    pub fn without_category(&self, config: &Config, sources: &[RoleSource]) -> Vec<ConfigError> {
+    /// The names of roles of a category that is not configured, and where they say it; `sources` are those that the catalog
+    /// was made of.
+    pub fn without_category(&self, config: &Config, sources: &[RoleSource]) -> Vec<(String, ConfigError)> {
         let faulty = self.roles().filter_map(|role| Some((role, config.category(&role.category).err()?)));
         let located = faulty.map(|(role, unknown)| {
             let source = sources.iter().find(|source| source.layer == role.layer && source.file == role.file);
             let text = source.map_or("", |source| &source.text);
-            ConfigError::new(format!("role `{}`: {unknown}", role.name))
+            let error = ConfigError::new(format!("role `{}`: {unknown}", role.name))
                 .with_hint(Some(unknown.hint))
-                .at(Some(&role.file), text, place_of(text, "category"))
+                .at(Some(&role.file), text, place_of(text, "category"));
+            (role.name.clone(), error)
         });
         located.collect()
     }

@@ -131,6 +131,8 @@ fn a_role_of_no_category_is_shown_with_its_place() {
         "{error}"
     );
     assert!(error["file"].as_str().is_some_and(|file| file.ends_with("roles/critic.md")), "{error}");
+    let listed = user.run(&["roles", "--json"]).json();
+    assert_eq!((&listed["errors"][0]["line"], &listed["errors"][0]["message"]), (&error["line"], &error["message"]));
     // Whoever makes the category makes it good.
     user.write(".config/muleteer/config.yaml", "categories: {reserch: {timeout: 1h}}\n");
     let said = user.run(&["config", "check"]);

@@ -327,7 +327,7 @@ struct Means {
 
 fn means(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Means, WireError> {
     let config = load_config(daemon, spawn, project)?;
-    let role = find_role(daemon, spawn, project)?;
+    let role = find_role(daemon, spawn, project, &config)?;
     let path = spawn
         .env
         .iter()
@@ -481,15 +481,24 @@ pub(crate) fn load(
     Ok(config)
 }
 
-fn find_role(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Role, WireError> {
+fn find_role(daemon: &Daemon, spawn: &v1::Spawn, project: &Path, config: &Config) -> Result<Role, WireError> {
     let sources = settings::roles(&daemon.paths, Some(project)).map_err(|error| WireError {
         file: Some(error.path.display().to_string()),
         ..fault(config::CODE, &error.to_string(), "")
     })?;
-    Catalog::new(&sources).resolve(&spawn.role).cloned().map_err(|error| match error {
+    let catalog = Catalog::new(&sources);
+    let role = catalog.resolve(&spawn.role).cloned().map_err(|error| match error {
         RoleError::Unknown(unknown) => fault("E_ROLE_UNKNOWN", &unknown.to_string(), &unknown.hint),
         RoleError::Invalid(invalid) => located(invalid),
-    })
+    })?;
+    match catalog
+        .without_category(config, &sources)
+        .into_iter()
+        .find(|(name, _)| *name == role.name)
+    {
+        Some((_, error)) => Err(located(error)),
+        None => Ok(role),
+    }
 }
 
 pub type Chosen = (&'static dyn Backend, Option<config::Backend>);

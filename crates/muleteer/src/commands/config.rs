@@ -143,7 +143,7 @@ fn check(context: &Context, project: &std::path::Path) -> Result<Exit, Failure> 
     let catalog = Catalog::new(&role_sources);
     let mut role_errors: Vec<_> = catalog.errors().cloned().collect();
     if let Ok(config) = &config {
-        role_errors.extend(catalog.without_category(config, &role_sources));
+        role_errors.extend(catalog.without_category(config, &role_sources).into_iter().map(|(_, error)| error));
     }
     match config {
         Err(failure) if role_errors.is_empty() => return Err(failure),

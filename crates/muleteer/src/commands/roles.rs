@@ -32,7 +32,8 @@ pub struct Args {
 
 pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let project = absolute(args.project.as_deref().unwrap_or(".".as_ref()));
-    let catalog = Catalog::new(&settings::role_sources(context, Some(&project))?);
+    let sources = settings::role_sources(context, Some(&project))?;
+    let catalog = Catalog::new(&sources);
     if let Some(name) = &args.name {
         let role = catalog.resolve(name).map_err(|error| match error {
             RoleError::Unknown(error) => Failure::of("E_ROLE_UNKNOWN", &error).hint(&error.hint),
@@ -45,7 +46,11 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         }
         return Ok(Exit::Done);
     }
-    let errors: Vec<_> = catalog.errors().cloned().collect();
+    let mut errors: Vec<_> = catalog.errors().cloned().collect();
+    // What is wrong with the configuration itself is its own verb's to say.
+    if let Ok(config) = settings::config(context, Some(&project)) {
+        errors.extend(catalog.without_category(&config, &sources).into_iter().map(|(_, error)| error));
+    }
     if context.out.json {
         context
             .out
