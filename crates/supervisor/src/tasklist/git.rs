@@ -236,9 +236,34 @@ impl Git {
         self.git(&["rev-parse", "--verify", "HEAD^{commit}"])
     }
 
+    /// HEAD, or what is to be taken for it where its branch has no commit.
+    fn head_or(&self, otherwise: &str) -> Result<String, GitError> {
+        match self.head() {
+            Err(error @ GitError::Unheard { .. }) => Err(error),
+            head => Ok(head.unwrap_or_else(|_| otherwise.into())),
+        }
+    }
+
     /// The branch that is checked out; none if HEAD is detached.
     pub fn branch(&self) -> Option<String> {
-        self.git(&["symbolic-ref", "--quiet", "--short", "HEAD"]).ok()
+        self.stands_on().ok().flatten()
+    }
+
+    /// The same, where it matters that git was heard.
+    pub fn stands_on(&self) -> Result<Option<String>, GitError> {
+        // Not in short: that is another name where a tag has the same.
+        match self.git(&["symbolic-ref", "--quiet", "HEAD"]) {
+            Err(error @ GitError::Unheard { .. }) => Err(error),
+            name => Ok(name.ok().map(|name| name.strip_prefix("refs/heads/").unwrap_or(&name).into())),
+        }
+    }
+
+    /// Whether a commit is another one, or in its history.
+    pub fn contains(&self, whole: &str, part: &str) -> Result<bool, GitError> {
+        match self.git(&["merge-base", "--is-ancestor", part, whole]) {
+            Err(error @ GitError::Unheard { .. }) => Err(error),
+            said => Ok(said.is_ok()),
+        }
     }
 
     pub fn tip(&self, branch: &str) -> Result<String, GitError> {

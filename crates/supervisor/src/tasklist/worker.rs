@@ -187,9 +187,24 @@ async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, Step
                 Some(branch) if has_clones => place.git.reset_clone(&project, branch)?,
                 _ => place.git.head()?,
             };
+            if !has_clones && let Some(end) = moved_on(&place)? {
+                return Ok(Taken::End(end));
+            }
             Ok(Taken::Task(Box::new(task), base, false))
         })
         .await?
+}
+
+/// A person has checked something else out since the run began: what comes now belongs there no more than here.
+fn moved_on(place: &Place) -> Result<Option<End>, StepError> {
+    let found = place.git.stands_on()?;
+    if place.stand.is_at(found.as_deref()) {
+        return Ok(None);
+    }
+    let name = |branch: Option<&str>| branch.map_or_else(|| "detached".into(), |branch| format!("on `{branch}`"));
+    let (found, began) = (name(found.as_deref()), name(place.branch.as_deref()));
+    let reason = format!("HEAD is {found} now, and was {began} when the run began: go back, or begin another run here");
+    Ok(Some(End::Finished(Finished { status: "error".into(), reason, code: Some("E_TASKS_GIT".into()) })))
 }
 
 /// Whether the task can be validated at all, before an agent is spent on it.
@@ -552,6 +567,13 @@ async fn conclude(
                 verdict = Judged { passed: false, category: Some(category.as_str().into()), message };
                 note_verdict(driven, worker, work, &verdict).await?;
             }
+        }
+    }
+    if verdict.passed && !driven.has_clones() {
+        let (at, base) = (place.clone(), task.started_at_commit.clone().unwrap_or_default());
+        if let Some(message) = driven.step(worker, move || at.astray(&base)).await?? {
+            verdict = Judged { passed: false, category: Some(Category::TaskExec.as_str().into()), message };
+            note_verdict(driven, worker, work, &verdict).await?;
         }
     }
     let (at, judged) = (place.clone(), verdict.clone());

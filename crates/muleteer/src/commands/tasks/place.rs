@@ -5,7 +5,7 @@ use crate::env_pass;
 use crate::failure::{Failure, chain};
 use crate::settings;
 use jiff::Timestamp;
-use muleteer_model::tasklist::Task;
+use muleteer_model::tasklist::{Stand, Task};
 use muleteer_store::tasklist::{Right, Root, TaskListError, Tx};
 use muleteer_supervisor::tasklist::git::{Git, GitError};
 use muleteer_supervisor::tasklist::steps::{Hold, Place, StepError, validation_env};
@@ -70,6 +70,7 @@ pub fn place(root: &Root, worker: String, context: &Context) -> Result<Place, Fa
         root: root.clone(),
         hold: of_run().map_or(Hold::Own, Hold::Run),
         branch: None,
+        stand: Stand::Anywhere,
         project,
         git: work,
         dir,
