@@ -771,8 +771,16 @@ fn a_corrupt_list_is_restored_or_stops_the_run() {
     scene.add("Two", "true", &[]);
     scene.repo.write("harness-tasks.json", "{\"version\": 2, \"tas");
     assert_eq!(scene.tasks(&["status", "--json"]).json()["counts"]["total"], 1, "what the backup holds");
-    scene.run("true", &[]).expect_code(0);
+    let told = scene.run("true", &[]).expect_code(0).stderr;
     assert_eq!(scene.status("task-001"), "completed");
+    assert!(told.contains("warning: harness-tasks.json was corrupted"), "{told}");
+    assert_eq!(scene.repo.read("harness-tasks.json.damaged"), "{\"version\": 2, \"tas");
+    assert!(scene.log().contains("what it held is kept as harness-tasks.json.damaged: "), "{}", scene.log());
+    // In the middle of a run it is the daemon that finds it.
+    scene.add("Three", "true", &[]);
+    let told = scene.run("echo '{,' > harness-tasks.json", &[]).expect_code(0).stderr;
+    assert!(told.contains("kept as harness-tasks.json.damaged.2: "), "{told}");
+    assert_eq!(scene.repo.read("harness-tasks.json.damaged.2"), "{,\n");
     scene.repo.write("harness-tasks.json", "{\"version\": 2, \"tas");
     std::fs::remove_file(scene.repo.path.join("harness-tasks.json.bak")).unwrap();
     let refused = scene.run("true", &["--json"]).expect_code(2);

@@ -44,9 +44,11 @@ pub use stand::Stand;
 pub const TASKS: &str = "harness-tasks.json";
 pub const BACKUP: &str = "harness-tasks.json.bak";
 pub const TEMPORARY: &str = "harness-tasks.json.tmp";
+/// What a list held that could not be read; further ones have `.2`, `.3`, … behind the name.
+pub const DAMAGED: &str = "harness-tasks.json.damaged";
 pub const PROGRESS: &str = "harness-progress.txt";
 pub const INIT: &str = "harness-init.sh";
 pub const ACTIVE: &str = ".harness-active";
 
 /// Every name above: what is never committed, rolled back or cleaned away.
-pub const OWN_FILES: &[&str] = &[TASKS, BACKUP, TEMPORARY, PROGRESS, INIT, ACTIVE];
+pub const OWN_FILES: &[&str] = &[TASKS, BACKUP, TEMPORARY, DAMAGED, PROGRESS, INIT, ACTIVE];

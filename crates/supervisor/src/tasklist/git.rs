@@ -18,7 +18,7 @@ use trees::Index;
 
 use crate::mend;
 use command::{bare, failed, run, run_bytes, words};
-use muleteer_model::tasklist::OWN_FILES;
+use muleteer_model::tasklist::{DAMAGED, OWN_FILES};
 use muleteer_process::command::helper;
 use muleteer_process::group::may_be_at_work;
 use std::path::{Path, PathBuf};
@@ -286,7 +286,7 @@ impl Git {
         let untracked = self.git(&["ls-files", "--others", "--exclude-standard"]).unwrap_or_default();
         let untracked: Vec<_> = untracked
             .lines()
-            .filter(|path| !self.own.iter().any(|own| path == own || path.starts_with(&format!("{own}/"))))
+            .filter(|path| !self.own.iter().any(|own| is_below(own, path)))
             .take(20)
             .map(|path| format!(" {path} (untracked)"))
             .collect();
@@ -307,6 +307,12 @@ impl Git {
         let commits = text.split('\0').filter_map(|commit| commit.trim().split_once(' '));
         Ok(commits.map(|(hash, message)| (hash.into(), message.into())).collect())
     }
+}
+
+/// Whether a path is one of the harness's, or in it; of damaged lists there may be several.
+fn is_below(own: &str, path: &str) -> bool {
+    let more = if own.ends_with(DAMAGED) { ['/', '.'].as_slice() } else { &['/'] };
+    path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with(more))
 }
 
 /// What belongs to the harness, in a repository where it lives below `prefix`.

@@ -319,6 +319,12 @@ impl Driven {
         stepping.await.map_err(|error| StepError::Other(error.to_string()))
     }
 
+    /// Tells whoever follows the run of something that is not as it should be.
+    pub fn tell(&self, message: &str) {
+        self.daemon
+            .note(Event::Fault { what: format!("task list {}", self.list), message: message.into() });
+    }
+
     /// For blocking steps: whether to give up.
     pub fn called_off(&self) -> impl Fn() -> bool + Send + 'static {
         let (daemon, list) = (self.daemon.clone(), self.list.clone());

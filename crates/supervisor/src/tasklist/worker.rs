@@ -25,6 +25,7 @@ use muleteer_model::tasklist::stats::{self, Stop};
 use muleteer_model::tasklist::{Category, Status, Task, TaskList, select};
 use muleteer_process::fault;
 use muleteer_protocol::v1::{Spawn, WireError};
+use muleteer_store::tasklist::Tx;
 use std::time::Duration;
 
 /// A lease of fifteen minutes, renewed in time for two of these to fail.
@@ -137,6 +138,15 @@ async fn begin(driven: &Driven, worker: u32, task: &str, base: &str, resumed: bo
     Ok(())
 }
 
+/// Begins a change of the list. That it was damaged is told to whoever follows the run.
+fn begun(driven: &Driven, place: &Place) -> Result<Tx, StepError> {
+    let tx = place.begin()?;
+    if let Some(message) = &tx.restored {
+        driven.tell(message);
+    }
+    Ok(tx)
+}
+
 /// Picks the next task. The claim itself comes after the intent is durable.
 async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, StepError> {
     let _taking = driven.shared.taking.lock().await;
@@ -146,10 +156,10 @@ async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, Step
     let (place, limit) = (place.clone(), driven.asked.max_tasks);
     let (off, has_clones, project) = (driven.called_off(), driven.has_clones(), driven.project.clone());
     let branch = place.branch.clone();
-    let name = driven.worker_name(worker);
+    let (name, telling) = (driven.worker_name(worker), driven.clone());
     driven
         .step(worker, move || -> Result<Taken, StepError> {
-            let mut tx = place.begin()?;
+            let mut tx = begun(&telling, &place)?;
             let now = tx.now();
             let expired = claim::expire(&mut tx.list, &name, now, &in_hand);
             for id in &expired {
@@ -347,13 +357,13 @@ async fn claimed_again(
     work: &Work,
     task: Task,
 ) -> Result<Option<Task>, StepError> {
-    let (place, work) = (place.clone(), work.clone());
+    let (place, work, telling) = (place.clone(), work.clone(), driven.clone());
     let again = driven.step(worker, move || -> Result<Option<Task>, StepError> {
         let is_lost = |list: &TaskList| list.get(&work.task).is_some_and(|now| now.status == Status::Pending);
         if !is_lost(&place.root.read()?.list) {
             return Ok(Some(task));
         }
-        let mut tx = place.begin()?;
+        let mut tx = begun(&telling, &place)?;
         let now = tx.now();
         if let Err(refused) = claim::claim(&mut tx.list, &work.task, &place.worker, &work.base, now, claim::LEASE) {
             tracing::info!(task = %work.task, %refused, "not claimed again");
@@ -405,9 +415,9 @@ async fn dispatched(
             () = &mut ended => break,
             () = daemon.stop.cancelled() => return Ok(None),
             () = tokio::time::sleep(RENEWAL) => {
-                let (place, id) = (place.clone(), work.task.clone());
+                let (place, id, telling) = (place.clone(), work.task.clone(), driven.clone());
                 let renewed = driven.step(worker, move || -> Result<(), StepError> {
-                    let mut tx = place.begin()?;
+                    let mut tx = begun(&telling, &place)?;
                     let now = tx.now();
                     claim::renew(&mut tx.list, &id, &place.worker, now, claim::LEASE)?;
                     tx.commit()?;

@@ -198,6 +198,23 @@ fn a_tracked_list_is_left_alone_by_commits_and_rollbacks() {
 }
 
 #[test]
+fn damaged_lists_are_the_harness_s_too_however_many_there_are() {
+    let repo = Repo::new();
+    repo.remove("harness-tasks.json");
+    repo.write("odd [*] folder/harness-tasks.json", "{}");
+    let git = Git::open(&repo.dir.path().join("odd [*] folder")).expect("a repository");
+    let base = git.head().expect("head");
+    git.remember_start("a", &base).expect("remembers");
+    for name in ["harness-tasks.json.damaged", "harness-tasks.json.damaged.2"] {
+        repo.write(&format!("odd [*] folder/{name}"), "{,");
+    }
+    assert_eq!(git.uncommitted(), "");
+    assert_eq!(git.uncommitted_since(&git.start("a", &base).expect("start")), Ok(None));
+    assert_eq!(git.roll_back("a", &base, None, &Stand::Anywhere, &[], &mut quiet()), Ok(None));
+    assert!(repo.read("odd [*] folder/harness-tasks.json.damaged.2").is_some());
+}
+
+#[test]
 fn ignored_files_that_are_listed_are_saved_too() {
     let repo = Repo::new();
     repo.write(".env", "SECRET=1\n");

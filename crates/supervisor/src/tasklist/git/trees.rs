@@ -2,7 +2,7 @@
 
 use super::command::failed;
 use super::{Git, GitError, Saved};
-use muleteer_model::tasklist::Stand;
+use muleteer_model::tasklist::{DAMAGED, Stand};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,6 +44,9 @@ impl Git {
     pub(super) fn forget_own(&self, index: &Index) -> Result<(), GitError> {
         let mut args: Vec<String> = ["rm", "-r", "-q", "--cached", "--ignore-unmatch", "--"].map(String::from).into();
         args.extend(self.own.iter().map(|path| format!(":(top,literal){path}")));
+        // Further ones have a number behind the name.
+        let damaged = self.own.iter().filter(|path| path.ends_with(DAMAGED));
+        args.extend(damaged.map(|path| format!(":(top,glob){}.*", escaped(path))));
         self.with(index, &args, b"").map(drop)
     }
 
@@ -243,6 +246,13 @@ impl Drop for Index {
         drop(std::fs::remove_file(&self.0));
         drop(std::fs::remove_file(self.0.with_extension("lock")));
     }
+}
+
+/// A path as a pattern that only it fits.
+fn escaped(path: &str) -> String {
+    path.chars()
+        .flat_map(|c| matches!(c, '*' | '?' | '[' | '\\').then_some('\\').into_iter().chain([c]))
+        .collect()
 }
 
 pub(super) fn start_ref(task: &str) -> String {
