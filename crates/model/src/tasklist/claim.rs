@@ -199,7 +199,7 @@ pub fn expired(by: &str) -> String {
 
 fn after(now: Timestamp, lease: Duration) -> Timestamp {
     let lease = SignedDuration::try_from(lease).unwrap_or(SignedDuration::ZERO);
-    now.checked_add(lease).unwrap_or(now)
+    super::list::second(now.checked_add(lease).unwrap_or(now))
 }
 
 #[cfg(test)]
@@ -233,6 +233,23 @@ mod tests {
         assert!(list.tasks[0].lease_expires_at > end);
         set_lease(&mut list, "a", "me", now, MINUTE).expect("as it was said");
         assert_eq!(list.tasks[0].lease_expires_at, Some(at("2025-07-01T10:01:00Z")));
+    }
+
+    #[test]
+    fn instants_are_whole_seconds_and_what_was_written_is_what_is_read() {
+        let now = at("2025-07-01T10:00:00.987654321Z");
+        let mut list = list(Mode::Concurrent);
+        claim(&mut list, "a", "me", "abc", now, MINUTE).expect("claimed");
+        assert_eq!(list.tasks[0].lease_expires_at, Some(at("2025-07-01T10:01:00Z")));
+        assert!(list.to_text().contains("\"lease_expires_at\": \"2025-07-01T10:01:00Z\""), "{}", list.to_text());
+        crate::tasklist::outcome::fail(&mut list.tasks[0], Category::TaskExec, "x", now);
+        list.tasks[1].lease_expires_at = Some(now);
+        let text = list.to_text();
+        assert!(text.contains("\"failed_at\": \"2025-07-01T10:00:00Z\"") && !text.contains(".98"), "{text}");
+        assert_eq!(TaskList::parse(&text).expect("reads").tasks[0].failed_at, list.tasks[0].failed_at);
+        // What another tool wrote stays as it is.
+        let other = text.replace("10:00:00Z", "10:00:00.5Z");
+        assert_eq!(TaskList::parse(&other).expect("reads").to_text(), other);
     }
 
     #[test]
