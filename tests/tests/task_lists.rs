@@ -485,6 +485,26 @@ fn a_rollback_leaves_what_another_worker_has_completed_since() {
     scene.end();
 }
 
+/// Only the validation says that a task is completed, and only the harness writes it down.
+#[test]
+fn an_agent_that_calls_its_own_task_completed_is_judged_all_the_same() {
+    for more in [&[][..], &["--concurrency", "2"]] {
+        let scene = Scene::new();
+        scene.add("One", "test -f never", &["--max-attempts", "2"]);
+        scene.add("Two", "test -f f2", &[]);
+        let script = "touch f2; sed -i 's/in_progress/completed/; s/\"attempts\": 0/\"attempts\": 1/' \"$HARNESS_STATE_ROOT/harness-tasks.json\"";
+        let ran = scene.run(script, more).expect_code(4);
+        let task = scene.task("task-001");
+        assert_eq!((scene.status("task-001"), scene.status("task-002")), ("failed".into(), "completed".into()));
+        assert_eq!((&task["attempts"], &task["completed_at"]), (&json!(2), &Value::Null), "{task}");
+        assert!(task["error_log"].to_string().contains("[TEST_FAIL]"), "{task}");
+        let said = "WARN [task-001] somebody has changed its status, attempts in harness-tasks.json";
+        assert!(scene.log().contains(said), "{}", scene.log());
+        assert!(ran.stderr.contains("warning: task-001: somebody has changed"), "{ran:?}");
+        scene.end();
+    }
+}
+
 /// An agent's work is done where the person looks for it, and after what the person did.
 #[test]
 fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {

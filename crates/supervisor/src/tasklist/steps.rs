@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::recover::{self, Evidence, Plan};
 use muleteer_model::tasklist::stand::{Stand, astray};
-use muleteer_model::tasklist::{Category, Task, TaskList, apart, claim, outcome};
+use muleteer_model::tasklist::{Category, Mode, Task, TaskList, apart, claim, outcome};
 use muleteer_process::bounded::{self, Bounds, Ran};
 use muleteer_process::fault;
 use muleteer_process::group::{self, Before};
@@ -247,12 +247,25 @@ impl Place {
         self.record_success(id)
     }
 
+    /// The task, to record its outcome. Who holds the lock of an exclusive list for a session is the only one to say how its
+    /// task stands, whatever an agent has written into the file meanwhile.
+    fn in_hand<'a>(&self, tx: &'a mut Tx, id: &str) -> Result<&'a mut Task, StepError> {
+        let is_alone = matches!(self.hold, Hold::Session(_)) && tx.list.mode == Mode::Exclusive;
+        if is_alone && let Some(begun) = tx.list.get(id).cloned() {
+            let now = tx.now();
+            for text in claim::put_back(&mut tx.list, &begun, &self.worker, now)? {
+                tx.log(Entry::warn(Some(id), &text));
+            }
+        }
+        Ok(claim::owned(&mut tx.list, id, &self.worker)?)
+    }
+
     /// Records the success of what is committed, and in the project's branch.
     pub fn record_success(&self, id: &str) -> Result<Recorded, StepError> {
         let commit = self.git.head()?;
         let mut tx = self.begin()?;
         let now = tx.now();
-        let task = claim::owned(&mut tx.list, id, &self.worker)?;
+        let task = self.in_hand(&mut tx, id)?;
         outcome::complete(task, now);
         tx.log(Entry::completed(id, &commit));
         tx.settle_marker()?;
@@ -272,7 +285,7 @@ impl Place {
         self.clean_up(task);
         let mut tx = self.begin()?;
         let now = tx.now();
-        let found = claim::owned(&mut tx.list, &task.id, &self.worker)?;
+        let found = self.in_hand(&mut tx, &task.id)?;
         let message = if exists {
             outcome::fail(found, category, message, now);
             message.to_string()

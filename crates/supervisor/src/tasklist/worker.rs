@@ -22,7 +22,7 @@ use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::prompt::{Brief, prompt};
 use muleteer_model::tasklist::session::{Finished, Verdict as Judged, Work};
 use muleteer_model::tasklist::stats::{self, Stop};
-use muleteer_model::tasklist::{Category, Status, Task, TaskList, select};
+use muleteer_model::tasklist::{Category, Mode, Status, Task, select};
 use muleteer_process::fault;
 use muleteer_protocol::v1::{Spawn, WireError};
 use muleteer_store::tasklist::Tx;
@@ -139,7 +139,7 @@ async fn begin(driven: &Driven, worker: u32, task: &str, base: &str, resumed: bo
 }
 
 /// Begins a change of the list. That it was damaged is told to whoever follows the run.
-fn begun(driven: &Driven, place: &Place) -> Result<Tx, StepError> {
+fn open(driven: &Driven, place: &Place) -> Result<Tx, StepError> {
     let tx = place.begin()?;
     if let Some(message) = &tx.restored {
         driven.tell(message);
@@ -159,7 +159,7 @@ async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, Step
     let (name, telling) = (driven.worker_name(worker), driven.clone());
     driven
         .step(worker, move || -> Result<Taken, StepError> {
-            let mut tx = begun(&telling, &place)?;
+            let mut tx = open(&telling, &place)?;
             let now = tx.now();
             let expired = claim::expire(&mut tx.list, &name, now, &in_hand);
             for id in &expired {
@@ -247,6 +247,17 @@ async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Resu
     let Some(task) = list.get(&work.task).cloned() else {
         return close(driven, worker, work, "released", "it is no longer in the list", false).await;
     };
+    let task = if is_forged(driven, work, &task) {
+        let mut begun = task;
+        begun.status = Status::InProgress;
+        begun.claimed_by = Some(place.worker.clone());
+        begun.started_at_commit = Some(work.base.clone());
+        begun.completed_at = None;
+        let again = claimed_again(driven, worker, place, begun).await?;
+        again.ok_or_else(|| StepError::Other(format!("{} is no longer in the list", work.task)))?
+    } else {
+        task
+    };
     let ours = task.status == Status::InProgress && task.claimed_by.as_deref() == Some(&place.worker);
     let verdict = match (&work.verdict, ours) {
         // The outcome was written, and the daemon died before it said so.
@@ -265,9 +276,9 @@ async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Resu
             if driven.stopping() == Some(true) {
                 return interrupted(driven, worker, place, work).await;
             }
-            let task = match claimed_again(driven, worker, place, work, task).await? {
-                Some(task) => task,
-                None => return close(driven, worker, work, "released", "it is no longer in the list", false).await,
+            let Some(task) = claimed_again(driven, worker, place, task).await? else {
+                let why = "it is no longer in the list, or somebody else has it";
+                return close(driven, worker, work, "released", why, false).await;
             };
             if was_stopped_with_daemon(&dispatch) {
                 // The agent did not fail; what it left is looked at.
@@ -303,6 +314,14 @@ async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Resu
         note_verdict(driven, worker, work, &verdict).await?;
     }
     conclude(driven, worker, place, work, verdict).await
+}
+
+/// Whether the list calls a task completed that was never judged to be, by a predecessor of this daemon: its agent can write
+/// that there. Of a concurrent list somebody else may have completed it by rights.
+fn is_forged(driven: &Driven, work: &Work, task: &Task) -> bool {
+    let passed = work.verdict.as_ref().is_some_and(|verdict| verdict.passed);
+    let has_begun = driven.daemon.snapshot().get(&work.dispatch).is_some();
+    task.status == Status::Completed && !passed && has_begun && driven.mode == Mode::Exclusive
 }
 
 async fn note_verdict(driven: &Driven, worker: u32, work: &Work, verdict: &Judged) -> Result<(), StepError> {
@@ -349,29 +368,36 @@ async fn claimed(
     Ok(claimed)
 }
 
-/// The task, which its agent may have lost for us: a list that it damages is restored from before the claim.
-async fn claimed_again(
-    driven: &Driven,
-    worker: u32,
-    place: &Place,
-    work: &Work,
-    task: Task,
-) -> Result<Option<Task>, StepError> {
-    let (place, work, telling) = (place.clone(), work.clone(), driven.clone());
+/// The task after its agent had it: whatever that has written over in the list is put back. `None` if somebody else has it
+/// by rights, or it is gone.
+async fn claimed_again(driven: &Driven, worker: u32, place: &Place, begun: Task) -> Result<Option<Task>, StepError> {
+    let (place, telling) = (place.clone(), driven.clone());
     let again = driven.step(worker, move || -> Result<Option<Task>, StepError> {
-        let is_lost = |list: &TaskList| list.get(&work.task).is_some_and(|now| now.status == Status::Pending);
-        if !is_lost(&place.root.read()?.list) {
-            return Ok(Some(task));
+        let read = place.root.read()?;
+        if !read.from_backup && claim::is_kept(&read.list, &begun, &place.worker) {
+            return Ok(read.list.get(&begun.id).cloned());
         }
-        let mut tx = begun(&telling, &place)?;
+        let mut tx = open(&telling, &place)?;
         let now = tx.now();
-        if let Err(refused) = claim::claim(&mut tx.list, &work.task, &place.worker, &work.base, now, claim::LEASE) {
-            tracing::info!(task = %work.task, %refused, "not claimed again");
-            return Ok(None);
+        let said = match claim::put_back(&mut tx.list, &begun, &place.worker, now) {
+            Ok(said) => said,
+            Err(refused) => {
+                tracing::info!(task = %begun.id, %refused, "not ours any more");
+                return Ok(None);
+            }
+        };
+        for text in said {
+            telling.tell(&format!("{}: {text}", begun.id));
+            tx.log(Entry::warn(Some(&begun.id), &text));
         }
-        tx.log(Entry::warn(Some(&work.task), "the list had lost that it was being worked on"));
         let list = tx.commit()?;
-        Ok(list.get(&work.task).cloned())
+        let mut task = list.get(&begun.id).cloned();
+        if let Some(task) = &mut task {
+            // It is judged by what it was begun with.
+            task.command.clone_from(&begun.command);
+            task.timeout_seconds = begun.timeout_seconds;
+        }
+        Ok(task)
     });
     again.await?
 }
@@ -417,7 +443,7 @@ async fn dispatched(
             () = tokio::time::sleep(RENEWAL) => {
                 let (place, id, telling) = (place.clone(), work.task.clone(), driven.clone());
                 let renewed = driven.step(worker, move || -> Result<(), StepError> {
-                    let mut tx = begun(&telling, &place)?;
+                    let mut tx = open(&telling, &place)?;
                     let now = tx.now();
                     claim::renew(&mut tx.list, &id, &place.worker, now, claim::LEASE)?;
                     tx.commit()?;
