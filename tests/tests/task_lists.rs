@@ -485,6 +485,75 @@ fn a_rollback_leaves_what_another_worker_has_completed_since() {
     scene.end();
 }
 
+/// Only the validation says that a task is completed, and only the harness writes it down.
+#[test]
+fn an_agent_that_calls_its_own_task_completed_is_judged_all_the_same() {
+    for more in [&[][..], &["--concurrency", "2"]] {
+        let scene = Scene::new();
+        scene.add("One", "test -f never", &["--max-attempts", "2"]);
+        scene.add("Two", "test -f f2", &[]);
+        let script = "touch f2; sed -i 's/in_progress/completed/; s/\"attempts\": 0/\"attempts\": 1/' \"$HARNESS_STATE_ROOT/harness-tasks.json\"";
+        let ran = scene.run(script, more).expect_code(4);
+        let task = scene.task("task-001");
+        assert_eq!((scene.status("task-001"), scene.status("task-002")), ("failed".into(), "completed".into()));
+        assert_eq!((&task["attempts"], &task["completed_at"]), (&json!(2), &Value::Null), "{task}");
+        assert!(task["error_log"].to_string().contains("[TEST_FAIL]"), "{task}");
+        let said = "WARN [task-001] somebody has changed its status, attempts in harness-tasks.json";
+        assert!(scene.log().contains(said), "{}", scene.log());
+        assert!(ran.stderr.contains("warning: task-001: somebody has changed"), "{ran:?}");
+        scene.end();
+    }
+}
+
+/// An agent's work is done where the person looks for it, and after what the person did.
+#[test]
+fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {
+    let scene = Scene::new();
+    scene.add("One", "test -f f1", &["--max-attempts", "3"]);
+    scene.repo.write("precious", "p\n");
+    scene.repo.git(&["add", "precious"]);
+    scene.repo.git(&["commit", "-qm", "a person's"]);
+    let base = scene.repo.git(&["rev-parse", "HEAD"]);
+    let script = "echo x >> \"$HOME/tries\"; touch f1; case $(wc -l < \"$HOME/tries\") in
+        1) git reset -q --hard HEAD~1;;
+        2) git tag main; git checkout -q -b side; git add f1; git commit -qm mine;;
+        esac; touch f1";
+    scene.run(script, &[]).expect_code(0);
+    let task = scene.task("task-001");
+    assert_eq!((task["status"].as_str(), task["attempts"].as_u64()), (Some("completed"), Some(3)), "{task}");
+    let said = |at: usize| task["error_log"][at].as_str().unwrap_or_default().to_string();
+    assert!(said(0).starts_with("[TASK_EXEC] the agent took commit "), "{task}");
+    assert!(
+        said(1).starts_with("[TASK_EXEC] the agent left HEAD on branch `side`; the task began on `main`"),
+        "{task}"
+    );
+    assert_eq!(scene.repo.git(&["symbolic-ref", "HEAD"]), "refs/heads/main");
+    assert_eq!(scene.repo.git(&["rev-parse", "HEAD~1"]), base);
+    assert_eq!(scene.repo.git(&["log", "-1", "--format=%s", "side"]), "mine", "it stays what it was");
+    for (number, file) in [(1, "f1"), (2, "precious")] {
+        let saved = format!("refs/muleteer/rollback/task-001/{number}");
+        assert!(scene.log().contains(&format!("(saved as {saved})")), "{}", scene.log());
+        scene.repo.git(&["cat-file", "-e", &format!("{saved}:{file}")]);
+        scene.repo.git(&["merge-base", "--is-ancestor", &base, &saved]);
+    }
+    // Nor is what an interrupted one left.
+    scene.add("Two", "test -f f2", &["--max-attempts", "1"]);
+    let base = scene.interrupt("task-002");
+    scene.repo.git(&["reset", "-q", "--hard", "HEAD~1"]);
+    scene.repo.write("f2", "");
+    scene.run("true", &[]).expect_code(4);
+    assert_eq!(scene.status("task-002"), "failed");
+    assert_eq!(scene.repo.git(&["rev-parse", "HEAD"]), base);
+    // Between two tasks it is a person who checks something else out: the run ends, and nothing is moved.
+    scene.add("Three", "false", &["--max-attempts", "1", "--cleanup", "git checkout -q -f side"]);
+    scene.add("Four", "true", &[]);
+    let ended = scene.run("true", &["--json"]);
+    assert!(ended.stdout.contains("HEAD is on `side` now, and was on `main`"), "{ended:?}");
+    assert_eq!((ended.error_code().as_str(), scene.status("task-004").as_str()), ("E_TASKS_GIT", "pending"));
+    assert_eq!(scene.repo.git(&["log", "-1", "--format=%s"]), "mine");
+    scene.world.finish(None);
+}
+
 #[test]
 fn a_session_recovers_what_was_interrupted_and_sessions_are_counted_and_limited() {
     let scene = Scene::new();
@@ -722,8 +791,16 @@ fn a_corrupt_list_is_restored_or_stops_the_run() {
     scene.add("Two", "true", &[]);
     scene.repo.write("harness-tasks.json", "{\"version\": 2, \"tas");
     assert_eq!(scene.tasks(&["status", "--json"]).json()["counts"]["total"], 1, "what the backup holds");
-    scene.run("true", &[]).expect_code(0);
+    let told = scene.run("true", &[]).expect_code(0).stderr;
     assert_eq!(scene.status("task-001"), "completed");
+    assert!(told.contains("warning: harness-tasks.json was corrupted"), "{told}");
+    assert_eq!(scene.repo.read("harness-tasks.json.damaged"), "{\"version\": 2, \"tas");
+    assert!(scene.log().contains("what it held is kept as harness-tasks.json.damaged: "), "{}", scene.log());
+    // In the middle of a run it is the daemon that finds it.
+    scene.add("Three", "true", &[]);
+    let told = scene.run("echo '{,' > harness-tasks.json", &[]).expect_code(0).stderr;
+    assert!(told.contains("kept as harness-tasks.json.damaged.2: "), "{told}");
+    assert_eq!(scene.repo.read("harness-tasks.json.damaged.2"), "{,\n");
     scene.repo.write("harness-tasks.json", "{\"version\": 2, \"tas");
     std::fs::remove_file(scene.repo.path.join("harness-tasks.json.bak")).unwrap();
     let refused = scene.run("true", &["--json"]).expect_code(2);

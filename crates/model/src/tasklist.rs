@@ -13,7 +13,8 @@
 //! - [`list`]: the file `harness-tasks.json`, with whatever others keep in it; [`locate`]: where in it;
 //! - [`select`]: cycles, blocked tasks, and what is next; [`claim`]: who works on it, and how long;
 //! - [`outcome`]: completed, failed, retried, checkpoints; [`category`]: kinds of failure;
-//! - [`recover`]: what to do with a task found in progress; [`stats`]: counts, and when to stop;
+//! - [`recover`]: what to do with a task found in progress; [`stand`]: where an agent may leave HEAD; [`stats`]: counts, and
+//!   when to stop;
 //! - [`log`]: the lines of `harness-progress.txt`; [`prompt`]: what an agent is told;
 //! - [`hook`]: what the hooks answer; [`settings`]: where they are entered;
 //! - [`apart`]: old failures and new ones; [`import`]: other lists; [`session`]: runs inside the daemon, folded from the events.
@@ -32,18 +33,22 @@ pub mod recover;
 pub mod select;
 pub mod session;
 pub mod settings;
+pub mod stand;
 pub mod stats;
 
 pub use category::Category;
 pub use list::{Checkpoint, Mode, Status, Task, TaskList};
+pub use stand::Stand;
 
 /// The files of the harness, beside each other in its root. A rollback touches none of them.
 pub const TASKS: &str = "harness-tasks.json";
 pub const BACKUP: &str = "harness-tasks.json.bak";
 pub const TEMPORARY: &str = "harness-tasks.json.tmp";
+/// What a list held that could not be read; further ones have `.2`, `.3`, … behind the name.
+pub const DAMAGED: &str = "harness-tasks.json.damaged";
 pub const PROGRESS: &str = "harness-progress.txt";
 pub const INIT: &str = "harness-init.sh";
 pub const ACTIVE: &str = ".harness-active";
 
 /// Every name above: what is never committed, rolled back or cleaned away.
-pub const OWN_FILES: &[&str] = &[TASKS, BACKUP, TEMPORARY, PROGRESS, INIT, ACTIVE];
+pub const OWN_FILES: &[&str] = &[TASKS, BACKUP, TEMPORARY, DAMAGED, PROGRESS, INIT, ACTIVE];

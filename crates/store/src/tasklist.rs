@@ -49,6 +49,14 @@ impl TaskListError {
         move |source| Self::Io { file: file.into(), doing, source }
     }
 
+    /// Of a corrupt list: what is wrong, and where in it.
+    fn why(&self) -> String {
+        match self {
+            Self::Corrupt { why, .. } => why.clone(),
+            other => other.to_string(),
+        }
+    }
+
     pub fn code(&self) -> &'static str {
         match self {
             Self::Missing(_) => "E_TASKS_MISSING",

@@ -153,6 +153,74 @@ pub fn owned<'a>(list: &'a mut TaskList, id: &str, worker: &str) -> Result<&'a m
     Err(Refused::NotYours { task: id.into(), worker: worker.into(), why })
 }
 
+/// Whether a list says of a task in hand what it said when the work began.
+pub fn is_kept(list: &TaskList, begun: &Task, worker: &str) -> bool {
+    list.get(&begun.id)
+        .is_some_and(|found| changed(found, begun, worker).is_empty() && found.command == begun.command)
+}
+
+/// What only the harness says of a task in hand, and the list says otherwise.
+fn changed(found: &Task, begun: &Task, worker: &str) -> Vec<&'static str> {
+    let fields = [
+        ("status", found.status == Status::InProgress),
+        ("claimed_by", found.claimed_by.as_deref() == Some(worker)),
+        ("started_at_commit", found.started_at_commit == begun.started_at_commit),
+        ("attempts", found.attempts == begun.attempts),
+        ("error_log", found.error_log == begun.error_log),
+        ("completed_at", found.completed_at == begun.completed_at),
+        ("failed_at", found.failed_at == begun.failed_at),
+    ];
+    fields.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
+}
+
+/// Puts back what somebody has written over while `worker` had the task in hand, as it was when the work began: an agent can
+/// write `completed` into the file, and only its validation says that. Gives what there is to say about it.
+///
+/// # Errors
+/// When it is in other hands now, or no longer there. Of an exclusive list it is in nobody else's: the session holds the lock.
+pub fn put_back(list: &mut TaskList, begun: &Task, worker: &str, now: Timestamp) -> Result<Vec<String>, Refused> {
+    let is_alone = list.mode == Mode::Exclusive;
+    let found = list.get(&begun.id).ok_or_else(|| Refused::Unknown(begun.id.clone()))?;
+    if !is_alone {
+        if found.status == Status::InProgress && found.claimed_by.as_deref().is_some_and(|by| by != worker) {
+            return Err(held(found));
+        }
+        let since = found.error_log.get(begun.error_log.len()..).unwrap_or_default();
+        if since.iter().any(|entry| entry.ends_with(&expired(worker))) {
+            // Since then it was anybody's.
+            let base = begun.started_at_commit.clone().unwrap_or_default();
+            claim(list, &begun.id, worker, &base, now, LEASE)?;
+            return Ok(vec!["its lease was over while it was being worked on, and nobody has taken it since".into()]);
+        }
+    }
+    let task = list.get_mut(&begun.id).ok_or_else(|| Refused::Unknown(begun.id.clone()))?;
+    let fields = changed(task, begun, worker);
+    let mut said = vec![];
+    if task.status == Status::Pending && task.claimed_by.is_none() {
+        // From before the claim: a damaged list is restored from its backup.
+        said.push("the list had lost that it was being worked on".to_string());
+    } else if !fields.is_empty() {
+        let fields = fields.join(", ");
+        said.push(format!(
+            "somebody has changed its {fields} in {} while it was being worked on: only the harness says these, and they are as \
+             they were; its validation decides",
+            super::TASKS
+        ));
+    }
+    if task.command != begun.command {
+        said.push("somebody has changed its validation.command while it was being worked on".into());
+    }
+    task.status = Status::InProgress;
+    task.claimed_by = Some(worker.into());
+    task.started_at_commit.clone_from(&begun.started_at_commit);
+    task.attempts = begun.attempts;
+    task.error_log.clone_from(&begun.error_log);
+    task.completed_at.clone_from(&begun.completed_at);
+    task.failed_at = begun.failed_at;
+    task.lease_expires_at = task.lease_expires_at.max(Some(after(now, LEASE)));
+    Ok(said)
+}
+
 /// Gives a claim back without an outcome: as if it had not been taken.
 pub fn release(task: &mut Task) {
     task.status = if task.error_log.is_empty() && task.attempts == 0 { Status::Pending } else { Status::Failed };
@@ -199,7 +267,7 @@ pub fn expired(by: &str) -> String {
 
 fn after(now: Timestamp, lease: Duration) -> Timestamp {
     let lease = SignedDuration::try_from(lease).unwrap_or(SignedDuration::ZERO);
-    now.checked_add(lease).unwrap_or(now)
+    super::list::second(now.checked_add(lease).unwrap_or(now))
 }
 
 #[cfg(test)]
@@ -233,6 +301,65 @@ mod tests {
         assert!(list.tasks[0].lease_expires_at > end);
         set_lease(&mut list, "a", "me", now, MINUTE).expect("as it was said");
         assert_eq!(list.tasks[0].lease_expires_at, Some(at("2025-07-01T10:01:00Z")));
+    }
+
+    #[test]
+    fn what_only_the_harness_says_of_a_task_in_hand_is_put_back() {
+        let now = at("2025-07-01T10:00:00Z");
+        for mode in [Mode::Exclusive, Mode::Concurrent] {
+            let mut list = list(mode);
+            claim(&mut list, "a", "me", "abc", now, LEASE).expect("claimed");
+            let begun = list.tasks[0].clone();
+            crate::tasklist::outcome::checkpoint(&mut list.tasks[0], 1, 2, "half", None, now);
+            assert!(is_kept(&list, &begun, "me"), "its agent may do that");
+            assert_eq!(put_back(&mut list, &begun, "me", now), Ok(vec![]));
+            let kept = list.clone();
+            for status in [Status::Completed, Status::Failed, Status::Pending, Status::InProgress] {
+                let task = &mut list.tasks[0];
+                (task.status, task.attempts, task.completed_at) = (status, 7, Some("now".into()));
+                task.command = Some("true".into());
+                assert!(!is_kept(&list, &begun, "me"));
+                let said = put_back(&mut list, &begun, "me", now).expect("it is still ours");
+                assert!(said[0].contains("attempts, completed_at in harness-tasks.json"), "{said:?}");
+                assert!(said[1].contains("validation.command"), "{said:?}");
+                list.tasks[0].command = None;
+                assert_eq!(list.tasks, kept.tasks, "{status:?}");
+            }
+            release(&mut list.tasks[0]);
+            let said = put_back(&mut list, &begun, "me", now).expect("ours");
+            assert_eq!((said.len(), said[0].contains("had lost")), (1, true), "{said:?}");
+            // Whoever has it by rights keeps it; alone, nobody has.
+            list.tasks[0].claimed_by = Some("other".into());
+            assert_eq!(put_back(&mut list, &begun, "me", now).is_ok(), mode == Mode::Exclusive);
+        }
+        let mut list = list(Mode::Concurrent);
+        claim(&mut list, "a", "me", "abc", now, MINUTE).expect("claimed");
+        let begun = list.tasks[0].clone();
+        let later = at("2025-07-01T11:00:00Z");
+        expire(&mut list, "other", later, &[]);
+        let mut again = list.clone();
+        assert!(put_back(&mut again, &begun, "me", later).is_ok_and(|said| said[0].contains("lease was over")));
+        assert_eq!((again.tasks[0].status, again.tasks[0].attempts), (Status::InProgress, 1));
+        claim(&mut list, "a", "other", "abc", later, MINUTE).expect("its turn");
+        crate::tasklist::outcome::complete(&mut list.tasks[0], later);
+        assert_eq!(put_back(&mut list, &begun, "me", later), Err(Refused::Completed("a".into())));
+    }
+
+    #[test]
+    fn instants_are_whole_seconds_and_what_was_written_is_what_is_read() {
+        let now = at("2025-07-01T10:00:00.987654321Z");
+        let mut list = list(Mode::Concurrent);
+        claim(&mut list, "a", "me", "abc", now, MINUTE).expect("claimed");
+        assert_eq!(list.tasks[0].lease_expires_at, Some(at("2025-07-01T10:01:00Z")));
+        assert!(list.to_text().contains("\"lease_expires_at\": \"2025-07-01T10:01:00Z\""), "{}", list.to_text());
+        crate::tasklist::outcome::fail(&mut list.tasks[0], Category::TaskExec, "x", now);
+        list.tasks[1].lease_expires_at = Some(now);
+        let text = list.to_text();
+        assert!(text.contains("\"failed_at\": \"2025-07-01T10:00:00Z\"") && !text.contains(".98"), "{text}");
+        assert_eq!(TaskList::parse(&text).expect("reads").tasks[0].failed_at, list.tasks[0].failed_at);
+        // What another tool wrote stays as it is.
+        let other = text.replace("10:00:00Z", "10:00:00.5Z");
+        assert_eq!(TaskList::parse(&other).expect("reads").to_text(), other);
     }
 
     #[test]

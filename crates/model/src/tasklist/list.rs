@@ -166,6 +166,8 @@ impl TaskList {
     /// # Errors
     /// [`Unreadable`]: everything that is wrong with it, each with its place.
     pub fn parse(text: &str) -> Result<Self, Unreadable> {
+        // Some editors begin a file with a byte order mark.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let value: Value = serde_json::from_str(text).map_err(|error| Unreadable::Corrupt {
             line: error.line() as u64,
             column: error.column() as u64,
@@ -328,6 +330,11 @@ impl Task {
     }
 }
 
+/// The second an instant is in: the files tell no more, and who reads one back has what was written.
+pub fn second(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
 /// An instant as the files write it.
 pub fn iso(at: Timestamp) -> String {
     format!("{at:.0}")
@@ -367,7 +374,7 @@ fn put(raw: &mut Map<String, Value>, key: &str, value: Value, default: Option<&V
 fn put_time(raw: &mut Map<String, Value>, key: &str, at: Option<Timestamp>) {
     let old = raw.get(key).and_then(Value::as_str).and_then(|text| text.parse::<Timestamp>().ok());
     if old != at || (at.is_none() && raw.get(key).is_some_and(|old| !old.is_null())) {
-        put(raw, key, json!(at.map(|at| at.to_string())), Some(&Value::Null));
+        put(raw, key, json!(at.map(iso)), Some(&Value::Null));
     }
 }
 

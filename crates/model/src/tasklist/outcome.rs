@@ -1,7 +1,7 @@
 //! How work on a task ends (reference: "Record outcome"), and checkpoints on the way.
 
 use super::category::{Category, one_line};
-use super::list::{Checkpoint, Status, Task, TaskList, iso};
+use super::list::{Checkpoint, Status, Task, TaskList, iso, second};
 use jiff::Timestamp;
 
 /// It passed its validation. The attempt that succeeds counts too, as in the reference's own example.
@@ -17,7 +17,7 @@ pub fn fail(task: &mut Task, category: Category, message: &str, now: Timestamp) 
     task.status = Status::Failed;
     task.attempts = task.attempts.saturating_add(1);
     task.error_log.push(category.entry(message));
-    task.failed_at = Some(now);
+    task.failed_at = Some(second(now));
     free(task);
 }
 

@@ -7,19 +7,21 @@ use jiff::Timestamp;
 use muleteer_model::tasklist::list::Unreadable;
 use muleteer_model::tasklist::log::{self, Entry};
 use muleteer_model::tasklist::select::FailureTimes;
-use muleteer_model::tasklist::{Category, TaskList, stats};
+use muleteer_model::tasklist::{BACKUP, Category, TASKS, TaskList, stats};
 use muleteer_process::lock::{LockGuard, lock_within};
 use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A change takes milliseconds; who waits longer for its turn is told.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A list is read whole.
 const LIST_LIMIT: u64 = 256 * 1024 * 1024;
+/// More damaged lists are not kept.
+const DAMAGED_LIMIT: u32 = 1000;
 /// Of the log, this much of its end is looked at.
 const LOG_TAIL: u64 = 1024 * 1024;
 
@@ -38,6 +40,8 @@ pub struct Tx {
     pub list: TaskList,
     /// A lock of a dead process was found and removed.
     pub stale_lock: bool,
+    /// The list was damaged, and this is its backup: what there is to say about that.
+    pub restored: Option<String>,
     now: Timestamp,
     lines: Vec<Entry>,
     session: Option<u64>,
@@ -82,7 +86,8 @@ impl Root {
         SessionLock::acquire(self, Some(run))
     }
 
-    /// Begins a change: locks and reads. A damaged list is restored from its backup.
+    /// Begins a change: locks and reads. A damaged list is restored from its backup; what it held is kept beside it, since
+    /// the backup is one change behind, and a person may have made the damage and the change.
     ///
     /// # Errors
     /// When it is locked, or cannot be read.
@@ -96,10 +101,10 @@ impl Root {
                 _ => self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?,
             },
         };
-        let (list, restored) = match parse(&self.tasks()) {
-            Ok(list) => (list, false),
+        let (list, damage) = match parse(&self.tasks()) {
+            Ok(list) => (list, None),
             Err(error @ TaskListError::Corrupt { .. }) => match parse(&self.backup()) {
-                Ok(list) => (list, true),
+                Ok(list) => (list, Some(error.why())),
                 Err(_) => {
                     let message = "harness-tasks.json corrupted and unrecoverable";
                     let line = Entry::error(None, Category::EnvSetup, message).at(1, now);
@@ -113,12 +118,23 @@ impl Root {
             append(&self.progress(), &lines)?;
         }
         intent::forget(self);
-        let mut tx =
-            Tx { root: self.clone(), list, stale_lock, now, lines: vec![], session: None, _lock: lock, _flock: flock };
-        if restored {
-            tx.replace()?;
-            tx.log(Entry::warn(None, "harness-tasks.json was corrupted and is restored from harness-tasks.json.bak"));
+        let mut tx = Tx {
+            root: self.clone(),
+            list,
+            stale_lock,
+            restored: None,
+            now,
+            lines: vec![],
+            session: None,
+            _lock: lock,
+            _flock: flock,
+        };
+        if let Some(why) = damage {
+            let kept = tx.replace()?;
+            let text = restored(&why, kept.as_deref());
+            tx.log(Entry::warn(None, &text));
             tx.flush()?;
+            tx.restored = Some(text);
         }
         if stale_lock {
             tx.log(Entry::warn(None, "Removed stale lock"));
@@ -140,6 +156,7 @@ impl Root {
             root: self.clone(),
             list,
             stale_lock,
+            restored: None,
             now,
             lines: vec![],
             session: None,
@@ -263,9 +280,16 @@ impl Tx {
             let file = self.root.private();
             intent::write(&self.root, &self.list.to_text(), &lines).map_err(TaskListError::io(&file, "write to"))?;
         }
-        self.replace()?;
+        let kept = self.replace()?;
         muleteer_process::fault::point("tasks.list_written");
         append(&self.root.progress(), &lines)?;
+        if let Some(kept) = kept {
+            // Damaged since it was read: this change was decided before.
+            let text =
+                format!("harness-tasks.json was damaged and is written anew; what it held is kept as {}", name(&kept));
+            self.log(Entry::warn(None, &text));
+            self.flush()?;
+        }
         intent::forget(&self.root);
         Ok(())
     }
@@ -298,19 +322,22 @@ impl Tx {
         if stats::is_over(&self.list) { self.mark_active(false) } else { Ok(()) }
     }
 
-    /// The reference's backup protocol: copy, write beside, move into place.
-    fn replace(&self) -> Result<(), TaskListError> {
+    /// The reference's backup protocol: copy, write beside, move into place. Where a list was kept that could not be read.
+    fn replace(&self) -> Result<Option<PathBuf>, TaskListError> {
         let (path, temporary) = (self.root.tasks(), self.root.temporary());
         let text = self.list.to_text();
         // Only what can be read is worth being the backup.
         let old = fs::read(&path).ok();
         if old.as_deref() == Some(text.as_bytes()) {
-            return Ok(());
+            return Ok(None);
         }
-        if let Some(old) = old
-            && parse(&path).is_ok()
-        {
-            write_through(&self.root.backup(), &old)?;
+        let mut kept = None;
+        if let Some(old) = old {
+            if parse(&path).is_ok() {
+                write_through(&self.root.backup(), &old)?;
+            } else if !old.is_empty() {
+                kept = self.set_aside()?;
+            }
         }
         muleteer_process::fault::point("tasks.backup_written");
         write_through(&temporary, text.as_bytes())?;
@@ -320,7 +347,33 @@ impl Tx {
         }
         fs::rename(&temporary, &path).map_err(TaskListError::io(&path, "replace"))?;
         let folder = File::open(self.root.path()).and_then(|folder| folder.sync_all());
-        folder.map_err(TaskListError::io(self.root.path(), "make durable"))
+        folder.map_err(TaskListError::io(self.root.path(), "make durable"))?;
+        Ok(kept)
+    }
+
+    /// Gives the list a second name, which it has when another one takes its place. None that is there is overwritten.
+    fn set_aside(&self) -> Result<Option<PathBuf>, TaskListError> {
+        let from = self.root.tasks();
+        for number in 1..=DAMAGED_LIMIT {
+            let to = self.root.damaged(number);
+            match fs::hard_link(&from, &to) {
+                Ok(()) => return Ok(Some(to)),
+                // By one that was killed before another list took its place.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_same(&from, &to) => {
+                    return Ok(Some(to));
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                // Not every file system, and not everybody, has second names.
+                Err(_) => match copy_new(&from, &to) {
+                    Ok(()) => return Ok(Some(to)),
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    Err(error) => return Err(TaskListError::io(&to, "keep what the damaged list holds as")(error)),
+                },
+            }
+        }
+        let full = io::Error::other("there are too many of them: look through them, and take them away");
+        Err(TaskListError::io(&self.root.damaged(1), "keep another damaged list beside")(full))
     }
 
     fn flush(&mut self) -> Result<(), TaskListError> {
@@ -341,6 +394,34 @@ impl Tx {
         intent::write(&self.root, &self.list.to_text(), &lines).expect("an intent");
         self.replace().expect("a list");
     }
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let id = |path: &Path| fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    matches!((id(one), id(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+fn copy_new(from: &Path, to: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new().create_new(true).write(true).open(to)?;
+    let copied = regular(from).and_then(|from| io::copy(&mut from.take(LIST_LIMIT), &mut file));
+    let copied = copied.and_then(|_| file.sync_all());
+    if copied.is_err() {
+        drop(fs::remove_file(to));
+    }
+    copied
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// What is said of a list that its backup has replaced.
+fn restored(why: &str, kept: Option<&Path>) -> String {
+    let kept = kept.map_or_else(String::new, |kept| {
+        let kept = name(kept);
+        format!("; what it held is kept as {kept}: what was changed last is only there ({why})")
+    });
+    format!("{TASKS} was corrupted and is restored from {BACKUP}, as it was before its last change{kept}")
 }
 
 fn write_through(path: &Path, bytes: &[u8]) -> Result<(), TaskListError> {

@@ -1,7 +1,7 @@
 //! Where a list lives, and the names of what is beside it.
 
 use super::TaskListError;
-use muleteer_model::tasklist::{ACTIVE, BACKUP, INIT, PROGRESS, TASKS, TEMPORARY};
+use muleteer_model::tasklist::{ACTIVE, BACKUP, DAMAGED, INIT, PROGRESS, TASKS, TEMPORARY};
 use sha2::{Digest, Sha256};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,11 @@ impl Root {
 
     pub(super) fn temporary(&self) -> PathBuf {
         self.0.join(TEMPORARY)
+    }
+
+    /// Where the `number`-th list is kept that could not be read, counted from 1.
+    pub(super) fn damaged(&self, number: u32) -> PathBuf {
+        self.0.join(if number == 1 { DAMAGED.to_string() } else { format!("{DAMAGED}.{number}") })
     }
 
     pub fn progress(&self) -> PathBuf {

@@ -93,6 +93,46 @@ fn a_corrupt_list_is_restored_from_its_backup_and_without_one_it_says_so_and_sto
     assert!(!place.root.lock_dir().exists(), "the lock is given back");
 }
 
+/// The backup is one change behind, and the damage may come with a change that a person made by hand.
+#[test]
+fn what_a_damaged_list_held_is_kept_beside_it_and_said() {
+    let place = Place::new();
+    let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+    tx.list.tasks[0].title = "Changed".into();
+    tx.commit().expect("commits");
+    let kept = |name: &str| fs::read_to_string(place.dir.path().join(name)).ok();
+    for (damage, name) in [("{,1", "harness-tasks.json.damaged"), ("{,2", "harness-tasks.json.damaged.2")] {
+        fs::write(place.root.tasks(), damage).expect("damages");
+        let tx = place.root.begin(Right::Own, now()).expect("restores");
+        let said = tx.restored.clone().expect("it is said");
+        assert!(said.contains(&format!("kept as {name}: ")) && said.contains("line 1"), "{said}");
+        assert!(place.log().contains(&said), "{}", place.log());
+        assert_eq!(kept(name).as_deref(), Some(damage));
+    }
+    assert_eq!(kept("harness-tasks.json.damaged").as_deref(), Some("{,1"), "none is overwritten");
+    // Damaged while a change is under way.
+    let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+    assert_eq!(tx.restored, None);
+    tx.list.tasks[0].title = "Newer".into();
+    fs::write(place.root.tasks(), "{,3").expect("damages");
+    tx.commit().expect("commits");
+    assert_eq!(kept("harness-tasks.json.damaged.3").as_deref(), Some("{,3"));
+    assert!(place.log().ends_with("what it held is kept as harness-tasks.json.damaged.3\n"), "{}", place.log());
+    assert_eq!(place.root.read().expect("reads").list.tasks[0].title, "Newer");
+}
+
+#[test]
+fn a_byte_order_mark_is_no_damage() {
+    let place = Place::new();
+    let text = fs::read_to_string(place.root.tasks()).expect("reads");
+    fs::write(place.root.tasks(), format!("\u{feff}{text}")).expect("writes");
+    assert!(!place.root.read().expect("reads").from_backup);
+    let tx = place.root.begin(Right::Own, now()).expect("begins");
+    assert_eq!(tx.restored, None);
+    tx.commit().expect("commits");
+    assert_eq!(fs::read_to_string(place.root.tasks()).expect("reads"), text);
+}
+
 #[test]
 fn an_invalid_list_is_left_alone() {
     let place = Place::new();

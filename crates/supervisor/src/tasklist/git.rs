@@ -18,7 +18,7 @@ use trees::Index;
 
 use crate::mend;
 use command::{bare, failed, run, run_bytes, words};
-use muleteer_model::tasklist::OWN_FILES;
+use muleteer_model::tasklist::{DAMAGED, OWN_FILES};
 use muleteer_process::command::helper;
 use muleteer_process::group::may_be_at_work;
 use std::path::{Path, PathBuf};
@@ -236,9 +236,34 @@ impl Git {
         self.git(&["rev-parse", "--verify", "HEAD^{commit}"])
     }
 
+    /// HEAD, or what is to be taken for it where its branch has no commit.
+    fn head_or(&self, otherwise: &str) -> Result<String, GitError> {
+        match self.head() {
+            Err(error @ GitError::Unheard { .. }) => Err(error),
+            head => Ok(head.unwrap_or_else(|_| otherwise.into())),
+        }
+    }
+
     /// The branch that is checked out; none if HEAD is detached.
     pub fn branch(&self) -> Option<String> {
-        self.git(&["symbolic-ref", "--quiet", "--short", "HEAD"]).ok()
+        self.stands_on().ok().flatten()
+    }
+
+    /// The same, where it matters that git was heard.
+    pub fn stands_on(&self) -> Result<Option<String>, GitError> {
+        // Not in short: that is another name where a tag has the same.
+        match self.git(&["symbolic-ref", "--quiet", "HEAD"]) {
+            Err(error @ GitError::Unheard { .. }) => Err(error),
+            name => Ok(name.ok().map(|name| name.strip_prefix("refs/heads/").unwrap_or(&name).into())),
+        }
+    }
+
+    /// Whether a commit is another one, or in its history.
+    pub fn contains(&self, whole: &str, part: &str) -> Result<bool, GitError> {
+        match self.git(&["merge-base", "--is-ancestor", part, whole]) {
+            Err(error @ GitError::Unheard { .. }) => Err(error),
+            said => Ok(said.is_ok()),
+        }
     }
 
     pub fn tip(&self, branch: &str) -> Result<String, GitError> {
@@ -261,7 +286,7 @@ impl Git {
         let untracked = self.git(&["ls-files", "--others", "--exclude-standard"]).unwrap_or_default();
         let untracked: Vec<_> = untracked
             .lines()
-            .filter(|path| !self.own.iter().any(|own| path == own || path.starts_with(&format!("{own}/"))))
+            .filter(|path| !self.own.iter().any(|own| is_below(own, path)))
             .take(20)
             .map(|path| format!(" {path} (untracked)"))
             .collect();
@@ -282,6 +307,12 @@ impl Git {
         let commits = text.split('\0').filter_map(|commit| commit.trim().split_once(' '));
         Ok(commits.map(|(hash, message)| (hash.into(), message.into())).collect())
     }
+}
+
+/// Whether a path is one of the harness's, or in it; of damaged lists there may be several.
+fn is_below(own: &str, path: &str) -> bool {
+    let more = if own.ends_with(DAMAGED) { ['/', '.'].as_slice() } else { &['/'] };
+    path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with(more))
 }
 
 /// What belongs to the harness, in a repository where it lives below `prefix`.

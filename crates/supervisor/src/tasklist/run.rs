@@ -12,7 +12,7 @@ use muleteer_model::event::{Entry as Happened, Event};
 use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::session::{Finished, Run};
 use muleteer_model::tasklist::stats::{self, Stop};
-use muleteer_model::tasklist::{Category, Mode, claim};
+use muleteer_model::tasklist::{Category, Mode, Stand, claim};
 use muleteer_protocol::v1::TasksRun;
 use muleteer_store::tasklist::{Root, SessionLock};
 use std::collections::HashMap;
@@ -243,6 +243,7 @@ fn place(
         git: git.clone(),
         dir: git.top().join(below),
         branch: project.branch(),
+        stand: Stand::Anywhere,
         env,
         worker,
         session,
@@ -300,6 +301,7 @@ impl Driven {
             format!("tasklist-{}-{worker}", self.list),
         );
         place.branch = self.run().and_then(|run| run.started.branch.clone());
+        place.stand = Stand::of(place.branch.clone());
         place
     }
 
@@ -315,6 +317,12 @@ impl Driven {
             step()
         });
         stepping.await.map_err(|error| StepError::Other(error.to_string()))
+    }
+
+    /// Tells whoever follows the run of something that is not as it should be.
+    pub fn tell(&self, message: &str) {
+        self.daemon
+            .note(Event::Fault { what: format!("task list {}", self.list), message: message.into() });
     }
 
     /// For blocking steps: whether to give up.
@@ -448,7 +456,11 @@ impl Driven {
                     worker::land_blocking(self, &place, task, &off)?;
                 }
                 Recovered::Passed => {
-                    place.succeed(&task.id, &task.title, task.started_at_commit.as_deref().unwrap_or_default())?;
+                    let base = task.started_at_commit.as_deref().unwrap_or_default();
+                    match place.astray(base)? {
+                        Some(message) => place.fail(task, Category::TaskExec, &message)?,
+                        None => place.succeed(&task.id, &task.title, base)?,
+                    };
                 }
                 Recovered::Resume => {
                     let taker = match clone {

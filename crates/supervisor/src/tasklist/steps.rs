@@ -5,7 +5,8 @@ use super::git::{Git, GitError};
 use jiff::Timestamp;
 use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::recover::{self, Evidence, Plan};
-use muleteer_model::tasklist::{Category, Task, TaskList, apart, claim, outcome};
+use muleteer_model::tasklist::stand::{Stand, astray};
+use muleteer_model::tasklist::{Category, Mode, Task, TaskList, apart, claim, outcome};
 use muleteer_process::bounded::{self, Bounds, Ran};
 use muleteer_process::fault;
 use muleteer_process::group::{self, Before};
@@ -52,6 +53,8 @@ pub struct Place {
     pub dir: PathBuf,
     /// The start branch; none with a detached HEAD.
     pub branch: Option<String>,
+    /// Where HEAD of the project is to stand when a task ends.
+    pub stand: Stand,
     /// For validations: already without what only agents need.
     pub env: Vec<(String, String)>,
     pub worker: String,
@@ -226,6 +229,15 @@ impl Place {
         Err(format!("harness-init.sh failed twice: {last}"))
     }
 
+    /// What is wrong with where an agent left HEAD; in a clone nothing is, since what it did there is brought home.
+    pub fn astray(&self, base: &str) -> Result<Option<String>, StepError> {
+        if self.git.top() != self.project.top() {
+            return Ok(None);
+        }
+        let branch = self.git.stands_on()?;
+        Ok(astray(&self.stand, branch.as_deref(), base, self.git.contains("HEAD", base)?))
+    }
+
     /// Commits what is left, and records the success.
     pub fn succeed(&self, id: &str, title: &str, base: &str) -> Result<Recorded, StepError> {
         let start = self.git.start(id, base)?;
@@ -235,12 +247,25 @@ impl Place {
         self.record_success(id)
     }
 
+    /// The task, to record its outcome. Who holds the lock of an exclusive list for a session is the only one to say how its
+    /// task stands, whatever an agent has written into the file meanwhile.
+    fn in_hand<'a>(&self, tx: &'a mut Tx, id: &str) -> Result<&'a mut Task, StepError> {
+        let is_alone = matches!(self.hold, Hold::Session(_)) && tx.list.mode == Mode::Exclusive;
+        if is_alone && let Some(begun) = tx.list.get(id).cloned() {
+            let now = tx.now();
+            for text in claim::put_back(&mut tx.list, &begun, &self.worker, now)? {
+                tx.log(Entry::warn(Some(id), &text));
+            }
+        }
+        Ok(claim::owned(&mut tx.list, id, &self.worker)?)
+    }
+
     /// Records the success of what is committed, and in the project's branch.
     pub fn record_success(&self, id: &str) -> Result<Recorded, StepError> {
         let commit = self.git.head()?;
         let mut tx = self.begin()?;
         let now = tx.now();
-        let task = claim::owned(&mut tx.list, id, &self.worker)?;
+        let task = self.in_hand(&mut tx, id)?;
         outcome::complete(task, now);
         tx.log(Entry::completed(id, &commit));
         tx.settle_marker()?;
@@ -260,7 +285,7 @@ impl Place {
         self.clean_up(task);
         let mut tx = self.begin()?;
         let now = tx.now();
-        let found = claim::owned(&mut tx.list, &task.id, &self.worker)?;
+        let found = self.in_hand(&mut tx, &task.id)?;
         let message = if exists {
             outcome::fail(found, category, message, now);
             message.to_string()
@@ -291,9 +316,10 @@ impl Place {
     fn roll_back(&self, task: &Task, base: &str) -> Result<(), StepError> {
         let ignored = self.root.read().map(|read| read.list.save_ignored).unwrap_or_default();
         let in_clone = self.git.top() != self.project.top();
-        let branch = if in_clone { None } else { self.branch.as_deref() };
-        // Others may work in the project itself; a clone is its worker's.
-        let commits = if in_clone { vec![] } else { self.git.commits_since(base)? };
+        let stand = if in_clone { &Stand::Anywhere } else { &self.stand };
+        // Others may work in the project itself; a clone is its worker's, and what was rewritten is nobody's.
+        let alone = in_clone || self.astray(base)?.is_some() || !self.git.contains("HEAD", base)?;
+        let commits = if alone { vec![] } else { self.git.commits_since(base)? };
         let kept = match commits.is_empty() {
             true => None,
             false => recover::kept(&commits, &self.root.read()?.list, &task.id, &self.root.completions()),
@@ -307,7 +333,7 @@ impl Place {
                 Err(error) => adopted = Err(error),
             }
         };
-        let saved = self.git.roll_back(&task.id, base, kept, branch, &ignored, &mut on_saved)?;
+        let saved = self.git.roll_back(&task.id, base, kept, stand, &ignored, &mut on_saved)?;
         adopted?;
         if saved.is_none() {
             self.note(vec![Entry::rollback(&task.id, end, None)]);

@@ -22,9 +22,10 @@ use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::prompt::{Brief, prompt};
 use muleteer_model::tasklist::session::{Finished, Verdict as Judged, Work};
 use muleteer_model::tasklist::stats::{self, Stop};
-use muleteer_model::tasklist::{Category, Status, Task, TaskList, select};
+use muleteer_model::tasklist::{Category, Mode, Status, Task, select};
 use muleteer_process::fault;
 use muleteer_protocol::v1::{Spawn, WireError};
+use muleteer_store::tasklist::Tx;
 use std::time::Duration;
 
 /// A lease of fifteen minutes, renewed in time for two of these to fail.
@@ -137,6 +138,15 @@ async fn begin(driven: &Driven, worker: u32, task: &str, base: &str, resumed: bo
     Ok(())
 }
 
+/// Begins a change of the list. That it was damaged is told to whoever follows the run.
+fn open(driven: &Driven, place: &Place) -> Result<Tx, StepError> {
+    let tx = place.begin()?;
+    if let Some(message) = &tx.restored {
+        driven.tell(message);
+    }
+    Ok(tx)
+}
+
 /// Picks the next task. The claim itself comes after the intent is durable.
 async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, StepError> {
     let _taking = driven.shared.taking.lock().await;
@@ -146,10 +156,10 @@ async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, Step
     let (place, limit) = (place.clone(), driven.asked.max_tasks);
     let (off, has_clones, project) = (driven.called_off(), driven.has_clones(), driven.project.clone());
     let branch = place.branch.clone();
-    let name = driven.worker_name(worker);
+    let (name, telling) = (driven.worker_name(worker), driven.clone());
     driven
         .step(worker, move || -> Result<Taken, StepError> {
-            let mut tx = place.begin()?;
+            let mut tx = open(&telling, &place)?;
             let now = tx.now();
             let expired = claim::expire(&mut tx.list, &name, now, &in_hand);
             for id in &expired {
@@ -187,9 +197,24 @@ async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, Step
                 Some(branch) if has_clones => place.git.reset_clone(&project, branch)?,
                 _ => place.git.head()?,
             };
+            if !has_clones && let Some(end) = moved_on(&place)? {
+                return Ok(Taken::End(end));
+            }
             Ok(Taken::Task(Box::new(task), base, false))
         })
         .await?
+}
+
+/// A person has checked something else out since the run began: what comes now belongs there no more than here.
+fn moved_on(place: &Place) -> Result<Option<End>, StepError> {
+    let found = place.git.stands_on()?;
+    if place.stand.is_at(found.as_deref()) {
+        return Ok(None);
+    }
+    let name = |branch: Option<&str>| branch.map_or_else(|| "detached".into(), |branch| format!("on `{branch}`"));
+    let (found, began) = (name(found.as_deref()), name(place.branch.as_deref()));
+    let reason = format!("HEAD is {found} now, and was {began} when the run began: go back, or begin another run here");
+    Ok(Some(End::Finished(Finished { status: "error".into(), reason, code: Some("E_TASKS_GIT".into()) })))
 }
 
 /// Whether the task can be validated at all, before an agent is spent on it.
@@ -222,6 +247,17 @@ async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Resu
     let Some(task) = list.get(&work.task).cloned() else {
         return close(driven, worker, work, "released", "it is no longer in the list", false).await;
     };
+    let task = if is_forged(driven, work, &task) {
+        let mut begun = task;
+        begun.status = Status::InProgress;
+        begun.claimed_by = Some(place.worker.clone());
+        begun.started_at_commit = Some(work.base.clone());
+        begun.completed_at = None;
+        let again = claimed_again(driven, worker, place, begun).await?;
+        again.ok_or_else(|| StepError::Other(format!("{} is no longer in the list", work.task)))?
+    } else {
+        task
+    };
     let ours = task.status == Status::InProgress && task.claimed_by.as_deref() == Some(&place.worker);
     let verdict = match (&work.verdict, ours) {
         // The outcome was written, and the daemon died before it said so.
@@ -240,9 +276,9 @@ async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Resu
             if driven.stopping() == Some(true) {
                 return interrupted(driven, worker, place, work).await;
             }
-            let task = match claimed_again(driven, worker, place, work, task).await? {
-                Some(task) => task,
-                None => return close(driven, worker, work, "released", "it is no longer in the list", false).await,
+            let Some(task) = claimed_again(driven, worker, place, task).await? else {
+                let why = "it is no longer in the list, or somebody else has it";
+                return close(driven, worker, work, "released", why, false).await;
             };
             if was_stopped_with_daemon(&dispatch) {
                 // The agent did not fail; what it left is looked at.
@@ -278,6 +314,14 @@ async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Resu
         note_verdict(driven, worker, work, &verdict).await?;
     }
     conclude(driven, worker, place, work, verdict).await
+}
+
+/// Whether the list calls a task completed that was never judged to be, by a predecessor of this daemon: its agent can write
+/// that there. Of a concurrent list somebody else may have completed it by rights.
+fn is_forged(driven: &Driven, work: &Work, task: &Task) -> bool {
+    let passed = work.verdict.as_ref().is_some_and(|verdict| verdict.passed);
+    let has_begun = driven.daemon.snapshot().get(&work.dispatch).is_some();
+    task.status == Status::Completed && !passed && has_begun && driven.mode == Mode::Exclusive
 }
 
 async fn note_verdict(driven: &Driven, worker: u32, work: &Work, verdict: &Judged) -> Result<(), StepError> {
@@ -324,29 +368,36 @@ async fn claimed(
     Ok(claimed)
 }
 
-/// The task, which its agent may have lost for us: a list that it damages is restored from before the claim.
-async fn claimed_again(
-    driven: &Driven,
-    worker: u32,
-    place: &Place,
-    work: &Work,
-    task: Task,
-) -> Result<Option<Task>, StepError> {
-    let (place, work) = (place.clone(), work.clone());
+/// The task after its agent had it: whatever that has written over in the list is put back. `None` if somebody else has it
+/// by rights, or it is gone.
+async fn claimed_again(driven: &Driven, worker: u32, place: &Place, begun: Task) -> Result<Option<Task>, StepError> {
+    let (place, telling) = (place.clone(), driven.clone());
     let again = driven.step(worker, move || -> Result<Option<Task>, StepError> {
-        let is_lost = |list: &TaskList| list.get(&work.task).is_some_and(|now| now.status == Status::Pending);
-        if !is_lost(&place.root.read()?.list) {
-            return Ok(Some(task));
+        let read = place.root.read()?;
+        if !read.from_backup && claim::is_kept(&read.list, &begun, &place.worker) {
+            return Ok(read.list.get(&begun.id).cloned());
         }
-        let mut tx = place.begin()?;
+        let mut tx = open(&telling, &place)?;
         let now = tx.now();
-        if let Err(refused) = claim::claim(&mut tx.list, &work.task, &place.worker, &work.base, now, claim::LEASE) {
-            tracing::info!(task = %work.task, %refused, "not claimed again");
-            return Ok(None);
+        let said = match claim::put_back(&mut tx.list, &begun, &place.worker, now) {
+            Ok(said) => said,
+            Err(refused) => {
+                tracing::info!(task = %begun.id, %refused, "not ours any more");
+                return Ok(None);
+            }
+        };
+        for text in said {
+            telling.tell(&format!("{}: {text}", begun.id));
+            tx.log(Entry::warn(Some(&begun.id), &text));
         }
-        tx.log(Entry::warn(Some(&work.task), "the list had lost that it was being worked on"));
         let list = tx.commit()?;
-        Ok(list.get(&work.task).cloned())
+        let mut task = list.get(&begun.id).cloned();
+        if let Some(task) = &mut task {
+            // It is judged by what it was begun with.
+            task.command.clone_from(&begun.command);
+            task.timeout_seconds = begun.timeout_seconds;
+        }
+        Ok(task)
     });
     again.await?
 }
@@ -390,9 +441,9 @@ async fn dispatched(
             () = &mut ended => break,
             () = daemon.stop.cancelled() => return Ok(None),
             () = tokio::time::sleep(RENEWAL) => {
-                let (place, id) = (place.clone(), work.task.clone());
+                let (place, id, telling) = (place.clone(), work.task.clone(), driven.clone());
                 let renewed = driven.step(worker, move || -> Result<(), StepError> {
-                    let mut tx = place.begin()?;
+                    let mut tx = open(&telling, &place)?;
                     let now = tx.now();
                     claim::renew(&mut tx.list, &id, &place.worker, now, claim::LEASE)?;
                     tx.commit()?;
@@ -552,6 +603,13 @@ async fn conclude(
                 verdict = Judged { passed: false, category: Some(category.as_str().into()), message };
                 note_verdict(driven, worker, work, &verdict).await?;
             }
+        }
+    }
+    if verdict.passed && !driven.has_clones() {
+        let (at, base) = (place.clone(), task.started_at_commit.clone().unwrap_or_default());
+        if let Some(message) = driven.step(worker, move || at.astray(&base)).await?? {
+            verdict = Judged { passed: false, category: Some(Category::TaskExec.as_str().into()), message };
+            note_verdict(driven, worker, work, &verdict).await?;
         }
     }
     let (at, judged) = (place.clone(), verdict.clone());

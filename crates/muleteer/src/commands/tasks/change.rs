@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use muleteer_model::config::Span;
 use muleteer_model::tasklist::list::{parse_priority, valid_id};
 use muleteer_model::tasklist::log::Entry;
-use muleteer_model::tasklist::{OWN_FILES, Task, TaskList, import as imports, outcome, select};
+use muleteer_model::tasklist::{DAMAGED, OWN_FILES, Task, TaskList, import as imports, outcome, select};
 use muleteer_store::tasklist::{Root, Tx};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal, Read, Write};
@@ -228,7 +228,7 @@ fn ignore(root: &Root) -> Result<(), Failure> {
     };
     let files = OWN_FILES.iter().filter(|name| **name != muleteer_model::tasklist::INIT);
     let missing: Vec<_> = files
-        .map(|name| format!("/{name}"))
+        .map(|name| if *name == DAMAGED { format!("/{name}*") } else { format!("/{name}") })
         .filter(|line| !text.lines().any(|known| known.trim() == line || known.trim() == &line[1..]))
         .collect();
     if missing.is_empty() {

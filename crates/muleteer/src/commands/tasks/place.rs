@@ -5,10 +5,11 @@ use crate::env_pass;
 use crate::failure::{Failure, chain};
 use crate::settings;
 use jiff::Timestamp;
-use muleteer_model::tasklist::Task;
+use muleteer_model::tasklist::{Stand, Task};
 use muleteer_store::tasklist::{Right, Root, TaskListError, Tx};
 use muleteer_supervisor::tasklist::git::{Git, GitError};
 use muleteer_supervisor::tasklist::steps::{Hold, Place, StepError, validation_env};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 fn variable(name: &str) -> Option<String> {
@@ -39,11 +40,16 @@ pub fn root(said: Option<&Path>) -> Result<Root, Failure> {
     Root::find(&here()?, pinned.as_deref()).map_err(|error| listed(&error))
 }
 
-/// Begins a change of the list.
+/// Begins a change of the list. That it was damaged is said, also to whoever wants to hear nothing else: something of theirs
+/// may be in what was set aside.
 pub fn begin(root: &Root) -> Result<Tx, Failure> {
     let run = of_run();
     let right = run.as_deref().map_or(Right::Own, Right::Run);
-    root.begin(right, Timestamp::now()).map_err(|error| listed(&error))
+    let tx = root.begin(right, Timestamp::now()).map_err(|error| listed(&error))?;
+    if let Some(text) = &tx.restored {
+        drop(writeln!(std::io::stderr(), "warning: {text} (in {})", root.path().display()));
+    }
+    Ok(tx)
 }
 
 /// Where the work of this process is: the repository it stands in, which may be a worktree of its own.
@@ -70,6 +76,7 @@ pub fn place(root: &Root, worker: String, context: &Context) -> Result<Place, Fa
         root: root.clone(),
         hold: of_run().map_or(Hold::Own, Hold::Run),
         branch: None,
+        stand: Stand::Anywhere,
         project,
         git: work,
         dir,

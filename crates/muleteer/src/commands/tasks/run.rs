@@ -1,6 +1,6 @@
 //! `tasks run`: a run of the list in the daemon, followed from here.
 
-use super::place::root;
+use super::place::{begin, root};
 use crate::commands::spawn;
 use crate::connect::unexpected;
 use crate::context::Context;
@@ -95,6 +95,10 @@ pub struct Stop {
 pub async fn run(args: &Args, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     let root = root(said)?;
     let run = request(args, &root, context)?;
+    if root.read().is_ok_and(|read| read.from_backup) {
+        // Restored here, where somebody is told of it. Whoever cannot hears why from the daemon.
+        drop(begin(&root));
+    }
     let reply = context.ask(Request::TasksRun(Box::new(run))).await?;
     let Reply::TasksStarted { id, from_seq } = reply else { return Err(unexpected(&reply)) };
     if args.detach {
@@ -201,6 +205,9 @@ fn line(event: &Event, id: &str) -> Option<String> {
         Event::TaskEnded { list, task, status, message, .. } if list == id => {
             let color = state_color(status);
             Some(safe_line(&format!("{task}  {status}  {message}"), color))
+        }
+        Event::Fault { what, message } if *what == format!("task list {id}") => {
+            Some(safe_line(&format!("warning: {message}"), state_color("failed")))
         }
         _ => None,
     }

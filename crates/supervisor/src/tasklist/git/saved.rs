@@ -24,7 +24,8 @@ impl Saved {
 }
 
 impl Git {
-    /// Keeps everything that is there, commits and files, under a name of its own.
+    /// Keeps everything that is there, commits and files, under a name of its own; and `others`, commits that HEAD's
+    /// history does not have.
     pub(super) fn save(
         &self,
         kind: &str,
@@ -32,6 +33,7 @@ impl Git {
         base: &str,
         start: &str,
         ignored: &[String],
+        others: &[String],
     ) -> Result<Saved, GitError> {
         let index = self.index();
         let (mut tree, index) = self.snapshot_into(&index)?;
@@ -43,11 +45,12 @@ impl Git {
             self.with(index, &args, b"")?;
             tree = self.with(index, &["write-tree".into()], b"")?;
         }
-        let head = self.head()?;
+        let head = self.head_or(base)?;
         let message = format!(
             "muleteer: saved before a {kind} of {task}\n\nTask: {task}\nBase: {base}\nHead: {head}\nStart: {start}\n"
         );
-        let commit = self.commit_tree(&tree, &head, &message)?;
+        let parents: Vec<&str> = [head.as_str()].into_iter().chain(others.iter().map(String::as_str)).collect();
+        let commit = self.commit_tree(&tree, &parents, &message)?;
         let folder = format!("refs/muleteer/{kind}/{}", ref_part(task));
         for number in 1..10_000 {
             let name = format!("{folder}/{number}");
@@ -123,7 +126,8 @@ impl Git {
         }
         let index = self.index();
         let (now, index) = self.snapshot_into(&index)?;
-        let kept = if now == saved.start { None } else { Some(self.save("undo", "undo", &head, &now, ignored)?.name) };
+        let kept =
+            if now == saved.start { None } else { Some(self.save("undo", "undo", &head, &now, ignored, &[])?.name) };
         self.git(&["reset", "-q", "--mixed", &saved.head])?;
         let wanted = self.git(&["rev-parse", &format!("{}^{{tree}}", saved.commit)])?;
         self.move_files(index, &now, &wanted)?;

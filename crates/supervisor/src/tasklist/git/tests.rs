@@ -1,4 +1,5 @@
 use super::*;
+use muleteer_model::tasklist::Stand;
 use std::path::Path;
 
 struct Repo {
@@ -68,6 +69,10 @@ impl Drop for LivingGit {
     }
 }
 
+fn on_main() -> Stand {
+    Stand::On("main".into())
+}
+
 fn quiet() -> impl FnMut(&Saved) {
     |_| {}
 }
@@ -93,7 +98,7 @@ fn a_rollback_undoes_all_commits_and_removes_untracked_files_and_undo_brings_the
     let mut heard = vec![];
     let mut hear = |saved: &Saved| heard.push(saved.name.clone());
     let saved = git
-        .roll_back("task-001", &base, None, Some("main"), &[], &mut hear)
+        .roll_back("task-001", &base, None, &on_main(), &[], &mut hear)
         .expect("rolls back")
         .expect("saved");
     assert_eq!(heard, ["refs/muleteer/rollback/task-001/1"]);
@@ -103,7 +108,7 @@ fn a_rollback_undoes_all_commits_and_removes_untracked_files_and_undo_brings_the
     assert!(repo.read("committed.txt").is_none() && repo.read("dir/untracked.txt").is_none());
     assert_eq!(repo.read("ignored/cache").as_deref(), Some("i\n"), "ignored files stay, as with clean -fd");
     assert_eq!(repo.read("harness-tasks.json").as_deref(), Some("{}"));
-    assert_eq!(git.roll_back("task-001", &base, None, Some("main"), &[], &mut quiet()).expect("again"), None);
+    assert_eq!(git.roll_back("task-001", &base, None, &on_main(), &[], &mut quiet()).expect("again"), None);
 
     let found = git.saved(Some("task-001")).expect("lists");
     assert_eq!(found, std::slice::from_ref(&saved));
@@ -150,7 +155,7 @@ fn what_a_person_had_lying_about_is_neither_committed_nor_rolled_back() {
 
     repo.write("work.txt", "worse\n");
     repo.remove("notes.txt");
-    git.roll_back("a", &base, None, None, &[], &mut quiet())
+    git.roll_back("a", &base, None, &Stand::Anywhere, &[], &mut quiet())
         .expect("rolls back")
         .expect("saved");
     assert_eq!(repo.read("notes.txt").as_deref(), Some("mine\n"));
@@ -187,9 +192,26 @@ fn a_tracked_list_is_left_alone_by_commits_and_rollbacks() {
     let start = git.start("a", &base).expect("start");
     let commit = git.commit(&start, "a").expect("commits").expect("something");
     assert_eq!(repo.git(&["show", "--format=", "--name-only", &commit]), "work.txt");
-    git.roll_back("a", &base, None, None, &[], &mut quiet()).expect("rolls back");
+    git.roll_back("a", &base, None, &Stand::Anywhere, &[], &mut quiet()).expect("rolls back");
     assert_eq!(repo.read("harness-tasks.json").as_deref(), Some("{\"newer\": true}"));
     assert_eq!(repo.read("harness-progress.txt").as_deref(), Some("log\n"));
+}
+
+#[test]
+fn damaged_lists_are_the_harness_s_too_however_many_there_are() {
+    let repo = Repo::new();
+    repo.remove("harness-tasks.json");
+    repo.write("odd [*] folder/harness-tasks.json", "{}");
+    let git = Git::open(&repo.dir.path().join("odd [*] folder")).expect("a repository");
+    let base = git.head().expect("head");
+    git.remember_start("a", &base).expect("remembers");
+    for name in ["harness-tasks.json.damaged", "harness-tasks.json.damaged.2"] {
+        repo.write(&format!("odd [*] folder/{name}"), "{,");
+    }
+    assert_eq!(git.uncommitted(), "");
+    assert_eq!(git.uncommitted_since(&git.start("a", &base).expect("start")), Ok(None));
+    assert_eq!(git.roll_back("a", &base, None, &Stand::Anywhere, &[], &mut quiet()), Ok(None));
+    assert!(repo.read("odd [*] folder/harness-tasks.json.damaged.2").is_some());
 }
 
 #[test]
@@ -200,7 +222,7 @@ fn ignored_files_that_are_listed_are_saved_too() {
     let base = git.head().expect("head");
     repo.write("work.txt", "w\n");
     let saved = git
-        .roll_back("a", &base, None, None, &[".env".into(), "absent".into()], &mut quiet())
+        .roll_back("a", &base, None, &Stand::Anywhere, &[".env".into(), "absent".into()], &mut quiet())
         .expect("rolls back");
     let saved = saved.expect("saved");
     assert_eq!(repo.git(&["show", &format!("{}:.env", saved.name)]), "SECRET=1");
@@ -219,7 +241,7 @@ fn a_branch_that_the_agent_checked_out_is_not_moved() {
     repo.git(&["add", "work.txt"]);
     repo.git(&["commit", "-qm", "on a branch of its own"]);
     let feature = git.head().expect("head");
-    git.roll_back("a", &base, None, Some("main"), &[], &mut quiet())
+    git.roll_back("a", &base, None, &on_main(), &[], &mut quiet())
         .expect("rolls back")
         .expect("saved");
     assert_eq!((git.branch().as_deref(), git.head().expect("head")), (Some("main"), base));
@@ -234,7 +256,7 @@ fn undo_refuses_to_drop_commits_that_came_later_and_saves_what_is_there() {
     let base = git.head().expect("head");
     repo.write("work.txt", "first\n");
     let saved = git
-        .roll_back("a", &base, None, None, &[], &mut quiet())
+        .roll_back("a", &base, None, &Stand::Anywhere, &[], &mut quiet())
         .expect("rolls back")
         .expect("saved");
     repo.write("since.txt", "since\n");
@@ -279,7 +301,7 @@ fn a_clone_s_work_is_rebased_and_fast_forwarded_and_a_conflict_changes_nothing()
     let base = git.tip("main").expect("tip");
     let base_of_clone = repo.git(&["rev-list", "--max-parents=0", "main"]);
     let saved = clones[2]
-        .roll_back("t", &base_of_clone, None, None, &[], &mut quiet())
+        .roll_back("t", &base_of_clone, None, &Stand::Anywhere, &[], &mut quiet())
         .expect("rolls back")
         .expect("saved");
     let name = git.adopt(&clones[2], &saved).expect("comes home");
@@ -296,7 +318,7 @@ fn a_harness_below_the_top_is_left_alone_too() {
     let base = git.head().expect("head");
     repo.write("sub/work.txt", "w\n");
     repo.write("above.txt", "a\n");
-    git.roll_back("a", &base, None, None, &[], &mut quiet())
+    git.roll_back("a", &base, None, &Stand::Anywhere, &[], &mut quiet())
         .expect("rolls back")
         .expect("saved");
     assert!(repo.read("sub/work.txt").is_none() && repo.read("above.txt").is_none());
@@ -433,11 +455,11 @@ fn a_lock_is_taken_away_when_no_git_is_there_that_may_have_it() {
     std::fs::write(&lock, "").expect("a lock");
     let living = LivingGit::new(&repo);
     let error = git
-        .roll_back("task-001", &base, None, None, &[], &mut quiet())
+        .roll_back("task-001", &base, None, &Stand::Anywhere, &[], &mut quiet())
         .expect_err("it may be that one's");
     assert!(error.lock().as_deref() == Some(lock.as_path()) && lock.exists(), "{error}");
     drop(living);
-    git.roll_back("task-001", &base, None, None, &[], &mut quiet())
+    git.roll_back("task-001", &base, None, &Stand::Anywhere, &[], &mut quiet())
         .expect("rolls back")
         .expect("saved");
     assert!(!lock.exists());
@@ -460,7 +482,7 @@ fn what_git_cannot_take_in_stays_and_all_else_is_committed_and_rolled_back() {
     };
     git.remember_start("task-001", &base).expect("remembers");
     leave();
-    git.roll_back("task-001", &base, None, None, &[], &mut quiet())
+    git.roll_back("task-001", &base, None, &Stand::Anywhere, &[], &mut quiet())
         .expect("rolls back")
         .expect("saved");
     assert!(repo.read("work.txt").is_none() && !odd.exists());
@@ -572,4 +594,67 @@ fn what_somebody_wrote_since_it_was_cut_off_stays_and_so_does_what_is_in_the_way
         assert_eq!(git.mend_forward().expect("is forgotten"), 0);
         assert!(!note.exists() && repo.read("below/new.txt").is_some());
     }
+}
+
+/// Also what an agent took out of the branch, or put on it while HEAD was elsewhere: all of it is in the saved ref.
+#[test]
+fn a_rollback_of_rewritten_history_and_of_another_branch_loses_nothing() {
+    let repo = Repo::new();
+    repo.write("precious.txt", "p\n");
+    repo.git(&["add", "precious.txt"]);
+    repo.git(&["commit", "-qm", "a person's"]);
+    let git = repo.open();
+    let base = git.head().expect("head");
+    let agents: [&[&[&str]]; 6] = [
+        &[&["reset", "-q", "--hard", "HEAD~1"]],
+        &[&["commit", "-q", "--amend", "-m", "mine now"]],
+        &[&["commit", "-q", "--allow-empty", "-m", "more"], &["checkout", "-q", "-b", "side", "HEAD~2"]],
+        &[&["checkout", "-q", "--detach"], &["branch", "-q", "-D", "main"]],
+        &[&["branch", "-q", "-m", "main", "other"]],
+        &[&["checkout", "-q", "--orphan", "empty"]],
+    ];
+    for (number, agent) in agents.into_iter().enumerate() {
+        git.remember_start("a", &base).expect("remembers");
+        let mut left = vec![base.clone()];
+        for args in agent {
+            repo.git(args);
+            left.extend(git.head());
+        }
+        repo.write("work.txt", "w\n");
+        let saved = git.roll_back("a", &base, None, &on_main(), &[], &mut quiet()).expect("rolls back");
+        let saved = saved.unwrap_or_else(|| panic!("{agent:?}: nothing saved"));
+        assert_eq!((git.branch().as_deref(), git.head()), (Some("main"), Ok(base.clone())), "{agent:?}");
+        assert_eq!(repo.git(&["status", "--porcelain"]), "?? harness-tasks.json", "{agent:?}");
+        assert_eq!(repo.read("precious.txt").as_deref(), Some("p\n"), "{agent:?}");
+        assert_eq!(saved.name, format!("refs/muleteer/rollback/a/{}", number + 1));
+        assert_eq!(repo.git(&["show", &format!("{}:work.txt", saved.name)]), "w", "{agent:?}");
+        for commit in left {
+            assert_eq!(git.contains(&saved.commit, &commit), Ok(true), "{agent:?}: {commit} is kept");
+        }
+    }
+    // A detached HEAD comes back to be one, and the branch that the agent checked out stays where it was.
+    repo.git(&["checkout", "-q", "--detach"]);
+    repo.git(&["checkout", "-q", "main"]);
+    repo.git(&["commit", "-q", "--allow-empty", "-m", "more"]);
+    let main = git.head().expect("head");
+    git.roll_back("a", &base, None, &Stand::Detached, &[], &mut quiet())
+        .expect("rolls back")
+        .expect("saved");
+    assert_eq!((git.branch(), git.head(), git.tip("main")), (None, Ok(base), Ok(main)));
+}
+
+#[test]
+fn what_a_task_began_at_is_kept_until_it_has_ended() {
+    let repo = Repo::new();
+    repo.git(&["commit", "-q", "--allow-empty", "-m", "a person's"]);
+    let git = repo.open();
+    let base = git.head().expect("head");
+    git.remember_start("a", &base).expect("remembers");
+    repo.git(&["reset", "-q", "--hard", "HEAD~1"]);
+    repo.git(&["reflog", "expire", "--expire=now", "--expire-unreachable=now", "--all"]);
+    repo.git(&["gc", "-q", "--prune=now"]);
+    assert!(git.exists(&base));
+    assert_eq!(git.start("a", &base), git.tree_of(&base));
+    git.forget_start("a");
+    assert_eq!(repo.git(&["for-each-ref", "refs/muleteer"]), "");
 }

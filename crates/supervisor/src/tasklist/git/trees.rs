@@ -2,6 +2,7 @@
 
 use super::command::failed;
 use super::{Git, GitError, Saved};
+use muleteer_model::tasklist::{DAMAGED, Stand};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,6 +44,9 @@ impl Git {
     pub(super) fn forget_own(&self, index: &Index) -> Result<(), GitError> {
         let mut args: Vec<String> = ["rm", "-r", "-q", "--cached", "--ignore-unmatch", "--"].map(String::from).into();
         args.extend(self.own.iter().map(|path| format!(":(top,literal){path}")));
+        // Further ones have a number behind the name.
+        let damaged = self.own.iter().filter(|path| path.ends_with(DAMAGED));
+        args.extend(damaged.map(|path| format!(":(top,glob){}.*", escaped(path))));
         self.with(index, &args, b"").map(drop)
     }
 
@@ -57,16 +61,17 @@ impl Git {
         Index(self.git_dir.join(format!("muleteer-index-{}-{count}", std::process::id())))
     }
 
-    /// Remembers what lay about when a task began, if that is not just its base: it is a person's, and stays
+    /// Remembers what lay about when a task began, which may be just its base: it is a person's, and stays
     /// out of the task's commits and rollbacks.
     pub fn remember_start(&self, task: &str, base: &str) -> Result<(), GitError> {
         let name = start_ref(task);
         let tree = self.snapshot()?;
-        if tree == self.tree_of(base)? {
-            drop(self.git(&["update-ref", "-d", &name]));
-            return Ok(());
-        }
-        let commit = self.commit_tree(&tree, base, &format!("muleteer: the working directory before {task}"))?;
+        let commit = if tree == self.tree_of(base)? {
+            // Whatever becomes of the branches, what the task began at stays until it has ended.
+            base.into()
+        } else {
+            self.commit_tree(&tree, &[base], &format!("muleteer: the working directory before {task}"))?
+        };
         self.git(&["update-ref", &name, &commit]).map(drop)
     }
 
@@ -85,8 +90,10 @@ impl Git {
         drop(self.git(&["update-ref", "-d", &start_ref(task)]));
     }
 
-    pub(super) fn commit_tree(&self, tree: &str, parent: &str, message: &str) -> Result<String, GitError> {
-        self.git_with(&["commit-tree", tree, "-p", parent], message.as_bytes(), None)
+    pub(super) fn commit_tree(&self, tree: &str, parents: &[&str], message: &str) -> Result<String, GitError> {
+        let parents = parents.iter().flat_map(|parent| ["-p", parent]);
+        let args: Vec<&str> = ["commit-tree", tree].into_iter().chain(parents).collect();
+        self.git_with(&args, message.as_bytes(), None)
     }
 
     /// What changed since `start` and is in no commit, as a tree upon HEAD's; none if that is nothing.
@@ -130,7 +137,7 @@ impl Git {
     pub fn commit(&self, start: &str, message: &str) -> Result<Option<String>, GitError> {
         let Some((tree, changes)) = self.pending(start)? else { return Ok(None) };
         let head = self.head()?;
-        let commit = self.commit_tree(&tree, &head, message)?;
+        let commit = self.commit_tree(&tree, &[&head], message)?;
         // First: an index ahead of HEAD is what is about to be committed, one behind it takes the commit back.
         self.git_with(&["update-index", "-z", "--index-info"], &changes, None)?;
         self.git(&["update-ref", "-m", "muleteer: task completed", "HEAD", &commit, &head])?;
@@ -140,22 +147,23 @@ impl Git {
 
     /// Puts HEAD back to `base` and the files to what they were when the task began, after everything that
     /// is there was saved as a ref, of which `on_saved` hears before anything moves. What came with the commit `kept`,
-    /// which is since the base, stays. None if there was nothing to save.
+    /// which is since the base, stays. HEAD comes to where it is to stand: a branch that the agent checked out is not
+    /// moved. None if there was nothing to save.
     pub fn roll_back(
         &self,
         task: &str,
         base: &str,
         kept: Option<&str>,
-        branch: Option<&str>,
+        stand: &Stand,
         ignored: &[String],
         on_saved: &mut dyn FnMut(&Saved),
     ) -> Result<Option<Saved>, GitError> {
         let start = self.start(task, base)?;
-        let head = self.head()?;
         let base = self.git(&["rev-parse", "--verify", &format!("{base}^{{commit}}")])?;
+        let head = self.head_or(&base)?;
         let index = self.index();
         let (now, index) = self.snapshot_into(&index)?;
-        let elsewhere = branch.is_some_and(|branch| self.branch().as_deref() != Some(branch));
+        let elsewhere = !stand.is_at(self.stands_on()?.as_deref());
         let (end, files) = match kept {
             Some(kept) => (kept, self.with_changes(&start, &base, kept)?),
             None => (base.as_str(), start.clone()),
@@ -163,10 +171,11 @@ impl Git {
         if now == files && head == end && !elsewhere {
             return Ok(None);
         }
-        let saved = self.save("rollback", task, &base, &start, ignored)?;
+        let others = self.left_behind(&head, &base, stand)?;
+        let saved = self.save("rollback", task, &base, &start, ignored, &others)?;
         on_saved(&saved);
         muleteer_process::fault::point("tasks.saved");
-        self.move_to(end, branch)?;
+        self.move_to(end, stand)?;
         self.move_files(index, &now, &files)?;
         Ok(Some(saved))
     }
@@ -181,10 +190,34 @@ impl Git {
         self.with(&index, &["write-tree".into()], b"")
     }
 
-    pub(super) fn move_to(&self, commit: &str, branch: Option<&str>) -> Result<(), GitError> {
-        if let Some(branch) = branch {
-            // The agent may have checked out another one, which is not ours to move.
-            self.git(&["symbolic-ref", "HEAD", &format!("refs/heads/{branch}")])?;
+    /// What a rollback leaves in no branch and HEAD's history does not have: the base of an agent that rewrote it, which an
+    /// undo brings back, and what came on the task's branch while HEAD was on another one.
+    fn left_behind(&self, head: &str, base: &str, stand: &Stand) -> Result<Vec<String>, GitError> {
+        let mut left = vec![base.to_string()];
+        if let Stand::On(branch) = stand {
+            left.extend(self.tip(branch));
+        }
+        left.dedup();
+        let mut lost = vec![];
+        for commit in left {
+            if !self.contains(head, &commit)? {
+                lost.push(commit);
+            }
+        }
+        Ok(lost)
+    }
+
+    pub(super) fn move_to(&self, commit: &str, stand: &Stand) -> Result<(), GitError> {
+        // The agent may have checked out another branch, which is not ours to move.
+        match stand {
+            Stand::Anywhere => {}
+            Stand::On(_) if stand.is_at(self.stands_on()?.as_deref()) => {}
+            Stand::On(branch) => {
+                self.git(&["symbolic-ref", "HEAD", &format!("refs/heads/{branch}")])?;
+                // One that it did not end would go on here.
+                drop(self.git(&["rebase", "--quit"]));
+            }
+            Stand::Detached => drop(self.git(&["update-ref", "--no-deref", "HEAD", commit])?),
         }
         self.git(&["reset", "-q", "--mixed", commit]).map(drop)
     }
@@ -213,6 +246,13 @@ impl Drop for Index {
         drop(std::fs::remove_file(&self.0));
         drop(std::fs::remove_file(self.0.with_extension("lock")));
     }
+}
+
+/// A path as a pattern that only it fits.
+fn escaped(path: &str) -> String {
+    path.chars()
+        .flat_map(|c| matches!(c, '*' | '?' | '[' | '\\').then_some('\\').into_iter().chain([c]))
+        .collect()
 }
 
 pub(super) fn start_ref(task: &str) -> String {
