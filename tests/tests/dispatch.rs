@@ -608,7 +608,7 @@ fn plain_output_is_activity() {
         .spawn(&repo, "while [ ! -e \"$HOME/stop\" ]; do echo line; sleep 0.1; done", &[])
         .ok();
     let seen = || world.dispatch(&id)["last_activity"].as_str().map(String::from);
-    let first = wait_until("a sign of life", PATIENCE, || seen());
+    let first = wait_until("a sign of life", PATIENCE, &seen);
     let events = || std::fs::read_to_string(world.state().join("events.jsonl")).unwrap().lines().count();
     let before = events();
     wait_until("another one", PATIENCE, || seen().filter(|at| *at > first));
