@@ -685,3 +685,16 @@ fn a_clone_that_its_agent_broke_is_made_anew_at_the_base_and_what_is_left_put_as
     }
     assert_eq!(repo.git(&["log", "-1", "--format=%s"]), "by another worker");
 }
+
+#[test]
+fn no_repository_is_no_detached_head() {
+    let repo = Repo::new();
+    let git = repo.open();
+    assert_eq!(git.stands_on(), Ok(Some("main".into())));
+    repo.git(&["tag", "main"]);
+    assert_eq!(git.stands_on(), Ok(Some("main".into())), "whatever else has its name");
+    repo.git(&["checkout", "-q", "--detach"]);
+    assert_eq!(git.stands_on(), Ok(None));
+    std::fs::remove_dir_all(repo.dir.path().join(".git")).expect("it goes");
+    assert!(git.stands_on().is_err());
+}
