@@ -485,6 +485,26 @@ fn a_rollback_leaves_what_another_worker_has_completed_since() {
     scene.end();
 }
 
+/// An agent that breaks its clone ends no run of others.
+#[test]
+fn an_agent_that_breaks_its_clone_has_failed_and_the_next_one_has_another() {
+    let scene = Scene::new();
+    for file in ["f1", "f2", "f3"] {
+        scene.add(file, &format!("test -f {file}"), &[]);
+    }
+    let script = "touch f1 f2 f3; test -e \"$HOME/$MULETEER_TASK_ID\" || { touch \"$HOME/$MULETEER_TASK_ID\";
+        case $MULETEER_TASK_ID in task-001) rm -rf .git;; task-002) rm -rf \"$PWD\";; esac; }";
+    scene.run(script, &["--concurrency", "2"]).expect_code(0);
+    let attempts = |id: &str| scene.task(id)["attempts"].as_u64();
+    assert_eq!((attempts("task-001"), attempts("task-002")), (Some(2), Some(2)), "{}", scene.log());
+    for id in ["task-001", "task-002"] {
+        let said = format!("ERROR [{id}] [TASK_EXEC] git cannot work in its clone any more (");
+        assert!(scene.log().contains(&said), "{said}\n{}", scene.log());
+    }
+    scene.check_done_once();
+    scene.end();
+}
+
 /// Only the validation says that a task is completed, and only the harness writes it down.
 #[test]
 fn an_agent_that_calls_its_own_task_completed_is_judged_all_the_same() {

@@ -249,13 +249,14 @@ impl Git {
         self.stands_on().ok().flatten()
     }
 
-    /// The same, where it matters that git was heard.
+    /// The same, where it matters that git could tell.
     pub fn stands_on(&self) -> Result<Option<String>, GitError> {
         // Not in short: that is another name where a tag has the same.
-        match self.git(&["symbolic-ref", "--quiet", "HEAD"]) {
-            Err(error @ GitError::Unheard { .. }) => Err(error),
-            name => Ok(name.ok().map(|name| name.strip_prefix("refs/heads/").unwrap_or(&name).into())),
+        if let Ok(name) = self.git(&["symbolic-ref", "--quiet", "HEAD"]) {
+            return Ok(Some(name.strip_prefix("refs/heads/").unwrap_or(&name).into()));
         }
+        // It is detached, unless there is no repository any more.
+        self.git(&["rev-parse", "--git-dir"]).map(|_| None)
     }
 
     /// Whether a commit is another one, or in its history.

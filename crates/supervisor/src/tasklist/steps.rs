@@ -229,9 +229,14 @@ impl Place {
         Err(format!("harness-init.sh failed twice: {last}"))
     }
 
+    /// The work is in a worker's clone, not in the project itself.
+    pub fn is_in_clone(&self) -> bool {
+        self.git.top() != self.project.top()
+    }
+
     /// What is wrong with where an agent left HEAD; in a clone nothing is, since what it did there is brought home.
     pub fn astray(&self, base: &str) -> Result<Option<String>, StepError> {
-        if self.git.top() != self.project.top() {
+        if self.is_in_clone() {
             return Ok(None);
         }
         let branch = self.git.stands_on()?;
@@ -315,7 +320,7 @@ impl Place {
 
     fn roll_back(&self, task: &Task, base: &str) -> Result<(), StepError> {
         let ignored = self.root.read().map(|read| read.list.save_ignored).unwrap_or_default();
-        let in_clone = self.git.top() != self.project.top();
+        let in_clone = self.is_in_clone();
         let stand = if in_clone { &Stand::Anywhere } else { &self.stand };
         // Others may work in the project itself; a clone is its worker's, and what was rewritten is nobody's.
         let alone = in_clone || self.astray(base)?.is_some() || !self.git.contains("HEAD", base)?;

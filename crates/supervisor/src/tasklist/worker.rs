@@ -194,7 +194,7 @@ async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, Step
                 return Ok(Taken::End(end));
             }
             let base = match &branch {
-                Some(branch) if has_clones => place.git.reset_clone(&project, branch)?,
+                Some(branch) if has_clones => reset(&place, &project, branch)?,
                 _ => place.git.head()?,
             };
             if !has_clones && let Some(end) = moved_on(&place)? {
@@ -203,6 +203,19 @@ async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, Step
             Ok(Taken::Task(Box::new(task), base, false))
         })
         .await?
+}
+
+/// Throws away what is in a clone, which somebody may have broken since its last task.
+fn reset(place: &Place, project: &Git, branch: &str) -> Result<String, StepError> {
+    let error = match place.git.reset_clone(project, branch) {
+        Ok(tip) => return Ok(tip),
+        Err(error) => error,
+    };
+    let Some(message) = project.renew_clone(place.git.top(), branch, &project.tip(branch)?)? else {
+        return Err(error.into());
+    };
+    place.note(vec![Entry::warn(None, &message)]);
+    Ok(place.git.reset_clone(project, branch)?)
 }
 
 /// A person has checked something else out since the run began: what comes now belongs there no more than here.
@@ -280,7 +293,14 @@ async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Resu
                 let why = "it is no longer in the list, or somebody else has it";
                 return close(driven, worker, work, "released", why, false).await;
             };
-            if was_stopped_with_daemon(&dispatch) {
+            let (at, project, base) = (place.clone(), driven.project.clone(), work.base.clone());
+            let broken = driven.step(worker, move || match &at.branch {
+                Some(branch) if at.is_in_clone() => project.renew_clone(at.git.top(), branch, &base),
+                _ => Ok(None),
+            });
+            if let Some(message) = broken.await?? {
+                Judged { passed: false, category: Some(Category::TaskExec.as_str().into()), message }
+            } else if was_stopped_with_daemon(&dispatch) {
                 // The agent did not fail; what it left is looked at.
                 let (place, off) = (place.clone(), driven.called_off());
                 let recovered = driven.step(worker, move || place.recover(&task, &off).map(|done| (place, task, done)));

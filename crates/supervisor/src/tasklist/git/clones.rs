@@ -5,6 +5,9 @@ use super::{ANEW, Git, GitError};
 use crate::mend;
 use std::path::{Path, PathBuf};
 
+/// What a worker's clone has checked out.
+const WORK: &str = "muleteer/work";
+
 impl Git {
     /// Whether this is a clone or worktree of the same repository.
     pub fn shares(&self, other: &Self) -> bool {
@@ -39,6 +42,21 @@ impl Git {
         let aside = crate::worktree::free_name(dir, "broken");
         std::fs::rename(dir, &aside).map_err(fail)?;
         Ok(Some((aside, error)))
+    }
+
+    /// Makes a worker's clone anew, with `base` checked out, where its agent has left none that git can work in. Then it says
+    /// why; what is left of the old one is put aside.
+    pub fn renew_clone(&self, dir: &Path, branch: &str, base: &str) -> Result<Option<String>, GitError> {
+        let why = if dir.exists() {
+            let Some((aside, error)) = self.mend_clone(dir, branch)? else { return Ok(None) };
+            let aside = aside.strip_prefix(&self.top).unwrap_or(&aside).display();
+            format!("git cannot work in its clone any more ({error}); what is left of it is put aside as {aside}")
+        } else {
+            "its clone is gone".into()
+        };
+        let clone = self.prepare_clone(dir, branch)?;
+        clone.git(&["checkout", "--quiet", "--force", "-B", WORK, base])?;
+        Ok(Some(why))
     }
 
     /// Ends a rebase in the middle of which the machine went down.
@@ -128,7 +146,7 @@ impl Git {
     pub fn reset_clone(&self, project: &Self, branch: &str) -> Result<String, GitError> {
         let tip = self.fetch(&project.top, branch)?;
         drop(self.git(&["rebase", "--abort"]));
-        self.git(&["checkout", "--quiet", "--force", "-B", "muleteer/work", &tip])?;
+        self.git(&["checkout", "--quiet", "--force", "-B", WORK, &tip])?;
         self.git(&["reset", "--quiet", "--hard", &tip])?;
         self.git(&["clean", "-fdq"])?;
         match std::fs::remove_file(self.git_dir.join(ANEW)) {

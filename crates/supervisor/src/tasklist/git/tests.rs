@@ -658,3 +658,43 @@ fn what_a_task_began_at_is_kept_until_it_has_ended() {
     git.forget_start("a");
     assert_eq!(repo.git(&["for-each-ref", "refs/muleteer"]), "");
 }
+
+#[test]
+fn a_clone_that_its_agent_broke_is_made_anew_at_the_base_and_what_is_left_put_aside() {
+    let repo = Repo::new();
+    let git = repo.open();
+    let base = git.head().expect("head");
+    let dir = repo.dir.path().join(".muleteer/worktrees/tasks/1");
+    let clone = git.prepare_clone(&dir, "main").expect("a clone");
+    clone.reset_clone(&git, "main").expect("at the tip");
+    repo.git(&["commit", "-q", "--allow-empty", "-m", "by another worker"]);
+    assert_eq!(git.renew_clone(&dir, "main", &base), Ok(None), "nothing is wrong with it");
+    for broken in [".git", ".git/HEAD", ""] {
+        std::fs::write(dir.join("work.txt"), "w\n").expect("work");
+        let at = dir.join(broken);
+        let gone = if at.is_dir() { std::fs::remove_dir_all(&at) } else { std::fs::remove_file(&at) };
+        gone.expect("it goes");
+        let why = git.renew_clone(&dir, "main", &base).expect("renews").expect("it was broken");
+        match why.split_once("put aside as ") {
+            Some((_, aside)) => assert_eq!(repo.read(&format!("{aside}/work.txt")).as_deref(), Some("w\n"), "{why}"),
+            None => assert_eq!((broken, why.as_str()), ("", "its clone is gone")),
+        }
+        assert_eq!((clone.head(), clone.exists(&base)), (Ok(base.clone()), true), "{broken}");
+        assert!(!dir.join("work.txt").exists() && dir.join("kept.txt").exists());
+        assert_eq!(clone.roll_back("a", &base, None, &Stand::Anywhere, &[], &mut quiet()), Ok(None));
+    }
+    assert_eq!(repo.git(&["log", "-1", "--format=%s"]), "by another worker");
+}
+
+#[test]
+fn no_repository_is_no_detached_head() {
+    let repo = Repo::new();
+    let git = repo.open();
+    assert_eq!(git.stands_on(), Ok(Some("main".into())));
+    repo.git(&["tag", "main"]);
+    assert_eq!(git.stands_on(), Ok(Some("main".into())), "whatever else has its name");
+    repo.git(&["checkout", "-q", "--detach"]);
+    assert_eq!(git.stands_on(), Ok(None));
+    std::fs::remove_dir_all(repo.dir.path().join(".git")).expect("it goes");
+    assert!(git.stands_on().is_err());
+}
