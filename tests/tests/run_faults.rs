@@ -252,6 +252,54 @@ fn a_result_that_a_person_goes_on_with_is_not_overwritten() {
     stage.world.finish(Some(daemon));
 }
 
+/// A person rewrites what the run began from, and git forgets it. A clone was being made when the run was stopped.
+#[test]
+fn a_run_outlives_what_it_began_from() {
+    let stage = Stage::new(&AGENT.replace("if test \"$MULETEER_ITERATION\" = 1; then", "if false; then"));
+    let daemon = stage.world.daemon();
+    stage.begin(&["--preview-acceptance"]).run().expect_code(0);
+    let run = id(&stage.status());
+    let kept = format!("refs/muleteer/base/{run}");
+    let base = stage.repo.git(&["rev-parse", "HEAD"]);
+    assert_eq!(stage.repo.git(&["rev-parse", &kept]), base);
+    stage.repo.git(&["commit", "--quiet", "--amend", "--message", "rewritten"]);
+    stage.repo.git(&["reflog", "expire", "--expire=now", "--all"]);
+    stage.repo.git(&["gc", "--quiet", "--prune=now"]);
+    let worktrees = stage.repo.path.join(".muleteer/worktrees").join(&run);
+    std::fs::create_dir_all(worktrees.join(".bead-1.partial/.git")).unwrap();
+    let done = ended(&stage, &["run", "--resume", &run, "--yes", "--json"], 0);
+    let branch = done["target_branch"].as_str().unwrap();
+    assert_eq!(stage.repo.git(&["merge-base", &base, branch]), base);
+    assert_eq!(stage.repo.git(&["for-each-ref", "refs/muleteer/base"]), "", "the branch holds it now");
+    assert!(!worktrees.exists(), "nothing is left of its clones");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_branch_is_pushed_to_where_the_person_pushes() {
+    let stage = Stage::new(AGENT);
+    stage.configure(UNJUDGED);
+    for name in ["origin.git", "push.git"] {
+        let path = stage.world.path().join(name);
+        stage
+            .repo
+            .git(&["init", "--quiet", "--bare", "--initial-branch=main", path.to_str().unwrap()]);
+    }
+    stage.repo.git(&["remote", "add", "origin", "../origin.git"]);
+    stage.repo.git(&["push", "--quiet", "origin", "main"]);
+    stage.repo.git(&["remote", "set-url", "--push", "origin", "../push.git"]);
+    let gh =
+        "#!/bin/sh\ncase \"$1 $2\" in\n\"pr create\") echo https://example.invalid/pull/7 ;;\n*) exit 1 ;;\nesac\n";
+    program::write(&stage.world.bin().join("gh"), gh);
+    let daemon = stage.world.daemon();
+    let document = begun(&stage, &[], 0);
+    assert_eq!(document["pr_url"], "https://example.invalid/pull/7", "{document}");
+    let branch = format!("refs/heads/muleteer/{}", id(&document));
+    assert_ne!(stage.repo.git(&["ls-remote", "../push.git", &branch]), "");
+    assert_eq!(stage.repo.git(&["ls-remote", "../origin.git", &branch]), "");
+    stage.world.finish(Some(daemon));
+}
+
 /// A clone of a part of the past, as CI systems make it.
 #[test]
 fn a_run_works_in_a_shallow_clone() {
