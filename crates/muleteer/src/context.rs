@@ -20,8 +20,8 @@ pub struct Context {
     pub socket: PathBuf,
     /// `MULETEER_SOCKET` is set: an agent asks. It never starts a daemon and shows no operator key.
     pub is_agent: bool,
-    /// How long a client waits for a daemon that is away: an agent cannot start one, and goes on under the next. Who has
-    /// only the variable, or says where the daemon is, is told at once.
+    /// How long a client waits for a daemon that is away: an agent cannot start one, and goes on under the next. Who
+    /// says with `--socket` where the daemon is, is told at once.
     pub patience: Duration,
     /// `--config`, absolute.
     pub config: Option<PathBuf>,
@@ -63,10 +63,7 @@ impl Context {
             paths,
             socket,
             is_agent,
-            patience: match is_agent && global.socket.is_none() && std::env::var_os("MULETEER_DISPATCH_ID").is_some() {
-                true => AGENT_PATIENCE,
-                false => Duration::ZERO,
-            },
+            patience: if is_agent && global.socket.is_none() { AGENT_PATIENCE } else { Duration::ZERO },
             config: global.config.as_deref().map(absolute),
             trace: std::env::var("TRACEPARENT").ok(),
             socket_given: global.socket.is_some(),
