@@ -109,6 +109,15 @@ impl Scene {
 
     fn wait_for_effect(&self) {
         wait_until("the tool to run", LONG, || (!self.repo.effects("effects").is_empty()).then_some(()));
+        if self.cli == Cli::Claude {
+            // It writes a call down a moment after it makes it: killed in between, its transcript knows of none.
+            wait_until("the call to be recorded", LONG, || {
+                files(&self.transcripts())
+                    .iter()
+                    .any(|file| text(file).contains("\"type\":\"tool_use\""))
+                    .then_some(())
+            });
+        }
     }
 
     fn transcripts(&self) -> PathBuf {
