@@ -3,10 +3,10 @@
 use crate::{PATIENCE, World};
 use serde_json::Value;
 use std::ffi::OsStr;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// A `muleteer` command line about to run.
@@ -67,9 +67,10 @@ impl Muleteer {
             // It may exit without reading; that is its right.
             let _ = stdin.write_all(&self.stdin);
         }
-        let stdout = collect(child.stdout.take());
-        let stderr = collect(child.stderr.take());
-        Running { child, stdout, stderr, said, deadline: self.deadline }
+        let so_far = Arc::default();
+        let stdout = collect(child.stdout.take(), &so_far);
+        let stderr = collect(child.stderr.take(), &Arc::default());
+        Running { child, so_far, stdout, stderr, said, deadline: self.deadline }
     }
 
     /// Runs it to its end.
@@ -96,6 +97,7 @@ impl Muleteer {
 #[derive(Debug)]
 pub struct Running {
     child: Child,
+    so_far: Arc<Mutex<Vec<u8>>>,
     stdout: mpsc::Receiver<String>,
     stderr: mpsc::Receiver<String>,
     said: String,
@@ -105,6 +107,11 @@ pub struct Running {
 impl Running {
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// What it has printed by now.
+    pub fn stdout_so_far(&self) -> String {
+        String::from_utf8_lossy(&self.so_far.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -170,14 +177,22 @@ impl Output {
     }
 }
 
-fn collect(stream: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
+fn collect(stream: Option<impl Read + Send + 'static>, so_far: &Arc<Mutex<Vec<u8>>>) -> mpsc::Receiver<String> {
     let (done, whole) = mpsc::channel();
+    let so_far = so_far.clone();
     std::thread::spawn(move || {
-        let mut bytes = Vec::new();
+        let mut chunk = [0; 8192];
+        let held = || so_far.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mut stream) = stream {
-            let _ = stream.read_to_end(&mut bytes);
+            loop {
+                match stream.read(&mut chunk) {
+                    Ok(count @ 1..) => held().extend_from_slice(&chunk[..count]),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Ok(_) | Err(_) => break,
+                }
+            }
         }
-        let _ = done.send(String::from_utf8_lossy(&bytes).into_owned());
+        let _ = done.send(String::from_utf8_lossy(&held()).into_owned());
     });
     whole
 }

@@ -178,9 +178,10 @@ fn a_run_can_be_looked_at_with_no_daemon_and_reported_on() {
 /// 0 says that the judge has passed it.
 #[test]
 fn who_looks_on_hears_that_nobody_goes_on_and_goes_on_with_the_next_daemon() {
-    let stage = Stage::new(
-        &content().replace("implement)\n", "implement)\n  while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done\n"),
-    );
+    // One of them goes on where `first` is there, all where `go` is.
+    let first = "test -e \"$HOME/first\" && mkdir \"$HOME/taken\" 2>/dev/null && break";
+    let wait = format!("implement)\n  while [ ! -e \"$HOME/go\" ]; do {first}; sleep 0.05; done\n");
+    let stage = Stage::new(&content().replace("implement)\n", &wait));
     let mut daemon = stage.world.daemon();
     stage.begin(&["--detach"]).run().expect_code(0);
     let look = || stage.muleteer(&["run", "--status", "--follow", "--json"]);
@@ -195,6 +196,8 @@ fn who_looks_on_hears_that_nobody_goes_on_and_goes_on_with_the_next_daemon() {
     wait_until("nobody else to be there", PATIENCE, || (wire::clients(&socket) == 0).then_some(()));
     let onlooker = look().start();
     wait_until("somebody to look on", PATIENCE, || (wire::clients(&socket) > 0).then_some(()));
+    std::fs::write(stage.world.home().join("first"), "").unwrap();
+    wait_until("something to be seen", PATIENCE, || (!onlooker.stdout_so_far().is_empty()).then_some(()));
     daemon.kill_9();
     let daemon = stage.world.daemon();
     std::fs::write(stage.world.home().join("go"), "").unwrap();
