@@ -265,6 +265,10 @@ fn a_run_outlives_what_it_began_from() {
     stage.repo.git(&["commit", "--quiet", "--amend", "--message", "rewritten"]);
     stage.repo.git(&["reflog", "expire", "--expire=now", "--all"]);
     stage.repo.git(&["gc", "--quiet", "--prune=now"]);
+    // A git of ours was killed as it wrote there.
+    let lock = stage.repo.path.join(".git").join(format!("{kept}.lock"));
+    std::fs::create_dir_all(lock.parent().unwrap()).unwrap();
+    std::fs::write(&lock, "").unwrap();
     let worktrees = stage.repo.path.join(".muleteer/worktrees").join(&run);
     std::fs::create_dir_all(worktrees.join(".bead-1.partial/.git")).unwrap();
     let done = ended(&stage, &["run", "--resume", &run, "--yes", "--json"], 0);

@@ -50,8 +50,7 @@ pub async fn finish(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     }
     fault::point("run.before_publish");
     let branch = bring_home(hosted, &target).await.map_err(failed)?;
-    let kept = super::steps::base_ref(&hosted.run_id);
-    git_run(git(&hosted.repo).args(["update-ref", "-d", &kept]), "").await.map_err(failed)?;
+    super::steps::keep_base(hosted, None).await;
     fault::point("run.after_publish");
     let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.clone()).unwrap_or_default();
     let merge =

@@ -50,10 +50,7 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     let (base_branch, base_commit) = base(hosted, &run.started.target, configured(daemon, hosted)).await?;
     let target = run.target();
     // The run's own repositories borrow from this one: a person may rewrite the branch, and git forget what was on it.
-    let kept = base_ref(&hosted.run_id);
-    git_run(git(repo).args(["update-ref", &kept, &base_commit]), "cannot keep the base")
-        .await
-        .map_err(failed)?;
+    keep_base(hosted, Some(&base_commit)).await;
     hub::ensure(hosted, &base_commit, &target).await.map_err(failed)?;
     hub::guard(hosted, &target).await.map_err(failed)?;
     super::publish::remember_remote(hosted, &base_branch).await;
@@ -64,9 +61,21 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     Ok(Input::Frozen { sha256: sha256(&spec), base_branch, base_commit, target_branch: target })
 }
 
-/// In the person's repository, until the run's branch is there: where the run began.
-pub fn base_ref(run_id: &str) -> String {
-    format!("refs/muleteer/base/{run_id}")
+/// Keeps where the run began in the person's repository, or lets it go, once the run's branch is there. No run fails for
+/// that it cannot be kept: that matters only where the person rewrites history.
+pub async fn keep_base(hosted: &Hosted, commit: Option<&str>) {
+    let name = format!("refs/muleteer/base/{}", hosted.run_id);
+    if let Some(dir) = worktree::git_dir(&hosted.repo).await {
+        // Of a git of ours that was killed: nobody else writes this name, and one run has one daemon.
+        let _ = std::fs::remove_file(dir.join(format!("{name}.lock")));
+    }
+    let args: &[&str] = match commit {
+        Some(commit) => &["update-ref", &name, commit],
+        None => &["update-ref", "-d", &name],
+    };
+    if let Err(error) = git_run(git(&hosted.repo).args(args), &name).await {
+        tracing::warn!(%error, "where the run began is not kept, or not let go");
+    }
 }
 
 /// `run.worktree.base_branch`, as all layers of the configuration have it.
