@@ -25,7 +25,8 @@ pub fn config(context: &Context, project: Option<&Path>) -> Result<Config, Failu
 /// # Errors
 /// When one cannot be read; only `--config` must be there.
 pub fn sources(context: &Context, project: Option<&Path>) -> Result<Vec<Source>, Failure> {
-    settings::sources(&context.paths, project, context.config.as_deref()).map_err(|error| unreadable(&error))
+    let top = project.map(settings::repository);
+    settings::sources(&context.paths, top.as_deref(), context.config.as_deref()).map_err(|error| unreadable(&error))
 }
 
 /// The role files there are beside the built-in ones.
@@ -33,7 +34,8 @@ pub fn sources(context: &Context, project: Option<&Path>) -> Result<Vec<Source>,
 /// # Errors
 /// When one is there and cannot be read.
 pub fn role_sources(context: &Context, project: Option<&Path>) -> Result<Vec<RoleSource>, Failure> {
-    settings::roles(&context.paths, project).map_err(|error| unreadable(&error))
+    let top = project.map(settings::repository);
+    settings::roles(&context.paths, top.as_deref()).map_err(|error| unreadable(&error))
 }
 
 /// Configuration errors as one failure: the first, with the others added.

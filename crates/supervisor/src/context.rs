@@ -174,6 +174,7 @@ pub struct Daemon {
     pub stop: CancellationToken,
     /// Many that are dispatched from one place ask for the same.
     pub config: Mutex<Option<Loaded>>,
+    pub repositories: crate::worktree::Repositories,
     creating: [tokio::sync::Mutex<()>; CREATING],
     agents_by_id: Mutex<HashMap<DispatchId, Arc<AgentSlots>>>,
     /// Counts subtrees taken away: a dispatch is over for its watchers when its journal is written.
@@ -213,6 +214,7 @@ impl Daemon {
             adopted: AtomicBool::new(false),
             stop: CancellationToken::new(),
             config: Mutex::default(),
+            repositories: Default::default(),
             creating: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             agents_by_id: Mutex::default(),
             closed: watch::Sender::new(0),

@@ -200,7 +200,7 @@ pub async fn prepare(
     if part.is_none() {
         check_model(spawn.model.as_deref())?;
     }
-    let repository = worktree::repository(&project).await;
+    let repository = daemon.repositories.of(&project).await;
     let top = repository.as_ref().map_or(&project, |repository| &repository.top);
     let open = || part.map_or(top, |part| &part.repo).join(".agents/journals").join(&feature);
     let journal = part.and_then(|part| part.journals.clone()).unwrap_or_else(open).join(format!("{id}.md"));
@@ -326,8 +326,9 @@ struct Means {
 }
 
 fn means(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Means, WireError> {
-    let config = load_config(daemon, spawn, project)?;
-    let role = find_role(daemon, spawn, project, &config)?;
+    let top = settings::repository(project);
+    let config = load_config(daemon, spawn, &top)?;
+    let role = find_role(daemon, spawn, &top, &config)?;
     let path = spawn
         .env
         .iter()
@@ -443,20 +444,21 @@ fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireError> {
     Ok(agent_dir.join("prompt").join(format!("{key}.md")))
 }
 
-fn load_config(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Arc<Config>, WireError> {
+fn load_config(daemon: &Daemon, spawn: &v1::Spawn, top: &Path) -> Result<Arc<Config>, WireError> {
     let env = spawn.env.iter().chain(&spawn.extra_env).cloned().collect();
-    load(daemon, spawn.config.as_deref(), project, env)
+    load(daemon, spawn.config.as_deref(), top, env)
 }
 
-/// The configuration in force for a project, as the asking client's environment has it.
+/// The configuration in force for a project, as the asking client's environment has it; `top` is the project's
+/// [`settings::repository`].
 pub(crate) fn load(
     daemon: &Daemon,
     given: Option<&str>,
-    project: &Path,
+    top: &Path,
     mut env: Vec<(String, String)>,
 ) -> Result<Arc<Config>, WireError> {
     let given = given.map(Path::new);
-    let sources = settings::sources(&daemon.paths, Some(project), given).map_err(|error| WireError {
+    let sources = settings::sources(&daemon.paths, Some(top), given).map_err(|error| WireError {
         file: Some(error.path.display().to_string()),
         ..fault(config::CODE, &error.to_string(), "")
     })?;
@@ -481,8 +483,8 @@ pub(crate) fn load(
     Ok(config)
 }
 
-fn find_role(daemon: &Daemon, spawn: &v1::Spawn, project: &Path, config: &Config) -> Result<Role, WireError> {
-    let sources = settings::roles(&daemon.paths, Some(project)).map_err(|error| WireError {
+fn find_role(daemon: &Daemon, spawn: &v1::Spawn, top: &Path, config: &Config) -> Result<Role, WireError> {
+    let sources = settings::roles(&daemon.paths, Some(top)).map_err(|error| WireError {
         file: Some(error.path.display().to_string()),
         ..fault(config::CODE, &error.to_string(), "")
     })?;

@@ -19,16 +19,15 @@ pub struct Unreadable {
     pub source: io::Error,
 }
 
-/// The configuration files there are, weakest first: the user's, the project's, `--config`.
+/// The configuration files there are, weakest first: the user's, the project's, `--config`. `top` is the
+/// project's [`repository`].
 ///
 /// # Errors
 /// When one cannot be read; only `--config` must be there.
-pub fn sources(paths: &Paths, project: Option<&Path>, config: Option<&Path>) -> Result<Vec<Source>, Unreadable> {
+pub fn sources(paths: &Paths, top: Option<&Path>, config: Option<&Path>) -> Result<Vec<Source>, Unreadable> {
     let mut sources = Vec::new();
-    let optional = [
-        (Layer::User, Some(paths.config_file())),
-        (Layer::Project, project.map(|project| repository(project).join(".muleteer/config.yaml"))),
-    ];
+    let optional =
+        [(Layer::User, Some(paths.config_file())), (Layer::Project, top.map(|top| top.join(".muleteer/config.yaml")))];
     for (layer, path) in optional {
         let Some(path) = path else { continue };
         if let Some(text) = read_if_there(&path)? {
@@ -51,14 +50,13 @@ pub fn config(sources: &[Source], env: &[(String, String)]) -> Result<Config, Ve
     load(sources, env)
 }
 
-/// The role files of the user and the project; the shipped ones come on their own.
+/// The role files of the user and the project, whose [`repository`] `top` is; the shipped ones come on their own.
 ///
 /// # Errors
 /// When a directory or file that is there cannot be read.
-pub fn roles(paths: &Paths, project: Option<&Path>) -> Result<Vec<RoleSource>, Unreadable> {
+pub fn roles(paths: &Paths, top: Option<&Path>) -> Result<Vec<RoleSource>, Unreadable> {
     let mut folders = vec![(RoleLayer::User, paths.config_dir.join("roles"))];
-    if let Some(project) = project {
-        let top = repository(project);
+    if let Some(top) = top {
         folders.push((RoleLayer::ClaudeAgents, top.join(".claude/agents")));
         folders.push((RoleLayer::Project, top.join(".muleteer/roles")));
     }

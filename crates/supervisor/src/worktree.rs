@@ -5,9 +5,13 @@
 // must outlive or be supervised.
 #![allow(clippy::disallowed_methods)]
 
+mod repository;
+
+pub use repository::{Repositories, Repository};
+
 use muleteer_model::id::DispatchId;
 use rustix::fs::OFlags;
-use std::io::{Read as _, Write};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -279,46 +283,6 @@ pub async fn git_dir(dir: &Path) -> Option<std::path::PathBuf> {
     Some(text.into())
 }
 
-/// Of the repository a directory is in, what a dispatch needs to know.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Repository {
-    /// The top of its worktree.
-    pub top: std::path::PathBuf,
-    /// Its `.git` directory, which all its worktrees share.
-    pub git_dir: std::path::PathBuf,
-    /// The branch that is checked out, also while it has no commit.
-    pub branch: Option<String>,
-}
-
-/// The repository with a worktree that `dir` is in; git is asked once, and not at all where there is no `.git` on
-/// the way up.
-pub async fn repository(dir: &Path) -> Option<Repository> {
-    // As git sees it: a link to a directory of a repository is in that repository.
-    let real = dir.canonicalize().ok()?;
-    real.ancestors().find(|above| std::fs::symlink_metadata(above.join(".git")).is_ok())?;
-    let asked = ["rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir", "--git-dir"];
-    let places = run(git(dir).args(asked), "").await.ok()?;
-    let [top, common, own] = places.lines().collect::<Vec<_>>()[..] else { return None };
-    Some(Repository { top: top.into(), git_dir: common.into(), branch: checked_out(dir, Path::new(own)).await })
-}
-
-/// From what its HEAD says; where that is told elsewhere (reftable), from git.
-async fn checked_out(dir: &Path, git_dir: &Path) -> Option<String> {
-    const LONGEST: u64 = 4096;
-    // What is no file (a pipe of an agent's) neither holds us up nor has anything to say.
-    let mut file = std::fs::OpenOptions::new();
-    let file = file
-        .read(true)
-        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
-        .open(git_dir.join("HEAD"));
-    let mut head = String::new();
-    file.ok()?.take(LONGEST).read_to_string(&mut head).ok()?;
-    match head.trim_end().strip_prefix("ref: refs/heads/") {
-        Some(".invalid") => branch(dir).await,
-        name => name.map(String::from),
-    }
-}
-
 /// The top of the repository `dir` is in, if it is in one.
 pub async fn top(dir: &Path) -> Option<std::path::PathBuf> {
     run(git(dir).args(["rev-parse", "--show-toplevel"]), "").await.ok().map(Into::into)
@@ -358,54 +322,4 @@ pub(crate) async fn own_config(dir: &Path, key: &str) -> Option<String> {
 /// The branch that is checked out, for the journal's header.
 pub async fn branch(dir: &Path) -> Option<String> {
     run(git(dir).args(["symbolic-ref", "--short", "HEAD"]), "").await.ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    async fn git_in(dir: &Path, args: &[&str]) {
-        let who = ["-c", "user.name=t", "-c", "user.email=t@example.org"];
-        run(git(dir).args(who).args(args), "git").await.expect("git");
-    }
-
-    #[tokio::test]
-    async fn a_repository_is_found_from_below_and_its_branch_without_a_commit() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let base = dir.path().canonicalize().expect("a path");
-        let (top, below, linked) = (base.join("r"), base.join("r/a/b"), base.join("linked"));
-        std::fs::create_dir_all(&below).expect("directories");
-        assert_eq!(repository(&below).await, None);
-
-        git_in(&top, &["init", "-q", "-b", "feature/x"]).await;
-        let found = Repository { top: top.clone(), git_dir: top.join(".git"), branch: Some("feature/x".into()) };
-        assert_eq!(repository(&below).await, Some(found.clone()));
-
-        let link = base.join("link");
-        std::os::unix::fs::symlink(&below, &link).expect("a link");
-        assert_eq!(repository(&link).await, Some(found.clone()));
-
-        git_in(&top, &["commit", "-q", "--allow-empty", "-m", "one"]).await;
-        git_in(&top, &["worktree", "add", "-q", "-b", "other", "../linked"]).await;
-        let other = Repository { top: linked.clone(), branch: Some("other".into()), ..found.clone() };
-        assert_eq!(repository(&linked).await, Some(other));
-
-        git_in(&top, &["checkout", "-q", "--detach"]).await;
-        assert_eq!(repository(&top).await, Some(Repository { branch: None, ..found }));
-    }
-
-    #[tokio::test]
-    async fn a_pipe_in_place_of_a_head_holds_nobody_up() {
-        let dir = tempfile::tempdir().expect("a directory");
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            dir.path().join("HEAD"),
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::from_raw_mode(0o600),
-            0,
-        )
-        .expect("a pipe");
-        let looked = tokio::time::timeout(Duration::from_secs(10), checked_out(dir.path(), dir.path())).await;
-        assert_eq!(looked, Ok(None));
-    }
 }

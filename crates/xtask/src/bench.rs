@@ -122,6 +122,15 @@ pub const ROWS: &[Row] = &[
         run: start::one,
     },
     Row {
+        name: "start_repository",
+        what: "as start_1, in a git repository",
+        floor: "a bare spawn",
+        judged: Judged::Ratio,
+        gate: None,
+        ambition: None,
+        run: start::in_repository,
+    },
+    Row {
         name: "start_100",
         what: "100 requests at once until the last agent's main",
         floor: "a loop of 100 bare spawns",
@@ -394,7 +403,7 @@ mod tests {
         assert!(ROWS.iter().all(|row| all.wants(row.name)));
         let some = asked("start_ append --rounds 3 --json").expect("some");
         let wanted: Vec<_> = ROWS.iter().map(|row| row.name).filter(|name| some.wants(name)).collect();
-        assert_eq!((wanted, some.rounds), (vec!["append", "start_1", "start_100", "start_500"], 3));
+        assert_eq!((wanted, some.rounds), (vec!["append", "start_1", "start_repository", "start_100", "start_500"], 3));
         assert!(asked("--rounds").is_err() && asked("--fast").is_err());
     }
 

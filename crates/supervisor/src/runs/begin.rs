@@ -453,7 +453,7 @@ fn load_config(daemon: &Daemon, request: &v1::Run, repo: &Path) -> Result<Arc<Co
     crate::request::load(
         daemon,
         request.config.as_deref(),
-        repo,
+        &crate::settings::repository(repo),
         request.env.iter().chain(&request.extra_env).cloned().collect(),
     )
 }

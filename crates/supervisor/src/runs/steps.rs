@@ -82,7 +82,8 @@ pub async fn keep_base(hosted: &Hosted, commit: Option<&str>) {
 fn configured(daemon: &Daemon, hosted: &Hosted) -> Option<String> {
     let request = hosted.request();
     let given = request.config.as_deref().map(Path::new);
-    let sources = crate::settings::sources(&daemon.paths, Some(&hosted.repo), given).ok()?;
+    let top = crate::settings::repository(&hosted.repo);
+    let sources = crate::settings::sources(&daemon.paths, Some(&top), given).ok()?;
     crate::settings::config(&sources, &request.env).ok()?.run.worktree.base_branch.clone()
 }
 

@@ -36,6 +36,8 @@ pub fn build(given: Option<&Path>) -> Result<(PathBuf, PathBuf), Failure> {
         "muleteer-protocol",
         "-p",
         "muleteer-process",
+        "-p",
+        "muleteer-shim",
         "--examples",
     ]);
     if release {
@@ -80,6 +82,11 @@ impl Place {
 
     pub fn state(&self) -> PathBuf {
         self.path("home/.local/state/muleteer")
+    }
+
+    /// The shim that its daemon starts agents with.
+    pub fn shim(&self) -> PathBuf {
+        self.bin.join("muleteer-shim")
     }
 
     /// The user's configuration file.

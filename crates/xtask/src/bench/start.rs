@@ -1,6 +1,6 @@
 //! From a request to the daemon until the agent's `main`, and from an agent's death until its successor's.
 
-use super::measure::{Samples, in_turns, until};
+use super::measure::{Samples, Subject, in_turns, until};
 use super::place::{PATIENCE, Place};
 use super::{Options, peers};
 use std::path::Path;
@@ -9,6 +9,15 @@ use xtask::Failure;
 
 pub fn one(options: &Options) -> Result<Samples, Failure> {
     start(options, 1, options.rounds * 5)
+}
+
+/// As one, where people's projects mostly are.
+pub fn in_repository(options: &Options) -> Result<Samples, Failure> {
+    let place = options.place()?;
+    let mut git = Command::new("git");
+    place.environment(&mut git);
+    xtask::workspace::run(git.args(["init", "--quiet"]))?;
+    start_at(options, place, 1, options.rounds * 5)
 }
 
 pub fn hundred(options: &Options) -> Result<Samples, Failure> {
@@ -20,7 +29,10 @@ pub fn many(options: &Options) -> Result<Samples, Failure> {
 }
 
 fn start(options: &Options, count: usize, rounds: usize) -> Result<Samples, Failure> {
-    let mut place = options.place()?;
+    start_at(options, options.place()?, count, rounds)
+}
+
+fn start_at(options: &Options, mut place: Place, count: usize, rounds: usize) -> Result<Samples, Failure> {
     place.configure(&format!("pool: {{max_agents: {count}}}\n"))?;
     place.daemon()?;
     let (place, stamp, spawner) = (&place, options.probes.join("stamp"), options.probes.join("spawner"));
@@ -52,7 +64,18 @@ fn start(options: &Options, count: usize, rounds: usize) -> Result<Samples, Fail
             (place.count("success") >= finished).then_some(taken)
         })
     };
-    let mut samples = in_turns(rounds, Box::new(floor), Box::new(ours), peers::starting(place, &stamp, &file, count))?;
+    let starter = options.probes.join("starter");
+    let mut tried = 0;
+    let shims_alone = || {
+        tried += 1;
+        let mut command = Command::new(&starter);
+        command.arg(place.shim()).arg(place.path(&format!("shims-{tried}")));
+        command.arg(&count_word).arg(&stamp).arg(&file);
+        last_main(place, command, &file, count)
+    };
+    let mut beside: Vec<(String, Subject<'_>)> = vec![("our shims without a daemon".into(), Box::new(shims_alone))];
+    beside.extend(peers::starting(place, &stamp, &file, count));
+    let mut samples = in_turns(rounds, Box::new(floor), Box::new(ours), beside)?;
     samples.note = (count != 1).then(|| format!("{count} at once"));
     Ok(samples)
 }
