@@ -168,7 +168,7 @@ pub struct Door {
     /// again is promised a place anew.
     promised: Vec<(DispatchId, Ticket)>,
     /// Those that are about to be made and begin with that, as they will be made.
-    claims: Vec<(DispatchId, Vec<Entry>)>,
+    reserved: Vec<(DispatchId, Vec<Entry>)>,
 }
 
 impl Door {
@@ -184,21 +184,21 @@ impl Door {
 
     /// A dispatch is about to be made by these entries. Where there is a place for it now: with what it begins, so that
     /// this is made durable with the same append. Its place is then kept until the fleet shows it, or until it
-    /// is [given back](Self::unclaim). Where there is none: nothing; it waits like anybody.
-    pub fn claim(
+    /// is [given back](Self::release). Where there is none: nothing; it waits like anybody.
+    pub fn reserve(
         &mut self,
         limits: Pool,
         fleet: &Fleet,
         (id, made): (&DispatchId, Vec<Entry>),
         now: Timestamp,
     ) -> Vec<Event> {
-        self.unclaim(id);
+        self.release(id);
         if fleet.get(id).is_some() {
             return vec![];
         }
         self.expected(fleet, now);
         let kept = self.kept();
-        self.claims.push((id.clone(), made));
+        self.reserved.push((id.clone(), made));
         let expected = self.expected(fleet, now);
         let admitted = admit_beside(limits, &expected, now, &kept).start.contains(id);
         let begun = match expected.get(id).filter(|_| admitted) {
@@ -206,22 +206,22 @@ impl Door {
             None => vec![],
         };
         if begun.is_empty() {
-            self.unclaim(id);
+            self.release(id);
         }
         begun.into_iter().map(|(_, event)| event).collect()
     }
 
     /// Whether it had a place: that is free then, unless the dispatch was made.
-    pub fn unclaim(&mut self, id: &DispatchId) -> bool {
-        let before = self.claims.len();
-        self.claims.retain(|(claimed, _)| claimed != id);
-        self.claims.len() < before
+    pub fn release(&mut self, id: &DispatchId) -> bool {
+        let before = self.reserved.len();
+        self.reserved.retain(|(reserved, _)| reserved != id);
+        self.reserved.len() < before
     }
 
     /// Those that have a place already.
     fn kept(&self) -> Vec<DispatchId> {
         let promised = self.promised.iter().map(|(id, _)| id);
-        promised.chain(self.claims.iter().map(|(id, _)| id)).cloned().collect()
+        promised.chain(self.reserved.iter().map(|(id, _)| id)).cloned().collect()
     }
 
     /// The fleet with those that are about to be made. What it shows already is forgotten.
@@ -230,9 +230,9 @@ impl Door {
             fleet.get(id).is_some_and(|d| d.ticket() == *ticket && !d.is_active() && !d.is_finished())
         };
         self.promised.retain(waits);
-        self.claims.retain(|(id, _)| fleet.get(id).is_none());
+        self.reserved.retain(|(id, _)| fleet.get(id).is_none());
         let mut expected = Cow::Borrowed(fleet);
-        for entry in self.claims.iter().flat_map(|(_, made)| made) {
+        for entry in self.reserved.iter().flat_map(|(_, made)| made) {
             let seq = expected.seq + 1;
             expected.to_mut().apply(&Record { v: VERSION, seq, ts: now, entry: entry.clone() });
         }
@@ -550,8 +550,8 @@ mod tests {
         (id(name), vec![Entry { id: String::new(), dispatch_id: Some(id(name)), at: None, more: false, event }])
     }
 
-    fn claim(door: &mut Door, yard: &Yard, (id, made): (DispatchId, Vec<Entry>)) -> Vec<Event> {
-        door.claim(LIMITS, &yard.fleet, (&id, made), yard.now)
+    fn reserve(door: &mut Door, yard: &Yard, (id, made): (DispatchId, Vec<Entry>)) -> Vec<Event> {
+        door.reserve(LIMITS, &yard.fleet, (&id, made), yard.now)
     }
 
     #[test]
@@ -559,22 +559,22 @@ mod tests {
         let begins = vec![Event::AttemptStarted { attempt: 1, epoch: 1, resume: None }];
         let (mut yard, mut door) = (Yard::new(), Door::default());
         yard.create(&name(0), "rehearsal", None);
-        assert_eq!(claim(&mut door, &yard, made(&name(1), None)), begins);
-        assert_eq!(claim(&mut door, &yard, made(&name(2), None)), begins);
-        assert_eq!(claim(&mut door, &yard, made(&name(3), None)), [], "who waits already comes first");
+        assert_eq!(reserve(&mut door, &yard, made(&name(1), None)), begins);
+        assert_eq!(reserve(&mut door, &yard, made(&name(2), None)), begins);
+        assert_eq!(reserve(&mut door, &yard, made(&name(3), None)), [], "who waits already comes first");
         assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start, [id(&name(0))]);
         yard.create(&name(4), "rehearsal", None);
         assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start, [id(&name(0))], "their places are kept");
         // One is there, the other will not be.
         yard.create(&name(1), "rehearsal", None);
         yard.event(&name(1), begins[0].clone());
-        assert!(door.unclaim(&id(&name(2))) && !door.unclaim(&id(&name(2))));
+        assert!(door.release(&id(&name(2))) && !door.release(&id(&name(2))));
         assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start, [id(&name(0)), id(&name(4))]);
-        assert_eq!(claim(&mut door, &yard, made(&name(1), None)), [], "it was made before");
-        assert_eq!(claim(&mut door, &yard, made(&name(3), None)), [], "full");
-        assert!(!door.unclaim(&id(&name(3))), "who was refused holds nothing");
-        assert_eq!(claim(&mut door, &yard, made(&name(5), Some(&name(1)))), begins, "its parent's place");
-        assert_eq!(claim(&mut door, &yard, made(&name(6), Some(&name(1)))), [], "which is taken over once");
+        assert_eq!(reserve(&mut door, &yard, made(&name(1), None)), [], "it was made before");
+        assert_eq!(reserve(&mut door, &yard, made(&name(3), None)), [], "full");
+        assert!(!door.release(&id(&name(3))), "who was refused holds nothing");
+        assert_eq!(reserve(&mut door, &yard, made(&name(5), Some(&name(1)))), begins, "its parent's place");
+        assert_eq!(reserve(&mut door, &yard, made(&name(6), Some(&name(1)))), [], "which is taken over once");
     }
 
     /// It was let in, met a limit and waits again before the pool looked: the old promise is kept already.

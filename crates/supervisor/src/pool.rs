@@ -21,39 +21,39 @@ pub enum PoolMsg {
     Look,
     /// A dispatch is about to be made by these entries: answered with the events with which it begins at once, none
     /// where it has to wait.
-    Claim(DispatchId, Vec<Entry>, RpcReplyPort<Vec<Event>>),
+    Reserve(DispatchId, Vec<Entry>, RpcReplyPort<Vec<Event>>),
     /// It was made, or will not be.
-    Unclaim(DispatchId),
+    Release(DispatchId),
 }
 
 /// Who makes a dispatch waits no longer for the word that it may begin at once: without, it waits in the queue.
-const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
+const RESERVE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The place of a dispatch that is being made. Held until that is durable, or has failed.
 #[derive(Debug)]
-pub struct Claim {
+pub struct Reservation {
     daemon: Arc<Daemon>,
     id: DispatchId,
 }
 
-impl Claim {
+impl Reservation {
     /// Asks for a place for a dispatch that will be made by these entries, and with what it begins if it has one.
     /// Given up meanwhile, the place is given back.
     pub async fn ask(daemon: &Arc<Daemon>, id: &DispatchId, made: &[Entry]) -> (Self, Vec<Event>) {
-        let claim = Self { daemon: daemon.clone(), id: id.clone() };
-        let Some(pool) = daemon.pool.get() else { return (claim, vec![]) };
-        let asked = pool.call(|reply| PoolMsg::Claim(id.clone(), made.to_vec(), reply), Some(CLAIM_PATIENCE));
+        let reservation = Self { daemon: daemon.clone(), id: id.clone() };
+        let Some(pool) = daemon.pool.get() else { return (reservation, vec![]) };
+        let asked = pool.call(|reply| PoolMsg::Reserve(id.clone(), made.to_vec(), reply), Some(RESERVE_PATIENCE));
         let begun = match asked.await {
             Ok(CallResult::Success(events)) => events,
             _ => vec![],
         };
-        (claim, begun)
+        (reservation, begun)
     }
 }
 
-impl Drop for Claim {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        self.daemon.pool.cast(PoolMsg::Unclaim(self.id.clone()));
+        self.daemon.pool.cast(PoolMsg::Release(self.id.clone()));
     }
 }
 
@@ -112,14 +112,14 @@ impl Actor for Pool {
                     myself.send_after(wait, || PoolMsg::Look);
                 }
             }
-            PoolMsg::Claim(id, made, reply) => {
+            PoolMsg::Reserve(id, made, reply) => {
                 let fleet = state.daemon.snapshot();
-                let begun = state.door.claim(state.limits, &fleet, (&id, made), Timestamp::now());
+                let begun = state.door.reserve(state.limits, &fleet, (&id, made), Timestamp::now());
                 // Whoever gave up waiting has given the place back: that word is behind this one.
                 let _ = reply.send(begun);
             }
-            PoolMsg::Unclaim(id) => {
-                if state.door.unclaim(&id) && state.daemon.snapshot().get(&id).is_none() {
+            PoolMsg::Release(id) => {
+                if state.door.release(&id) && state.daemon.snapshot().get(&id).is_none() {
                     state.daemon.look();
                 }
             }

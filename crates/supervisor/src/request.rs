@@ -3,7 +3,7 @@
 
 use crate::confine::Confined;
 use crate::context::{Daemon, Loaded};
-use crate::pool::Claim;
+use crate::pool::Reservation;
 use crate::worktree::Repository;
 use crate::{acp, settings, worktree};
 use muleteer_backends::acp::Known;
@@ -136,7 +136,7 @@ pub async fn prepare(
     spawn: &v1::Spawn,
     asker: &Asker,
     trace: Option<String>,
-) -> Result<(Vec<Entry>, Claim), WireError> {
+) -> Result<(Vec<Entry>, Reservation), WireError> {
     let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
     let project = PathBuf::from(&spawn.project);
     if !project.is_absolute() || !project.is_dir() {
@@ -287,10 +287,10 @@ pub async fn prepare(
         named(&id, "created", Event::DispatchCreated(Box::new(created))),
         named(&id, "initial", Event::PromptQueued { key, kind: PromptKind::Initial, by: asker.name(), trace: None }),
     ];
-    let ((claim, begun), written) = tokio::join!(Claim::ask(daemon, &id, &entries), written);
+    let ((reservation, begun), written) = tokio::join!(Reservation::ask(daemon, &id, &entries), written);
     written.map_err(|error| internal(&error.to_string()))??;
     entries.extend(begun.into_iter().enumerate().map(|(n, event)| named(&id, &format!("begun/{n}"), event)));
-    Ok((entries, claim))
+    Ok((entries, reservation))
 }
 
 /// What the work in a directory is for, where that is a clone made for it.

@@ -73,10 +73,10 @@ impl Daemon {
         let prompt = Event::PromptQueued { key, kind: PromptKind::Initial, by: "operator".into(), trace: None };
         let mut batch = vec![Event::DispatchCreated(Box::new(created)), prompt];
         let made = batch.iter().cloned().map(|event| entry(&id, None, event)).collect();
-        batch.extend(self.door.claim(self.limits, &self.fleet, (&id, made), self.now));
+        batch.extend(self.door.reserve(self.limits, &self.fleet, (&id, made), self.now));
         if rng.one_in(10) {
             // Its files could not be written.
-            self.look |= self.door.unclaim(&id);
+            self.look |= self.door.release(&id);
             return;
         }
         self.enqueue(&id, batch.into_iter().map(|event| (None, event)).collect(), false);

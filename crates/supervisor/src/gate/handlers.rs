@@ -251,9 +251,9 @@ pub async fn create(
     let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
     // Of a dispatch nobody traces yet, its own span is the root.
     let trace = daemon.place_in_trace(trace, telemetry::ids::dispatch(&id, 0));
-    let (entries, claim) = prepare(daemon, spawn, asker, Some(trace)).await?;
+    let (entries, reservation) = prepare(daemon, spawn, asker, Some(trace)).await?;
     try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
-    drop(claim);
+    drop(reservation);
     fault::point("gate.create_durable");
     bring_up(daemon, &id).await;
     let unkept = daemon.snapshot().get(&id).and_then(|dispatch| dispatch.created.unkept());
