@@ -8,36 +8,32 @@
 //!
 //! A daemon killed anywhere comes back to `go_on`, which finds how far it came: each step is a probe.
 
+mod conclude;
+mod doing;
+
+pub use conclude::land_blocking;
+
+use conclude::{close, conclude, interrupted};
+use doing::{PASSED, dispatched, was_stopped_with_daemon};
+
 use super::git::Git;
 use super::run::{Driven, ended, record};
 use super::steps::{Place, Recovered, StepError, Verdict, describe};
 use crate::context::random_key;
-use crate::gate::handlers;
-use crate::request::Asker;
 use muleteer_model::dispatch::{Dispatch, Stop as Stopped};
 use muleteer_model::event::{Event, Limit};
 use muleteer_model::id::DispatchId;
 use muleteer_model::tasklist::claim;
 use muleteer_model::tasklist::log::Entry;
-use muleteer_model::tasklist::prompt::{Brief, prompt};
 use muleteer_model::tasklist::session::{Finished, Verdict as Judged, Work};
 use muleteer_model::tasklist::stats::{self, Stop};
 use muleteer_model::tasklist::{Category, Mode, Status, Task, select};
 use muleteer_process::fault;
-use muleteer_protocol::v1::{Spawn, WireError};
 use muleteer_store::tasklist::Tx;
 use std::time::Duration;
 
-/// A lease of fifteen minutes, renewed in time for two of these to fail.
-const RENEWAL: Duration = Duration::from_secs(4 * 60);
 /// Other workers of the list tell us nothing: then it is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// What was validated on a tip that has moved on is validated again, so often before others have to wait.
-const LANDINGS: u32 = 3;
-/// Of the log, and of the commits, in a prompt.
-const LOG_LINES: usize = 200;
-const LOG_BYTES: usize = 16 * 1024;
-const COMMITS: usize = 20;
 
 /// Why a worker has ended.
 #[derive(Debug)]
@@ -422,146 +418,6 @@ async fn claimed_again(driven: &Driven, worker: u32, place: &Place, begun: Task)
     again.await?
 }
 
-/// Has the task done: makes its dispatch unless it is there, and waits until that has ended. `None` when the
-/// daemon stops.
-async fn dispatched(
-    driven: &Driven,
-    worker: u32,
-    place: &Place,
-    work: &Work,
-    task: &Task,
-) -> Result<Option<Dispatch>, StepError> {
-    let daemon = &driven.daemon;
-    if daemon.snapshot().get(&work.dispatch).is_none() {
-        if driven.stopping() == Some(true) {
-            return Err(StepError::Other("it was called off".into()));
-        }
-        let (at, of, resumed) = (place.clone(), task.clone(), work.resumed);
-        let off = driven.called_off();
-        let prompt = driven.step(worker, move || brief(&at, &of, resumed, &off)).await??;
-        let Some(prompt) = prompt else { return Ok(None) };
-        let spawn = spawn(driven, place, work, prompt);
-        let trace = daemon
-            .snapshot()
-            .task_lists
-            .get(&driven.list)
-            .and_then(|run| run.place_of(&work.dispatch));
-        let asker = Asker::Tasks(driven.project.top().to_path_buf());
-        if let Err(error) = handlers::create(daemon, &spawn, &asker, trace).await {
-            return Err(refused(driven, worker, place, work, &error).await?);
-        }
-    } else {
-        handlers::bring_up(daemon, &work.dispatch).await;
-    }
-    let ids = [work.dispatch.clone()];
-    let ended = handlers::finished(daemon, &ids);
-    tokio::pin!(ended);
-    loop {
-        tokio::select! {
-            () = &mut ended => break,
-            () = daemon.stop.cancelled() => return Ok(None),
-            () = tokio::time::sleep(RENEWAL) => {
-                let (place, id, telling) = (place.clone(), work.task.clone(), driven.clone());
-                let renewed = driven.step(worker, move || -> Result<(), StepError> {
-                    let mut tx = open(&telling, &place)?;
-                    let now = tx.now();
-                    claim::renew(&mut tx.list, &id, &place.worker, now, claim::LEASE)?;
-                    tx.commit()?;
-                    Ok(())
-                });
-                if let Err(error) = renewed.await? {
-                    tracing::warn!(task = %work.task, %error, "a lease was not renewed");
-                }
-            }
-        }
-    }
-    let ended = daemon.snapshot().get(&work.dispatch).cloned();
-    ended
-        .map(|dispatch| Some((*dispatch).clone()))
-        .ok_or_else(|| StepError::Other("its dispatch has vanished".into()))
-}
-
-/// A dispatch that cannot be made is a fault of what was asked for, not of the task.
-async fn refused(
-    driven: &Driven,
-    worker: u32,
-    place: &Place,
-    work: &Work,
-    error: &WireError,
-) -> Result<StepError, StepError> {
-    let (at, id) = (place.clone(), work.task.clone());
-    let text = format!("{} ({})", error.message, error.code);
-    let line = Entry::error(Some(&work.task), Category::EnvSetup, &format!("no agent can be dispatched: {text}"));
-    let released = driven.step(worker, move || -> Result<(), StepError> {
-        let mut tx = at.begin()?;
-        if let Ok(task) = claim::owned(&mut tx.list, &id, &at.worker) {
-            claim::release(task);
-        }
-        tx.log(line);
-        tx.commit()?;
-        Ok(())
-    });
-    released.await??;
-    drop(close(driven, worker, work, "released", &text, false).await?);
-    Ok(StepError::Dispatch(error.code.clone(), error.message.clone()))
-}
-
-/// What the agent is told. Before the first attempt the validation is run once: to tell what failed before,
-/// and to warn of one that proves nothing. `None` if that was called off.
-fn brief(place: &Place, task: &Task, resumed: bool, off: &dyn Fn() -> bool) -> Result<Option<String>, StepError> {
-    if !resumed && (task.attempts == 0 || place.kept_output(&task.id, "before").is_none()) {
-        let before = match place.validate(task, off)? {
-            Verdict::Stopped => return Ok(None),
-            Verdict::Passed { output } => {
-                let warning = "validation passes already, before any work on the task: it proves little";
-                place.note(vec![Entry::warn(Some(&task.id), warning)]);
-                format!("{PASSED}{output}")
-            }
-            Verdict::Failed { output, .. } | Verdict::TimedOut { output, .. } => output,
-            Verdict::NoCommand | Verdict::NoProgram(_) => String::new(),
-        };
-        place.keep_output(&task.id, "before", &before);
-    }
-    let before = place.kept_output(&task.id, "before");
-    let before = before.as_deref().map(|text| match text.strip_prefix(PASSED) {
-        Some(rest) => (rest, true),
-        None => (text, false),
-    });
-    let last = if task.attempts > 0 { place.kept_output(&task.id, "last") } else { None };
-    let log = place.root.log_tail_within(LOG_LINES, LOG_BYTES).join("\n");
-    let commits = place.git.recent(COMMITS);
-    Ok(Some(prompt(&Brief { task, resumed, before, last: last.as_deref(), log: &log, commits: &commits })))
-}
-
-/// The first line of a kept output that came with exit 0.
-const PASSED: &str = "(exit 0)\n";
-
-fn spawn(driven: &Driven, place: &Place, work: &Work, prompt: String) -> Spawn {
-    let mut spawn = driven.asked.dispatch.clone();
-    spawn.id = work.dispatch.to_string();
-    spawn.project = place.dir.display().to_string();
-    spawn.prompt = prompt;
-    spawn.worktree = false;
-    let feature: String = work
-        .task
-        .chars()
-        .map(|c| if c.is_alphanumeric() || matches!(c, '-' | '_') { c } else { '-' })
-        .collect();
-    spawn.feature = Some(spawn.feature.unwrap_or(feature));
-    let own = [
-        ("HARNESS_STATE_ROOT", place.root.path().display().to_string()),
-        ("HARNESS_WORKER_ID", place.worker.clone()),
-        ("MULETEER_TASKS_RUN", driven.list.clone()),
-        ("MULETEER_TASK_ID", work.task.clone()),
-    ];
-    spawn.extra_env.extend(own.map(|(name, value)| (name.to_string(), value)));
-    spawn
-}
-
-fn was_stopped_with_daemon(dispatch: &Dispatch) -> bool {
-    matches!(&dispatch.stop, Some(Stopped::Kill { reason }) if reason.starts_with("the daemon was stopped"))
-}
-
 /// What came of it: first whether the agent worked at all, then the validation. `None`: called off.
 fn judge(place: &Place, task: &Task, dispatch: &Dispatch, off: &dyn Fn() -> bool) -> Result<Option<Judged>, StepError> {
     let failed = |category: Category, message: String| {
@@ -601,180 +457,4 @@ fn agent_failed(dispatch: &Dispatch) -> Option<(Category, String)> {
         .filter(|text| !text.is_empty());
     let why = said.or_else(|| dispatch.reason.clone()).unwrap_or_default();
     Some((category, format!("agent {} {state}: {why}", dispatch.id)))
-}
-
-/// Carries a verdict out.
-async fn conclude(
-    driven: &Driven,
-    worker: u32,
-    place: &Place,
-    work: &Work,
-    mut verdict: Judged,
-) -> Result<Option<End>, StepError> {
-    let read = place.root.read()?.list;
-    let Some(task) = read.get(&work.task).cloned() else {
-        return close(driven, worker, work, "released", "it is no longer in the list", false).await;
-    };
-    if verdict.passed && driven.has_clones() {
-        match land(driven, worker, place, &task).await? {
-            Landing::Landed => {}
-            Landing::CalledOff => return interrupted(driven, worker, place, work).await,
-            Landing::Failed(category, message) => {
-                verdict = Judged { passed: false, category: Some(category.as_str().into()), message };
-                note_verdict(driven, worker, work, &verdict).await?;
-            }
-        }
-    }
-    if verdict.passed && !driven.has_clones() {
-        let (at, base) = (place.clone(), task.started_at_commit.clone().unwrap_or_default());
-        if let Some(message) = driven.step(worker, move || at.astray(&base)).await?? {
-            verdict = Judged { passed: false, category: Some(Category::TaskExec.as_str().into()), message };
-            note_verdict(driven, worker, work, &verdict).await?;
-        }
-    }
-    let (at, judged) = (place.clone(), verdict.clone());
-    let has_clones = driven.has_clones();
-    let recorded = driven
-        .step(worker, move || {
-            let base = task.started_at_commit.clone().unwrap_or_default();
-            match judged.passed {
-                true if has_clones => at.record_success(&task.id),
-                true => at.succeed(&task.id, &task.title, &base),
-                false => at.fail(&task, judged.category(), &judged.message),
-            }
-        })
-        .await??;
-    let status = if recorded.completed { "completed" } else { "failed" };
-    close(driven, worker, work, status, &recorded.message, true).await
-}
-
-enum Landing {
-    Landed,
-    CalledOff,
-    Failed(Category, String),
-}
-
-/// Brings a clone's work onto the start branch: rebased, validated again there, fast-forwarded.
-async fn land(driven: &Driven, worker: u32, place: &Place, task: &Task) -> Result<Landing, StepError> {
-    for attempt in 0.. {
-        // Others that keep being quicker are made to wait.
-        let _alone = if attempt >= LANDINGS { Some(driven.shared.landing.lock().await) } else { None };
-        let (at, of, off, project) = (place.clone(), task.clone(), driven.called_off(), driven.project.clone());
-        let prepared = driven.step(worker, move || rebased(&at, &project, &of, &off)).await??;
-        let tip = match prepared {
-            Ok(tip) => tip,
-            Err(landing) => return Ok(landing),
-        };
-        let _turn = if attempt < LANDINGS { Some(driven.shared.landing.lock().await) } else { None };
-        let (at, project) = (place.clone(), driven.project.clone());
-        let landed = driven.step(worker, move || {
-            let branch = at.branch.clone().unwrap_or_default();
-            project.land(&at.git, &branch, &tip)
-        });
-        match landed.await? {
-            Ok(true) => {
-                fault::point("tasks.landed");
-                return Ok(Landing::Landed);
-            }
-            Ok(false) => {}
-            Err(error) => return Ok(Landing::Failed(Category::TaskExec, format!("cannot be brought home: {error}"))),
-        }
-    }
-    unreachable!("the loop has no end")
-}
-
-/// Commits what is left, rebases, and validates again if that changed anything. The tip it stands on.
-fn rebased(
-    place: &Place,
-    project: &Git,
-    task: &Task,
-    off: &dyn Fn() -> bool,
-) -> Result<Result<String, Landing>, StepError> {
-    let branch = place.branch.clone().unwrap_or_default();
-    let base = task.started_at_commit.clone().unwrap_or_default();
-    let start = place.git.start(&task.id, &base)?;
-    if place.git.commits_since(&base)?.is_empty() || place.git.uncommitted_since(&start)?.is_some() {
-        place.git.commit(&start, &format!("{}: {}", task.id, task.title))?;
-    }
-    fault::point("tasks.committed");
-    let before = place.git.head()?;
-    let tip = match place.git.rebase(project, &branch) {
-        Ok(tip) => tip,
-        Err(error) => {
-            let message = format!("conflict with what others completed meanwhile: {error}");
-            return Ok(Err(Landing::Failed(Category::TaskExec, message)));
-        }
-    };
-    if place.git.head()? == before {
-        return Ok(Ok(tip));
-    }
-    let verdict = place.validate(task, off)?;
-    match &verdict {
-        Verdict::Passed { .. } => Ok(Ok(tip)),
-        Verdict::Stopped => Ok(Err(Landing::CalledOff)),
-        other => {
-            place.remember(task, other);
-            let (category, message) = describe(other, None);
-            Ok(Err(Landing::Failed(category, format!("after the rebase onto {branch}: {message}"))))
-        }
-    }
-}
-
-/// Lands what an earlier run left in a clone, at a session's start: nobody else is there yet.
-pub fn land_blocking(driven: &Driven, place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<(), StepError> {
-    for _ in 0..=LANDINGS {
-        match rebased(place, &driven.project, task, off)? {
-            Err(Landing::Failed(category, message)) => return place.fail(task, category, &message).map(drop),
-            Err(_) => return Err(StepError::Other("it was called off".into())),
-            Ok(tip) => {
-                let branch = place.branch.clone().unwrap_or_default();
-                if driven.project.land(&place.git, &branch, &tip)? {
-                    return place.record_success(&task.id).map(drop);
-                }
-            }
-        }
-    }
-    place
-        .fail(task, Category::TaskExec, "cannot be brought home: the branch keeps moving")
-        .map(drop)
-}
-
-/// The run was stopped at once: the task stays as it is, for the next session to recover, but nobody holds it.
-async fn interrupted(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Result<Option<End>, StepError> {
-    let (at, id) = (place.clone(), work.task.clone());
-    let let_go = driven.step(worker, move || -> Result<(), StepError> {
-        let mut tx = at.begin()?;
-        let now = tx.now();
-        if let Ok(task) = claim::owned(&mut tx.list, &id, &at.worker) {
-            task.lease_expires_at = Some(now);
-        }
-        tx.log(Entry::warn(Some(&id), "interrupted; the next session recovers it"));
-        tx.commit()?;
-        Ok(())
-    });
-    let_go.await??;
-    close(driven, worker, work, "released", "interrupted", false).await?;
-    Ok(Some(End::Nothing))
-}
-
-async fn close(
-    driven: &Driven,
-    worker: u32,
-    work: &Work,
-    status: &str,
-    message: &str,
-    counted: bool,
-) -> Result<Option<End>, StepError> {
-    let event = Event::TaskEnded {
-        list: driven.list.clone(),
-        worker,
-        task: work.task.clone(),
-        status: status.into(),
-        message: message.into(),
-        counted,
-    };
-    record(&driven.daemon, event, &format!("{}/{}/ended", driven.list, work.dispatch))
-        .await
-        .map_err(StepError::Other)?;
-    Ok(None)
 }

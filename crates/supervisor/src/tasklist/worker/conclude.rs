@@ -1,0 +1,196 @@
+//! What becomes of a task once it is judged: its work lands on the branch or is rolled back, and the outcome is written.
+
+use super::super::git::Git;
+use super::super::run::{Driven, record};
+use super::super::steps::{Place, StepError, Verdict, describe};
+use super::{End, note_verdict};
+use muleteer_model::event::Event;
+use muleteer_model::tasklist::claim;
+use muleteer_model::tasklist::log::Entry;
+use muleteer_model::tasklist::session::{Verdict as Judged, Work};
+use muleteer_model::tasklist::{Category, Task};
+use muleteer_process::fault;
+
+/// What was validated on a tip that has moved on is validated again, so often before others have to wait.
+const LANDINGS: u32 = 3;
+
+/// Carries a verdict out.
+pub(super) async fn conclude(
+    driven: &Driven,
+    worker: u32,
+    place: &Place,
+    work: &Work,
+    mut verdict: Judged,
+) -> Result<Option<End>, StepError> {
+    let read = place.root.read()?.list;
+    let Some(task) = read.get(&work.task).cloned() else {
+        return close(driven, worker, work, "released", "it is no longer in the list", false).await;
+    };
+    if verdict.passed && driven.has_clones() {
+        match land(driven, worker, place, &task).await? {
+            Landing::Landed => {}
+            Landing::CalledOff => return interrupted(driven, worker, place, work).await,
+            Landing::Failed(category, message) => {
+                verdict = Judged { passed: false, category: Some(category.as_str().into()), message };
+                note_verdict(driven, worker, work, &verdict).await?;
+            }
+        }
+    }
+    if verdict.passed && !driven.has_clones() {
+        let (at, base) = (place.clone(), task.started_at_commit.clone().unwrap_or_default());
+        if let Some(message) = driven.step(worker, move || at.astray(&base)).await?? {
+            verdict = Judged { passed: false, category: Some(Category::TaskExec.as_str().into()), message };
+            note_verdict(driven, worker, work, &verdict).await?;
+        }
+    }
+    let (at, judged) = (place.clone(), verdict.clone());
+    let has_clones = driven.has_clones();
+    let recorded = driven
+        .step(worker, move || {
+            let base = task.started_at_commit.clone().unwrap_or_default();
+            match judged.passed {
+                true if has_clones => at.record_success(&task.id),
+                true => at.succeed(&task.id, &task.title, &base),
+                false => at.fail(&task, judged.category(), &judged.message),
+            }
+        })
+        .await??;
+    let status = if recorded.completed { "completed" } else { "failed" };
+    close(driven, worker, work, status, &recorded.message, true).await
+}
+
+enum Landing {
+    Landed,
+    CalledOff,
+    Failed(Category, String),
+}
+
+/// Brings a clone's work onto the start branch: rebased, validated again there, fast-forwarded.
+async fn land(driven: &Driven, worker: u32, place: &Place, task: &Task) -> Result<Landing, StepError> {
+    for attempt in 0.. {
+        // Others that keep being quicker are made to wait.
+        let _alone = if attempt >= LANDINGS { Some(driven.shared.landing.lock().await) } else { None };
+        let (at, of, off, project) = (place.clone(), task.clone(), driven.called_off(), driven.project.clone());
+        let prepared = driven.step(worker, move || rebased(&at, &project, &of, &off)).await??;
+        let tip = match prepared {
+            Ok(tip) => tip,
+            Err(landing) => return Ok(landing),
+        };
+        let _turn = if attempt < LANDINGS { Some(driven.shared.landing.lock().await) } else { None };
+        let (at, project) = (place.clone(), driven.project.clone());
+        let landed = driven.step(worker, move || {
+            let branch = at.branch.clone().unwrap_or_default();
+            project.land(&at.git, &branch, &tip)
+        });
+        match landed.await? {
+            Ok(true) => {
+                fault::point("tasks.landed");
+                return Ok(Landing::Landed);
+            }
+            Ok(false) => {}
+            Err(error) => return Ok(Landing::Failed(Category::TaskExec, format!("cannot be brought home: {error}"))),
+        }
+    }
+    unreachable!("the loop has no end")
+}
+
+/// Commits what is left, rebases, and validates again if that changed anything. The tip it stands on.
+fn rebased(
+    place: &Place,
+    project: &Git,
+    task: &Task,
+    off: &dyn Fn() -> bool,
+) -> Result<Result<String, Landing>, StepError> {
+    let branch = place.branch.clone().unwrap_or_default();
+    let base = task.started_at_commit.clone().unwrap_or_default();
+    let start = place.git.start(&task.id, &base)?;
+    if place.git.commits_since(&base)?.is_empty() || place.git.uncommitted_since(&start)?.is_some() {
+        place.git.commit(&start, &format!("{}: {}", task.id, task.title))?;
+    }
+    fault::point("tasks.committed");
+    let before = place.git.head()?;
+    let tip = match place.git.rebase(project, &branch) {
+        Ok(tip) => tip,
+        Err(error) => {
+            let message = format!("conflict with what others completed meanwhile: {error}");
+            return Ok(Err(Landing::Failed(Category::TaskExec, message)));
+        }
+    };
+    if place.git.head()? == before {
+        return Ok(Ok(tip));
+    }
+    let verdict = place.validate(task, off)?;
+    match &verdict {
+        Verdict::Passed { .. } => Ok(Ok(tip)),
+        Verdict::Stopped => Ok(Err(Landing::CalledOff)),
+        other => {
+            place.remember(task, other);
+            let (category, message) = describe(other, None);
+            Ok(Err(Landing::Failed(category, format!("after the rebase onto {branch}: {message}"))))
+        }
+    }
+}
+
+/// Lands what an earlier run left in a clone, at a session's start: nobody else is there yet.
+pub fn land_blocking(driven: &Driven, place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<(), StepError> {
+    for _ in 0..=LANDINGS {
+        match rebased(place, &driven.project, task, off)? {
+            Err(Landing::Failed(category, message)) => return place.fail(task, category, &message).map(drop),
+            Err(_) => return Err(StepError::Other("it was called off".into())),
+            Ok(tip) => {
+                let branch = place.branch.clone().unwrap_or_default();
+                if driven.project.land(&place.git, &branch, &tip)? {
+                    return place.record_success(&task.id).map(drop);
+                }
+            }
+        }
+    }
+    place
+        .fail(task, Category::TaskExec, "cannot be brought home: the branch keeps moving")
+        .map(drop)
+}
+
+/// The run was stopped at once: the task stays as it is, for the next session to recover, but nobody holds it.
+pub(super) async fn interrupted(
+    driven: &Driven,
+    worker: u32,
+    place: &Place,
+    work: &Work,
+) -> Result<Option<End>, StepError> {
+    let (at, id) = (place.clone(), work.task.clone());
+    let let_go = driven.step(worker, move || -> Result<(), StepError> {
+        let mut tx = at.begin()?;
+        let now = tx.now();
+        if let Ok(task) = claim::owned(&mut tx.list, &id, &at.worker) {
+            task.lease_expires_at = Some(now);
+        }
+        tx.log(Entry::warn(Some(&id), "interrupted; the next session recovers it"));
+        tx.commit()?;
+        Ok(())
+    });
+    let_go.await??;
+    close(driven, worker, work, "released", "interrupted", false).await?;
+    Ok(Some(End::Nothing))
+}
+
+pub(super) async fn close(
+    driven: &Driven,
+    worker: u32,
+    work: &Work,
+    status: &str,
+    message: &str,
+    counted: bool,
+) -> Result<Option<End>, StepError> {
+    let event = Event::TaskEnded {
+        list: driven.list.clone(),
+        worker,
+        task: work.task.clone(),
+        status: status.into(),
+        message: message.into(),
+        counted,
+    };
+    record(&driven.daemon, event, &format!("{}/{}/ended", driven.list, work.dispatch))
+        .await
+        .map_err(StepError::Other)?;
+    Ok(None)
+}
