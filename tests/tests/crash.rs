@@ -23,8 +23,9 @@ fn passings(point: &str) -> &'static [u32] {
 /// Those of task lists and of answers are not passed by a dispatch that asks nothing; `task_lists.rs` and
 /// [`an_answer_is_neither_lost_nor_given_twice`] try them, as [`a_zygote_that_dies_takes_nothing_along`] does the zygote's.
 fn dispatch_points() -> impl Iterator<Item = &'static &'static str> {
-    let elsewhere =
-        |point: &str| point.starts_with("tasks.") || point.starts_with("zygote.") || point.ends_with("_answer");
+    let elsewhere = |point: &str| {
+        ["tasks.", "zygote.", "prune."].iter().any(|of| point.starts_with(of)) || point.ends_with("_answer")
+    };
     POINTS.iter().filter(move |point| !elsewhere(point))
 }
 

@@ -123,6 +123,8 @@ pub struct Dispatch {
     /// How often it had ended and was spoken to again.
     pub reopened: u32,
     pub fetched: Option<String>,
+    /// What its agent left is removed, or about to be: it cannot be spoken to again.
+    pub files_removed: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -331,6 +333,7 @@ impl Dispatch {
             unsynced: false,
             reopened: 0,
             fetched: None,
+            files_removed: false,
         }
     }
 
@@ -349,6 +352,11 @@ impl Dispatch {
 
     pub fn is_finished(&self) -> bool {
         matches!(self.phase, Phase::Finished { .. })
+    }
+
+    /// Having ended, it can be spoken to again.
+    pub fn can_go_on(&self) -> bool {
+        self.created.resumable && !self.files_removed
     }
 
     /// The model API owes it an answer and has only made trouble since it was asked.

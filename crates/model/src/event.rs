@@ -410,6 +410,10 @@ pub enum Event {
         reason: String,
         result: Option<AgentResult>,
     },
+    /// Written before `agents/<id>` is removed: its output, prompts and request.
+    FilesRemoved {
+        by: String,
+    },
 
     // A spec run: these stand in the run's own events.jsonl.
     RunStarted(Box<pipeline::RunStarted>),

@@ -17,7 +17,7 @@
 //!   [`layered`]: how a graph is drawn;
 //! - [`tbd`]: beads kept by the real `tbd`; [`pipeline`]: the spec run;
 //! - [`admission`]: who starts next; [`restart`]: who starts again, and when; [`cost`]: what it came to;
-//!   [`api_error`]: what trouble with the model API means, and
+//!   [`retention`]: what need not be kept; [`api_error`]: what trouble with the model API means, and
 //!   [`pressure`]: what it means for the others.
 //! - [`opening`]: how a session is opened with an agent that is spoken to by calls.
 
@@ -44,6 +44,7 @@ pub mod pressure;
 pub mod prompt;
 pub mod restart;
 pub mod result;
+pub mod retention;
 pub mod role;
 pub mod schedule;
 pub mod stall;

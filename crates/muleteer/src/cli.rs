@@ -81,6 +81,7 @@ pub enum Verb {
     Kill(kill::Args),
     Wait(wait::Args),
     Cost(cost::Args),
+    Prune(prune::Args),
     Tasks(tasks::Args),
     Hooks(hooks::Args),
     Hook(hook::Args),

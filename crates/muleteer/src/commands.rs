@@ -21,6 +21,7 @@ pub mod logs;
 pub mod man;
 pub mod model;
 pub mod parse;
+pub mod prune;
 pub mod roles;
 pub mod run;
 pub mod runs;
@@ -60,6 +61,7 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Send(args) => traced::run("send", context, |context| block_on(send::run(&args, context))),
         Verb::Answer(args) => traced::run("answer", context, |context| block_on(answer::run(&args, context))),
         Verb::Model(args) => traced::run("model", context, |context| block_on(model::run(&args, context))),
+        Verb::Prune(args) => traced::run("prune", context, |context| block_on(prune::run(&args, context))),
         Verb::Interrupt(args) => traced::run("interrupt", context, |context| block_on(interrupt::run(&args, context))),
         Verb::Kill(args) => traced::run("kill", context, |context| block_on(kill::run(&args, context))),
         Verb::Run(args) if args.acts() => traced::run("run", context, |context| block_on(run::run(&args, context))),

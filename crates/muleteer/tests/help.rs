@@ -20,6 +20,7 @@ const VERBS: &[&str] = &[
     "kill",
     "wait",
     "cost",
+    "prune",
     "tasks",
     "tasks init",
     "tasks run",

@@ -40,6 +40,7 @@ pub const POINTS: &[&str] = &[
     "shim.exited_written",
     "life.exit_durable",
     "life.before_finish",
+    "prune.recorded",
     "tasks.backup_written",
     "tasks.list_written",
     "tasks.saved",

@@ -173,6 +173,17 @@ pub enum Request {
         key: String,
         model: String,
     },
+    /// Removes what is kept of the agents of dispatches that ended so long ago. Answered when it is gone.
+    Prune {
+        /// Seconds.
+        older_than_s: u64,
+        /// Only says what would be removed.
+        #[serde(default)]
+        dry_run: bool,
+        /// Those that were made by this event or later ones; an answer says where to go on.
+        #[serde(default)]
+        from_seq: u64,
+    },
     /// Answered when every one of `ids` has ended.
     Wait {
         ids: Vec<String>,
@@ -367,6 +378,17 @@ pub enum Reply {
         dispatch_id: String,
         request_id: String,
         answer: String,
+    },
+    Pruned {
+        /// How many dispatches' files are gone, or would be.
+        dispatches: u64,
+        bytes: u64,
+        /// There are more: ask again from here.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next_seq: Option<u64>,
+        /// What could not be removed, for people; at most a few.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        faults: Vec<String>,
     },
     Waited {
         dispatches: Vec<DispatchStatus>,

@@ -209,6 +209,8 @@ catalog! {
         = Event::WorkFetched { branch: "muleteer/abcdefgh".into(), commit: Some("1a2b3c4d".into()) };
     DispatchFinished: "Nothing more happens to this dispatch."
         = Event::DispatchFinished { state: FinalState::Success, reason: "result".into(), result: Some(result()) };
+    FilesRemoved: "Written before what was kept of its agent is removed: output, prompts, request. It cannot be spoken to any more."
+        = Event::FilesRemoved { by: "operator".into() };
     RunStarted: "A run began. Who it is was decided once; `settings` may change when it is resumed."
         = Event::RunStarted(Box::new(run_started()));
     RunResumed: "It goes on, with the configuration read again."

@@ -29,6 +29,7 @@ pub mod owned;
 pub mod paths;
 pub mod pool;
 pub mod projection;
+pub mod prune;
 pub mod request;
 pub mod runs;
 pub mod settings;

@@ -51,7 +51,7 @@ impl Dispatch {
                 let place =
                     if urgent { self.prompts.iter().position(|p| p.state == PromptState::Queued) } else { None };
                 self.prompts.insert(place.unwrap_or(self.prompts.len()), prompt);
-                if self.is_finished() && self.created.resumable {
+                if self.is_finished() && self.can_go_on() {
                     self.reopen();
                 }
             }
@@ -295,6 +295,7 @@ impl Dispatch {
                 self.reason = Some(reason.clone());
             }
             Event::WorkFetched { branch, .. } => self.fetched = Some(branch.clone()),
+            Event::FilesRemoved { .. } => self.files_removed = true,
             Event::DispatchFinished { state, reason, result } => {
                 let spoken_to = matches!(self.phase, Phase::Closing { spoken_to: true, .. });
                 let killed = *state == FinalState::Killed || matches!(self.stop, Some(Stop::Kill { .. }));

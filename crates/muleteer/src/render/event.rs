@@ -147,6 +147,7 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::DispatchClosing { .. } => "bringing the work home".into(),
         Event::WorkFetched { branch, .. } => format!("work is on branch {branch}"),
         Event::DispatchFinished { state: ended, reason, .. } => format!("{} {}", state(ended.as_str()), text(reason)),
+        Event::FilesRemoved { by } => format!("its files are removed by {by}"),
         Event::Unknown => return None,
         run => return super::run::describe(run),
     })

@@ -118,7 +118,7 @@ pub async fn set_model(daemon: &Arc<Daemon>, id: &str, key: &str, model: &str, b
             "spawn a new dispatch with another agent",
         );
     }
-    if !live && !dispatch.created.resumable {
+    if !live && !dispatch.can_go_on() {
         let message = format!("the {} backend cannot change the model of a dispatch", dispatch.created.backend);
         return fail("E_UNSUPPORTED", &message, "spawn a new dispatch with --model");
     }

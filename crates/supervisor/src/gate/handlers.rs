@@ -8,6 +8,7 @@ use crate::agent::life::LifeMsg;
 use crate::branch::BranchMsg;
 use crate::context::Daemon;
 use crate::ledger::{LedgerError, entry, try_append};
+use crate::prune::prune;
 use crate::request::{Asker, disk_full, fault, internal, is_same, prepare, write_prompt};
 use crate::tasklist::serve as tasklist;
 use crate::{heartbeat, view};
@@ -59,6 +60,10 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             Ok(answer::set_model(&daemon, &id, &key, &model, by).await.map(Some))
         }
         Request::Kill { id, reason } => Ok(kill(&daemon, &id, reason, connection.identity.as_str()).await.map(Some)),
+        Request::Prune { older_than_s, dry_run, from_seq } => {
+            let by = connection.identity.as_str();
+            Ok(prune(&daemon, older_than_s, dry_run, from_seq, by).await.map(Some))
+        }
         Request::Wait { ids } => wait(connection, &ids).await,
         Request::Events { from_seq, follow } => events(connection, from_seq, follow).await,
         Request::TasksRun(run) => Ok(tasklist::run(&daemon, &run, connection.identity.as_str(), trace).await.map(Some)),
@@ -260,7 +265,7 @@ pub async fn create(
     Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings: unkept.into_iter().collect() })
 }
 
-pub(super) fn unappended(error: &LedgerError) -> WireError {
+pub(crate) fn unappended(error: &LedgerError) -> WireError {
     match error {
         LedgerError::Full => disk_full(),
         LedgerError::Ending => {
@@ -289,10 +294,18 @@ async fn send(
     by: &str,
     trace: Option<String>,
 ) -> Result<Reply, WireError> {
-    let dispatch = find(daemon, id)?;
-    let name = dispatch.id.clone();
+    let name = find(daemon, id)?.id.clone();
+    // Its files are not removed meanwhile.
+    let _alone = daemon.creating(name.as_str()).await;
+    let dispatch = find(daemon, name.as_str())?;
     if dispatch.prompt(key).is_some() {
         return Ok(Reply::Sent { dispatch_id: name.to_string(), queued: false });
+    }
+    if dispatch.files_removed {
+        return Err(WireError {
+            dispatch_id: Some(name.to_string()),
+            ..fault("E_UNSUPPORTED", "its files were removed, so it cannot be spoken to again", "spawn a new dispatch")
+        });
     }
     if !dispatch.created.has_turns() || (dispatch.is_finished() && !dispatch.created.resumable) {
         let message = format!("the {} backend takes one prompt only", dispatch.created.backend);

@@ -28,6 +28,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+/// Of a run's directory in the state directory, the file that is there while it is under way.
+pub const LIVE: &str = "live";
 /// Reading the log of a run that is taken over takes no longer.
 const LOG_PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 /// `lock.json` is a few lines.
@@ -227,7 +229,7 @@ impl Places {
     }
 
     pub fn live(&self) -> PathBuf {
-        self.private.join("live")
+        self.private.join(LIVE)
     }
 
     pub fn saved(&self) -> PathBuf {

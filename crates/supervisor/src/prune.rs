@@ -1,0 +1,130 @@
+//! Removes what is kept of the agents of dispatches that ended long ago: `agents/<id>`, with output, prompts and
+//! request. The events stay, and so does all that follows from them.
+//!
+//! ```text
+//!   nobody speaks to it ──▶ its lock ──▶ FilesRemoved (durable) ──▶ the directory goes
+//! ```
+//!
+//! Killed in between, what is left goes with the next prune.
+
+use crate::context::Daemon;
+use crate::gate::handlers::unappended;
+use crate::launch::chain;
+use crate::ledger::{entry, try_append};
+use crate::runs::host::LIVE;
+use jiff::{SignedDuration, Timestamp};
+use muleteer_model::event::{Entry, Event};
+use muleteer_model::id::DispatchId;
+use muleteer_model::retention;
+use muleteer_process::fault;
+use muleteer_protocol::v1::{Reply, WireError};
+use muleteer_shim::attach::{self, Liveness};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Looked at in one request: a client hears how it goes, and none keeps the daemon for long.
+const BATCH: usize = 200;
+/// Of what could not be removed, so many are told.
+const FAULTS: usize = 5;
+/// A disk's blocks, as `stat` counts them.
+const BLOCK: u64 = 512;
+
+/// Removes what may go, beginning with dispatches whose creation is `from_seq` or later.
+///
+/// # Errors
+/// Nothing can be recorded; what was removed until then is.
+pub async fn prune(
+    daemon: &Arc<Daemon>,
+    older_than_s: u64,
+    dry_run: bool,
+    from_seq: u64,
+    by: &str,
+) -> Result<Reply, WireError> {
+    let fleet = daemon.snapshot();
+    let age = SignedDuration::from_secs(i64::try_from(older_than_s).unwrap_or(i64::MAX));
+    let at_work = |run: &str| daemon.runs.find(run).is_some() || daemon.paths.runs().join(run).join(LIVE).exists();
+    let mut found = retention::removable(&fleet, Timestamp::now(), age, at_work)
+        .filter(|dispatch| dispatch.created_seq >= from_seq)
+        .filter(|dispatch| daemon.paths.agent(dispatch.id.as_str()).exists());
+    let batch: Vec<DispatchId> = found.by_ref().take(BATCH).map(|dispatch| dispatch.id.clone()).collect();
+    let next_seq = found.next().map(|dispatch| dispatch.created_seq);
+    let (mut dispatches, mut bytes, mut faults) = (0, 0, vec![]);
+    for id in batch {
+        match prune_one(daemon, &id, dry_run, by).await? {
+            Ok(Some(freed)) => {
+                dispatches += 1;
+                bytes += freed;
+            }
+            Ok(None) => {}
+            Err(error) if faults.len() < FAULTS => faults.push(format!("{id}: {error}")),
+            Err(_) => {}
+        }
+    }
+    Ok(Reply::Pruned { dispatches, bytes, next_seq, faults })
+}
+
+/// The bytes that its files take up on the disk; none where they have to stay.
+async fn prune_one(
+    daemon: &Arc<Daemon>,
+    id: &DispatchId,
+    dry_run: bool,
+    by: &str,
+) -> Result<Result<Option<u64>, String>, WireError> {
+    // Whoever speaks to it waits here, and then hears that it is too late.
+    let _alone = daemon.creating(id.as_str()).await;
+    let Some(dispatch) = daemon.snapshot().get(id).filter(|dispatch| dispatch.is_finished()).cloned() else {
+        return Ok(Ok(None));
+    };
+    let dir = daemon.paths.agent(id.as_str());
+    // Its shim has a few last steps after the end of its agent.
+    let looked = {
+        let dir = dir.clone();
+        blocking(move || Ok((attach::probe(&dir)?, size(&dir)?))).await
+    };
+    let (lock, bytes) = match looked {
+        Ok((Liveness::Dead(lock), bytes)) => (lock, bytes),
+        Ok((Liveness::Alive, _)) => return Ok(Ok(None)),
+        Err(error) => return Ok(Err(error)),
+    };
+    if dry_run {
+        return Ok(Ok(Some(bytes)));
+    }
+    if !dispatch.files_removed {
+        let event = Event::FilesRemoved { by: by.into() };
+        let named = Entry { id: format!("{id}/files-removed"), ..entry(id, None, event) };
+        try_append(daemon, vec![named]).await.map_err(|error| unappended(&error))?;
+    }
+    fault::point("prune.recorded");
+    let removed = blocking(move || {
+        let _held = lock;
+        std::fs::remove_dir_all(&dir)
+    });
+    Ok(removed.await.map(|()| Some(bytes)))
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, String> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(|error| chain(&error)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// What a directory takes up on the disk, with all below it.
+fn size(dir: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    let mut folders: Vec<PathBuf> = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            // Of a link itself.
+            let meta = entry.metadata()?;
+            bytes += meta.blocks() * BLOCK;
+            if meta.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    Ok(bytes)
+}
