@@ -70,6 +70,12 @@ impl Scene {
         client.env("MULETEER_SOCKET", socket).start()
     }
 
+    /// Runs a hook as Claude Code would, with this on its stdin.
+    pub fn hook(&self, name: &str, event: &serde_json::Value) -> Output {
+        let hook = self.world.muleteer(&["hook", name]).current_dir(&self.repo.path);
+        hook.stdin(&event.to_string()).run()
+    }
+
     /// Waits until all tasks are completed and the run is over.
     pub fn wait_until_done(&self) {
         wait_until("the run to be over", RUN, || {

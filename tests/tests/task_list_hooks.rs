@@ -1,0 +1,174 @@
+//! The task list's hooks in Claude Code's settings: what they say and do, alone and with the real `claude`.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use muleteer_tests::claude;
+use muleteer_tests::model_server::{ModelServer, Step};
+use muleteer_tests::task_list::Scene;
+use serde_json::json;
+
+#[test]
+fn hooks_do_nothing_without_the_marker_and_inside_our_own_agents() {
+    let scene = Scene::new();
+    scene.add("One", "test -f one", &[]);
+    let event = json!({"session_id": "s1", "cwd": scene.repo.path, "stop_hook_active": false});
+    let refused = scene.hook("stop", &event).expect_code(0);
+    assert_eq!(refused.json()["decision"], "block");
+    let inside = scene
+        .world
+        .muleteer(&["hook", "stop"])
+        .env("MULETEER_DISPATCH_ID", "x")
+        .current_dir(&scene.repo.path);
+    assert_eq!(inside.stdin(&event.to_string()).run().expect_code(0).stdout, "");
+    let idle =
+        scene.hook("teammate-idle", &json!({"session_id": "s1", "cwd": scene.repo.path, "teammate_name": "ann"}));
+    assert!(idle.expect_code(2).stderr.contains("muleteer tasks claim task-001 --worker ann"));
+    scene.tasks(&["claim", "--worker", "agent-7"]).expect_code(0);
+    let event = json!({"session_id": "s1", "cwd": scene.repo.path, "agent_id": "agent-7"});
+    assert_eq!(scene.hook("subagent-stop", &event).expect_code(0).json()["decision"], "block");
+    std::fs::remove_file(scene.repo.path.join(".harness-active")).unwrap();
+    // The list is not even read.
+    scene.repo.write("harness-tasks.json", "garbage");
+    for name in ["session-start", "claim", "renew"] {
+        let said = scene.hook(name, &json!({"session_id": "new", "cwd": scene.repo.path})).expect_code(0);
+        assert_eq!((said.stdout.as_str(), said.stderr.as_str()), ("", ""), "{name}");
+    }
+    for name in ["stop", "subagent-stop", "teammate-idle", "self-reflect-stop"] {
+        assert_eq!(
+            scene
+                .hook(name, &json!({"session_id": "new", "cwd": scene.repo.path}))
+                .expect_code(0)
+                .stdout,
+            ""
+        );
+    }
+}
+
+#[test]
+fn the_hooks_claim_and_renew_take_and_prolong_a_lease_for_a_worker() {
+    let scene = Scene::new();
+    scene.add("One", "test -f one", &[]);
+    let event = json!({"session_id": "s1", "cwd": scene.repo.path, "agent_id": "agent-7"});
+    let told = scene.hook("claim", &event).expect_code(0).json();
+    assert!(told["hookSpecificOutput"]["additionalContext"].as_str().unwrap().contains("task-001"), "{told}");
+    let task = scene.task("task-001");
+    assert_eq!((task["status"].as_str(), task["claimed_by"].as_str()), (Some("in_progress"), Some("agent-7")));
+    assert_eq!(
+        scene
+            .hook("claim", &json!({"session_id": "s2", "cwd": scene.repo.path}))
+            .expect_code(0)
+            .stdout,
+        ""
+    );
+    scene.tasks(&["renew", "task-001", "--worker", "agent-7", "--lease", "5s"]).expect_code(0);
+    let before = scene.task("task-001")["lease_expires_at"].as_str().unwrap().to_string();
+    scene.hook("renew", &event).expect_code(0);
+    let after = scene.task("task-001")["lease_expires_at"].as_str().unwrap().to_string();
+    assert!(after > before, "{before} {after}");
+    scene.tasks(&["renew", "task-001", "--worker", "agent-7", "--lease", "5s"]).expect_code(0);
+    scene
+        .tasks(&["checkpoint", "task-001", "1/2", "half", "--worker", "agent-7"])
+        .expect_code(0);
+    assert!(scene.task("task-001")["lease_expires_at"].as_str().unwrap() > before.as_str(), "a checkpoint renews it");
+    scene.end();
+}
+
+#[test]
+fn hooks_are_entered_and_taken_out_without_a_trace() {
+    let scene = Scene::new();
+    let dir = scene.repo.path.join(".claude");
+    std::fs::create_dir(&dir).unwrap();
+    let before =
+        "{\n\t\"model\":\"x\", \"hooks\" : {\"Stop\":[ {\"hooks\":[{\"type\":\"command\",\"command\":\"own\"}]} ]}\n}";
+    std::fs::write(dir.join("settings.json"), before).unwrap();
+    let hooks = |verb: &str| scene.world.muleteer(&["hooks", verb, "--json"]).current_dir(&scene.repo.path).json();
+    assert_eq!(hooks("install")["missing"], json!([]));
+    let once = std::fs::read_to_string(dir.join("settings.json")).unwrap();
+    hooks("install");
+    assert_eq!(std::fs::read_to_string(dir.join("settings.json")).unwrap(), once);
+    let skill = dir.join("skills/task-list/SKILL.md");
+    let ours = std::fs::read_to_string(&skill).unwrap();
+    std::fs::write(&skill, "mine").unwrap();
+    hooks("install");
+    assert_eq!(std::fs::read_to_string(&skill).unwrap(), ours);
+    let kept = skill.with_extension("md.old");
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), "mine", "what somebody wrote there is not lost");
+    assert_eq!(hooks("uninstall")["installed"], json!([]));
+    assert_eq!(std::fs::read_to_string(dir.join("settings.json")).unwrap(), before);
+    std::fs::write(dir.join("settings.json"), "{ // mine\n}").unwrap();
+    let told = scene.world.muleteer(&["hooks", "status"]).current_dir(&scene.repo.path).run();
+    assert!(told.code == Some(2) && told.stderr.contains("settings.json:1:"), "{told:?}");
+    let elsewhere = scene.repo.path.join("none");
+    let place = elsewhere.display().to_string();
+    let told = scene.world.muleteer(&["hooks", "install", "--project", &place]).run();
+    assert!(told.code == Some(2) && !elsewhere.exists(), "{told:?}");
+}
+
+/// The real `claude`, with the hooks in its settings, against the scripted model.
+#[test]
+fn the_real_claude_is_kept_at_it_until_the_list_is_done() {
+    let test = "the_real_claude_is_kept_at_it_until_the_list_is_done";
+    let Some(binary) = claude::binary(test) else { return };
+    let scene = Scene::new();
+    scene.add("Write one", "test -f one.txt", &[]);
+    claude::link(&scene.world, &binary);
+    std::os::unix::fs::symlink(scene.world.program(), scene.world.bin().join("muleteer")).unwrap();
+    scene.world.muleteer(&["hooks", "install"]).current_dir(&scene.repo.path).ok();
+    let server = ModelServer::start([
+        Step::text("I am done."),
+        Step::bash("muleteer tasks claim && echo 1 > one.txt && muleteer tasks complete task-001"),
+        Step::text("Now I am done.").times(9),
+    ]);
+    let mut command = std::process::Command::new(scene.world.bin().join("claude"));
+    command
+        .args(["-p", "Work through the task list", "--dangerously-skip-permissions"])
+        .current_dir(&scene.repo.path);
+    scene.world.environment(&mut command);
+    command.envs(claude::variables(&server));
+    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(scene.status("task-001"), "completed");
+    let requests = server.main_requests();
+    let said = |at: usize| requests[at].body["messages"].to_string();
+    assert!(said(0).contains("# Task list, session 1"), "context at session start");
+    assert!(said(1).contains("The task list is not done: 0 of 1 completed"), "the stop was refused");
+    assert!(said(3).contains("look back (1/5)"), "and then asked to look back");
+    assert!(requests.len() >= 8, "five looks back, then let go: {}", requests.len());
+    assert!(!scene.repo.path.join(".harness-active").exists());
+    scene.check_log();
+}
+
+/// A subagent of the real `claude` that holds a claim is kept until it has said how its task ended.
+#[test]
+fn the_stop_of_a_real_claude_s_subagent_is_seen() {
+    let test = "the_stop_of_a_real_claude_s_subagent_is_seen";
+    let Some(binary) = claude::binary(test) else { return };
+    let scene = Scene::new();
+    scene.add("Write one", "test -f one.txt", &[]);
+    claude::link(&scene.world, &binary);
+    std::os::unix::fs::symlink(scene.world.program(), scene.world.bin().join("muleteer")).unwrap();
+    scene.world.muleteer(&["hooks", "install"]).current_dir(&scene.repo.path).ok();
+    let asked = json!({"description": "Do a task", "prompt": "Take a task and do it", "subagent_type": "general-purpose",
+                       "run_in_background": false});
+    let server = ModelServer::start([
+        Step::tool("Agent", asked),
+        Step::bash("muleteer tasks claim --worker \"$HARNESS_WORKER_ID/sub\" && echo 1 > one.txt"),
+        Step::text("The subagent is done."),
+        Step::bash("muleteer tasks complete task-001 --worker \"$HARNESS_WORKER_ID/sub\""),
+        Step::text("Now it is."),
+        Step::text("All is done.").times(9),
+    ]);
+    let mut command = std::process::Command::new(scene.world.bin().join("claude"));
+    command
+        .args(["-p", "Have the task list worked through", "--dangerously-skip-permissions"])
+        .current_dir(&scene.repo.path);
+    scene.world.environment(&mut command);
+    command.envs(claude::variables(&server));
+    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let requests = server.main_requests();
+    let said: Vec<_> = requests.iter().map(|request| request.body["messages"].to_string()).collect();
+    assert!(said[3].contains("You hold a claim on task-001 and have not said how it ended"), "refused: {}", said[3]);
+    assert_eq!(scene.status("task-001"), "completed");
+    scene.check_log();
+}
