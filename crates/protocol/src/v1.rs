@@ -446,7 +446,7 @@ pub struct DaemonStatus {
 }
 
 /// One dispatch as `status --json` shows it (contract.md, "Output").
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 pub struct DispatchStatus {
     pub id: String,
     pub role: String,

@@ -4,6 +4,7 @@ use super::table::{Align, Cell, layout};
 use super::{BOLD, DIM, RESET, age, clip, count, safe, state_color, usd};
 use jiff::Timestamp;
 use muleteer_protocol::v1::DispatchStatus;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -29,6 +30,24 @@ pub fn table(dispatches: &[DispatchStatus], now: Timestamp) -> String {
     ];
     let rows: Vec<_> = dispatches.iter().map(|dispatch| row(dispatch, now)).collect();
     layout(&heads, &rows)
+}
+
+/// The table of all that are under way and the `most` that ended last, and how many ended before.
+pub fn newest(dispatches: &[DispatchStatus], most: usize, now: Timestamp) -> String {
+    let under_way = |state: &str| matches!(state, "queued" | "starting" | "running" | "waiting");
+    let ended_at = |dispatch: &DispatchStatus| dispatch.since.parse::<Timestamp>().unwrap_or_default();
+    let ended = dispatches.iter().enumerate().filter(|(_, dispatch)| !under_way(&dispatch.state));
+    let mut ended: Vec<_> = ended.map(|(at, dispatch)| (ended_at(dispatch), at)).collect();
+    ended.sort_unstable();
+    let before = ended.len().saturating_sub(most);
+    let hidden: HashSet<usize> = ended[..before].iter().map(|(_, at)| *at).collect();
+    let shown = dispatches.iter().enumerate().filter(|(at, _)| !hidden.contains(at));
+    let shown: Vec<_> = shown.map(|(_, dispatch)| dispatch.clone()).collect();
+    let mut text = table(&shown, now);
+    if before > 0 {
+        let _ = writeln!(text, "{DIM}and {before} that ended before: --all shows them{RESET}");
+    }
+    text
 }
 
 fn row(dispatch: &DispatchStatus, now: Timestamp) -> Vec<Cell> {
@@ -140,4 +159,38 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
         put("pull request", opt(&result.pr_url));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dispatch(id: &str, state: &str, since: &str) -> DispatchStatus {
+        DispatchStatus { id: id.into(), state: state.into(), since: since.into(), ..DispatchStatus::default() }
+    }
+
+    #[test]
+    fn the_table_has_what_is_under_way_and_what_ended_last() {
+        let all = [
+            dispatch("old", "success", "2026-01-01T10:00:00Z"),
+            dispatch("late", "failed", "2026-01-01T12:00:00.25Z"),
+            dispatch("lives", "running", "2026-01-01T09:00:00Z"),
+            dispatch("waits", "queued", "2026-01-01T09:00:00Z"),
+            dispatch("later", "stalled", "2026-01-01T12:00:00.3Z"),
+            dispatch("first", "killed", "2026-01-01T12:00:00.25Z"),
+        ];
+        let shown = |most: usize| -> Vec<String> {
+            let text = newest(&all, most, Timestamp::UNIX_EPOCH)
+                .replace(BOLD, "")
+                .replace(DIM, "")
+                .replace(RESET, "");
+            text.lines().skip(1).filter_map(|line| line.split(' ').next()).map(String::from).collect()
+        };
+        assert_eq!(shown(4), ["old", "late", "lives", "waits", "later", "first"]);
+        assert_eq!(shown(3), ["late", "lives", "waits", "later", "first", "and"]);
+        assert_eq!(shown(2), ["lives", "waits", "later", "first", "and"]);
+        assert_eq!(shown(0), ["lives", "waits", "and"]);
+        let told = newest(&all, 1, Timestamp::UNIX_EPOCH);
+        assert!(told.contains("and 3 that ended before: --all shows them"), "{told}");
+    }
 }
