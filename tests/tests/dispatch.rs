@@ -356,6 +356,13 @@ fn a_worktree_keeps_the_checkout_clean_and_its_branch_comes_home() {
     assert_eq!(repo.read("b.txt"), "", "the checkout is untouched");
     assert_eq!(repo.git(&["show", &format!("muleteer/{id}:b.txt")]), "new");
     assert_eq!(repo.git(&["status", "--porcelain"]), "", "`.muleteer` and the journals stay out of git status");
+
+    // Its directories would be empty, and nobody would know why.
+    repo.write(".gitmodules", "[submodule \"lib\"]\n\tpath = lib\n\turl = ../lib\n");
+    let warned = world.spawn(&repo, "true", &["--wait", "--worktree"]).run().expect_code(0);
+    assert!(warned.stderr.contains("warning: the repository's submodules"), "{warned:?}");
+    let here = world.spawn(&repo, "true", &["--wait"]).run().expect_code(0);
+    assert!(!here.stderr.contains("submodules"), "{here:?}");
     world.finish(Some(daemon));
 }
 

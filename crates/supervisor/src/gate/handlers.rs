@@ -22,6 +22,7 @@ use muleteer_process::fault;
 use muleteer_protocol::v1::{self, DaemonStatus, Item, Reply, Request, Spawn, StatusReport, WireError};
 use muleteer_store::tail;
 use ractor::rpc::CallResult;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -248,10 +249,7 @@ pub async fn create(
         }
         // Whoever made it may have died before it brought it up.
         bring_up(daemon, &known.id).await;
-        return Ok(Reply::Spawned {
-            dispatch_id: spawn.id.clone(),
-            warnings: known.created.unkept().into_iter().collect(),
-        });
+        return Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings: warnings(daemon, &known).await });
     }
     let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
     // Of a dispatch nobody traces yet, its own span is the root.
@@ -261,8 +259,25 @@ pub async fn create(
     drop(reservation);
     fault::point("gate.create_durable");
     bring_up(daemon, &id).await;
-    let unkept = daemon.snapshot().get(&id).and_then(|dispatch| dispatch.created.unkept());
-    Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings: unkept.into_iter().collect() })
+    let made = daemon.snapshot().get(&id).cloned();
+    let warnings = match made {
+        Some(made) => warnings(daemon, &made).await,
+        None => vec![],
+    };
+    Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings })
+}
+
+/// What whoever made it is to know: it works, and not as they may think.
+async fn warnings(daemon: &Daemon, dispatch: &Dispatch) -> Vec<String> {
+    let created = &dispatch.created;
+    let mut warnings: Vec<String> = created.unkept().into_iter().collect();
+    if created.worktree.is_some()
+        && let Some(repository) = daemon.repositories.of(Path::new(&created.project)).await
+        && repository.top.join(".gitmodules").exists()
+    {
+        warnings.push("the repository's submodules are not checked out in the clone that the agent works in".into());
+    }
+    warnings
 }
 
 pub(crate) fn unappended(error: &LedgerError) -> WireError {
