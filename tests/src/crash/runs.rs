@@ -97,6 +97,8 @@ pub(super) struct Stage {
     pub(super) world: World,
     pub(super) repo: Repo,
     run: String,
+    /// Further words of the run's beginning.
+    more: Vec<&'static str>,
 }
 
 impl Stage {
@@ -117,7 +119,7 @@ impl Stage {
         repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
         repo.git(&["remote", "add", "origin", origin]);
         repo.git(&["push", "--quiet", "origin", "main"]);
-        Self { world, repo, run: String::new() }
+        Self { world, repo, run: String::new(), more: vec![] }
     }
 
     /// The same, its beads kept by the real `tbd`; `None` after having said that `test` is skipped.
@@ -149,10 +151,8 @@ impl Stage {
             let status = self.world.status();
             (status["daemon"]["running"] == true).then(|| status["daemon"]["socket"].as_str().map(str::to_string))?
         });
-        let client = self
-            .muleteer(&["run", "--spec", "plan.md", "--scenario", scenario, "--detach"])
-            .env("MULETEER_SOCKET", socket)
-            .start();
+        let words = ["run", "--spec", "plan.md", "--scenario", scenario, "--detach"];
+        let client = self.muleteer(&[&words[..], &self.more].concat()).env("MULETEER_SOCKET", socket).start();
         self.run = wait_until("the run to begin", LONG, || {
             let entry = std::fs::read_dir(self.repo.path.join(".muleteer/runs")).ok()?.flatten().next()?;
             entry.file_name().into_string().ok()
@@ -341,7 +341,35 @@ pub fn through_with_tbd(test: &str, points: &[String]) {
     }
 }
 
+/// As [`through`], where the run works on the branch that is checked out: there it comes home to files and index too,
+/// and these are as the branch is, however often that was cut off.
+///
+/// # Panics
+/// When it does not, or a point was never passed.
+pub fn home_through(points: &[String]) {
+    let mut stage = Stage::new();
+    stage.more = vec!["--target", "main"];
+    // As far as git may have come until then.
+    let torn = |stage: &Stage| stage.repo.write("One.txt", "what One");
+    let daemon = kill_at_each(&mut stage, points, torn);
+    let tree = stage.repo.git(&["rev-parse", "HEAD^{tree}"]);
+    assert_eq!(tree, undisturbed().0.tree, "{points:?}");
+    assert_eq!(stage.effects(), undisturbed().1, "{points:?}");
+    assert_eq!(stage.repo.git(&["status", "--porcelain", "--untracked-files=no"]), "", "{points:?}");
+    assert_eq!(stage.repo.git(&["stash", "list"]), "", "{points:?}");
+    assert!(!stage.repo.path.join(".git/muleteer-forward").exists(), "nothing is under way: {points:?}");
+    stage.world.finish(daemon);
+}
+
 fn killed_through(mut stage: Stage, points: &[String]) {
+    let last = kill_at_each(&mut stage, points, |_| ());
+    stage.check(true, &format!("killed at {points:?}"));
+    stage.world.finish(last);
+}
+
+/// Begins the run, kills its daemon at each point in turn, does what is done `then`, and goes on to the end; returns the
+/// daemon that came last.
+fn kill_at_each(stage: &mut Stage, points: &[String], then: impl FnOnce(&Stage)) -> Option<Daemon> {
     let (mut last, mut client): (Option<Daemon>, Option<Running>) = (None, None);
     for (at, point) in points.iter().enumerate() {
         let mut daemon = stage.world.daemon_unready(&[("MULETEER_FAULT", point)]);
@@ -358,10 +386,10 @@ fn killed_through(mut stage: Stage, points: &[String]) {
         daemon.ended();
         last = Some(daemon);
     }
+    then(stage);
     stage.finish();
     drop(client);
-    stage.check(true, &format!("killed at {points:?}"));
-    stage.world.finish(last);
+    last
 }
 
 /// At each of the points in turn one shim of the run dies, whoever's it is, and then its daemon, the next one going
