@@ -3,7 +3,7 @@
 use crate::World;
 use crate::model_server::ModelServer;
 use crate::skip::skip;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The pinned binary, or `None` after having said loudly that `test` is skipped.
 pub fn binary(test: &str) -> Option<PathBuf> {
@@ -19,7 +19,7 @@ pub fn binary(test: &str) -> Option<PathBuf> {
 }
 
 /// Puts `claude` on the world's `PATH`.
-pub fn link(world: &World, binary: &PathBuf) {
+pub fn link(world: &World, binary: &Path) {
     std::os::unix::fs::symlink(binary, world.bin().join("claude")).expect("a link to claude");
 }
 

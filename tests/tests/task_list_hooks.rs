@@ -104,6 +104,25 @@ fn hooks_are_entered_and_taken_out_without_a_trace() {
     assert!(told.code == Some(2) && !elsewhere.exists(), "{told:?}");
 }
 
+/// The real `claude` and `muleteer` on the PATH, with the hooks in the project's settings.
+fn install(scene: &Scene, binary: &std::path::Path) {
+    claude::link(&scene.world, binary);
+    std::os::unix::fs::symlink(scene.world.program(), scene.world.bin().join("muleteer")).unwrap();
+    scene.world.muleteer(&["hooks", "install"]).current_dir(&scene.repo.path).ok();
+}
+
+/// A session of it, until it ends by itself.
+fn ask(scene: &Scene, server: &ModelServer, prompt: &str) {
+    let mut command = std::process::Command::new(scene.world.bin().join("claude"));
+    command
+        .args(["-p", prompt, "--dangerously-skip-permissions"])
+        .current_dir(&scene.repo.path);
+    scene.world.environment(&mut command);
+    command.envs(claude::variables(server));
+    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// The real `claude`, with the hooks in its settings, against the scripted model.
 #[test]
 fn the_real_claude_is_kept_at_it_until_the_list_is_done() {
@@ -111,22 +130,13 @@ fn the_real_claude_is_kept_at_it_until_the_list_is_done() {
     let Some(binary) = claude::binary(test) else { return };
     let scene = Scene::new();
     scene.add("Write one", "test -f one.txt", &[]);
-    claude::link(&scene.world, &binary);
-    std::os::unix::fs::symlink(scene.world.program(), scene.world.bin().join("muleteer")).unwrap();
-    scene.world.muleteer(&["hooks", "install"]).current_dir(&scene.repo.path).ok();
+    install(&scene, &binary);
     let server = ModelServer::start([
         Step::text("I am done."),
         Step::bash("muleteer tasks claim && echo 1 > one.txt && muleteer tasks complete task-001"),
         Step::text("Now I am done.").times(9),
     ]);
-    let mut command = std::process::Command::new(scene.world.bin().join("claude"));
-    command
-        .args(["-p", "Work through the task list", "--dangerously-skip-permissions"])
-        .current_dir(&scene.repo.path);
-    scene.world.environment(&mut command);
-    command.envs(claude::variables(&server));
-    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    ask(&scene, &server, "Work through the task list");
     assert_eq!(scene.status("task-001"), "completed");
     let requests = server.main_requests();
     let said = |at: usize| requests[at].body["messages"].to_string();
@@ -145,9 +155,7 @@ fn the_stop_of_a_real_claude_s_subagent_is_seen() {
     let Some(binary) = claude::binary(test) else { return };
     let scene = Scene::new();
     scene.add("Write one", "test -f one.txt", &[]);
-    claude::link(&scene.world, &binary);
-    std::os::unix::fs::symlink(scene.world.program(), scene.world.bin().join("muleteer")).unwrap();
-    scene.world.muleteer(&["hooks", "install"]).current_dir(&scene.repo.path).ok();
+    install(&scene, &binary);
     let asked = json!({"description": "Do a task", "prompt": "Take a task and do it", "subagent_type": "general-purpose",
                        "run_in_background": false});
     let server = ModelServer::start([
@@ -158,14 +166,7 @@ fn the_stop_of_a_real_claude_s_subagent_is_seen() {
         Step::text("Now it is."),
         Step::text("All is done.").times(9),
     ]);
-    let mut command = std::process::Command::new(scene.world.bin().join("claude"));
-    command
-        .args(["-p", "Have the task list worked through", "--dangerously-skip-permissions"])
-        .current_dir(&scene.repo.path);
-    scene.world.environment(&mut command);
-    command.envs(claude::variables(&server));
-    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    ask(&scene, &server, "Have the task list worked through");
     let requests = server.main_requests();
     let said: Vec<_> = requests.iter().map(|request| request.body["messages"].to_string()).collect();
     assert!(said[3].contains("You hold a claim on task-001 and have not said how it ended"), "refused: {}", said[3]);

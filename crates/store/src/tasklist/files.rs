@@ -118,17 +118,7 @@ impl Root {
             append(&self.progress(), &lines)?;
         }
         intent::forget(self);
-        let mut tx = Tx {
-            root: self.clone(),
-            list,
-            stale_lock,
-            restored: None,
-            now,
-            lines: vec![],
-            session: None,
-            _lock: lock,
-            _flock: flock,
-        };
+        let mut tx = self.begun(list, now, (lock, stale_lock), flock);
         if let Some(why) = damage {
             let kept = tx.replace()?;
             let text = restored(&why, kept.as_deref());
@@ -152,19 +142,20 @@ impl Root {
         if self.tasks().exists() {
             return Err(TaskListError::io(&self.tasks(), "create")(io::ErrorKind::AlreadyExists.into()));
         }
-        let tx = Tx {
-            root: self.clone(),
-            list,
-            stale_lock,
-            restored: None,
-            now,
-            lines: vec![],
-            session: None,
-            _lock: Some(lock),
-            _flock: flock,
-        };
+        let tx = self.begun(list, now, (Some(lock), stale_lock), flock);
         tx.replace()?;
         Ok(tx)
+    }
+
+    fn begun(
+        &self,
+        list: TaskList,
+        now: Timestamp,
+        (lock, stale_lock): (Option<SessionLock>, bool),
+        flock: LockGuard,
+    ) -> Tx {
+        let root = self.clone();
+        Tx { root, list, stale_lock, restored: None, now, lines: vec![], session: None, _lock: lock, _flock: flock }
     }
 
     /// Others hold it for one change only; an exclusive session of somebody else does not go away.
