@@ -248,6 +248,30 @@ fn the_runtime_directory_may_vanish() {
     world.finish(Some(daemon));
 }
 
+/// As a logout does with `/run/user/UID`, and somebody who tidies up.
+#[test]
+fn a_living_daemon_whose_socket_was_removed_makes_it_again() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = start(&world, &repo, "echo start >> effects; sleep 1000");
+    let follower = world.muleteer(&["wait", &id]).start();
+    let runtime = world.runtime().join("muleteer");
+    assert!(runtime.is_dir());
+    std::fs::remove_dir_all(&runtime).unwrap();
+    assert_eq!(world.status()["daemon"]["running"], true);
+    let checks = world.muleteer(&["doctor", "--json"]).run().json();
+    let checks = checks["checks"].as_array().unwrap().clone();
+    let check = checks.iter().find(|check| check["name"] == "daemon").unwrap();
+    assert!(check["message"].to_string().contains(&format!("pid {}", daemon.pid())), "{check}");
+
+    let socket = world.status()["daemon"]["socket"].as_str().unwrap().to_string();
+    std::fs::remove_file(socket).unwrap();
+    world.muleteer(&["kill", &id]).run().expect_code(0);
+    assert_eq!(follower.finish().code, Some(6), "who was connected stays so");
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn stopping_the_daemon_keeps_its_agents() {
     let world = World::new();

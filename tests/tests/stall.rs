@@ -71,7 +71,7 @@ fn what_waits_behind_a_turn_is_withdrawn_by_a_kill_which_says_so() {
         killed["note"]
             .as_str()
             .unwrap()
-            .contains("1 of its prompts were waiting, and are withdrawn"),
+            .contains("one of its prompts was waiting, and is withdrawn"),
         "{killed}"
     );
     let mended = "  - steps:\n      - say: I begin\n      - result: {status: success, summary: \"instead\"}\n";
@@ -116,5 +116,28 @@ fn a_command_is_stalled_when_it_neither_says_nor_does_anything() {
         let entry = ended(&world, &id);
         assert_eq!(entry["state"], "success", "{entry}");
     }
+    world.finish(Some(daemon));
+}
+
+/// The turn that is meant may not have begun, of an agent that was started or spoken to a moment ago.
+#[test]
+fn an_interrupt_right_behind_a_prompt_is_meant_for_its_turn() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let scenario = world.path().join("scenario.yaml");
+    std::fs::write(&scenario, "v: 1\nturns:\n  - {repeat: true, steps: [{wait: 600s}]}\n").unwrap();
+    let words = ["spawn", "developer", repo.to_str(), "first", "--backend", "rehearsal", "--scenario"];
+    let id = world.muleteer(&[&words[..], &[scenario.to_str().unwrap()]].concat()).ok();
+    let interrupted = || world.muleteer(&["interrupt", &id, "--json"]).run().expect_code(0).json();
+    assert_eq!(interrupted()["note"], Value::Null);
+    world.wait_for_state(&id, &["waiting"]);
+    world.muleteer(&["send", &id, "second"]).run().expect_code(0);
+    assert_eq!(interrupted()["note"], Value::Null);
+    world.wait_for_state(&id, &["waiting"]);
+    assert_eq!(world.events_of(&id, "interrupt_requested").len(), 2);
+    let told = interrupted()["note"].as_str().unwrap().to_string();
+    assert_eq!(told, "no turn was running (the dispatch is waiting)");
+    world.muleteer(&["kill", &id]).run().expect_code(0);
     world.finish(Some(daemon));
 }

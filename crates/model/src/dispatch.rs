@@ -354,6 +354,22 @@ impl Dispatch {
         matches!(self.phase, Phase::Finished { .. })
     }
 
+    /// Somebody killed it, and it has not ended yet: what is said to it now, nobody hears.
+    pub fn is_being_killed(&self) -> bool {
+        matches!(self.stop, Some(Stop::Kill { .. })) && !self.is_finished()
+    }
+
+    /// It was told something that it has not taken yet, and nothing but a moment is between.
+    pub fn is_about_to_turn(&self) -> bool {
+        let between = match &self.phase {
+            Phase::Queued => !self.waits_for_api(),
+            Phase::Starting { .. } => true,
+            Phase::Working { turn, .. } => !matches!(turn, Turn::Running { .. }),
+            _ => false,
+        };
+        between && self.stop.is_none() && self.has_unheard()
+    }
+
     /// Having ended, it can be spoken to again.
     pub fn can_go_on(&self) -> bool {
         self.created.resumable && !self.files_removed

@@ -297,12 +297,34 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
     }
 }
 
-/// A dispatch that has used all its time in earlier attempts does not begin another.
-fn time_is_up(d: &Dispatch) -> Option<Event> {
-    let timeout_s = d.created.limits.timeout_s?;
-    let used_s = d.used_ms / 1000;
-    let detail = format!("{} of {} used", Span::from_secs(used_s), Span::from_secs(timeout_s));
-    (used_s >= timeout_s).then_some(Event::LimitReached { limit: Limit::Timeout, detail })
+/// A dispatch that has used up what it may in earlier attempts does not begin another.
+fn used_up(d: &Dispatch) -> Option<Event> {
+    let time = d
+        .created
+        .limits
+        .timeout_s
+        .filter(|timeout_s| d.used_ms / 1000 >= *timeout_s)
+        .map(|timeout_s| {
+            let detail = format!("{} of {} used", Span::from_secs(d.used_ms / 1000), Span::from_secs(timeout_s));
+            (Limit::Timeout, detail)
+        });
+    let (limit, detail) = time.or_else(|| budget_spent(d)).or_else(|| turns_taken(d))?;
+    Some(Event::LimitReached { limit, detail })
+}
+
+fn budget_spent(d: &Dispatch) -> Option<(Limit, String)> {
+    let budget = d.created.limits.budget_usd.filter(|budget| d.spend.cost_usd >= *budget)?;
+    Some((Limit::Budget, format!("${:.4} of ${budget:.2} spent", d.spend.cost_usd)))
+}
+
+/// No further turn of the model may begin, whoever counts them within one.
+fn turns_taken(d: &Dispatch) -> Option<(Limit, String)> {
+    let most = d
+        .created
+        .limits
+        .max_turns
+        .filter(|most| d.created.has_turns() && d.model_turns >= *most)?;
+    Some((Limit::Turns, format!("{} of {most} model turns", d.model_turns)))
 }
 
 /// The limit a working dispatch has gone beyond, if any. A turn that is over has nothing left to stop.
@@ -312,13 +334,9 @@ pub fn limit_reached(d: &Dispatch) -> Option<(Limit, String)> {
     if d.stop.is_some() || !(runs || waits) {
         return None;
     }
-    if let Some(budget) = d.created.limits.budget_usd.filter(|budget| d.spend.cost_usd >= *budget) {
-        return Some((Limit::Budget, format!("${:.4} of ${budget:.2} spent", d.spend.cost_usd)));
-    }
-    let most = d.created.limits.max_turns.filter(|_| counts_turns(d))?;
     // The last turn that is allowed may finish what it began; nothing new may begin.
-    let over = d.model_turns > most || (!runs && d.model_turns >= most);
-    over.then(|| (Limit::Turns, format!("{} of {most} model turns", d.model_turns)))
+    let may_finish = |most: u32| d.model_turns <= most || !counts_turns(d);
+    budget_spent(d).or_else(|| turns_taken(d).filter(|_| !(runs && d.created.limits.max_turns.is_some_and(may_finish))))
 }
 
 /// Whose CLI knows no limit of turns. Claude Code's counts its turns itself, and better.
@@ -331,7 +349,7 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
     match &d.phase {
         Phase::Queued => match &d.stop {
             Some(stop) => conclude::unstarted(stop),
-            None => time_is_up(d).into_iter().collect(),
+            None => used_up(d).into_iter().collect(),
         },
         Phase::Starting { .. } => vec![],
         Phase::Working { turn, .. } => advance_working(d, turn),
@@ -340,7 +358,7 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
         Phase::Gone { attempt, exit, turn, .. } => conclude::conclude(d, *attempt, exit, turn, now),
         Phase::Backoff { until, delay_ms, .. } => match &d.stop {
             Some(stop) => conclude::unstarted(stop),
-            None => match time_is_up(d) {
+            None => match used_up(d) {
                 Some(limit) => vec![limit],
                 None if waited(*until, *delay_ms, now) => start_attempt(d, d.attempts + 1),
                 None => vec![],

@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::on_demand;
+use muleteer_process::lock;
 use muleteer_protocol::client::{Client, ClientError};
 use muleteer_protocol::v1::{Reply, Request};
 use std::time::Duration;
@@ -15,6 +16,8 @@ const RESTART_PATIENCE: Duration = Duration::from_secs(2);
 const RESENDS: u32 = 10;
 /// So long somebody waits without being told what for.
 const QUIET: Duration = Duration::from_secs(3);
+/// A living daemon whose socket was removed makes it again within this time.
+const REMADE: Duration = Duration::from_secs(3);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
@@ -35,7 +38,7 @@ impl Context {
     /// # Errors
     /// `E_NO_DAEMON` and what else the connection fails with.
     pub async fn connect(&self) -> Result<Client, Failure> {
-        self.dial_within(self.patience).await.map_err(Failure::from)
+        self.dial_living().await.map_err(Failure::from)
     }
 
     /// Connects if there is a daemon; for verbs that can read from disk.
@@ -43,7 +46,7 @@ impl Context {
     /// # Errors
     /// When something is there, and is of no use.
     pub async fn connect_if_running(&self) -> Result<Option<Client>, Failure> {
-        match self.dial_within(self.patience).await {
+        match self.dial_living().await {
             Ok(client) => Ok(Some(client)),
             // One that died while it greeted us is none either; one that hangs or refuses is there, and
             // reading the disk instead would hide that.
@@ -93,6 +96,22 @@ impl Context {
                 answer => return answer.map_err(Failure::from),
             }
         }
+    }
+
+    /// Dials; where nobody answers though a daemon lives, for a little longer.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn dial_living(&self) -> Result<Client, ClientError> {
+        match self.dial_within(self.patience).await {
+            Err(error) if error.is_lost() && !self.is_agent && self.is_held() => self.dial_within(REMADE).await,
+            other => other,
+        }
+    }
+
+    /// A daemon has the state directory, whether it can be reached or not.
+    pub fn is_held(&self) -> bool {
+        lock::is_held(&self.paths.daemon_lock())
     }
 
     /// Dials until someone answers or `patience` is over.

@@ -14,7 +14,11 @@ use muleteer_supervisor::view;
 
 /// Tells a person what they are looking at.
 pub fn say_so(context: &Context) {
-    context.out.note("no daemon is running: this is what was last recorded on disk");
+    let (socket, disk) = (context.socket.display(), "this is what was last recorded on disk");
+    context.out.note(match context.is_held() {
+        true => format!("a daemon runs and cannot be reached at {socket}: {disk}"),
+        false => format!("no daemon is running: {disk}"),
+    });
 }
 
 /// # Errors

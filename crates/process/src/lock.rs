@@ -78,6 +78,13 @@ pub fn lock_unless(path: &Path, limit: Duration, vain: impl Fn() -> bool) -> io:
     }
 }
 
+/// Somebody holds it exclusively. Asking takes it for a moment, as one of many: who wants it waits that long.
+pub fn is_held(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    let asked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
+    matches!(asked, Err(rustix::io::Errno::WOULDBLOCK))
+}
+
 /// Writes what informs people about the holder beside the lock, at `<path>.json`. Nobody decides
 /// anything by it.
 pub fn write_note(path: &Path, note: &impl Serialize) -> io::Result<()> {

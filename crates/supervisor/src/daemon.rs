@@ -263,7 +263,7 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
 }
 
 /// Somebody else may have made the runtime directory first, where that is possible (`/tmp`).
-fn check_private(path: &Path) -> Result<(), StartError> {
+pub(crate) fn check_private(path: &Path) -> Result<(), StartError> {
     for folder in [Some(path), path.parent()].into_iter().flatten() {
         let meta =
             std::fs::symlink_metadata(folder).map_err(|source| StartError::Io { path: folder.into(), source })?;

@@ -46,7 +46,11 @@ impl Dispatch {
                     _ => {}
                 }
                 // A repair or a continuation goes before what people queued meanwhile.
-                let prompt = Prompt { key: key.clone(), kind: *kind, state: PromptState::Queued, standing: None };
+                let state = match *kind == PromptKind::Send && self.is_being_killed() {
+                    true => PromptState::Withdrawn,
+                    false => PromptState::Queued,
+                };
+                let prompt = Prompt { key: key.clone(), kind: *kind, state, standing: None };
                 let urgent = matches!(kind, PromptKind::Repair | PromptKind::Continue);
                 let place =
                     if urgent { self.prompts.iter().position(|p| p.state == PromptState::Queued) } else { None };

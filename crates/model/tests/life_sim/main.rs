@@ -217,11 +217,14 @@ impl Life {
         }
         let outcome = events().rev_find_outcome();
         let killed = matches!(d.stop, Some(Stop::Kill { .. })) || d.state() == "killed";
+        // What was said to one that had used up what it may was not begun with, and its end says so.
+        let limited = matches!(d.stop, Some(Stop::Limit { .. })) && d.state() != "success";
         for prompt in &d.prompts {
             let theirs = matches!(prompt.kind, PromptKind::Initial | PromptKind::Send);
             match prompt.state {
                 PromptState::Queued | PromptState::Sent => {
-                    let answered_all = d.state() == "waiting" || (outcome == Some(Outcome::Success) && !killed);
+                    let answered_all =
+                        d.state() == "waiting" || (outcome == Some(Outcome::Success) && !killed && !limited);
                     assert!(!answered_all, "the prompt {} was lost", prompt.key);
                 }
                 PromptState::Withdrawn => {

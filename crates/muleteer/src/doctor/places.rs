@@ -143,7 +143,7 @@ pub(super) fn file(path: &Path) -> Option<FileFacts> {
 
 pub(super) async fn daemon(context: &Context) -> DaemonFacts {
     let socket = context.socket.clone();
-    match tokio::time::timeout(GREETING, context.dial()).await {
+    match tokio::time::timeout(GREETING, context.dial_living()).await {
         Ok(Ok(client)) => {
             let welcome = client.welcome();
             let exports = welcome.telemetry.as_ref().map(|telemetry| match &telemetry.endpoint {
@@ -151,6 +151,9 @@ pub(super) async fn daemon(context: &Context) -> DaemonFacts {
                 None => Exports::Nothing,
             });
             DaemonFacts::Answers { pid: welcome.daemon_pid, version: welcome.daemon_version.clone(), socket, exports }
+        }
+        Ok(Err(ClientError::NoDaemon { .. })) if context.is_held() => {
+            DaemonFacts::Mute { socket, error: "a daemon runs and does not listen there".into() }
         }
         Ok(Err(ClientError::NoDaemon { .. })) if socket.exists() => DaemonFacts::Left { socket },
         Ok(Err(ClientError::NoDaemon { .. })) => DaemonFacts::None,

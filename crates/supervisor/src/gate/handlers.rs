@@ -12,9 +12,9 @@ use crate::prune::prune;
 use crate::request::{Asker, disk_full, fault, internal, is_same, prepare, write_prompt};
 use crate::tasklist::serve as tasklist;
 use crate::{heartbeat, view};
-use muleteer_model::dispatch::Dispatch;
+use muleteer_model::dispatch::{Dispatch, Prompt, PromptState};
 use muleteer_model::event::{Entry, Event, PromptKind};
-use muleteer_model::fleet::LookupError;
+use muleteer_model::fleet::{Fleet, LookupError};
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::Input;
 use muleteer_model::telemetry;
@@ -32,6 +32,8 @@ const KILL_PATIENCE: Duration = Duration::from_secs(15);
 const LONG_LEASE: Duration = Duration::from_secs(8 * 3600);
 const JOURNAL_PATIENCE: Duration = Duration::from_secs(5);
 const TREE_DEADLINE: Duration = Duration::from_secs(5);
+/// An agent that was given a prompt has taken it by then, or hangs.
+const TURN_PATIENCE: Duration = Duration::from_secs(10);
 const LIFE_PATIENCE: Duration = Duration::from_secs(10);
 
 pub async fn handle(connection: &mut Connection, body: Request, trace: Option<String>) -> Answer {
@@ -322,6 +324,13 @@ async fn send(
             ..fault("E_UNSUPPORTED", "its files were removed, so it cannot be spoken to again", "spawn a new dispatch")
         });
     }
+    let too_late = || WireError {
+        dispatch_id: Some(name.to_string()),
+        ..fault("E_BUSY", "it is being killed", "say it again when it has ended, to go on with it")
+    };
+    if dispatch.is_being_killed() {
+        return Err(too_late());
+    }
     if !dispatch.created.has_turns() || (dispatch.is_finished() && !dispatch.created.resumable) {
         let message = format!("the {} backend takes one prompt only", dispatch.created.backend);
         return Err(WireError {
@@ -343,6 +352,15 @@ async fn send(
     let queued = dispatch.state() == "running" || dispatch.owes_an_answer().is_some() || dispatch.waits_for_an_answer();
     let records = try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
     daemon.agent(&name).journal.cast(JournalMsg::Records(records));
+    let withdrawn = |prompt: &Prompt| prompt.state == PromptState::Withdrawn;
+    if daemon
+        .snapshot()
+        .get(&name)
+        .and_then(|dispatch| dispatch.prompt(key))
+        .is_some_and(withdrawn)
+    {
+        return Err(too_late());
+    }
     bring_up(daemon, &name).await;
     Ok(Reply::Sent { dispatch_id: name.to_string(), queued })
 }
@@ -368,11 +386,26 @@ pub(crate) async fn command(daemon: &Daemon, id: &DispatchId, input: Input) -> R
 }
 
 async fn interrupt(daemon: &Daemon, id: &str, by: &str) -> Result<Reply, WireError> {
-    let dispatch = find(daemon, id)?;
+    let id = find(daemon, id)?.id.clone();
+    let mut changes = daemon.fleet.subscribe();
+    // One that was just given a prompt has not taken it yet: the turn that is meant is about to begin.
+    let settled = |fleet: &Arc<Fleet>| fleet.get(&id).is_none_or(|dispatch| !dispatch.is_about_to_turn());
+    let _ = tokio::time::timeout(TURN_PATIENCE, changes.wait_for(settled)).await;
     let key = crate::context::random_key();
-    let meant = command(daemon, &dispatch.id, Input::Interrupt { key, by: by.into() }).await?;
+    let meant = command(daemon, &id, Input::Interrupt { key, by: by.into() }).await?;
+    let dispatch = find(daemon, id.as_str())?;
+    if !meant && dispatch.is_about_to_turn() {
+        return Err(WireError {
+            dispatch_id: Some(id.to_string()),
+            ..fault(
+                "E_BUSY",
+                "it has not begun with what it was told, so there is no turn yet",
+                "ask again, or kill it",
+            )
+        });
+    }
     let note = (!meant).then(|| format!("no turn was running (the dispatch is {})", dispatch.state()));
-    Ok(Reply::Done { dispatch_id: dispatch.id.to_string(), note })
+    Ok(Reply::Done { dispatch_id: id.to_string(), note })
 }
 
 async fn kill(daemon: &Daemon, id: &str, reason: Option<String>, by: &str) -> Result<Reply, WireError> {
@@ -387,9 +420,14 @@ async fn kill(daemon: &Daemon, id: &str, reason: Option<String>, by: &str) -> Re
         .await
         .is_ok();
     let under_way = (!ended).then(|| "the kill is recorded and under way; the agent is not gone yet".to_string());
-    // As it was asked: what comes now is told that the dispatch has ended.
-    let withdrawn = dispatch.prompts.iter().filter(|prompt| prompt.is_waiting()).count();
-    let withdrawn = (withdrawn > 0).then(|| format!("{withdrawn} of its prompts were waiting, and are withdrawn"));
+    let withdrawn =
+        |dispatch: &Dispatch| dispatch.prompts.iter().filter(|prompt| prompt.state == PromptState::Withdrawn).count();
+    let now = daemon.snapshot().get(&dispatch.id).map_or(0, |now| withdrawn(now));
+    let withdrawn = match now.saturating_sub(withdrawn(&dispatch)) {
+        0 => None,
+        1 => Some("one of its prompts was waiting, and is withdrawn".to_string()),
+        many => Some(format!("{many} of its prompts were waiting, and are withdrawn")),
+    };
     let notes: Vec<_> = under_way.into_iter().chain(withdrawn).collect();
     let note = (!notes.is_empty()).then(|| notes.join("; "));
     Ok(Reply::Done { dispatch_id: dispatch.id.to_string(), note })
@@ -398,9 +436,7 @@ async fn kill(daemon: &Daemon, id: &str, reason: Option<String>, by: &str) -> Re
 /// Returns when all of `ids` have ended. Cancel-safe.
 pub async fn finished(daemon: &Daemon, ids: &[DispatchId]) {
     let mut changes = daemon.fleet.subscribe();
-    let all = |fleet: &Arc<muleteer_model::fleet::Fleet>| {
-        ids.iter().all(|id| fleet.get(id).is_none_or(|dispatch| dispatch.is_finished()))
-    };
+    let all = |fleet: &Arc<Fleet>| ids.iter().all(|id| fleet.get(id).is_none_or(|dispatch| dispatch.is_finished()));
     let _ = changes.wait_for(all).await;
     // Then their journals are brought up to date; whoever waited may read them at once.
     let mut closed = daemon.closed.subscribe();

@@ -242,6 +242,46 @@ fn model_turns_are_counted_where_the_cli_does_not() {
     assert_eq!(limit_reached(&told.d), None, "Claude Code counts itself");
 }
 
+/// Else it would lie there until somebody speaks next, and be told then.
+#[test]
+fn what_is_said_to_an_agent_that_is_being_killed_is_withdrawn() {
+    let mut told = Told::by_turns();
+    told.kill();
+    told.send("late");
+    assert_eq!(told.d.prompt("late").map(|prompt| prompt.state), Some(PromptState::Withdrawn));
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!(told.finished(), FinalState::Killed);
+    told.send("after");
+    assert_eq!(told.d.prompt("after").map(|prompt| prompt.state), Some(PromptState::Queued));
+    assert_eq!(told.d.next_prompt().map(|prompt| prompt.key.as_str()), Some("after"));
+}
+
+/// Whoever counts within a turn: a process with nothing left of its limit is not begun.
+#[test]
+fn an_agent_whose_turns_are_used_up_begins_no_further_one() {
+    for backend in ["claude-code", "codex"] {
+        let mut told = Told::by_turns();
+        Arc::make_mut(&mut told.d.created).limits.max_turns = Some(1);
+        Arc::make_mut(&mut told.d.created).backend = backend.into();
+        // Nothing is to be asked once more.
+        Arc::make_mut(&mut told.d.created).wants_result = false;
+        told.answers("well");
+        told.exit(0);
+        assert_eq!(told.finished(), FinalState::Success, "{backend}: the turn itself was allowed");
+        let attempts = told.d.attempts;
+        told.send("p2");
+        assert_eq!((told.finished(), told.d.attempts), (FinalState::Partial, attempts), "{backend}");
+        assert_eq!(told.d.reason.as_deref(), Some("turns limit reached: 1 of 1 model turns"));
+    }
+    // Nor after a crash.
+    let mut told = Told::busy();
+    Arc::make_mut(&mut told.d.created).backend = "claude-code".into();
+    Arc::make_mut(&mut told.d.created).limits.max_turns = Some(1);
+    tool(&mut told, "a");
+    told.exit(1);
+    assert_eq!(told.finished(), FinalState::Partial);
+}
+
 /// What it says is said to the agent, and its turns are not the agent's; what its tools do is done.
 #[test]
 fn a_subagent_works_inside_of_a_call() {
