@@ -16,6 +16,7 @@ use muleteer_model::pipeline::event::{RunSettings, RunStarted, RunStatus};
 use muleteer_model::pipeline::{self, GoOn, Input, Run, Settled, Stage, checkpoint};
 use muleteer_model::telemetry::ids;
 use muleteer_protocol::v1::{self, WireError};
+use muleteer_store::StoreError;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::bead_store::Store;
 use muleteer_store::events::EventLog;
@@ -414,8 +415,17 @@ fn read(places: &Places) -> Result<Option<Run>, WireError> {
     })
     .map_err(|error| WireError {
         file: Some(path.display().to_string()),
-        ..fault("E_CHECKPOINT_CORRUPT", &launch::chain(&error), "the run cannot be gone on with as it stands")
+        ..match &error {
+            StoreError::Short { .. } => fault(error.code(), &launch::chain(&error), &error.hint()),
+            _ => fault("E_CHECKPOINT_CORRUPT", &launch::chain(&error), "the run cannot be gone on with as it stands"),
+        }
     })?;
+    let checkpoint = places.public.join("checkpoint.yml");
+    if run.is_none() && checkpoint.exists() {
+        let message = format!("{} has no events, but {} tells of some", path.display(), checkpoint.display());
+        let hint = "durable events are missing: restore the file from a backup";
+        return Err(WireError { file: Some(path.display().to_string()), ..fault("E_EVENTS_SHORT", &message, hint) });
+    }
     Ok(run)
 }
 
