@@ -73,6 +73,11 @@ pub const BUILT_IN: &[&str] = &[
     "MULETEER_SCENARIO",
 ];
 
+/// What only the push and the pull request at the end of a run are given, and no agent: `gh` takes them, also where git
+/// asks it for credentials. A daemon keeps them in memory.
+pub const PUSH: &[&str] =
+    &["GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN", "GH_HOST", "GH_CONFIG_DIR"];
+
 /// Never passed by a pattern: an agent CLI's marks that say "you run inside of me". `--env` can still
 /// set them.
 pub const NESTING: &[&str] = &[
@@ -88,6 +93,11 @@ pub fn filter(vars: impl IntoIterator<Item = (String, String)>, pass: &[String])
     let mut kept: Vec<_> = vars.into_iter().filter(|(name, _)| passes(name, pass)).collect();
     kept.sort();
     kept
+}
+
+/// The variables among `vars` that are for the push alone.
+pub fn for_push(vars: impl IntoIterator<Item = (String, String)>) -> Vec<(String, String)> {
+    vars.into_iter().filter(|(name, value)| PUSH.contains(&name.as_str()) && !value.is_empty()).collect()
 }
 
 fn passes(name: &str, pass: &[String]) -> bool {
@@ -125,6 +135,16 @@ mod tests {
         let vars =
             ["PATH", "LC_ALL", "ANTHROPIC_API_KEY", "https_proxy", "DATABASE_URL", "GITHUB_TOKEN", "MULETEER_SOCKET"];
         assert_eq!(names(&vars, &[]), ["ANTHROPIC_API_KEY", "LC_ALL", "PATH", "https_proxy"]);
+    }
+
+    #[test]
+    fn what_the_push_is_given_no_agent_gets() {
+        let vars = || ["GH_TOKEN", "PATH", "GITHUB_TOKEN"].map(|name| (name.to_string(), "x".to_string()));
+        let given: Vec<_> = for_push(vars()).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(given, ["GH_TOKEN", "GITHUB_TOKEN"]);
+        assert!(PUSH.iter().all(|name| !passes(name, &[])));
+        let empty = [("GH_TOKEN".to_string(), String::new())];
+        assert_eq!(for_push(empty), [], "set to nothing is not set");
     }
 
     #[test]

@@ -64,13 +64,14 @@ async fn create(
     let run_id = &request.run_id;
     let repo = PathBuf::from(&request.repo);
     let places = Places::new(daemon, &repo, run_id);
-    if daemon.runs.find(run_id).is_some() {
+    if let Some(hosted) = daemon.runs.find(run_id) {
+        hosted.give_for_push(&request.push_env);
         return Ok(());
     }
     if places.saved().exists() && places.events().exists() && read(&places)?.is_some() {
         // The same request again, after a lost answer: it was begun, and may even be over.
         return match places.live().exists() {
-            true => host(daemon, &places, key, None).map(|_| ()),
+            true => host(daemon, &places, key, None).map(|hosted| hosted.give_for_push(&request.push_env)),
             false => Ok(()),
         };
     }
@@ -136,6 +137,7 @@ async fn create(
     drop(log);
     write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
     let hosted = host(daemon, &places, key, Some(lock))?;
+    hosted.give_for_push(&request.push_env);
     hosted.claim();
     bring_up(daemon, &hosted).await;
     Ok(())
@@ -230,6 +232,7 @@ async fn resume(
             (hosted, settled, true)
         }
     };
+    hosted.give_for_push(&request.push_env);
     let (settings, by, approve) = (Box::new(settings), "operator".to_string(), request.yes);
     let trace = daemon.given_place(trace);
     let input = Input::Resume { settings, by, approve, from, settled, trace };
@@ -332,6 +335,7 @@ fn merged(request: &v1::Run, before: v1::Run) -> v1::Run {
         preview_acceptance: now.preview_acceptance || before.preview_acceptance,
         extra_env: if now.extra_env.is_empty() { before.extra_env } else { now.extra_env },
         config: now.config.or(before.config),
+        push_env: vec![],
         ..request.clone()
     }
 }
@@ -400,7 +404,8 @@ fn saved(path: &Path) -> Result<Saved, WireError> {
 }
 
 fn save(places: &Places, request: &v1::Run, chosen: &Chosen) -> Result<(), WireError> {
-    let saved = Saved { v: SAVED_VERSION, request: request.clone(), chosen: chosen.clone() };
+    let request = v1::Run { push_env: vec![], ..request.clone() };
+    let saved = Saved { v: SAVED_VERSION, request, chosen: chosen.clone() };
     let bytes = serde_json::to_vec_pretty(&saved).map_err(|error| internal(&error.to_string()))?;
     write_atomic(&places.saved(), &bytes, 0o600).map_err(|error| unwritten(&error))
 }
