@@ -5,6 +5,7 @@
 // must outlive or be supervised.
 #![allow(clippy::disallowed_methods)]
 
+use muleteer_model::agent_event::cut;
 use muleteer_model::id::DispatchId;
 use rustix::fs::OFlags;
 use std::io::{Read as _, Write};
@@ -58,6 +59,8 @@ pub(crate) const UPLOAD_PACK: &str = "git -c core.hooksPath=/dev/null -c core.fs
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
 /// Most that is read of what it prints.
 const OUTPUT_LIMIT: u64 = 64 << 20;
+/// Most that is said of what it complained of.
+const COMPLAINT_LIMIT: usize = 2048;
 
 /// Beside `dir` with this extension, by a name that nothing has: what was put aside before stays.
 pub(crate) fn free_name(dir: &Path, extension: &str) -> PathBuf {
@@ -123,8 +126,24 @@ pub(crate) async fn run_within(command: &mut Command, patience: Duration, what: 
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
     }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{what}: {}", stderr.trim().lines().next_back().unwrap_or("git failed")))
+    Err(format!("{what}: {}", complaint(&output.stderr)))
+}
+
+/// What a program complained of, on one line and without what drives a terminal. Git's advice is left out: it is for who
+/// works there by hand. Of too much the beginning and the end are kept.
+pub(crate) fn complaint(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines = text.split(['\n', '\r']).map(str::trim_end);
+    let said: Vec<_> = lines.filter(|line| !line.trim().is_empty() && !line.starts_with("hint:")).collect();
+    let said = said.join("; ").replace(char::is_control, " ");
+    match said.len() {
+        0 => "it failed and did not say why".into(),
+        long if long > COMPLAINT_LIMIT => {
+            let tail = said.ceil_char_boundary(long - COMPLAINT_LIMIT / 2);
+            format!("{} {}", cut(&said, COMPLAINT_LIMIT / 2), &said[tail..])
+        }
+        _ => said,
+    }
 }
 
 /// Runs it to its end, with limits of time and output; what it started is ended with it, also when nobody waits
@@ -407,5 +426,19 @@ mod tests {
         .expect("a pipe");
         let looked = tokio::time::timeout(Duration::from_secs(10), checked_out(dir.path(), dir.path())).await;
         assert_eq!(looked, Ok(None));
+    }
+
+    #[test]
+    fn a_complaint_is_told_whole_and_in_bounds() {
+        let refused = b"remote: no\x1b[2J such branch\nTo /x\n ! [rejected] a -> b (fetch first)\r\nhint: merge it\n\nerror: failed\n";
+        assert_eq!(
+            complaint(refused),
+            "remote: no [2J such branch; To /x;  ! [rejected] a -> b (fetch first); error: failed"
+        );
+        assert_eq!(complaint(b" \n"), "it failed and did not say why");
+        let long = format!("error: first\n{}\nfatal: last\n", "\u{e4}\u{20ac}".repeat(4000));
+        let said = complaint(long.as_bytes());
+        assert!(said.starts_with("error: first; ") && said.ends_with("; fatal: last"), "{said}");
+        assert!(said.len() <= COMPLAINT_LIMIT + 8, "{}", said.len());
     }
 }

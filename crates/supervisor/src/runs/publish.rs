@@ -9,7 +9,7 @@ use super::keep;
 use super::{clones, hub};
 use crate::mend;
 use crate::tasklist::git::{Git, GitError};
-use crate::worktree::{self, DURABLE, HARMLESS, LEADING_AWAY, fetching, git, output, run as git_run};
+use crate::worktree::{self, DURABLE, HARMLESS, LEADING_AWAY, complaint, fetching, git, output, run as git_run};
 use muleteer_model::agent_event::cut;
 use muleteer_model::pipeline::{Input, Run, Stage};
 use muleteer_process::fault;
@@ -268,11 +268,10 @@ impl Place {
 
     async fn out(&self, command: &mut Command, patience: Duration, what: &str) -> Result<String, String> {
         let output = output(command, patience).await.map_err(|error| format!("{what}: {error}"))?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
         if output.status.success() {
-            return Ok(text(&output.stdout));
+            return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
         }
-        Err(format!("{what}: {}", text(&output.stderr).lines().next_back().unwrap_or("failed")))
+        Err(format!("{what}: {}", complaint(&output.stderr)))
     }
 
     /// [`Self::git`] on the harness's own repository. It stands in the person's, as a `git push` of theirs would.
