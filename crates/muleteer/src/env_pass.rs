@@ -97,7 +97,9 @@ pub fn filter(vars: impl IntoIterator<Item = (String, String)>, pass: &[String])
 
 /// The variables among `vars` that are for the push alone.
 pub fn for_push(vars: impl IntoIterator<Item = (String, String)>) -> Vec<(String, String)> {
-    vars.into_iter().filter(|(name, value)| PUSH.contains(&name.as_str()) && !value.is_empty()).collect()
+    vars.into_iter()
+        .filter(|(name, value)| PUSH.contains(&name.as_str()) && !value.is_empty())
+        .collect()
 }
 
 fn passes(name: &str, pass: &[String]) -> bool {

@@ -47,7 +47,9 @@ impl Runs {
                     return None;
                 }
                 let of = |path: &Path| std::fs::metadata(path).ok()?.modified().ok();
-                let time = of(&begun).or_else(|| of(&entry.path().join("events.jsonl"))).or_else(|| of(&entry.path()));
+                let time = of(&begun)
+                    .or_else(|| of(&entry.path().join("events.jsonl")))
+                    .or_else(|| of(&entry.path()));
                 Some((time?, entry.file_name().into_string().ok()?))
             })
             .collect();

@@ -133,7 +133,9 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
             events.push(Event::Compacted { before: *before, after: *after });
         }
         // A one-shot agent's result is its last line.
-        AgentEvent::Output { .. } if !d.created.has_turns() && has_reported(d) => events.push(Event::ResultOvertaken {}),
+        AgentEvent::Output { .. } if !d.created.has_turns() && has_reported(d) => {
+            events.push(Event::ResultOvertaken {})
+        }
         AgentEvent::Result(result) => events.extend(turn_result(d, result)),
         _ => {}
     }

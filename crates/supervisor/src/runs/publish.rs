@@ -286,7 +286,9 @@ impl Place {
         // Not as arguments, which anybody can read.
         command.env("GIT_CONFIG_COUNT", self.settings.len().to_string());
         for (at, (key, value)) in self.settings.iter().enumerate() {
-            command.env(format!("GIT_CONFIG_KEY_{at}"), key).env(format!("GIT_CONFIG_VALUE_{at}"), value);
+            command
+                .env(format!("GIT_CONFIG_KEY_{at}"), key)
+                .env(format!("GIT_CONFIG_VALUE_{at}"), value);
         }
         for setting in HARMLESS.iter().chain(&[DURABLE]) {
             command.args(["-c", setting]);

@@ -7,7 +7,13 @@ use std::os::unix::fs::PermissionsExt;
 
 fn git_in(dir: &Path, args: &[&str]) -> String {
     let who = ["-c", "user.name=a", "-c", "user.email=a@example.invalid", "-c", "init.defaultBranch=main"];
-    let output = std::process::Command::new("git").arg("-C").arg(dir).args(who).args(args).output().unwrap();
+    let output = std::process::Command::new("git")
+        .arg("-C")
+        .arg(dir)
+        .args(who)
+        .args(args)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim().to_string()
 }
@@ -37,7 +43,9 @@ async fn the_push_goes_the_way_that_the_repository_names() {
     let tree = git_in(&own, &["hash-object", "-w", "-t", "tree", "/dev/null"]);
     let commit = git_in(&own, &["commit-tree", "-m", "one", &tree]);
     let path = std::env::var("PATH").unwrap();
-    let env = [("PATH", path.as_str()), ("GH_TOKEN", "t")].map(|(name, value)| (name.into(), value.into())).to_vec();
+    let env = [("PATH", path.as_str()), ("GH_TOKEN", "t")]
+        .map(|(name, value)| (name.into(), value.into()))
+        .to_vec();
     let settings = settings(&repo).await;
     let place = Place { gh: PathBuf::new(), env, settings, repo: repo.clone(), own };
     let url = format!("host:{}", root.path().join("origin.git").display());
