@@ -146,6 +146,19 @@ pub(crate) fn complaint(stderr: &[u8]) -> String {
     }
 }
 
+/// Whether what was complained of is that the disk, or somebody's share of it, is full. Only where a line ends so: names that
+/// an agent chose may stand before it.
+pub(crate) fn no_room(why: &str) -> bool {
+    let is_full = |line: &str| {
+        let line = line.trim_end_matches(')');
+        let line = line.rsplit_once(" (os error ").map_or(line, |(line, _)| line);
+        ["No space left on device", "Disk quota exceeded"]
+            .iter()
+            .any(|full| line.strip_suffix(full).is_some_and(|before| before.is_empty() || before.ends_with(": ")))
+    };
+    why.split("; ").any(is_full)
+}
+
 /// Runs it to its end, with limits of time and output; what it started is ended with it, also when nobody waits
 /// any more.
 pub(crate) async fn output(command: &mut Command, patience: Duration) -> Result<Output, String> {
@@ -440,5 +453,23 @@ mod tests {
         let said = complaint(long.as_bytes());
         assert!(said.starts_with("error: first; ") && said.ends_with("; fatal: last"), "{said}");
         assert!(said.len() <= COMPLAINT_LIMIT + 8, "{}", said.len());
+    }
+
+    #[test]
+    fn a_full_disk_is_told_from_what_only_speaks_of_one() {
+        for (why, full) in [
+            ("cannot take its work: fatal: write error: No space left on device", true),
+            ("error: file write error: No space left on device; fatal: index-pack failed", true),
+            ("/run/keep: Disk quota exceeded (os error 122)", true),
+            ("No space left on device (os error 28)", true),
+            ("fatal: no such ref: 'No space left on device'", false),
+            ("fatal: bad config 'x: No space left on device' in file config", false),
+            ("fatal: not a git repository", false),
+            ("", false),
+        ] {
+            assert_eq!(no_room(why), full, "{why}");
+        }
+        let full = std::io::Error::from(rustix::io::Errno::NOSPC);
+        assert!(no_room(&full.to_string()), "{full}");
     }
 }
