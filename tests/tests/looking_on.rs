@@ -38,3 +38,26 @@ fn logs_of_a_removed_agent_say_so() {
     }
     world.finish(Some(daemon));
 }
+
+#[test]
+fn status_shows_those_in_a_state_and_the_newest() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let ids = ["exit 0", "exit 1", "exit 0"].map(|script| {
+        let output = world.spawn(&repo, script, &["--wait"]).run();
+        output.stdout.trim().to_string()
+    });
+    let shown = |more: &[&str]| -> Vec<String> {
+        let report = world.muleteer(&[&["status", "--json"], more].concat()).json();
+        let dispatches = report["dispatches"].as_array().unwrap().iter();
+        dispatches.map(|one| one["id"].as_str().unwrap().to_string()).collect()
+    };
+    assert_eq!(shown(&["--state", "success"]), [&*ids[0], &ids[2]]);
+    assert_eq!(shown(&["--state", "success", "--state", "failed"]), ids);
+    assert_eq!(shown(&["--limit", "2"]), ids[1..]);
+    assert_eq!(shown(&["--state", "success", "--limit", "1"]), ids[2..]);
+    world.muleteer(&["status", "--state", "asleep"]).run().expect_code(2);
+    world.muleteer(&["status", &ids[0], "--limit", "1"]).run().expect_code(2);
+    world.finish(Some(daemon));
+}
