@@ -4,6 +4,8 @@
 //! What agents of Muleteer's own set (`MULETEER_SOCKET`, `CLAUDECODE` and other nesting marks) is never
 //! passed on: it would make the new agent believe it is the old one.
 
+use muleteer_model::telemetry;
+
 /// Passed always. A `*` stands for any ending.
 pub const BUILT_IN: &[&str] = &[
     // The person and the machine.
@@ -102,6 +104,19 @@ pub fn for_push(vars: impl IntoIterator<Item = (String, String)>) -> Vec<(String
         .collect()
 }
 
+/// `TRACESTATE`, which goes where `TRACEPARENT` goes; without one that can be read it means nothing.
+pub fn trace_state(vars: impl IntoIterator<Item = (String, String)>) -> Option<(String, String)> {
+    let (mut parent, mut state) = (None, None);
+    for (name, value) in vars {
+        match name.as_str() {
+            "TRACEPARENT" => parent = telemetry::Context::parse(&value),
+            "TRACESTATE" => state = telemetry::trace_state(&value).map(str::to_string),
+            _ => {}
+        }
+    }
+    parent.and(state).map(|state| ("TRACESTATE".to_string(), state))
+}
+
 fn passes(name: &str, pass: &[String]) -> bool {
     // Named by a person in so many letters: that is a wish, not an accident of a pattern.
     if pass.iter().any(|wanted| wanted == name) {
@@ -137,6 +152,25 @@ mod tests {
         let vars =
             ["PATH", "LC_ALL", "ANTHROPIC_API_KEY", "https_proxy", "DATABASE_URL", "GITHUB_TOKEN", "MULETEER_SOCKET"];
         assert_eq!(names(&vars, &[]), ["ANTHROPIC_API_KEY", "LC_ALL", "PATH", "https_proxy"]);
+    }
+
+    #[test]
+    fn a_trace_state_goes_with_the_place_in_the_trace() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let given = |vars: &[(&str, &str)]| {
+            let vars = vars.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string()));
+            trace_state(vars).map(|(name, value)| format!("{name}={value}"))
+        };
+        let state = ("TRACESTATE", "a=b");
+        assert_eq!(given(&[state, ("TRACEPARENT", parent)]).as_deref(), Some("TRACESTATE=a=b"));
+        for vars in [
+            &[state][..],
+            &[state, ("TRACEPARENT", "nonsense")],
+            &[("TRACEPARENT", parent)],
+            &[("TRACEPARENT", parent), ("TRACESTATE", "nonsense")],
+        ] {
+            assert_eq!(given(vars), None, "{vars:?}");
+        }
     }
 
     #[test]

@@ -239,7 +239,11 @@ pub fn check_prompt(text: String) -> Result<String, Failure> {
 }
 
 pub fn passed_env(config: &Config) -> Vec<(String, String)> {
-    env_pass::filter(vars(), &config.env.pass)
+    let mut env = env_pass::filter(vars(), &config.env.pass);
+    if !env.iter().any(|(name, _)| name == "TRACESTATE") {
+        env.extend(env_pass::trace_state(vars()));
+    }
+    env
 }
 
 /// Those that are text.
