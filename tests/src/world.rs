@@ -65,6 +65,13 @@ impl World {
         Muleteer::new(self, &binaries().join("muleteer"), args)
     }
 
+    /// The same, read by a program of the shell's: over when both are.
+    pub fn muleteer_into(&self, args: &[&str], reader: &str) -> Muleteer {
+        let (program, script) = (binaries().join("muleteer"), format!("\"$0\" \"$@\" | {reader}"));
+        let words = ["-c", script.as_str(), program.to_str().expect("a build's paths are UTF-8")];
+        Muleteer::new(self, std::path::Path::new("sh"), &[&words, args].concat())
+    }
+
     /// The same as the program that `words` start; by itself where there are none.
     pub(crate) fn under(&self, words: &[String], args: &[&str]) -> Muleteer {
         let program = self.program();

@@ -229,7 +229,7 @@ fn a_rate_limit_in_a_run_costs_no_attempt() {
 
 #[test]
 fn a_pull_request_is_made_of_the_rebased_branch_and_lists_what_conflicts() {
-    let stage = Stage::new(&content());
+    let stage = Stage::new(&content().replacen("#!/bin/sh\n", "#!/bin/sh\nenv >> \"$HOME/seen\"\n", 1));
     let origin = stage.world.path().join("origin.git");
     let origin = origin.to_str().unwrap();
     stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
@@ -240,13 +240,19 @@ fn a_pull_request_is_made_of_the_rebased_branch_and_lists_what_conflicts() {
     stage.repo.git(&["commit", "--quiet", "--message=theirs"]);
     stage.repo.git(&["push", "--quiet", "origin", "main"]);
     stage.repo.git(&["reset", "--quiet", "--hard", "HEAD~1"]);
-    let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf '%s\\n' \"$@\" > \"$HOME/pr\"; echo https://example.invalid/pull/7 ;;\nesac\n";
+    let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf '%s\\n' \"$GH_TOKEN\" \"$@\" > \"$HOME/pr\"; echo https://example.invalid/pull/7 ;;\nesac\n";
     program::write(&stage.world.bin().join("gh"), script);
     let daemon = stage.world.daemon();
-    let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
+    // For the pull request alone: no agent has it, and no file.
+    let begin = stage.begin(&["--json"]).env("GH_TOKEN", "only-for-the-push");
+    let document = last(&begin.run().expect_code(0).stdout);
     assert_eq!(document["pr_url"], "https://example.invalid/pull/7", "{document}");
     let asked = std::fs::read_to_string(stage.world.home().join("pr")).unwrap();
+    assert!(asked.starts_with("only-for-the-push\n"), "{asked}");
     let run = document["run_id"].as_str().unwrap();
+    let kept = std::fs::read_to_string(stage.world.state().join("runs").join(run).join("run.json")).unwrap();
+    let seen = std::fs::read_to_string(stage.world.home().join("seen")).unwrap();
+    assert!(seen.contains("MULETEER_RUN_ID") && !(seen + &kept).contains("only-for-the-push"), "{kept}");
     for word in [&format!("muleteer/{run}"), "muleteer run: The plan", "muleteer-run", "automated", "- Base.txt"] {
         assert!(asked.contains(word), "{word} in {asked}");
     }

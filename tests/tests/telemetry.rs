@@ -97,8 +97,13 @@ fn an_agent_is_told_its_place_in_the_trace() {
     let daemon = world.daemon_with(&[(ENDPOINT, &collector.url())]);
     // The command is not traced itself, but its caller is.
     let caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let script = "printf %s \"$TRACEPARENT\" > place";
-    let id = world.spawn(&repo, script, &["--wait"]).env("TRACEPARENT", caller).ok();
+    let script = "printf %s \"$TRACEPARENT\" > place; printf %s \"$TRACESTATE\" > state";
+    let id = world
+        .spawn(&repo, script, &["--wait"])
+        .env("TRACEPARENT", caller)
+        .env("TRACESTATE", "a=b")
+        .ok();
+    assert_eq!(repo.read("state"), "a=b");
     let spans = spans_of(&collector, &id);
     let attempt = named(&spans, "attempt 1")[0];
     let told = std::fs::read_to_string(std::path::Path::new(repo.to_str()).join("place")).unwrap();

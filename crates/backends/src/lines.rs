@@ -45,6 +45,8 @@ pub struct Line {
     pub raw_cut: bool,
     /// The moment the line itself tells, in Unix seconds.
     pub told_at: Option<f64>,
+    /// There is nothing in it but white space.
+    pub blank: bool,
 }
 
 /// What one whole line (without its newline) means.
@@ -133,18 +135,16 @@ impl<M: Meaning> LineParser<M> {
         // A line that came in one piece is read where it lies.
         let whole = self.partial.is_empty() && !self.cut && last.len() <= self.limit;
         self.consumed += self.pending + last.len() as u64;
-        let understood = if whole {
-            self.meaning.read(trim_end(last, newline))
-        } else {
+        if !whole {
             self.keep(if newline { &last[..last.len() - 1] } else { last });
-            if self.cut {
-                Understood::unknown(&self.partial)
-            } else {
-                self.meaning.read(trim_end(&self.partial, false))
-            }
+        }
+        let text = if whole { trim_end(last, newline) } else { trim_end(&self.partial, false) };
+        let Understood { events, told_at } = match self.cut {
+            true => Understood::unknown(&self.partial),
+            false => self.meaning.read(text),
         };
-        let line =
-            Line { consumed: self.consumed, events: understood.events, raw_cut: self.cut, told_at: understood.told_at };
+        let blank = !self.cut && is_blank(text);
+        let line = Line { consumed: self.consumed, events, raw_cut: self.cut, told_at, blank };
         self.partial.clear();
         self.partial.shrink_to(ROOM_KEPT);
         self.cut = false;
@@ -157,19 +157,21 @@ impl<M: Meaning> Parser for LineParser<M> {
     fn push(&mut self, bytes: &[u8]) -> Vec<Line> {
         let mut lines = Vec::new();
         let mut rest = bytes;
-        let mut passed = false;
+        let (mut passed, mut blank) = (false, true);
         while let Some(at) = memchr::memchr(b'\n', rest) {
             let (line, after) = rest.split_at(at + 1);
             passed = self.passing && self.pending == 0 && self.meaning.is_output(line);
             if passed {
                 self.consumed += line.len() as u64;
+                blank = blank && is_blank(line);
             } else {
                 lines.push(self.end(line));
+                blank = true;
             }
             rest = after;
         }
         if passed {
-            lines.push(Line { consumed: self.consumed, events: vec![], raw_cut: false, told_at: None });
+            lines.push(Line { consumed: self.consumed, events: vec![], raw_cut: false, told_at: None, blank });
         }
         if !rest.is_empty() {
             self.keep(rest);
@@ -197,6 +199,10 @@ impl<M: Meaning> Parser for LineParser<M> {
         }
         told
     }
+}
+
+fn is_blank(line: &[u8]) -> bool {
+    line.trim_ascii_start().is_empty()
 }
 
 fn trim_end(line: &[u8], newline: bool) -> &[u8] {

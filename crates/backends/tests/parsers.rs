@@ -115,6 +115,26 @@ fn a_stretch_of_output_that_is_passed_over_is_one_line() {
     assert_eq!(places, [(31, 1), (36, 0)]);
 }
 
+/// However it comes, and whether it is passed over or not: who waits for the last line is told what is none.
+#[test]
+fn white_space_alone_is_told_from_a_line() {
+    let bytes = b"a\n \n{\"type\":\"result\",\"status\":\"success\",\"summary\":\"s\"}\n\r\n\t\n";
+    for (passing, pieces, expected) in [
+        (false, vec![&bytes[..]], vec![false, true, false, true, true]),
+        (true, vec![&bytes[..]], vec![false, true]),
+        (true, bytes.chunks(1).collect(), vec![false, true, false, true, true]),
+        (true, vec![b"\n\n"], vec![true]),
+        (true, vec![b"\nx\n\n"], vec![false]),
+    ] {
+        let mut parser = by_name("subprocess").unwrap().parser();
+        if passing {
+            parser.pass_over_output();
+        }
+        let blank: Vec<bool> = pieces.iter().flat_map(|piece| parser.push(piece)).map(|line| line.blank).collect();
+        assert_eq!(blank, expected, "{pieces:?}");
+    }
+}
+
 #[test]
 fn a_line_beyond_the_limit_is_one_unknown_event_in_flat_memory() {
     for name in NAMES {

@@ -16,7 +16,8 @@ pub const BEADS_LIMIT: usize = 200_000;
 pub const OBSERVATION: &str = "observation";
 /// The only kind of dependency that holds a bead back.
 pub const BLOCKS: &str = "blocks";
-pub const TYPES: [&str; 5] = ["bug", "task", "feature", "chore", "epic"];
+/// What a bead can be made or called (contract.md, "Beads"); one that comes from elsewhere keeps what it is.
+pub const TYPES: [&str; 4] = ["bug", "task", "feature", "chore"];
 
 /// The label that puts a bead into a run.
 pub fn run_label(run: &str) -> String {
@@ -625,7 +626,11 @@ fn check_text(what: &str, text: &str, limit: usize) -> Result<(), Fault> {
 }
 
 fn check_type(kind: &str) -> Result<(), Fault> {
-    if TYPES.contains(&kind) { Ok(()) } else { Err(Fault::input(format!("`{kind}` is no type"), TYPES.join(", "))) }
+    if TYPES.contains(&kind) {
+        return Ok(());
+    }
+    let hint = format!("{}; an imported bead keeps the type it came with", TYPES.join(", "));
+    Err(Fault::input(format!("`{kind}` is no type that a bead can be given"), hint))
 }
 
 fn check_priority(priority: u8) -> Result<(), Fault> {
@@ -738,6 +743,36 @@ mod tests {
         assert_eq!(fault(&Op::DepAdd { id: "aabb".into(), on: "aabb".into() }), "E_GRAPH_CYCLE");
         let list = Op::List { labels: vec![], status: Some("done".into()), staged: None };
         assert_eq!(fault(&list), "E_BAD_INPUT");
+    }
+
+    #[test]
+    fn an_epic_is_kept_as_it_came_and_none_is_made() {
+        let mut beads = Beads::new();
+        run(&mut beads, &create("here"), "bd-1");
+        let kept = Bead { id: "bd-2".into(), issue_type: "epic".into(), ..beads["bd-1"].clone() };
+        run(&mut beads, &Op::Import { beads: vec![kept] }, "");
+        run(&mut beads, &Op::Close { id: "bd-2".into(), reason: String::new(), no_change: false }, "");
+        let change = |id: &str, title: Option<&str>, kind: Option<&str>| Op::Update {
+            id: id.into(),
+            title: title.map(Into::into),
+            description: None,
+            status: None,
+            priority: None,
+            issue_type: kind.map(Into::into),
+            add_labels: vec![],
+            remove_labels: vec![],
+        };
+        run(&mut beads, &change("bd-2", Some("renamed"), None), "");
+        assert_eq!((beads["bd-2"].title.as_str(), beads["bd-2"].issue_type.as_str()), ("renamed", "epic"));
+        let mut made = create("one");
+        if let Op::Create { issue_type, .. } = &mut made {
+            *issue_type = "epic".into();
+        }
+        for op in [made, change("bd-1", None, Some("epic"))] {
+            let fault = apply(&beads, &op, at(0), "bd-3").expect_err("a fault");
+            assert_eq!(fault.code, "E_BAD_INPUT");
+            assert!(fault.hint.starts_with("bug, task, feature, chore;"), "{}", fault.hint);
+        }
     }
 
     #[test]

@@ -293,6 +293,8 @@ pub enum Event {
         faults: Vec<String>,
         repair: bool,
     },
+    /// Its result was not the last it printed, so it is none.
+    ResultOvertaken {},
     JournalEntry {
         text: String,
     },

@@ -11,7 +11,7 @@
 //! The calls follow from what there is and what there is to be. So what a killed process has done already is
 //! not done again when its operation is asked for once more, and what it has not is.
 
-use crate::bead::{BLOCKS, Bead, Beads, Change, Dependency, Fault, Status, TYPES};
+use crate::bead::{BLOCKS, Bead, Beads, Change, Dependency, Fault, Status};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -282,8 +282,11 @@ fn status(status: &Status) -> &str {
     }
 }
 
+/// What an issue can be there.
+const KINDS: [&str; 5] = ["bug", "task", "feature", "chore", "epic"];
+
 fn kind(kind: &str) -> &str {
-    if TYPES.contains(&kind) { kind } else { "task" }
+    if KINDS.contains(&kind) { kind } else { "task" }
 }
 
 fn title(text: &str) -> String {

@@ -19,6 +19,6 @@ pub mod settings;
 mod shape;
 pub mod trace;
 
-pub use context::Context;
+pub use context::{Context, trace_state};
 pub use endpoint::{BadEndpoint, Endpoint, VARIABLE};
 pub use settings::Settings;

@@ -147,7 +147,7 @@ fn color(args: &[OsString]) -> Color {
 }
 
 /// clap's error in the shape of ours: what is wrong is the message, the rest helps.
-fn usage(error: &clap::Error, unreadable: Option<&OsStr>) -> Failure {
+pub(crate) fn usage(error: &clap::Error, unreadable: Option<&OsStr>) -> Failure {
     if let Some(word) = unreadable {
         return Failure::new("E_USAGE", format!("the argument `{}` is not UTF-8 text", word.to_string_lossy()));
     }

@@ -4,6 +4,8 @@
 //! What agents of Muleteer's own set (`MULETEER_SOCKET`, `CLAUDECODE` and other nesting marks) is never
 //! passed on: it would make the new agent believe it is the old one.
 
+use muleteer_model::telemetry;
+
 /// Passed always. A `*` stands for any ending.
 pub const BUILT_IN: &[&str] = &[
     // The person and the machine.
@@ -73,6 +75,11 @@ pub const BUILT_IN: &[&str] = &[
     "MULETEER_SCENARIO",
 ];
 
+/// What only the push and the pull request at the end of a run are given, and no agent: `gh` takes them, also where git
+/// asks it for credentials. A daemon keeps them in memory.
+pub const PUSH: &[&str] =
+    &["GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN", "GH_HOST", "GH_CONFIG_DIR"];
+
 /// Never passed by a pattern: an agent CLI's marks that say "you run inside of me". `--env` can still
 /// set them.
 pub const NESTING: &[&str] = &[
@@ -88,6 +95,26 @@ pub fn filter(vars: impl IntoIterator<Item = (String, String)>, pass: &[String])
     let mut kept: Vec<_> = vars.into_iter().filter(|(name, _)| passes(name, pass)).collect();
     kept.sort();
     kept
+}
+
+/// The variables among `vars` that are for the push alone.
+pub fn for_push(vars: impl IntoIterator<Item = (String, String)>) -> Vec<(String, String)> {
+    vars.into_iter()
+        .filter(|(name, value)| PUSH.contains(&name.as_str()) && !value.is_empty())
+        .collect()
+}
+
+/// `TRACESTATE`, which goes where `TRACEPARENT` goes; without one that can be read it means nothing.
+pub fn trace_state(vars: impl IntoIterator<Item = (String, String)>) -> Option<(String, String)> {
+    let (mut parent, mut state) = (None, None);
+    for (name, value) in vars {
+        match name.as_str() {
+            "TRACEPARENT" => parent = telemetry::Context::parse(&value),
+            "TRACESTATE" => state = telemetry::trace_state(&value).map(str::to_string),
+            _ => {}
+        }
+    }
+    parent.and(state).map(|state| ("TRACESTATE".to_string(), state))
 }
 
 fn passes(name: &str, pass: &[String]) -> bool {
@@ -125,6 +152,35 @@ mod tests {
         let vars =
             ["PATH", "LC_ALL", "ANTHROPIC_API_KEY", "https_proxy", "DATABASE_URL", "GITHUB_TOKEN", "MULETEER_SOCKET"];
         assert_eq!(names(&vars, &[]), ["ANTHROPIC_API_KEY", "LC_ALL", "PATH", "https_proxy"]);
+    }
+
+    #[test]
+    fn a_trace_state_goes_with_the_place_in_the_trace() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let given = |vars: &[(&str, &str)]| {
+            let vars = vars.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string()));
+            trace_state(vars).map(|(name, value)| format!("{name}={value}"))
+        };
+        let state = ("TRACESTATE", "a=b");
+        assert_eq!(given(&[state, ("TRACEPARENT", parent)]).as_deref(), Some("TRACESTATE=a=b"));
+        for vars in [
+            &[state][..],
+            &[state, ("TRACEPARENT", "nonsense")],
+            &[("TRACEPARENT", parent)],
+            &[("TRACEPARENT", parent), ("TRACESTATE", "nonsense")],
+        ] {
+            assert_eq!(given(vars), None, "{vars:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_push_is_given_no_agent_gets() {
+        let vars = || ["GH_TOKEN", "PATH", "GITHUB_TOKEN"].map(|name| (name.to_string(), "x".to_string()));
+        let given: Vec<_> = for_push(vars()).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(given, ["GH_TOKEN", "GITHUB_TOKEN"]);
+        assert!(PUSH.iter().all(|name| !passes(name, &[])));
+        let empty = [("GH_TOKEN".to_string(), String::new())];
+        assert_eq!(for_push(empty), [], "set to nothing is not set");
     }
 
     #[test]

@@ -3,7 +3,11 @@
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 /// Runs `following` until it ends or the user has seen enough (Ctrl-C, or TERM), and exits by `otherwise` then.
 ///
@@ -21,6 +25,48 @@ pub async fn until_interrupted(
     }
     context.out.note(format!("\nstopped following; {what}"));
     Ok(otherwise)
+}
+
+/// As [`until_interrupted`], for what tells nobody's end: done is also whoever has lost its reader, at once and not with
+/// the next line.
+///
+/// # Errors
+/// As [`until_interrupted`].
+pub async fn until_unheard(
+    context: &Context,
+    what: &str,
+    following: impl Future<Output = Result<Exit, Failure>>,
+) -> Result<Exit, Failure> {
+    tokio::select! {
+        done = until_interrupted(context, what, Exit::Done, following) => done,
+        () = reader_gone() => Err(Failure::OutputClosed),
+    }
+}
+
+/// Returns when whoever reads our stdout has closed it. A file has no such reader: then it never does.
+async fn reader_gone() {
+    let (gone, heard) = oneshot::channel();
+    // It waits in the kernel for as long as the process lives, and dies with it: nobody else can wait for this alone.
+    let watching = std::thread::Builder::new().name("stdout".into()).spawn(move || {
+        if closed(&std::io::stdout()) {
+            let _ = gone.send(());
+        }
+    });
+    if watching.is_err() || heard.await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Waits until nobody reads any more what is written there; false where that cannot be known. Blocks.
+fn closed(output: &impl AsFd) -> bool {
+    loop {
+        let mut output = [PollFd::new(output, PollFlags::empty())];
+        match poll(&mut output, None) {
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+            Ok(_) => return output[0].revents().intersects(PollFlags::ERR | PollFlags::HUP),
+        }
+    }
 }
 
 /// Waits for what is told in one document, with `--json`; who does not wait for it (Ctrl-C, or TERM) has `left` instead.
@@ -53,5 +99,21 @@ pub async fn wait() -> Result<(), Failure> {
     tokio::select! {
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_output_is_closed_when_its_reader_goes_and_not_by_what_is_in_it() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        std::io::Write::write_all(&mut &writer, b"a line").unwrap();
+        let waiting = std::thread::spawn(move || closed(&writer));
+        assert!(!waiting.is_finished(), "it has a reader");
+        drop(reader);
+        assert!(waiting.join().unwrap());
     }
 }

@@ -11,9 +11,14 @@ mod misbehave;
 mod player;
 mod work;
 
+use crate::cli;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Output;
 use clap::Parser;
 use muleteer_backends::rehearsal::scenario::{DEFAULT, Scenario};
 use muleteer_backends::rehearsal::{DIR_VARIABLE, SCENARIO_VARIABLE, Vars};
+use serde_json::json;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,6 +45,9 @@ struct Args {
     /// Only read the scenario, and say what is wrong with it
     #[arg(long)]
     check: bool,
+    /// Errors, and what `--check` found, as JSON on stdout
+    #[arg(long)]
+    json: bool,
     /// Be the grandchild that a scenario leaks
     #[arg(long, hide = true, value_name = "MILLISECONDS")]
     leaked: Option<u64>,
@@ -50,29 +58,40 @@ pub fn main(args: &[OsString]) -> ExitCode {
     let name = OsString::from("muleteer rehearse");
     let args = match Args::try_parse_from(std::iter::once(&name).chain(args)) {
         Ok(args) => args,
+        Err(error) if error.use_stderr() && args.iter().any(|arg| arg == "--json") => {
+            Output { json: true, ..Output::default() }.failure(&cli::usage(&error, None));
+            return Exit::BadInput.into();
+        }
         Err(error) => {
             // Nobody to tell is no reason to play anyway.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
+    let out = Output { json: args.json, ..Output::default() };
     if let Some(life) = args.leaked {
         return misbehave::linger(std::time::Duration::from_millis(life));
     }
     let scenario = match read(args.scenario.clone()) {
         Ok(scenario) => scenario,
-        Err(message) => {
-            eprintln!("{message}");
-            return ExitCode::from(2);
+        Err(failure) => {
+            out.failure(&failure);
+            return failure.exit().into();
         }
     };
     if args.check {
-        println!(
-            "ok: {} turns, {} steps",
-            scenario.turns.len(),
-            scenario.turns.iter().map(|t| t.steps.len()).sum::<usize>()
-        );
-        return ExitCode::SUCCESS;
+        let (turns, steps) = (scenario.turns.len(), scenario.turns.iter().map(|turn| turn.steps.len()).sum::<usize>());
+        let told = match out.json {
+            true => out.document(&json!({ "turns": turns, "steps": steps })),
+            false => out.line(format!("ok: {turns} turns, {steps} steps")),
+        };
+        return match Failure::unless_closed(told) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                out.failure(&failure);
+                failure.exit().into()
+            }
+        };
     }
     let part = player::Part {
         model: args.model.or_else(|| scenario.model.clone()).unwrap_or_else(|| "rehearsal".to_string()),
@@ -87,15 +106,23 @@ pub fn main(args: &[OsString]) -> ExitCode {
     player::play(part)
 }
 
-fn read(asked: Option<PathBuf>) -> Result<Scenario, String> {
+fn read(asked: Option<PathBuf>) -> Result<Scenario, Failure> {
     let named =
         asked.or_else(|| std::env::var_os(SCENARIO_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from));
     let (text, file) = match named {
         None => (DEFAULT.to_string(), "the built-in scenario".to_string()),
         Some(path) => {
             let file = path.display().to_string();
-            (std::fs::read_to_string(&path).map_err(|error| format!("{file}: {error}"))?, file)
+            let unreadable = |error| invalid(format!("cannot read {file}: {error}")).file(&path);
+            (std::fs::read_to_string(&path).map_err(unreadable)?, file)
         }
     };
-    Scenario::parse(&text, &file).map_err(|fault| fault.to_string())
+    Scenario::parse(&text, &file).map_err(|fault| {
+        let [line, column] = [fault.line, fault.column].map(|number| Some(number).filter(|number| *number > 0));
+        invalid(fault.message).file(&file).at(line, column).snippet(fault.snippet)
+    })
+}
+
+fn invalid(message: String) -> Failure {
+    Failure::new("E_SCENARIO_INVALID", message).hint("docs/rehearsal.md describes the format")
 }

@@ -43,10 +43,14 @@ impl Runs {
             .flatten()
             .filter_map(|entry| {
                 let begun = entry.path().join("frozen-spec.md");
-                // One without an event was never begun.
-                let events = std::fs::metadata(entry.path().join("events.jsonl")).ok().filter(|meta| meta.len() > 0)?;
-                let time = std::fs::metadata(begun).ok().and_then(|meta| meta.modified().ok());
-                Some((time.or(events.modified().ok())?, entry.file_name().into_string().ok()?))
+                if !was_begun(&entry.path()) {
+                    return None;
+                }
+                let of = |path: &Path| std::fs::metadata(path).ok()?.modified().ok();
+                let time = of(&begun)
+                    .or_else(|| of(&entry.path().join("events.jsonl")))
+                    .or_else(|| of(&entry.path()));
+                Some((time?, entry.file_name().into_string().ok()?))
             })
             .collect();
         found.sort();
@@ -120,6 +124,14 @@ impl Runs {
 
     fn no_run(&self, run_id: &str, read: u64) -> Failure {
         let path = self.events(run_id);
+        let checkpoint = path.with_file_name("checkpoint.yml");
+        if read == 0 && checkpoint.exists() {
+            let message = format!("{} has no events, but {} tells of some", path.display(), checkpoint.display());
+            return Failure::new("E_EVENTS_SHORT", message)
+                .run(run_id)
+                .file(&path)
+                .hint("durable events are missing: restore the file from a backup");
+        }
         if read == 0 {
             return Failure::new("E_NOT_FOUND", format!("run {run_id} was never begun: {} is empty", path.display()))
                 .run(run_id)
@@ -127,6 +139,14 @@ impl Runs {
         }
         Failure::new("E_CHECKPOINT_CORRUPT", format!("{} does not begin with a run", path.display())).run(run_id)
     }
+}
+
+/// One without an event was never begun, unless something beside them tells that there were some.
+fn was_begun(folder: &Path) -> bool {
+    let events = folder.join("events.jsonl");
+    std::fs::metadata(&events).is_ok_and(|meta| meta.len() > 0)
+        || folder.join("checkpoint.yml").exists()
+        || events::read(&events, |_| {}).is_err()
 }
 
 /// `run-<date>-<six hex digits>`.
@@ -147,4 +167,57 @@ pub fn utf8(path: &Path) -> Result<String, Failure> {
     path.to_str()
         .map(str::to_string)
         .ok_or_else(|| Failure::new("E_USAGE", format!("the path {} is not UTF-8", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use muleteer_model::event::{Entry, Event};
+    use muleteer_store::events::EventLog;
+
+    const ID: &str = "run-2026-11-24-a1b2c3";
+
+    fn code<T: std::fmt::Debug>(outcome: Result<T, Failure>) -> String {
+        outcome.unwrap_err().document()["error"]["code"].as_str().unwrap().to_string()
+    }
+
+    /// What was there once and is not any more is no run that nobody began.
+    #[test]
+    fn a_run_whose_events_are_gone_is_damaged_and_not_unknown() {
+        for (emptied, marked, checkpoint, expected) in [
+            (true, false, true, "E_EVENTS_SHORT"),
+            (true, true, false, "E_EVENTS_SHORT"),
+            (true, true, true, "E_EVENTS_SHORT"),
+            (false, true, true, "E_EVENTS_SHORT"),
+            (false, false, true, "E_EVENTS_SHORT"),
+            (true, false, false, "E_NOT_FOUND"),
+            (false, false, false, "E_NOT_FOUND"),
+        ] {
+            let repo = tempfile::tempdir().unwrap();
+            let runs = Runs { repo: repo.path().into() };
+            let events = runs.events(ID);
+            std::fs::create_dir_all(events.parent().unwrap()).unwrap();
+            let (mut log, _) = EventLog::open(&events, 0, |_| {}).unwrap();
+            let event = Event::OutputRead {};
+            let entry = Entry { id: "one".into(), dispatch_id: None, at: None, more: false, event };
+            log.append(&[entry], jiff::Timestamp::UNIX_EPOCH).unwrap();
+            drop(log);
+            std::fs::remove_file(&events).unwrap();
+            if emptied {
+                std::fs::write(&events, "").unwrap();
+            }
+            if !marked {
+                std::fs::remove_file(events.with_extension("mark")).unwrap();
+            }
+            if checkpoint {
+                std::fs::write(events.with_file_name("checkpoint.yml"), "schema_version: 1\n").unwrap();
+            }
+            let case = format!("emptied {emptied}, marked {marked}, checkpoint {checkpoint}");
+            let found = runs.resolve(Some("a1b2")).and_then(|id| runs.read(&id));
+            assert_eq!(code(found), expected, "{case}");
+            let found = runs.resolve(None).and_then(|id| runs.chronicle(&id));
+            assert_eq!(code(found), expected, "{case}");
+        }
+    }
 }

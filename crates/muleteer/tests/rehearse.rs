@@ -276,3 +276,25 @@ fn with_the_end_of_stdin_the_turn_is_finished_first() {
     agent.until(is_text("done"));
     assert_eq!(agent.leave().code(), Some(7));
 }
+
+/// As all verbs do: one document on stdout, and the exit code of its error.
+#[test]
+fn errors_are_documents_where_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("scenario.yaml");
+    let check = |text: &str, more: &[&str]| {
+        std::fs::write(&file, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_muleteer"));
+        let command = command.args(["rehearse", "--check", "--json", "--scenario"]).arg(&file).args(more);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        (output.status.code(), serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap())
+    };
+    let (code, found) = check("v: 1\nturns: [{steps: [{say: a}]}]\n", &[]);
+    assert_eq!((code, found), (Some(0), serde_json::json!({ "turns": 1, "steps": 1 })));
+    let (code, wrong) = check("v: 1\nturns: [{steps: [{nonsense: 1}]}]\n", &[]);
+    assert_eq!((code, &wrong["error"]["code"]), (Some(2), &"E_SCENARIO_INVALID".into()), "{wrong}");
+    assert_eq!((&wrong["error"]["line"], &wrong["error"]["file"]), (&2.into(), &file.to_str().unwrap().into()));
+    let (code, wrong) = check("", &["--no-such-flag"]);
+    assert_eq!((code, &wrong["error"]["code"]), (Some(2), &"E_USAGE".into()), "{wrong}");
+}

@@ -330,6 +330,9 @@ pub struct Run {
     pub extra_env: Vec<(String, String)>,
     #[serde(default)]
     pub config: Option<String>,
+    /// What only the push and the pull request at the end are given, and no agent; never kept on disk.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub push_env: Vec<(String, String)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -147,6 +147,8 @@ catalog! {
         = Event::ResultReceived { result: result() };
     ResultInvalid: "It returned something else; `repair`: it is asked once more."
         = Event::ResultInvalid { faults: vec!["`status` is missing".into()], repair: true };
+    ResultOvertaken: "A command printed more after its result, which is none then: only its last line is one."
+        = Event::ResultOvertaken {};
     JournalEntry: "The agent wrote this into its journal."
         = Event::JournalEntry { text: "Chose a BTreeMap: order matters.".into() };
     ApiRetried: "The CLI tries a call to its API again."

@@ -9,6 +9,7 @@ mod repository;
 
 pub use repository::{Repositories, Repository};
 
+use muleteer_model::agent_event::cut;
 use muleteer_model::id::DispatchId;
 use rustix::fs::OFlags;
 use std::io::Write;
@@ -62,6 +63,8 @@ pub(crate) const UPLOAD_PACK: &str = "git -c core.hooksPath=/dev/null -c core.fs
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
 /// Most that is read of what it prints.
 const OUTPUT_LIMIT: u64 = 64 << 20;
+/// Most that is said of what it complained of.
+const COMPLAINT_LIMIT: usize = 2048;
 
 /// Beside `dir` with this extension, by a name that nothing has: what was put aside before stays.
 pub(crate) fn free_name(dir: &Path, extension: &str) -> PathBuf {
@@ -127,8 +130,37 @@ pub(crate) async fn run_within(command: &mut Command, patience: Duration, what: 
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
     }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{what}: {}", stderr.trim().lines().next_back().unwrap_or("git failed")))
+    Err(format!("{what}: {}", complaint(&output.stderr)))
+}
+
+/// What a program complained of, on one line and without what drives a terminal. Git's advice is left out: it is for who
+/// works there by hand. Of too much the beginning and the end are kept.
+pub(crate) fn complaint(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines = text.split(['\n', '\r']).map(str::trim_end);
+    let said: Vec<_> = lines.filter(|line| !line.trim().is_empty() && !line.starts_with("hint:")).collect();
+    let said = said.join("; ").replace(char::is_control, " ");
+    match said.len() {
+        0 => "it failed and did not say why".into(),
+        long if long > COMPLAINT_LIMIT => {
+            let tail = said.ceil_char_boundary(long - COMPLAINT_LIMIT / 2);
+            format!("{} {}", cut(&said, COMPLAINT_LIMIT / 2), &said[tail..])
+        }
+        _ => said,
+    }
+}
+
+/// Whether what was complained of is that the disk, or somebody's share of it, is full. Only where a line ends so: names that
+/// an agent chose may stand before it.
+pub(crate) fn no_room(why: &str) -> bool {
+    let is_full = |line: &str| {
+        let line = line.trim_end_matches(')');
+        let line = line.rsplit_once(" (os error ").map_or(line, |(line, _)| line);
+        ["No space left on device", "Disk quota exceeded"]
+            .iter()
+            .any(|full| line.strip_suffix(full).is_some_and(|before| before.is_empty() || before.ends_with(": ")))
+    };
+    why.split("; ").any(is_full)
 }
 
 /// Runs it to its end, with limits of time and output; what it started is ended with it, also when nobody waits
@@ -322,4 +354,41 @@ pub(crate) async fn own_config(dir: &Path, key: &str) -> Option<String> {
 /// The branch that is checked out, for the journal's header.
 pub async fn branch(dir: &Path) -> Option<String> {
     run(git(dir).args(["symbolic-ref", "--short", "HEAD"]), "").await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_is_told_whole_and_in_bounds() {
+        let refused = b"remote: no\x1b[2J such branch\nTo /x\n ! [rejected] a -> b (fetch first)\r\nhint: merge it\n\nerror: failed\n";
+        assert_eq!(
+            complaint(refused),
+            "remote: no [2J such branch; To /x;  ! [rejected] a -> b (fetch first); error: failed"
+        );
+        assert_eq!(complaint(b" \n"), "it failed and did not say why");
+        let long = format!("error: first\n{}\nfatal: last\n", "\u{e4}\u{20ac}".repeat(4000));
+        let said = complaint(long.as_bytes());
+        assert!(said.starts_with("error: first; ") && said.ends_with("; fatal: last"), "{said}");
+        assert!(said.len() <= COMPLAINT_LIMIT + 8, "{}", said.len());
+    }
+
+    #[test]
+    fn a_full_disk_is_told_from_what_only_speaks_of_one() {
+        for (why, full) in [
+            ("cannot take its work: fatal: write error: No space left on device", true),
+            ("error: file write error: No space left on device; fatal: index-pack failed", true),
+            ("/run/keep: Disk quota exceeded (os error 122)", true),
+            ("No space left on device (os error 28)", true),
+            ("fatal: no such ref: 'No space left on device'", false),
+            ("fatal: bad config 'x: No space left on device' in file config", false),
+            ("fatal: not a git repository", false),
+            ("", false),
+        ] {
+            assert_eq!(no_room(why), full, "{why}");
+        }
+        let full = std::io::Error::from(rustix::io::Errno::NOSPC);
+        assert!(no_room(&full.to_string()), "{full}");
+    }
 }

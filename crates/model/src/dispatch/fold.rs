@@ -232,6 +232,10 @@ impl Dispatch {
                 self.result_faults = faults.clone();
                 self.repair_used |= repair;
             }
+            Event::ResultOvertaken {} => {
+                self.result = None;
+                self.result_faults.clear();
+            }
             Event::BlockedByUs { on } => self.blocked_by_us = *on,
             Event::ModelRequested { key, model, .. } => {
                 let before = self.model_wanted.replace(model.clone());

@@ -96,6 +96,7 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
             let next = if *repair { "; asking once more" } else { "" };
             format!("result invalid: {}{next}", say(&faults.join("; ")))
         }
+        Event::ResultOvertaken {} => "the result was not the last line, and counts for nothing".into(),
         Event::ApiRetried { attempt, max, status, delay_s, .. } => {
             let status = status.map(|status| format!(", status {status}")).unwrap_or_default();
             let delay = seconds(*delay_s);

@@ -132,6 +132,10 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         AgentEvent::Compaction { before, after } => {
             events.push(Event::Compacted { before: *before, after: *after });
         }
+        // A one-shot agent's result is its last line.
+        AgentEvent::Output { .. } if !d.created.has_turns() && has_reported(d) => {
+            events.push(Event::ResultOvertaken {})
+        }
         AgentEvent::Result(result) => events.extend(turn_result(d, result)),
         _ => {}
     }
@@ -155,6 +159,10 @@ fn subagent(d: &Dispatch, parent: &str, event: &AgentEvent) -> Vec<Event> {
 
 fn is_in_a_turn(d: &Dispatch) -> bool {
     matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
+}
+
+fn has_reported(d: &Dispatch) -> bool {
+    d.result.is_some() || !d.result_faults.is_empty()
 }
 
 /// What became of a change of models; what else we request shows its effect elsewhere.

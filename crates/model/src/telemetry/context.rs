@@ -36,6 +36,25 @@ impl fmt::Display for Context {
     }
 }
 
+/// What vendors add to a place in a trace, as `TRACESTATE` carries it; none where any of it is malformed, or it is longer than
+/// what everybody has to pass on (W3C trace context, "tracestate").
+pub fn trace_state(text: &str) -> Option<&str> {
+    const LENGTH: usize = 512;
+    const MEMBERS: usize = 32;
+    let text = text.trim_matches([' ', '\t']);
+    let members: Vec<&str> = text.split(',').map(|member| member.trim_matches([' ', '\t'])).collect();
+    let is_member = |member: &str| {
+        let Some((key, value)) = member.split_once('=') else { return member.is_empty() };
+        let first = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let further = |c: u8| first(c) || b"_-*/@".contains(&c);
+        let key_fits = key.len() <= 256 && key.bytes().next().is_some_and(first) && key.bytes().all(further);
+        let of_value = |c: u8| (c == b' ' || c.is_ascii_graphic()) && c != b'=';
+        key_fits && (1..=256).contains(&value.len()) && value.bytes().all(of_value)
+    };
+    let fits = text.len() <= LENGTH && members.len() <= MEMBERS && members.iter().all(|member| is_member(member));
+    (fits && members.iter().any(|member| !member.is_empty())).then_some(text)
+}
+
 /// Lower case, as both W3C and OTLP's JSON want it.
 pub fn hex(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(bytes)
@@ -67,5 +86,31 @@ mod tests {
         ] {
             assert_eq!(Context::parse(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_trace_state_is_passed_on_whole_or_not_at_all() {
+        let (long, many) = (format!("a={}", "x".repeat(257)), vec!["a=b"; 33].join(","));
+        let total = format!("a={},b={},c=d", "x".repeat(255), "y".repeat(254));
+        for (text, passed) in [
+            ("congo=t61rcWkgMzE,rojo=00f067aa0ba902b7", true),
+            ("fw529a3039@dt=FfAxNw ; x, ,0a=1", true),
+            (&total[..512], true),
+            ("", false),
+            (" , ", false),
+            ("a", false),
+            ("A=b", false),
+            ("=b", false),
+            ("a=", false),
+            ("a=b=c", false),
+            ("a=b\n,c=d", false),
+            ("a=\u{e4}", false),
+            (&long, false),
+            (&many, false),
+            (&total, false),
+        ] {
+            assert_eq!(trace_state(text).is_some(), passed, "{text:?}");
+        }
+        assert_eq!(trace_state(" a=b\t"), Some("a=b"));
     }
 }

@@ -57,7 +57,7 @@ enum Verb {
         /// What is to be done, at length
         #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         description: String,
-        /// bug, task, feature, chore or epic
+        /// bug, task, feature or chore
         #[arg(long = "type", value_name = "TYPE", default_value = "task")]
         kind: String,
         /// 0 (first) to 4
@@ -104,7 +104,7 @@ enum Verb {
         /// 0 (first) to 4
         #[arg(long, value_name = "N", value_parser = priority)]
         priority: Option<u8>,
-        /// bug, task, feature, chore or epic
+        /// bug, task, feature or chore
         #[arg(long = "type", value_name = "TYPE")]
         kind: Option<String>,
     },

@@ -4,12 +4,13 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::history::{self, Seen};
-use crate::interrupt::until_interrupted;
+use crate::interrupt::until_unheard;
 use crate::moment;
 use crate::offline;
 use crate::render::event;
 use jiff::Timestamp;
 use muleteer_store::tail::Start;
+use std::cell::Cell;
 use std::ops::ControlFlow;
 
 /// With `-f` and no `--since`, this many events of before are shown.
@@ -64,12 +65,23 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         Some(Since::Time(time)) => Some(time),
         _ => None,
     };
-    let fits = move |seen: &Seen<'_>| seen.record.is_none_or(|record| not_before.is_none_or(|time| record.ts >= time));
+    let not_before = Cell::new(not_before);
+    let fits = move |seen: &Seen<'_>| has_begun(&not_before, seen.record.map(|record| record.ts));
     if args.follow {
         let following = follow(context, from, &fits);
-        return until_interrupted(context, "the daemon and its agents go on", Exit::Done, following).await;
+        return until_unheard(context, "the daemon and its agents go on", following).await;
     }
     if context.out.json { document(context, from, &fits).await } else { lines(context, from, &fits).await }
+}
+
+/// Whether the time that is waited for has come: with the first event of it, and a clock that is set back later hides nothing.
+fn has_begun(not_before: &Cell<Option<Timestamp>>, at: Option<Timestamp>) -> bool {
+    let Some(time) = not_before.get() else { return true };
+    let begun = at.is_some_and(|at| at >= time);
+    if begun {
+        not_before.set(None);
+    }
+    begun
 }
 
 type Fits<'a> = dyn Fn(&Seen<'_>) -> bool + 'a;
@@ -142,6 +154,14 @@ fn show(context: &Context, seen: &Seen<'_>) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_set_back_hides_nothing_of_what_happened_since() {
+        let at = |second| Timestamp::from_second(second).ok();
+        let since = Cell::new(at(100));
+        let seen = [at(50), None, at(120), at(60), None, at(130)];
+        assert_eq!(seen.map(|at| has_begun(&since, at)), [false, false, true, true, true, true]);
+    }
 
     #[test]
     fn since_is_an_age_a_time_or_a_sequence_number() {

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::file_watch::FileWatch;
-use crate::interrupt::until_interrupted;
+use crate::interrupt::until_unheard;
 use crate::live_fleet::LiveFleet;
 use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, clip, safe, state_color};
@@ -51,7 +51,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let (id, path) = (dispatch.id.to_string(), PathBuf::from(&dispatch.created.journal));
     if args.follow {
         let following = follow(context, fleet, &id, &path);
-        return until_interrupted(context, &format!("{id} goes on"), Exit::Done, following).await;
+        return until_unheard(context, &format!("{id} goes on"), following).await;
     }
     let text = read(&path)?.ok_or_else(|| {
         Failure::new("E_NOT_FOUND", format!("there is no journal at {}", path.display()))

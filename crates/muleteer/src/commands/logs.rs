@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::file_watch::FileWatch;
-use crate::interrupt::until_interrupted;
+use crate::interrupt::until_unheard;
 use crate::live_fleet::LiveFleet;
 use crate::render::agent;
 use crate::spool_lines::{Piece, SpoolLines};
@@ -44,13 +44,17 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let mut fleet = LiveFleet::open(context)?;
     let dispatch = fleet.find(&args.id)?;
     let id = dispatch.id.to_string();
+    let folder = context.paths.agent(&id);
+    if dispatch.is_finished() && !folder.exists() {
+        context.out.note(format!("what {id} printed is gone: {} was removed", folder.display()));
+    }
     let backend = muleteer_backends::by_name(&dispatch.created.backend)
         .map_err(|error| Failure::of(error.code(), &error).hint(error.hint()).dispatch(&id))?;
     let mut lines = SpoolLines::new(backend);
     let mut show = |piece: Piece| show(context, args, piece);
     if args.follow {
         let following = follow(context, &mut fleet, &id, &mut lines, args.raw, &mut show);
-        return until_interrupted(context, &format!("{id} goes on"), Exit::Done, following).await;
+        return until_unheard(context, &format!("{id} goes on"), following).await;
     }
     let spool = context.paths.spool(&id);
     let mut at = Place::new(&spool);

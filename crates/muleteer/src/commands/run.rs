@@ -3,6 +3,7 @@
 use crate::commands::spawn;
 use crate::connect::unexpected;
 use crate::context::{Context, absolute};
+use crate::env_pass;
 use crate::exit::{self, Exit};
 use crate::failure::{Failure, chain};
 use crate::interrupt;
@@ -267,6 +268,7 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
             .or_else(|| args.from_phase.clone()),
         env: spawn::passed_env(&config),
         extra_env: args.env.clone(),
+        push_env: env_pass::for_push(spawn::vars()),
         config: context.config.as_deref().map(utf8).transpose()?,
     })
 }

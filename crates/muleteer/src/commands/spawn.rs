@@ -239,9 +239,16 @@ pub fn check_prompt(text: String) -> Result<String, Failure> {
 }
 
 pub fn passed_env(config: &Config) -> Vec<(String, String)> {
-    let vars =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    env_pass::filter(vars, &config.env.pass)
+    let mut env = env_pass::filter(vars(), &config.env.pass);
+    if !env.iter().any(|(name, _)| name == "TRACESTATE") {
+        env.extend(env_pass::trace_state(vars()));
+    }
+    env
+}
+
+/// Those that are text.
+pub fn vars() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 /// The client chooses the id, so that a request sent again after a lost answer is the same one.

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::history;
-use crate::interrupt::until_interrupted;
+use crate::interrupt::until_unheard;
 use muleteer_protocol::v1::StatusReport;
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
@@ -70,5 +70,5 @@ pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
             ended = events => ended.map(|()| Exit::Done),
         }
     };
-    until_interrupted(context, "nothing else was stopped", Exit::Done, both).await
+    until_unheard(context, "nothing else was stopped", both).await
 }

@@ -99,6 +99,7 @@ pub fn describe(event: &Event) -> Option<String> {
             let repair = if *repair { "; asked again" } else { "" };
             warn(format!("invalid result: {}{repair}", text(&faults.join("; "))))
         }
+        Event::ResultOvertaken {} => warn("it printed more after its result, which is none then".into()),
         Event::JournalEntry { text: entry } => format!("journal: {}", text(entry)),
         Event::ApiRetried { attempt, max, status, delay_s, .. } => {
             let status = status.map(|status| format!(" after HTTP {status}")).unwrap_or_default();

@@ -137,6 +137,7 @@ fn run() -> Run {
         env: vec![("PATH".into(), "/bin".into())],
         extra_env: vec![("A".into(), "b=c".into())],
         config: text("/home/u/c.yaml"),
+        push_env: vec![],
     }
 }
 

@@ -56,6 +56,10 @@ pub struct Drain {
     stderr: VecDeque<u8>,
     /// What stderr told while a line of stdout was open.
     asides: Vec<AgentEvent>,
+    /// The agent's result is its last line, if that is one.
+    watches: bool,
+    /// The last line that was read may have been a result: another one makes it none.
+    after_result: bool,
     shim_pid: u32,
     /// How the agent ended, held back until everything it left behind is gone too: only then is it
     /// true that the attempt is over.
@@ -72,7 +76,8 @@ pub struct Drain {
 
 impl Drain {
     /// Begins at `from`, which is a line boundary of `epoch`.
-    pub fn new(epoch: u32, from: Position, mut parser: Box<dyn Parser>) -> Self {
+    /// `last_line`: a result counts only where it is the last line.
+    pub fn new(epoch: u32, from: Position, mut parser: Box<dyn Parser>, last_line: bool) -> Self {
         parser.pass_over_output();
         let position = if from.epoch == epoch { from } else { Position { epoch, offset: 0, skip: 0 } };
         Self {
@@ -84,6 +89,9 @@ impl Drain {
             position,
             stderr: VecDeque::new(),
             asides: Vec::new(),
+            // What stood before `from` is not known here.
+            watches: last_line,
+            after_result: last_line,
             shim_pid: 0,
             end: None,
             ended: false,
@@ -161,9 +169,19 @@ impl Drain {
     fn lines(&mut self, lines: Vec<Line>, steps: &mut Vec<Step>) {
         for line in lines {
             self.consume(line.consumed);
-            let events: Vec<_> = line.events.into_iter().map(Timed::told).collect();
+            let mut events: Vec<_> = line.events.into_iter().map(Timed::told).collect();
+            let mut overtaken = false;
+            if self.watches && !line.blank {
+                let is_result = events.iter().any(|event| matches!(event, AgentEvent::Result(_)));
+                overtaken = std::mem::replace(&mut self.after_result, is_result) && !is_result;
+            }
+            if overtaken {
+                // That there was some is all that matters.
+                events.retain(is_news);
+                events.insert(0, AgentEvent::Output { text: String::new() });
+            }
             let events: Vec<_> = std::mem::take(&mut self.asides).into_iter().chain(events).collect();
-            if events.iter().any(is_news) {
+            if overtaken || events.iter().any(is_news) {
                 steps.push(Step { at: self.position, input: StepInput::Agent(events), awake_ms: self.awake_ms });
             }
         }
@@ -304,7 +322,7 @@ mod tests {
             }
             let parser = || by_name("subprocess").unwrap().parser();
             let run = |from: Position| {
-                let mut drain = Drain::new(1, from, parser());
+                let mut drain = Drain::new(1, from, parser(), false);
                 let mut steps = vec![];
                 for record in records.iter().filter(|record| record.start.offset >= from.offset) {
                     drain.feed(record, &mut steps);
@@ -316,6 +334,65 @@ mod tests {
             for (seen, step) in whole.iter().enumerate() {
                 let rest = run(step.at);
                 assert_eq!(texts(&rest), texts(&whole)[seen + 1..], "size {size}, after {seen}");
+            }
+        }
+    }
+
+    /// However the lines are cut into records, and wherever a daemon begins anew: what follows a result is told, once,
+    /// and white space and stderr are no lines.
+    #[test]
+    fn a_line_after_a_result_is_told() {
+        let result = "{\"type\":\"result\",\"status\":\"success\",\"summary\":\"s\"}\n";
+        let text = "{\"type\":\"text\",\"text\":\"a\"}\n";
+        let told = |step: &Step| match &step.input {
+            StepInput::Agent(events) => events
+                .iter()
+                .map(|event| match event {
+                    AgentEvent::Output { .. } => '+',
+                    AgentEvent::Result(_) => 'r',
+                    _ => 't',
+                })
+                .collect(),
+            StepInput::Shim(_) => String::new(),
+        };
+        for (printed, expected) in [
+            (format!("a\n{result}\n \n"), "r"),
+            (format!("{result}done\nand more\n"), "r+"),
+            (format!("{result}{text}{text}"), "r+tt"),
+            (format!("{result}{{\"type\":\"tool_call\"}}\n"), "r+"),
+            (format!("{result}x\n{result}\n"), "rr"),
+            (format!("{result}{result}x"), "rr+"),
+        ] {
+            for size in [1, 5, 40, printed.len()] {
+                let mut records = vec![];
+                let mut offset = 0;
+                for chunk in printed.as_bytes().chunks(size) {
+                    for (stream, bytes) in [(Stream::Stdout, chunk), (Stream::Stderr, &b"for people\n"[..])] {
+                        let made = record(stream, offset, bytes);
+                        offset = made.end.offset;
+                        records.push(made);
+                    }
+                }
+                let exited = Control::Exited { code: Some(0), signal: None, cause: Cause::Exited }.encode();
+                records.push(record(Stream::Control, offset, &exited));
+                let run = |from: Position| {
+                    let mut drain = Drain::new(1, from, by_name("subprocess").unwrap().parser(), true);
+                    let mut steps = vec![];
+                    for record in records.iter().filter(|record| record.start.offset >= from.offset) {
+                        drain.feed(record, &mut steps);
+                    }
+                    steps
+                };
+                let whole = run(Position { epoch: 1, offset: 0, skip: 0 });
+                // Nobody knows at the beginning what stood before it, and a newer result takes the older one's place.
+                let meant = |steps: &[Step]| steps.iter().map(told).collect::<String>().replace("+r", "r");
+                let all = meant(&whole);
+                assert_eq!(all.trim_start_matches('+'), expected, "{printed:?} by {size}");
+                for (seen, step) in whole.iter().enumerate() {
+                    let (rest, expected) = (meant(&run(step.at)), meant(&whole[seen + 1..]));
+                    let again = rest.strip_prefix('+').unwrap_or(&rest);
+                    assert!(rest == expected || again == expected, "{printed:?} by {size}: {rest} for {expected}");
+                }
             }
         }
     }
@@ -343,7 +420,7 @@ mod tests {
             records.push(made);
         }
         let run = |from: Position| {
-            let mut drain = Drain::new(1, from, by_name("codex").unwrap().parser());
+            let mut drain = Drain::new(1, from, by_name("codex").unwrap().parser(), false);
             let mut steps = vec![];
             for record in records.iter().filter(|record| record.start.offset >= from.offset) {
                 drain.feed(record, &mut steps);

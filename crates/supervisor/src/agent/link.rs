@@ -157,7 +157,8 @@ impl Session {
     async fn serve(mut self, mut inbox: mpsc::Receiver<Command>) -> Result<(), String> {
         let dispatch = self.dispatch()?;
         let backend = muleteer_backends::by_name(&dispatch.created.backend).map_err(|error| error.to_string())?;
-        let mut drain = Drain::new(self.epoch, dispatch.position, backend.parser());
+        let last_line = !dispatch.created.has_turns();
+        let mut drain = Drain::new(self.epoch, dispatch.position, backend.parser(), last_line);
         let reader = Reader::open(&self.daemon.paths.spool(self.id.as_str()));
         let mut spool = Spool { reader, cursor: Cursor { epoch: self.epoch, offset: drain.position().offset } };
         // Of this shim, by this daemon: an adoption is told once.

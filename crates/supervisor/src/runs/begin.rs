@@ -16,6 +16,7 @@ use muleteer_model::pipeline::event::{RunSettings, RunStarted, RunStatus};
 use muleteer_model::pipeline::{self, GoOn, Input, Run, Settled, Stage, checkpoint};
 use muleteer_model::telemetry::ids;
 use muleteer_protocol::v1::{self, WireError};
+use muleteer_store::StoreError;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::bead_store::Store;
 use muleteer_store::events::EventLog;
@@ -63,13 +64,14 @@ async fn create(
     let run_id = &request.run_id;
     let repo = PathBuf::from(&request.repo);
     let places = Places::new(daemon, &repo, run_id);
-    if daemon.runs.find(run_id).is_some() {
+    if let Some(hosted) = daemon.runs.find(run_id) {
+        hosted.give_for_push(&request.push_env);
         return Ok(());
     }
     if places.saved().exists() && places.events().exists() && read(&places)?.is_some() {
         // The same request again, after a lost answer: it was begun, and may even be over.
         return match places.live().exists() {
-            true => host(daemon, &places, key, None).map(|_| ()),
+            true => host(daemon, &places, key, None).map(|hosted| hosted.give_for_push(&request.push_env)),
             false => Ok(()),
         };
     }
@@ -135,6 +137,7 @@ async fn create(
     drop(log);
     write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
     let hosted = host(daemon, &places, key, Some(lock))?;
+    hosted.give_for_push(&request.push_env);
     hosted.claim();
     bring_up(daemon, &hosted).await;
     Ok(())
@@ -229,6 +232,7 @@ async fn resume(
             (hosted, settled, true)
         }
     };
+    hosted.give_for_push(&request.push_env);
     let (settings, by, approve) = (Box::new(settings), "operator".to_string(), request.yes);
     let trace = daemon.given_place(trace);
     let input = Input::Resume { settings, by, approve, from, settled, trace };
@@ -331,6 +335,7 @@ fn merged(request: &v1::Run, before: v1::Run) -> v1::Run {
         preview_acceptance: now.preview_acceptance || before.preview_acceptance,
         extra_env: if now.extra_env.is_empty() { before.extra_env } else { now.extra_env },
         config: now.config.or(before.config),
+        push_env: vec![],
         ..request.clone()
     }
 }
@@ -399,7 +404,8 @@ fn saved(path: &Path) -> Result<Saved, WireError> {
 }
 
 fn save(places: &Places, request: &v1::Run, chosen: &Chosen) -> Result<(), WireError> {
-    let saved = Saved { v: SAVED_VERSION, request: request.clone(), chosen: chosen.clone() };
+    let request = v1::Run { push_env: vec![], ..request.clone() };
+    let saved = Saved { v: SAVED_VERSION, request, chosen: chosen.clone() };
     let bytes = serde_json::to_vec_pretty(&saved).map_err(|error| internal(&error.to_string()))?;
     write_atomic(&places.saved(), &bytes, 0o600).map_err(|error| unwritten(&error))
 }
@@ -414,8 +420,17 @@ fn read(places: &Places) -> Result<Option<Run>, WireError> {
     })
     .map_err(|error| WireError {
         file: Some(path.display().to_string()),
-        ..fault("E_CHECKPOINT_CORRUPT", &launch::chain(&error), "the run cannot be gone on with as it stands")
+        ..match &error {
+            StoreError::Short { .. } => fault(error.code(), &launch::chain(&error), &error.hint()),
+            _ => fault("E_CHECKPOINT_CORRUPT", &launch::chain(&error), "the run cannot be gone on with as it stands"),
+        }
     })?;
+    let checkpoint = places.public.join("checkpoint.yml");
+    if run.is_none() && checkpoint.exists() {
+        let message = format!("{} has no events, but {} tells of some", path.display(), checkpoint.display());
+        let hint = "durable events are missing: restore the file from a backup";
+        return Err(WireError { file: Some(path.display().to_string()), ..fault("E_EVENTS_SHORT", &message, hint) });
+    }
     Ok(run)
 }
 

@@ -6,7 +6,7 @@ use super::host::Hosted;
 use super::keep::{self, LEFT, RESCUE, WORK};
 use super::reflog;
 use crate::beneath;
-use crate::worktree::{exclude, free_name, git, is_clone, own_config, run};
+use crate::worktree::{exclude, free_name, git, is_clone, no_room, own_config, run};
 use muleteer_process::{clock, fault};
 use muleteer_store::atomic::{create_dir_durable, put_dir, write_atomic};
 use std::collections::BTreeSet;
@@ -98,6 +98,9 @@ pub async fn worktree(
             return Ok(None);
         }
         if let Err(why) = discard(hosted, dir, target).await {
+            if no_room(&why) {
+                return Err(why);
+            }
             fault = Some(set_aside(dir, &why)?);
         }
     }
@@ -210,7 +213,7 @@ pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, Str
     }
     let _one = hosted.git.lock().await;
     keep::ensure(hosted, target, None).await?;
-    let found = look(hosted, dir, target).await?;
+    let found = of_its_own_doing(look(hosted, dir, target).await?)?;
     let clone = name_of(dir);
     if (found.unreadable.is_some() || forgot(&dir.join(".git")))
         && let Some(base) = base(hosted, &clone)
@@ -218,6 +221,15 @@ pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, Str
         note(hosted, LOST, &clone, &base)?;
     }
     Ok(found)
+}
+
+/// A clone that could not be read because the disk is full is not broken: its agent has not failed, and the run waits or
+/// ends with what it is.
+fn of_its_own_doing(found: Work) -> Result<Work, String> {
+    match found.unreadable {
+        Some(why) if no_room(&why) => Err(why),
+        _ => Ok(found),
+    }
 }
 
 async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String> {
@@ -525,4 +537,19 @@ pub async fn remove(path: &Path) -> Result<(), String> {
 fn make_parent(path: &Path) -> Result<(), String> {
     let parent = path.parent().unwrap_or(path);
     std::fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_breaks_no_clone() {
+        let found = |why: &str| Work { unreadable: Some(why.into()), ..Work::new(0, false) };
+        let full = "cannot take its work: error: file write error: No space left on device; fatal: index-pack failed";
+        assert_eq!(of_its_own_doing(found(full)).err().as_deref(), Some(full));
+        let broken = of_its_own_doing(found("cannot take its work: fatal: bad object HEAD"));
+        assert!(broken.is_ok_and(|work| work.unreadable.is_some()));
+        assert!(of_its_own_doing(Work::new(1, true)).is_ok_and(|work| work.whole));
+    }
 }

@@ -168,6 +168,8 @@ pub struct Hosted {
     /// The newest folded state; none before the log is read.
     pub state: watch::Sender<Option<Arc<Run>>>,
     pub request: Mutex<v1::Run>,
+    /// Of whoever asked last: for the push alone, and on no disk.
+    pub push_env: Mutex<Vec<(String, String)>>,
     pub chosen: Mutex<Chosen>,
     pub beads: Arc<tokio::sync::Mutex<Store>>,
     pub log: Mutex<Option<EventLog>>,
@@ -319,6 +321,7 @@ impl Hosted {
             actor: Slot::default(),
             state: watch::Sender::new(None),
             request: Mutex::new(request),
+            push_env: Mutex::default(),
             chosen: Mutex::new(chosen),
             log: Mutex::new(None),
             halt: CancellationToken::new(),
@@ -332,6 +335,23 @@ impl Hosted {
 
     pub fn request(&self) -> v1::Run {
         self.request.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Who asks from a place without any leaves what there is.
+    pub fn give_for_push(&self, variables: &[(String, String)]) {
+        if !variables.is_empty() {
+            *self.push_env.lock().unwrap_or_else(PoisonError::into_inner) = variables.to_vec();
+        }
+    }
+
+    /// The environment of whoever asked, with what is for the push alone.
+    pub fn person_env(&self) -> Vec<(String, String)> {
+        let given = self.push_env.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_given = |name: &str| given.iter().any(|(given, _)| given == name);
+        let mut env = self.request().env;
+        env.retain(|(name, _)| !is_given(name));
+        env.extend(given);
+        env
     }
 
     pub fn chosen(&self) -> Chosen {

@@ -9,6 +9,7 @@ use crate::gate;
 use crate::ledger;
 use crate::request::{self, Asker, Part};
 use crate::settings;
+use crate::worktree::no_room;
 use muleteer_model::agent_event::cut;
 use muleteer_model::bead::{self, OBSERVATION, Op, Status, run_label};
 use muleteer_model::dispatch::{Dispatch, Stop};
@@ -551,6 +552,7 @@ async fn settle(
             let folder = hosted.places.acceptance.clone();
             match super::steps::seal(hosted, &folder, &CRITERIA).await {
                 Ok(sealed) => end.sealed = Some(sealed),
+                Err(why) if no_room(&why.message) => return Err(why),
                 Err(why) => (end.outcome, end.reason) = (Outcome::Failure, why.message),
             }
         }

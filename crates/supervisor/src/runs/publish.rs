@@ -9,7 +9,7 @@ use super::keep;
 use super::{clones, hub};
 use crate::mend;
 use crate::tasklist::git::{Git, GitError};
-use crate::worktree::{self, DURABLE, HARMLESS, LEADING_AWAY, fetching, git, output, run as git_run};
+use crate::worktree::{self, DURABLE, HARMLESS, LEADING_AWAY, complaint, fetching, git, output, run as git_run};
 use muleteer_model::agent_event::cut;
 use muleteer_model::pipeline::{Input, Run, Stage};
 use muleteer_process::fault;
@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::process::Command;
+
+#[cfg(test)]
+mod tests;
 
 /// In the harness's own repository: the branch as it was rebased, by what it was before, and what was pushed, by
 /// its name.
@@ -76,10 +79,10 @@ pub async fn finish(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
 /// no remote, or it does not answer soon.
 async fn remote_base(hosted: &Hosted, base: &str) -> Option<String> {
     let origin = git_run(git(&hosted.repo).args(["remote", "get-url", "origin"]), "").await.ok()?;
-    let place = Place { gh: PathBuf::new(), env: hosted.request().env };
+    let place = Place::new(hosted, PathBuf::new(), vec![]);
     let name = format!("refs/heads/{base}");
     let asked = ["ls-remote", origin.as_str(), &name];
-    let said = place.git(&hosted.repo, &asked, REMOTE_PATIENCE, "").await.ok()?;
+    let said = place.git(&asked, REMOTE_PATIENCE, "").await.ok()?;
     said.split_whitespace().next().map(str::to_string)
 }
 
@@ -226,23 +229,33 @@ async fn sweep(hosted: &Hosted, run: &Run) {
 struct Place {
     gh: PathBuf,
     env: Vec<(String, String)>,
+    /// How the repository says that its remote is reached.
+    settings: Vec<(String, String)>,
+    repo: PathBuf,
+    /// The harness's own repository.
+    own: PathBuf,
 }
 
 impl Place {
+    fn new(hosted: &Hosted, gh: PathBuf, settings: Vec<(String, String)>) -> Self {
+        let (repo, own) = (hosted.repo.clone(), hosted.places.keep());
+        Self { gh, env: hosted.person_env(), settings, repo, own }
+    }
+
     async fn find(hosted: &Hosted) -> Option<Self> {
-        let env = hosted.request().env;
+        let env = hosted.person_env();
         let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
         let gh = muleteer_backends::find_program("gh", path.as_deref().map(OsStr::new))?;
         git_run(git(&hosted.repo).args(["remote", "get-url", "origin"]), "").await.ok()?;
-        Some(Self { gh, env })
+        Some(Self::new(hosted, gh, settings(&hosted.repo).await))
     }
 
     /// With the person's own environment: it is the person's remote and the person's credentials.
-    fn command(&self, program: impl AsRef<OsStr>, dir: &Path) -> Command {
+    fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         let person = self.env.iter().filter(|(name, _)| !LEADING_AWAY.contains(&name.as_str()));
         command
-            .current_dir(dir)
+            .current_dir(&self.repo)
             .env_clear()
             .envs(person.map(|(name, value)| (name, value)))
             .env("GIT_TERMINAL_PROMPT", "0")
@@ -255,16 +268,28 @@ impl Place {
 
     async fn out(&self, command: &mut Command, patience: Duration, what: &str) -> Result<String, String> {
         let output = output(command, patience).await.map_err(|error| format!("{what}: {error}"))?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
         if output.status.success() {
-            return Ok(text(&output.stdout));
+            return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
         }
-        Err(format!("{what}: {}", text(&output.stderr).lines().next_back().unwrap_or("failed")))
+        Err(format!("{what}: {}", complaint(&output.stderr)))
+    }
+
+    /// [`Self::git`] on the harness's own repository. It stands in the person's, as a `git push` of theirs would.
+    async fn remote(&self, args: &[&str], patience: Duration, what: &str) -> Result<String, String> {
+        let own = self.own.display().to_string();
+        self.git(&[&["--git-dir", own.as_str()], args].concat(), patience, what).await
     }
 
     /// What talks to the remote, and only that: the person's configuration may name programs.
-    async fn git(&self, dir: &Path, args: &[&str], patience: Duration, what: &str) -> Result<String, String> {
-        let mut command = self.command("git", dir);
+    async fn git(&self, args: &[&str], patience: Duration, what: &str) -> Result<String, String> {
+        let mut command = self.command("git");
+        // Not as arguments, which anybody can read.
+        command.env("GIT_CONFIG_COUNT", self.settings.len().to_string());
+        for (at, (key, value)) in self.settings.iter().enumerate() {
+            command
+                .env(format!("GIT_CONFIG_KEY_{at}"), key)
+                .env(format!("GIT_CONFIG_VALUE_{at}"), value);
+        }
         for setting in HARMLESS.iter().chain(&[DURABLE]) {
             command.args(["-c", setting]);
         }
@@ -284,13 +309,13 @@ impl Place {
             self.push(hosted, &push_to, &commit, &head).await?;
         }
         fault::point("run.pushed");
-        if let Some(url) = self.known(&hosted.repo, &head).await {
+        if let Some(url) = self.known(&head).await {
             return Ok(url);
         }
         let title = format!("muleteer run: {}", run.started.title);
         let body = body(run, &conflicts);
         let ask = async |more: &[&str]| {
-            let mut create = self.command(&self.gh, &hosted.repo);
+            let mut create = self.command(&self.gh);
             create.args(["pr", "create", "--head", &head, "--base", base, "--title", &title, "--body", &body]);
             self.out(create.args(more), GH_PATIENCE, "the pull request could not be made").await
         };
@@ -302,15 +327,15 @@ impl Place {
         let said = match made {
             Ok(out) => out,
             // One of an earlier try may have come through after all.
-            Err(why) => return self.known(&hosted.repo, &head).await.ok_or(why),
+            Err(why) => return self.known(&head).await.ok_or(why),
         };
         let url = said.lines().rev().find(|line| line.starts_with("http")).map(str::to_string);
         url.ok_or(format!("gh said: {said}"))
     }
 
     /// The pull request of that branch, if there is one.
-    async fn known(&self, repo: &Path, head: &str) -> Option<String> {
-        let mut view = self.command(&self.gh, repo);
+    async fn known(&self, head: &str) -> Option<String> {
+        let mut view = self.command(&self.gh);
         view.args(["pr", "view", head, "--json", "url", "--jq", ".url"]);
         let said = self.out(&mut view, GH_PATIENCE, "").await.ok()?;
         said.lines().find(|line| line.starts_with("http")).map(str::to_string)
@@ -325,7 +350,6 @@ impl Place {
         base: &str,
         origin: &str,
     ) -> Result<(String, String), String> {
-        let own = hosted.places.keep();
         let tip = hub::commit(hosted, target).await.ok_or("the branch is gone")?;
         let kept = format!("{REBASED}/{tip}");
         if let Some(commit) = keep::at(hosted, &kept).await {
@@ -333,7 +357,7 @@ impl Place {
         }
         let refspec = format!("+refs/heads/{base}:{BASE}");
         let fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", origin, &refspec];
-        if self.git(&own, &fetch, TRANSFER, "cannot fetch the base branch").await.is_err() {
+        if self.remote(&fetch, TRANSFER, "cannot fetch the base branch").await.is_err() {
             // Nothing of it is there yet: there is nothing to be rebased onto.
             return Ok((tip, String::new()));
         }
@@ -360,11 +384,9 @@ impl Place {
 
     /// Pushes `commit` as `name`, over nothing but what this run had pushed there before.
     async fn push(&self, hosted: &Hosted, origin: &str, commit: &str, name: &str) -> Result<(), String> {
-        let own = hosted.places.keep();
         let full = format!("refs/heads/{name}");
-        let there = self
-            .git(&own, &["ls-remote", origin, &full], GH_PATIENCE, "the remote does not answer")
-            .await?;
+        let asked = ["ls-remote", origin, &full];
+        let there = self.remote(&asked, GH_PATIENCE, "the remote does not answer").await?;
         let there = there.split_whitespace().next().unwrap_or_default().to_string();
         if there == commit {
             return Ok(());
@@ -374,10 +396,25 @@ impl Place {
             return Err(format!("{name} is there already, and not by this run"));
         }
         let (lease, refspec) = (format!("--force-with-lease={full}:{there}"), format!("{commit}:{full}"));
-        self.git(&own, &["push", "--quiet", &lease, origin, &refspec], TRANSFER, "cannot push the branch")
-            .await?;
+        let push = ["push", "--quiet", &lease, origin, &refspec];
+        self.remote(&push, TRANSFER, "cannot push the branch").await?;
         keep::set(hosted, &ours, commit, "cannot remember what was pushed").await
     }
+}
+
+/// How the person's repository says that its remote is reached; what the person says for all of them, git reads by
+/// itself. No clone of an agent's is asked.
+async fn settings(repo: &Path) -> Vec<(String, String)> {
+    const REACHING: &str = r"^(core\.(sshcommand|gitproxy|askpass)|ssh\.variant|credential\.|http\.)";
+    let said = git_run(git(repo).args(["config", "--includes", "-z", "--get-regexp", REACHING]), "").await;
+    let said = said.unwrap_or_default();
+    said.split('\0')
+        .filter_map(|setting| match setting.split_once('\n') {
+            Some((key, value)) => Some((key.to_string(), value.to_string())),
+            // Named and given nothing: it is on.
+            None => (!setting.is_empty()).then(|| (setting.to_string(), "true".to_string())),
+        })
+        .collect()
 }
 
 /// Where the remote is, as git takes it in any directory; for pushing it may be elsewhere.

@@ -521,6 +521,7 @@ pub fn validation_env(env: &[(String, String)]) -> Vec<(String, String)> {
         "MAX_",
         "IS_SANDBOX",
         "TRACEPARENT",
+        "TRACESTATE",
         "GIT_AUTHOR_",
         "GIT_COMMITTER_",
     ];

@@ -52,6 +52,33 @@ fn an_invalid_result_line_fails_a_one_shot_agent_naming_the_fault() {
     assert!(told.d.reason.unwrap().contains("`summary` is missing"));
 }
 
+/// Contract, "Variables every agent gets": only a last line is a result.
+#[test]
+fn a_result_that_is_not_the_last_line_decides_nothing() {
+    let more = || vec![AgentEvent::Output { text: String::new() }];
+    let said = |status: &str| TurnResult { structured: Some(json!({"status": status, "summary": "s"})), ..well() };
+    for status in ["failed", "done"] {
+        let mut told = Told::spawned(ONE_SHOT);
+        told.result(said(status));
+        told.line(more());
+        told.line(more());
+        assert_eq!(told.log.iter().filter(|event| **event == Event::ResultOvertaken {}).count(), 1, "{status}");
+        told.exit(0);
+        assert_eq!((told.finished(), &told.d.reason), (FinalState::Success, &None), "{status}");
+    }
+    let mut told = Told::spawned(ONE_SHOT);
+    told.result(said("failed"));
+    told.line(more());
+    told.result(said("partial"));
+    told.exit(0);
+    assert_eq!(told.finished(), FinalState::Partial);
+    // Who has turns says in each how that ended.
+    let mut told = Told::spawned(MULTI);
+    told.result(well());
+    told.line(more());
+    assert!(told.d.result.is_some());
+}
+
 #[test]
 fn a_one_shot_agent_whose_shim_died_has_an_unknown_outcome() {
     let mut told = Told::spawned(ONE_SHOT);

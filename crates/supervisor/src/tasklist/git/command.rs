@@ -1,7 +1,7 @@
 //! One run of git: deaf to configuration, bounded in what it may say.
 
 use super::GitError;
-use crate::worktree::{DURABLE, HARMLESS, LEADING_AWAY};
+use crate::worktree::{DURABLE, HARMLESS, LEADING_AWAY, complaint};
 use muleteer_process::command::helper;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -75,14 +75,7 @@ pub(super) fn run_bytes(mut command: Command, stdin: &[u8], what: &str) -> Resul
     }
     if !status.success() {
         let stderr = complaints.join().ok().and_then(Result::ok).unwrap_or_default();
-        let stderr = String::from_utf8_lossy(&stderr);
-        let said = stderr
-            .trim()
-            .lines()
-            .filter(|line| !line.starts_with("hint:"))
-            .collect::<Vec<_>>()
-            .join("; ");
-        return Err(failed(what, if said.is_empty() { "it failed" } else { &said }));
+        return Err(failed(what, &complaint(&stderr)));
     }
     Ok(stdout)
 }
