@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use muleteer_tests::spec_stage::{AGENT, SpecStage};
+use muleteer_tests::task_list::Scene;
 use muleteer_tests::{Repo, World, program};
+use serde_json::json;
 
 /// A program of the project's own, which is in its history.
 fn own_program(repo: &Repo, name: &str) {
@@ -31,4 +34,46 @@ fn a_relative_program_is_looked_for_where_the_agent_works() {
     let here = ran().lines().skip(2).any(|line| line == repo.to_str());
     assert!(here, "whatever became of one that says nothing: {codex:?}");
     world.finish(Some(daemon));
+}
+
+#[test]
+fn who_names_a_program_that_is_not_there_is_refused_at_once() {
+    let world = World::new();
+    world.configure("backends: {claude_code: {command: [surely-no-such-program]}}\n");
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let begun = ["spawn", "developer", repo.to_str(), "x", "--json"];
+    let refused = |more: &[&str]| {
+        let output = world.muleteer(&[&begun, more].concat()).current_dir(&repo.path).run().expect_code(2);
+        assert_eq!(output.error_code(), "E_BACKEND_UNAVAILABLE", "{more:?}: {output:?}");
+    };
+    refused(&["--backend", "codex", "--command", "surely-no-such-program"]);
+    refused(&["--backend", "codex", "--command", "./surely-no-such-program"]);
+    refused(&["--backend", "claude-code"]);
+    refused(&["--command", "[\"/nonexistent/x\"]"]);
+    refused(&["--command", "[\"surely-no-such-program\", \"x\"]", "--worktree"]);
+    assert_eq!(world.status()["dispatches"], json!([]), "and nothing was made");
+    // What a shell is to find, and what a clone will have or not, is found out there.
+    for later in [&["--command", "surely-no-such-program"][..], &["--command", "[\"./none\"]", "--worktree"]] {
+        world.muleteer(&[&begun, later, &["--wait"]].concat()).run().expect_code(4);
+    }
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn runs_are_refused_for_want_of_a_program_too() {
+    let stage = SpecStage { agent: "surely-no-such-program".into(), ..SpecStage::new(AGENT) };
+    let daemon = stage.world.daemon();
+    let list = ["run", "--spec", "plan.md", "--backend", "subprocess", "--command", "[\"/nonexistent/x\"]", "--json"];
+    let output = stage.muleteer(&list).run().expect_code(2);
+    assert_eq!(output.error_code(), "E_BACKEND_UNAVAILABLE", "{output:?}");
+    stage.world.finish(Some(daemon));
+
+    let scene = Scene::new();
+    let daemon = scene.world.daemon();
+    scene.add("one", "true", &[]);
+    let output = scene.run("[\"/nonexistent/x\"]", &["--json"]).expect_code(2);
+    assert_eq!(output.error_code(), "E_BACKEND_UNAVAILABLE", "{output:?}");
+    assert_eq!(scene.status("task-001"), "pending");
+    scene.world.finish(Some(daemon));
 }

@@ -5,10 +5,10 @@ use crate::confine::Confined;
 use crate::context::{Daemon, Loaded};
 use crate::pool::Reservation;
 use crate::worktree::Repository;
-use crate::{acp, settings, worktree};
+use crate::{acp, launch, settings, worktree};
 use muleteer_backends::acp::Known;
 use muleteer_backends::rehearsal::scenario::Scenario;
-use muleteer_backends::{Backend, Command, claude_code, codex, is_of_another};
+use muleteer_backends::{Backend, BackendError, Command, claude_code, codex, is_of_another, subprocess};
 use muleteer_model::api_error::{self, Terms};
 use muleteer_model::config::{self, BackendChoice, Config, ConfigError, Pool};
 use muleteer_model::event::{Created, Entry, Event, PromptKind};
@@ -154,7 +154,9 @@ pub async fn prepare(
             "give it as an argument, with --prompt-file, or on stdin",
         ));
     }
-    let Means { config, role, backend, configured, agent } = means(daemon, spawn, &project)?;
+    // A clone of its own is not made yet; who works through a list or a spec was told at its beginning.
+    let place = (!spawn.worktree && matches!(asker, Asker::Operator | Asker::Agent(_))).then_some(project.as_path());
+    let Means { config, role, backend, configured, agent } = means(daemon, spawn, &project, place)?;
     let category = config
         .category(&role.category)
         .map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?;
@@ -325,7 +327,8 @@ struct Means {
     agent: Option<Known>,
 }
 
-fn means(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Means, WireError> {
+/// `place`: where the agent will work, as far as that is there already.
+fn means(daemon: &Daemon, spawn: &v1::Spawn, project: &Path, place: Option<&Path>) -> Result<Means, WireError> {
     let top = settings::repository(project);
     let config = load_config(daemon, spawn, &top)?;
     let role = find_role(daemon, spawn, &top, &config)?;
@@ -336,7 +339,7 @@ fn means(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Means, Wi
         .rev()
         .find(|(name, _)| name == "PATH")
         .map(|(_, value)| value.as_str());
-    let (backend, configured) = choose_backend(spawn, &role, &config, path)?;
+    let (backend, configured) = choose_backend(spawn, place, &role, &config, path)?;
     let agent = if backend.by_calls() { acp::agent(spawn, &config, path)? } else { None };
     if backend.name() == "rehearsal"
         && let Some(scenario) = &spawn.scenario
@@ -351,7 +354,7 @@ fn means(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Means, Wi
 /// # Errors
 /// As [`prepare`]: nothing is wrong with a prompt.
 pub fn check(daemon: &Daemon, spawn: &v1::Spawn) -> Result<(), WireError> {
-    means(daemon, spawn, Path::new(&spawn.project)).map(drop)
+    means(daemon, spawn, Path::new(&spawn.project), None).map(drop)
 }
 
 /// Its way to the model API, as far as its environment tells: names of variables, never their values.
@@ -507,23 +510,25 @@ pub type Chosen = (&'static dyn Backend, Option<config::Backend>);
 
 fn choose_backend(
     spawn: &v1::Spawn,
+    place: Option<&Path>,
     role: &role::Role,
     config: &Config,
     path: Option<&str>,
 ) -> Result<Chosen, WireError> {
     let otherwise = role.backend.unwrap_or(config.backend);
-    backend_of(spawn.backend.as_deref(), otherwise, spawn.command.is_some(), config, path)
+    backend_of(spawn.backend.as_deref(), otherwise, (spawn.command.as_ref(), place), config, path)
 }
 
 /// The backend that was asked for (`acp:NAME` too), or else the configured one, and how it is configured. One
-/// whose program is not on `path` is refused, unless there is a command in its place.
+/// whose program is not on `path` is refused, unless there is a command in its place; the program that one names is
+/// looked for too, a relative one from `place`, and where that is not there yet, not at all.
 ///
 /// # Errors
 /// `E_BACKEND_UNAVAILABLE`; `E_CONFIG_INVALID` where a command is wanted and there is none.
 pub fn backend_of(
     asked: Option<&str>,
     otherwise: BackendChoice,
-    has_command: bool,
+    (command, place): (Option<&v1::Command>, Option<&Path>),
     config: &Config,
     path: Option<&str>,
 ) -> Result<Chosen, WireError> {
@@ -535,13 +540,20 @@ pub fn backend_of(
         }
         None => otherwise,
     };
-    let wire = |error: muleteer_backends::BackendError| fault(error.code(), &error.to_string(), &error.hint());
+    let wire = |error: BackendError| fault(error.code(), &error.to_string(), &error.hint());
     let backend = match choice {
         BackendChoice::Auto => muleteer_backends::auto(path.map(OsStr::new)).map_err(wire)?,
         named => muleteer_backends::by_name(named.as_str()).map_err(wire)?,
     };
     let configured = config.backends.get(choice_of(backend));
-    if has_command || configured.as_ref().is_some_and(|backend| backend.command.is_some()) {
+    let own = || configured.as_ref().and_then(|backend| backend.command.clone()).map(from_config);
+    if let Some(command) = command.cloned().map(from_wire).or_else(own) {
+        let chosen = [configured.as_ref().and_then(|backend| backend.env.get("PATH")).map(String::as_str), path];
+        let in_a_shell = match backend.name() {
+            "acp" => asked.is_none_or(|asked| acp::split(asked).1.is_none()),
+            name => name == subprocess::NAME,
+        };
+        check_program(backend.name(), (&command, in_a_shell), place, chosen).map_err(wire)?;
         return Ok((backend, configured));
     }
     let (program, get) = match backend.name() {
@@ -559,6 +571,33 @@ pub fn backend_of(
         return Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint));
     }
     Ok((backend, configured))
+}
+
+/// The program that a command names is there, as far as that can be told before there is a place to begin in.
+fn check_program(
+    backend: &'static str,
+    (command, in_a_shell): (&Command, bool),
+    place: Option<&Path>,
+    chosen: [Option<&str>; 2],
+) -> Result<(), BackendError> {
+    let Some(program) = muleteer_backends::named_program(command, in_a_shell) else { return Ok(()) };
+    let is_seen_from_there = program.contains('/') && !program.starts_with('/');
+    // We are on the PATH of every agent.
+    if program == "muleteer" || (is_seen_from_there && place.is_none()) {
+        return Ok(());
+    }
+    let name = muleteer_backends::from(place.unwrap_or("/".as_ref()), program);
+    let paths = chosen
+        .into_iter()
+        .flatten()
+        .chain([launch::USUAL_PATH].into_iter().filter(|_| chosen == [None, None]));
+    if paths
+        .into_iter()
+        .any(|path| muleteer_backends::find_program(&name, Some(path.as_ref())).is_some())
+    {
+        return Ok(());
+    }
+    Err(BackendError::ProgramMissing { backend, program: program.into(), get: subprocess::GET })
 }
 
 fn choice_of(backend: &dyn Backend) -> BackendChoice {
