@@ -4,7 +4,7 @@
 
 use muleteer_tests::spec_stage::{AGENT, SpecStage};
 use muleteer_tests::task_list::Scene;
-use muleteer_tests::{Repo, World, program};
+use muleteer_tests::{PATIENCE, Repo, World, program, wait_until};
 use serde_json::json;
 
 /// A program of the project's own, which is in its history.
@@ -76,4 +76,28 @@ fn runs_are_refused_for_want_of_a_program_too() {
     assert_eq!(output.error_code(), "E_BACKEND_UNAVAILABLE", "{output:?}");
     assert_eq!(scene.status("task-001"), "pending");
     scene.world.finish(Some(daemon));
+}
+
+/// Ctrl-C says that somebody has seen enough; whoever is ended has not seen an end.
+#[test]
+fn who_is_ended_as_they_follow_does_not_say_that_all_is_well() {
+    use rustix::process::Signal;
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let script = "while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done";
+    for (signal, code) in [(Signal::INT, Some(0)), (Signal::TERM, None), (Signal::HUP, None)] {
+        let following = world.spawn(&repo, script, &["--follow"]).start();
+        wait_until("what it does to be shown", PATIENCE, || {
+            (following.stdout_so_far().lines().count() > 1).then_some(())
+        });
+        world.signal(following.pid(), signal);
+        let said = following.finish();
+        assert_eq!(said.code, code, "{signal:?}: {said:?}");
+    }
+    std::fs::write(world.home().join("go"), "").unwrap();
+    for dispatch in world.status()["dispatches"].as_array().unwrap() {
+        world.wait_for_end(dispatch["id"].as_str().unwrap());
+    }
+    world.finish(Some(daemon));
 }

@@ -101,7 +101,7 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_SPOOL_DAMAGED", Exit::Failed, "an agent's spool cannot be read on"),
     ("E_CONNECTION_LOST", Exit::Failed, "the daemon went away, again and again, before it answered"),
     ("E_PROTOCOL", Exit::Failed, "the peer does not speak our protocol"),
-    ("E_CANCELLED", Exit::Failed, "the request was cancelled"),
+    ("E_CANCELLED", Exit::Failed, "the request was cancelled; by Ctrl-C (`wait --json`), it exits with 130"),
     ("E_GRAPH_EMPTY", Exit::Failed, "a decomposition has no beads"),
     ("E_GRAPH_DANGLING", Exit::Failed, "a bead waits for one that does not exist"),
     ("E_DEADLOCK", Exit::Failed, "every bead left waits for one that is blocked"),

@@ -19,8 +19,30 @@ pub async fn until_interrupted(
         done = following => return done,
         waited = wait() => waited?,
     }
-    context.out.note(format!("\nstopped following; {what}"));
+    stopped(context, what);
     Ok(otherwise)
+}
+
+/// The same, where the exit tells of an end that whoever ends us (TERM) has not seen: only Ctrl-C is an answer.
+///
+/// # Errors
+/// What `following` fails with.
+pub async fn until_ctrl_c(
+    context: &Context,
+    what: &str,
+    following: impl Future<Output = Result<Exit, Failure>>,
+) -> Result<Exit, Failure> {
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::from)?;
+    tokio::select! {
+        done = following => return done,
+        _ = interrupt.recv() => {}
+    }
+    stopped(context, what);
+    Ok(Exit::Done)
+}
+
+fn stopped(context: &Context, what: &str) {
+    context.out.note(format!("\nstopped following; {what}"));
 }
 
 /// Waits for what is told in one document, with `--json`; who does not wait for it (Ctrl-C, or TERM) has `left` instead.

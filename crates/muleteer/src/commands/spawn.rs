@@ -26,7 +26,8 @@ Examples:
 One word after the role is the project, never the prompt: it must be a directory or a configured
 name. The prompt is then read from --prompt-file or from stdin.
 Prints the id of the dispatch. With --wait, exits 0 on success, 4 if partial, failed, blocked or
-stalled, 6 if killed, 130 at Ctrl-C, which ends only the waiting.";
+stalled, 6 if killed, 130 at Ctrl-C, which ends only the waiting; --follow exits so too, but 0 at
+Ctrl-C.";
 
 /// Send a role to work on a project; prints the id of the dispatch
 #[derive(Debug, Default, clap::Args)]
