@@ -101,3 +101,22 @@ fn who_is_ended_as_they_follow_does_not_say_that_all_is_well() {
     }
     world.finish(Some(daemon));
 }
+
+/// What the system refuses us there is no bug of ours, and it passes.
+#[test]
+fn a_state_directory_that_cannot_be_written_is_said_to_be_it() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let (agents, aside) = (world.state().join("agents"), world.state().join("aside"));
+    std::fs::rename(&agents, &aside).unwrap();
+    std::fs::write(&agents, "in the way").unwrap();
+    let refused = world.spawn(&repo, "true", &["--json"]).run().expect_code(4);
+    assert_eq!(refused.error_code(), "E_STORE_IO", "{refused:?}");
+    let error = &refused.json()["error"];
+    assert!(error["file"].as_str().unwrap().contains("agents"), "{error}");
+    std::fs::remove_file(&agents).unwrap();
+    std::fs::rename(&aside, &agents).unwrap();
+    world.spawn(&repo, "true", &["--wait"]).run().expect_code(0);
+    world.finish(Some(daemon));
+}

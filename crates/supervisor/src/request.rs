@@ -701,7 +701,8 @@ pub fn fault(code: &str, message: &str, hint: &str) -> WireError {
     WireError { code: code.into(), message: message.into(), hint, ..WireError::default() }
 }
 
-/// A file that could not be written; a full disk is a state with a name, not an accident.
+/// A file that could not be written; a full disk is a state with a name, and neither that nor what else the system
+/// refuses us (permissions, descriptors, a file system that is mounted for reading) is a fault of ours.
 pub fn unwritten(error: &muleteer_store::StoreError) -> WireError {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {
@@ -713,7 +714,8 @@ pub fn unwritten(error: &muleteer_store::StoreError) -> WireError {
         }
         cause = error.source();
     }
-    internal(&crate::launch::chain(error))
+    let file = Some(error.file().display().to_string());
+    WireError { file, ..fault(error.code(), &launch::chain(error), &error.hint()) }
 }
 
 pub fn disk_full() -> WireError {
