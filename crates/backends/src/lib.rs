@@ -89,6 +89,12 @@ pub trait Backend: Send + Sync + Debug {
         None
     }
 
+    /// Whether an answer can be told as it is meant. One that cannot is refused to whoever gives it.
+    fn can_say(&self, ask: &Ask, answer: &Answer) -> bool {
+        let _ = (ask, answer);
+        true
+    }
+
     /// Adds to `args` what makes its CLI keep its agent from changing files, as far as it can: for who only judges,
     /// where no sandbox of ours holds it. What is configured about rights stays as it is.
     fn keep_from_writing(&self, _args: &mut Vec<String>) {}
