@@ -65,7 +65,11 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_NO_DAEMON", Exit::Precondition, "no daemon answers, and none may be started"),
     ("E_DAEMON_START", Exit::Precondition, "a daemon could not start or go on; the message says why"),
     ("E_ALREADY_RUNNING", Exit::Precondition, "another daemon has this state directory"),
-    ("E_NOT_PRIVATE", Exit::Precondition, "others may enter the directory of the sockets"),
+    (
+        "E_NOT_PRIVATE",
+        Exit::Precondition,
+        "the state directory or that of the sockets is somebody else's, or others may enter it",
+    ),
     ("E_FORBIDDEN", Exit::Precondition, "this peer may not do that"),
     ("E_PROTOCOL_VERSION", Exit::Precondition, "client and daemon share no version of the protocol"),
     ("E_UNKNOWN_VERB", Exit::Precondition, "the daemon is older than the client and does not know the request"),
