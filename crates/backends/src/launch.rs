@@ -180,7 +180,7 @@ pub fn from(cwd: &Path, program: &str) -> String {
 
 /// The program that a command names where the CLI of a backend would stand (`--backend codex --command ./mine`, or the
 /// first word of a list); `None` where a shell finds it, or nobody named any.
-pub fn named_program<'a>(command: &'a Command, in_a_shell: bool) -> Option<&'a str> {
+pub fn named_program(command: &Command, in_a_shell: bool) -> Option<&str> {
     match command {
         Command::Argv(words) => words.first().map(String::as_str),
         Command::Shell(text) => Some(text.as_str()).filter(|text| !in_a_shell && is_one_word(text)),

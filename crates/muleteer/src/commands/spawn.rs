@@ -20,7 +20,7 @@ const EXAMPLES: &str = "\
 Examples:
   muleteer spawn developer . \"Fix the flaky test in tests/net.rs\"
   muleteer spawn tester web --prompt-file plan.md --wait --json
-  git diff | muleteer spawn reviewer . --feature review-42
+  git diff HEAD~1 | muleteer spawn reviewer . --feature review-42
   muleteer spawn developer . \"list the files\" --backend subprocess --command 'cat; ls' --wait
 
 One word after the role is the project, never the prompt: it must be a directory or a configured
