@@ -327,6 +327,51 @@ fn what_an_agent_asks_of_us_is_answered() {
     world.finish(Some(daemon));
 }
 
+/// A request is named as its agent names it; and who offers nothing to choose is not told that it may.
+#[test]
+fn a_request_is_answered_under_the_name_that_is_shown() {
+    let permission = |id: &str, options: &str| {
+        format!(
+            r#"echo '{{"jsonrpc":"2.0","id":"{id}","method":"session/request_permission","params":{{"sessionId":"s1","toolCall":{{"toolCallId":"{id}","kind":"edit","title":"x"}},"options":[{options}]}}}}'"#
+        )
+    };
+    let yes = r#"{"optionId":"yes","name":"Yes","kind":"allow_once"}"#;
+    let no = r#"{"optionId":"no","name":"No","kind":"reject_once"}"#;
+    let script = format!(
+        "{GREETED}\n{OPENED}\n*'\"session/prompt\"'*)\n{}\n{}\n{};;\n*'\"optionId\":\"yes\"'*) echo \"$line\" > yes;;\n\
+         *'\"optionId\":\"no\"'*) echo \"$line\" > no;;\n*'\"s-3\"'*) echo \"$line\" > none;;",
+        permission("s-1", yes),
+        permission("s-2", no),
+        permission("s-3", ""),
+    );
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let role = repo.path.join(".muleteer/config.yaml");
+    std::fs::create_dir_all(role.parent().unwrap()).unwrap();
+    std::fs::write(role, "permissions: {mode: ask}\n").unwrap();
+    let id = spawn_scripted(&world, &repo, &script);
+    let open = || {
+        let entry = world.dispatch(&id);
+        let names = entry["waiting_for"].as_array()?.iter().map(|one| one["request_id"].clone());
+        Some(names.collect::<Vec<_>>())
+    };
+    wait_until("both to be asked", PATIENCE, || open().filter(|open| *open == [json!("s-1"), json!("s-2")]));
+    let answer =
+        |said: &str, request: &str| world.muleteer(&["answer", &id, said, "--request", request, "--json"]).run();
+    let refused = answer("allow", "s-2").expect_code(2);
+    assert_eq!(refused.error_code(), "E_BAD_INPUT", "{refused:?}");
+    answer("deny", "s-2").expect_code(0);
+    answer("allow", "s-1").expect_code(0);
+    for (file, name) in [("yes", "s-1"), ("no", "s-2"), ("none", "s-3")] {
+        let heard = || std::fs::read_to_string(repo.path.join(file)).ok().filter(|line| line.ends_with('\n'));
+        let heard = wait_until("the agent to hear it", PATIENCE, heard);
+        assert_eq!(serde_json::from_str::<Value>(&heard).unwrap()["id"], name, "{heard}");
+    }
+    world.muleteer(&["kill", &id]).ok();
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn an_agent_that_cannot_load_leaves_its_end_unknown_and_is_not_begun_anew() {
     let greeted = GREETED.replace("true", "false");

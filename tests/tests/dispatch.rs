@@ -618,6 +618,8 @@ fn plain_output_is_activity() {
     let id = world
         .spawn(&repo, "while [ ! -e \"$HOME/stop\" ]; do echo line; sleep 0.1; done", &[])
         .ok();
+    // Its start writes events of its own.
+    wait_until("its turn to begin", PATIENCE, || (!world.events_of(&id, "turn_started").is_empty()).then_some(()));
     let seen = || world.dispatch(&id)["last_activity"].as_str().map(String::from);
     let first = wait_until("a sign of life", PATIENCE, &seen);
     let events = || std::fs::read_to_string(world.state().join("events.jsonl")).unwrap().lines().count();

@@ -111,7 +111,10 @@ fn a_command_is_stalled_when_it_neither_says_nor_does_anything() {
     let burns = world.spawn(&repo, "timeout 8 sh -c 'while :; do :; done'; exit 0", &[]).ok();
     let talks = world.spawn(&repo, "for n in $(seq 14); do printf .; sleep 0.5; done", &[]).ok();
     let sleeps = world.spawn(&repo, "sleep 600", &[]).ok();
-    assert_eq!(ended(&world, &sleeps)["state"], "stalled");
+    let entry = ended(&world, &sleeps);
+    assert_eq!(entry["state"], "stalled");
+    let reason = entry["reason"].as_str().unwrap();
+    assert!(reason.contains("no output, no tool call running") && !reason.contains("model"), "{reason}");
     for id in [burns, talks] {
         let entry = ended(&world, &id);
         assert_eq!(entry["state"], "success", "{entry}");

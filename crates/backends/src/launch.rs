@@ -148,20 +148,43 @@ impl Cli {
                 return Ok(["/bin/sh", "-c", &script, self.program].map(str::to_string).to_vec());
             }
         };
-        let path = launch.path.as_deref().map(str::as_ref);
-        let found = find_program(&words[0], path).ok_or_else(|| BackendError::ProgramMissing {
+        let found = launch.find_program(&words[0]).ok_or_else(|| BackendError::ProgramMissing {
             backend: self.backend,
             program: words[0].clone(),
             get: self.get,
         })?;
-        Ok(std::iter::once(found.to_string_lossy().into_owned())
-            .chain(words.into_iter().skip(1))
-            .collect())
+        Ok(std::iter::once(found).chain(words.into_iter().skip(1)).collect())
     }
 }
 
 fn is_one_word(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "/._-+@".contains(c))
+}
+
+impl LaunchSpec {
+    /// The absolute path of a program that the agent's command names: on its PATH, or from its directory.
+    pub(crate) fn find_program(&self, program: &str) -> Option<String> {
+        let found = find_program(&from(&self.cwd, program), self.path.as_deref().map(OsStr::new))?;
+        Some(found.to_string_lossy().into_owned())
+    }
+}
+
+/// The name of a program as seen from `cwd`: what has a `/` in it and is relative begins there.
+pub fn from(cwd: &Path, program: &str) -> String {
+    if !program.contains('/') {
+        return program.into();
+    }
+    // Collected, so that no `.` is left in it.
+    cwd.join(program).components().collect::<PathBuf>().to_string_lossy().into_owned()
+}
+
+/// The program that a command names where the CLI of a backend would stand (`--backend codex --command ./mine`, or the
+/// first word of a list); `None` where a shell finds it, or nobody named any.
+pub fn named_program(command: &Command, in_a_shell: bool) -> Option<&str> {
+    match command {
+        Command::Argv(words) => words.first().map(String::as_str),
+        Command::Shell(text) => Some(text.as_str()).filter(|text| !in_a_shell && is_one_word(text)),
+    }
 }
 
 /// The absolute path of `program` on `path`; a name with a `/` is taken as it is. Relative entries

@@ -37,7 +37,8 @@ pub use assembly::Assembly;
 pub use error::BackendError;
 pub use keys::is_of_another;
 pub use launch::{
-    Capabilities, Collector, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec, StdinMode, find_program,
+    Capabilities, Collector, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec, StdinMode, find_program, from,
+    named_program,
 };
 pub use lines::{LINE_LIMIT, Line, Parser};
 pub use own_lines::{KINDS, is_observed};
@@ -86,6 +87,12 @@ pub trait Backend: Send + Sync + Debug {
     fn answer(&self, id: &str, ask: &Ask, answer: &Answer) -> Option<Vec<u8>> {
         let _ = (id, ask, answer);
         None
+    }
+
+    /// Whether an answer can be told as it is meant. One that cannot is refused to whoever gives it.
+    fn can_say(&self, ask: &Ask, answer: &Answer) -> bool {
+        let _ = (ask, answer);
+        true
     }
 
     /// Adds to `args` what makes its CLI keep its agent from changing files, as far as it can: for who only judges,

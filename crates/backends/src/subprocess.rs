@@ -6,9 +6,11 @@
 use crate::launch::Command;
 use crate::lines::LineParser;
 use crate::own_lines::{OwnLines, Plain};
-use crate::{Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode, find_program};
+use crate::{Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode};
 
-const NAME: &str = "subprocess";
+pub const NAME: &str = "subprocess";
+/// What to do where the program of a list is missing.
+pub const GET: &str = "install it, or give the absolute path as the command's first word";
 
 /// The backend `subprocess`.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +35,8 @@ impl Backend for Subprocess {
     }
 
     fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError> {
+        let missing_program =
+            |program: &str| BackendError::ProgramMissing { backend: NAME, program: program.into(), get: GET };
         let missing = BackendError::Incomplete {
             backend: NAME,
             what: "a command",
@@ -48,15 +52,8 @@ impl Backend for Subprocess {
                 argv
             }
             Some(Command::Argv(words)) if !words.is_empty() => {
-                let path = launch.path.as_deref().map(str::as_ref);
-                let found = find_program(&words[0], path).ok_or_else(|| BackendError::ProgramMissing {
-                    backend: NAME,
-                    program: words[0].clone(),
-                    get: "install it, or give the absolute path as the command's first word",
-                })?;
-                std::iter::once(found.to_string_lossy().into_owned())
-                    .chain(words.iter().skip(1).cloned())
-                    .collect()
+                let found = launch.find_program(&words[0]).ok_or_else(|| missing_program(&words[0]))?;
+                std::iter::once(found).chain(words.iter().skip(1).cloned()).collect()
             }
             _ => return Err(missing),
         };

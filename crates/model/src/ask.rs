@@ -189,6 +189,8 @@ pub enum Unanswerable {
     Several(Vec<String>),
     #[error("the answer is empty")]
     Empty,
+    #[error("the agent offers no way to allow it")]
+    NoSuchOption,
     #[error("a question cannot be allowed: answer it with a text, or `deny`")]
     NotAllowable,
 }

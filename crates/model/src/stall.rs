@@ -24,6 +24,7 @@
 
 use crate::agent_event::{AgentEvent, cut};
 use crate::api_error::{self, Terms, Trouble};
+use crate::config::BackendChoice;
 use crate::dispatch::{Dispatch, PromptState};
 use jiff::Timestamp;
 use std::collections::BTreeSet;
@@ -112,10 +113,12 @@ impl Known {
         });
         // An agent that is spoken to by calls gives no receipt: what it was sent, it has.
         let sent = d.created.calls.is_some() && d.prompts.iter().any(|prompt| prompt.state == PromptState::Sent);
+        // A plain command that has a model tells of it.
+        let owes = d.model_owes && d.created.backend != BackendChoice::Subprocess.as_str();
         Self {
             tools: d.calls.clone(),
             asked: d.asks.open().map(|pending| cut(&pending.id, 200)).collect(),
-            model_owes: d.model_owes || sent,
+            model_owes: owes || sent,
             outage,
         }
     }

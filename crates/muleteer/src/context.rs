@@ -51,6 +51,8 @@ impl Context {
         let paths = found.unwrap_or_else(|_| Paths::nowhere());
         let from_env = std::env::var_os("MULETEER_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
         let is_agent = from_env.is_some();
+        // As deep as the state directory, and reached by a shorter name where there is one.
+        let reached_by_another_name = is_agent && global.socket.is_none() && cfg!(target_os = "linux");
         let socket = global
             .socket
             .as_deref()
@@ -58,7 +60,7 @@ impl Context {
             .or(from_env)
             .unwrap_or_else(|| elsewhere(&paths).unwrap_or_else(|| paths.socket.clone()));
         Self {
-            misplaced: nowhere.or_else(|| check_socket(&socket).err()),
+            misplaced: nowhere.or_else(|| check_socket(&socket).err().filter(|_| !reached_by_another_name)),
             out: global.output(),
             paths,
             socket,

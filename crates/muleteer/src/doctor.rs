@@ -53,6 +53,10 @@ pub async fn facts(context: &Context) -> Facts {
         state_dir =
             DirFacts { path: "the state directory".into(), there: There::Broken(error.to_string()), ..state_dir };
     }
+    let too_long = match &context.misplaced {
+        Some(PathError::SocketTooLong(socket)) => Some(socket.as_os_str().len()),
+        _ => None,
+    };
     let abilities = muleteer_process::host::host().abilities();
     Facts {
         os: std::env::consts::OS.into(),
@@ -62,7 +66,7 @@ pub async fn facts(context: &Context) -> Facts {
         git,
         config: config_facts,
         state_dir,
-        runtime_dir: places::own_dir(&context.paths.runtime_dir, Some(context.socket.as_os_str().len())),
+        runtime_dir: places::own_dir(&context.paths.runtime_dir, too_long),
         runtime_parent: places::own_dir(context.paths.runtime_dir.parent().unwrap_or("/".as_ref()), None),
         events,
         database,

@@ -23,7 +23,7 @@ pub async fn until_interrupted(
         done = following => return done,
         waited = wait() => waited?,
     }
-    context.out.note(format!("\nstopped following; {what}"));
+    stopped(context, what);
     Ok(otherwise)
 }
 
@@ -41,6 +41,29 @@ pub async fn until_unheard(
         done = until_interrupted(context, what, Exit::Done, following) => done,
         () = reader_gone() => Err(Failure::OutputClosed),
     }
+}
+
+/// As [`until_interrupted`], where the exit tells of an end that whoever ends us (TERM) has not seen: only Ctrl-C is an
+/// answer.
+///
+/// # Errors
+/// What `following` fails with.
+pub async fn until_ctrl_c(
+    context: &Context,
+    what: &str,
+    following: impl Future<Output = Result<Exit, Failure>>,
+) -> Result<Exit, Failure> {
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::from)?;
+    tokio::select! {
+        done = following => return done,
+        _ = interrupt.recv() => {}
+    }
+    stopped(context, what);
+    Ok(Exit::Done)
+}
+
+fn stopped(context: &Context, what: &str) {
+    context.out.note(format!("\nstopped following; {what}"));
 }
 
 /// Returns when whoever reads our stdout has closed it. A file has no such reader: then it never does.

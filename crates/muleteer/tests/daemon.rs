@@ -113,6 +113,41 @@ fn why_no_daemon_can_start_is_told_by_the_verb_that_needs_one() {
     assert_eq!((refused.code, refused.json()["error"]["code"].as_str()), (3, Some("E_NOT_PRIVATE")), "{refused:?}");
 }
 
+/// Whoever owns the state directory, or may write in it, could put a key of theirs there.
+#[test]
+fn a_state_directory_of_others_is_refused_and_one_that_was_opened_is_closed() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let user = User::new();
+    let begin = || {
+        let said = spawn(&user, "true", &["--wait", "--json"]);
+        assert_eq!(user.run(&["daemon", "stop"]).code, if said.code == 0 { 0 } else { 3 });
+        said
+    };
+    assert_eq!(begin().code, 0);
+    let log = || std::fs::read_to_string(user.state().join("logs/daemon.log")).expect("log");
+    let key = user.state().join("operator.key");
+    let first = std::fs::read_to_string(&key).expect("a key");
+    std::fs::set_permissions(user.state(), PermissionsExt::from_mode(0o777)).expect("mode");
+    assert_eq!(begin().code, 0);
+    assert_eq!(user.state().metadata().expect("it").permissions().mode() & 0o7777, 0o700);
+    assert!(log().contains("others could write to the state directory"), "{}", log());
+    assert_eq!(std::fs::read_to_string(&key).expect("a key"), first, "a good one stays");
+
+    std::fs::write(&key, "x\n").expect("write");
+    assert_eq!(begin().code, 0);
+    assert_eq!(std::fs::read_to_string(&key).expect("a key").len(), first.len());
+    assert!(log().contains("that was no operator's key"), "{}", log());
+
+    if chown(user.state(), Some(12_345), None).is_err() {
+        return eprintln!("SKIPPED: only root can give a directory away");
+    }
+    let refused = begin();
+    let error = &refused.json()["error"];
+    assert_eq!((refused.code, error["code"].as_str()), (3, Some("E_NOT_PRIVATE")), "{refused:?}");
+    assert!(error["hint"].as_str().is_some_and(|hint| hint.contains("XDG_STATE_HOME")), "{error}");
+    chown(user.state(), Some(0), None).expect("ours again");
+}
+
 #[test]
 fn wait_exits_by_the_worst_ending() {
     let user = User::new();

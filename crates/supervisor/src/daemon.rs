@@ -51,8 +51,12 @@ pub enum StartError {
     Running { state_dir: PathBuf, note: Option<Note> },
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("{} belongs to another user, or others may enter it", .0.display())]
-    NotPrivate(PathBuf),
+    #[error("{} belongs to another user, or others may enter it", .path.display())]
+    NotPrivate {
+        path: PathBuf,
+        /// What puts it elsewhere.
+        variable: &'static str,
+    },
     #[error("the configuration is invalid")]
     Config(Vec<ConfigError>),
     #[error(transparent)]
@@ -93,7 +97,8 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     // Many small things that live as long as an agent; each arena would keep free room between them.
     muleteer_process::memory::share_arenas(ARENAS);
     let paths = options.paths;
-    for folder in [&paths.state_dir, &paths.agents(), &paths.logs(), &paths.runtime_dir] {
+    keep_private(&paths.state_dir)?;
+    for folder in [&paths.agents(), &paths.logs(), &paths.runtime_dir] {
         private_dir(folder).map_err(|source| StartError::Io { path: folder.clone(), source })?;
     }
     check_private(&paths.runtime_dir)?;
@@ -270,17 +275,46 @@ pub(crate) fn check_private(path: &Path) -> Result<(), StartError> {
         let ours =
             meta.uid() == rustix::process::getuid().as_raw() && meta.is_dir() && meta.permissions().mode() & 0o022 == 0;
         if !ours {
-            return Err(StartError::NotPrivate(folder.into()));
+            return Err(StartError::NotPrivate { path: folder.into(), variable: "XDG_RUNTIME_DIR" });
         }
     }
     Ok(())
 }
 
-fn operator_key(path: &Path) -> io::Result<()> {
-    if std::fs::metadata(path).is_ok_and(|meta| meta.len() > 0) {
-        return Ok(());
+/// The state directory, made if it is not there. Whoever else owned it could put anything in it, the operator's key
+/// among it; what is ours and was opened to others is closed again.
+fn keep_private(path: &Path) -> Result<(), StartError> {
+    let keep = || {
+        private_dir(path)?;
+        let meta = std::fs::metadata(path)?;
+        let (ours, mode) = (meta.uid() == rustix::process::getuid().as_raw(), meta.permissions().mode());
+        if ours && mode & 0o022 != 0 {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
+            let mode = format!("{:o}", mode & 0o7777);
+            tracing::warn!(path = %path.display(), mode, "others could write to the state directory: its mode is 700 now");
+        }
+        Ok(ours)
+    };
+    match keep() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(StartError::NotPrivate { path: path.into(), variable: "XDG_STATE_HOME" }),
+        Err(source) => Err(StartError::Io { path: path.into(), source }),
     }
+}
+
+fn operator_key(path: &Path) -> io::Result<()> {
     let key = format!("{}{}\n", random_key(), random_key());
+    let is_key =
+        |text: &str| text.trim().len() == key.trim().len() && text.trim().bytes().all(|b| b.is_ascii_alphanumeric());
+    match std::fs::read(path) {
+        Ok(bytes) if str::from_utf8(&bytes).is_ok_and(is_key) => return Ok(()),
+        Ok(bytes) if !bytes.is_empty() => {
+            tracing::warn!(path = %path.display(), bytes = bytes.len(), "that was no operator's key: it is made anew");
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
     muleteer_store::atomic::write_atomic(path, key.as_bytes(), 0o600).map_err(io::Error::other)
 }
 

@@ -149,6 +149,9 @@ async fn begin(
     Ok(())
 }
 
+/// Of an agent whose asker has none.
+pub const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
 fn launch_of(
     daemon: &Daemon,
     dispatch: &Dispatch,
@@ -165,7 +168,7 @@ fn launch_of(
     let bin = daemon.paths.state_dir.join("bin");
     let chosen = [&saved.extra_env, &saved.backend_env, &saved.env];
     let path = chosen.into_iter().find_map(|env| env.iter().rev().find(|(name, _)| name == "PATH"));
-    let path = path.map_or("/usr/local/bin:/usr/bin:/bin", |(_, value)| value);
+    let path = path.map_or(USUAL_PATH, |(_, value)| value);
     let path = format!("{}:{path}", bin.display());
     let budget_left = created.limits.budget_usd.map(|budget| (budget - dispatch.spend.cost_usd).max(0.01));
     let spec = LaunchSpec {

@@ -14,6 +14,7 @@
 
 pub mod acp;
 pub mod agent;
+mod backend_choice;
 mod beneath;
 mod branch;
 pub mod confine;

@@ -1,16 +1,18 @@
 //! Making a dispatch: everything is decided and checked here, before anything is durable. Later
 //! changes of configuration or roles do not reach a dispatch that was made.
 
+pub use crate::backend_choice::backend_of;
+use crate::backend_choice::{choice_of, choose_backend, from_config, from_wire};
 use crate::confine::Confined;
 use crate::context::{Daemon, Loaded};
 use crate::pool::Reservation;
 use crate::worktree::Repository;
-use crate::{acp, settings, worktree};
+use crate::{acp, launch, settings, worktree};
 use muleteer_backends::acp::Known;
 use muleteer_backends::rehearsal::scenario::Scenario;
-use muleteer_backends::{Backend, Command, claude_code, codex, is_of_another};
+use muleteer_backends::{Backend, Command, codex, is_of_another};
 use muleteer_model::api_error::{self, Terms};
-use muleteer_model::config::{self, BackendChoice, Config, ConfigError, Pool};
+use muleteer_model::config::{self, Config, ConfigError, Pool};
 use muleteer_model::event::{Created, Entry, Event, PromptKind};
 use muleteer_model::fleet::Fleet;
 use muleteer_model::id::DispatchId;
@@ -18,11 +20,10 @@ use muleteer_model::opening::Calls;
 use muleteer_model::permission::{Mode, Policy};
 use muleteer_model::prompt::{Briefing, ResultForm};
 use muleteer_model::role::{Catalog, Role, RoleError};
-use muleteer_model::{admission, prompt, role};
+use muleteer_model::{admission, prompt};
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::atomic;
 use serde::{Deserialize, Serialize};
-use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
@@ -154,7 +155,9 @@ pub async fn prepare(
             "give it as an argument, with --prompt-file, or on stdin",
         ));
     }
-    let Means { config, role, backend, configured, agent } = means(daemon, spawn, &project)?;
+    // A clone of its own is not made yet; who works through a list or a spec was told at its beginning.
+    let place = (!spawn.worktree && matches!(asker, Asker::Operator | Asker::Agent(_))).then_some(project.as_path());
+    let Means { config, role, backend, configured, agent } = means(daemon, spawn, &project, place)?;
     let category = config
         .category(&role.category)
         .map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?;
@@ -325,7 +328,8 @@ struct Means {
     agent: Option<Known>,
 }
 
-fn means(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Means, WireError> {
+/// `place`: where the agent will work, as far as that is there already.
+fn means(daemon: &Daemon, spawn: &v1::Spawn, project: &Path, place: Option<&Path>) -> Result<Means, WireError> {
     let top = settings::repository(project);
     let config = load_config(daemon, spawn, &top)?;
     let role = find_role(daemon, spawn, &top, &config)?;
@@ -336,7 +340,7 @@ fn means(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Means, Wi
         .rev()
         .find(|(name, _)| name == "PATH")
         .map(|(_, value)| value.as_str());
-    let (backend, configured) = choose_backend(spawn, &role, &config, path)?;
+    let (backend, configured) = choose_backend(spawn, place, &role, &config, path)?;
     let agent = if backend.by_calls() { acp::agent(spawn, &config, path)? } else { None };
     if backend.name() == "rehearsal"
         && let Some(scenario) = &spawn.scenario
@@ -351,7 +355,7 @@ fn means(daemon: &Daemon, spawn: &v1::Spawn, project: &Path) -> Result<Means, Wi
 /// # Errors
 /// As [`prepare`]: nothing is wrong with a prompt.
 pub fn check(daemon: &Daemon, spawn: &v1::Spawn) -> Result<(), WireError> {
-    means(daemon, spawn, Path::new(&spawn.project)).map(drop)
+    means(daemon, spawn, Path::new(&spawn.project), None).map(drop)
 }
 
 /// Its way to the model API, as far as its environment tells: names of variables, never their values.
@@ -503,82 +507,6 @@ fn find_role(daemon: &Daemon, spawn: &v1::Spawn, top: &Path, config: &Config) ->
     }
 }
 
-pub type Chosen = (&'static dyn Backend, Option<config::Backend>);
-
-fn choose_backend(
-    spawn: &v1::Spawn,
-    role: &role::Role,
-    config: &Config,
-    path: Option<&str>,
-) -> Result<Chosen, WireError> {
-    let otherwise = role.backend.unwrap_or(config.backend);
-    backend_of(spawn.backend.as_deref(), otherwise, spawn.command.is_some(), config, path)
-}
-
-/// The backend that was asked for (`acp:NAME` too), or else the configured one, and how it is configured. One
-/// whose program is not on `path` is refused, unless there is a command in its place.
-///
-/// # Errors
-/// `E_BACKEND_UNAVAILABLE`; `E_CONFIG_INVALID` where a command is wanted and there is none.
-pub fn backend_of(
-    asked: Option<&str>,
-    otherwise: BackendChoice,
-    has_command: bool,
-    config: &Config,
-    path: Option<&str>,
-) -> Result<Chosen, WireError> {
-    let choice = match asked {
-        Some(name) => {
-            acp::check_name(name)?;
-            BackendChoice::parse(acp::split(name).0)
-                .map_err(|error| fault("E_BACKEND_UNAVAILABLE", &error.to_string(), &error.hint))?
-        }
-        None => otherwise,
-    };
-    let wire = |error: muleteer_backends::BackendError| fault(error.code(), &error.to_string(), &error.hint());
-    let backend = match choice {
-        BackendChoice::Auto => muleteer_backends::auto(path.map(OsStr::new)).map_err(wire)?,
-        named => muleteer_backends::by_name(named.as_str()).map_err(wire)?,
-    };
-    let configured = config.backends.get(choice_of(backend));
-    if has_command || configured.as_ref().is_some_and(|backend| backend.command.is_some()) {
-        return Ok((backend, configured));
-    }
-    let (program, get) = match backend.name() {
-        "subprocess" => {
-            let hint = "give --command 'CMD', or set backends.subprocess.command";
-            return Err(fault(config::CODE, "the subprocess backend has no command", hint));
-        }
-        "claude-code" => (claude_code::PROGRAM, claude_code::GET),
-        "codex" => (codex::PROGRAM, codex::GET),
-        _ => return Ok((backend, configured)),
-    };
-    if muleteer_backends::find_program(program, path.map(OsStr::new)).is_none() {
-        let message = format!("the {} backend needs `{program}`, which is not on PATH", backend.name());
-        let hint = format!("{get}, then make sure its directory is on PATH");
-        return Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint));
-    }
-    Ok((backend, configured))
-}
-
-fn choice_of(backend: &dyn Backend) -> BackendChoice {
-    BackendChoice::parse(backend.name()).unwrap_or(BackendChoice::Auto)
-}
-
-fn from_wire(command: v1::Command) -> Command {
-    match command {
-        v1::Command::Shell(text) => Command::Shell(text),
-        v1::Command::Argv(words) => Command::Argv(words),
-    }
-}
-
-fn from_config(command: config::Command) -> Command {
-    match command {
-        config::Command::Text(text) => Command::Shell(text),
-        config::Command::Argv(words) => Command::Argv(words),
-    }
-}
-
 /// A scenario's faults are told to whoever wrote it, not to the journal of an agent that cannot start.
 fn check_scenario(path: &str) -> Result<(), WireError> {
     let in_file = |error: WireError| WireError { file: Some(path.into()), ..error };
@@ -662,7 +590,8 @@ pub fn fault(code: &str, message: &str, hint: &str) -> WireError {
     WireError { code: code.into(), message: message.into(), hint, ..WireError::default() }
 }
 
-/// A file that could not be written; a full disk is a state with a name, not an accident.
+/// A file that could not be written; a full disk is a state with a name, and neither that nor what else the system
+/// refuses us (permissions, descriptors, a file system that is mounted for reading) is a fault of ours.
 pub fn unwritten(error: &muleteer_store::StoreError) -> WireError {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {
@@ -674,7 +603,8 @@ pub fn unwritten(error: &muleteer_store::StoreError) -> WireError {
         }
         cause = error.source();
     }
-    internal(&crate::launch::chain(error))
+    let file = Some(error.file().display().to_string());
+    WireError { file, ..fault(error.code(), &launch::chain(error), &error.hint()) }
 }
 
 pub fn disk_full() -> WireError {

@@ -1,7 +1,7 @@
 //! What an agent asks of us, and our answers.
 //!
-//! The id of an ask is the call's own, as JSON, so that it goes back as it came: agents count from 0, or
-//! name their calls.
+//! The id of an ask is the call's own, so that it goes back as it came: agents count from 0, or name their
+//! calls. It is JSON, without the quotes of a name that is nothing else in JSON: people are to type it.
 
 use super::update;
 use muleteer_model::agent_event::{AgentEvent, cut};
@@ -13,12 +13,23 @@ use serde_json::{Value, json};
 const NO_SUCH_METHOD: i64 = -32601;
 
 pub(super) fn read(id: &Value, method: &str, params: &Value) -> AgentEvent {
-    let id = id.to_string();
+    let id = key(id);
     match method {
-        "session/request_permission" => AgentEvent::Permission { id, ask: Box::new(permission(params).bound()) },
+        "session/request_permission" => match permission(params).bound() {
+            // Nothing could be chosen for an answer: whoever allowed it would only have cancelled the turn.
+            ask if ask.options.is_empty() => AgentEvent::Request { id, what: format!("{method} without options") },
+            ask => AgentEvent::Permission { id, ask: Box::new(ask) },
+        },
         // Files and terminals among them. The daemon is outside of whatever holds the agent, and does
         // nothing there in its name; it is told so, and can do it itself.
         _ => AgentEvent::Request { id, what: cut(method, 200) },
+    }
+}
+
+fn key(id: &Value) -> String {
+    match id.as_str() {
+        Some(name) if !name.is_empty() && serde_json::from_str::<Value>(name).is_err() => name.into(),
+        _ => id.to_string(),
     }
 }
 
@@ -43,7 +54,7 @@ fn permission(params: &Value) -> Ask {
 
 /// What goes back.
 pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
-    // It was JSON when it came.
+    // It was JSON when it came, or else a name.
     let id: Value = serde_json::from_str(id).unwrap_or_else(|_| id.into());
     if ask.kind != AskKind::Permission {
         let message = format!("{} is not done by this client", ask.tool);
@@ -54,6 +65,11 @@ pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
         None => json!({"outcome": "cancelled"}),
     };
     json!({"jsonrpc": "2.0", "id": id, "result": {"outcome": outcome}})
+}
+
+/// Whether there are words for it: an answer that is none of the options only cancels the turn.
+pub(super) fn can_say(ask: &Ask, answer: &Answer) -> bool {
+    ask.kind != AskKind::Permission || answer.verdict != Verdict::Allow || chosen(ask, answer).is_some()
 }
 
 /// The option that says it. What is allowed is allowed this once where that can be said: what is asked
@@ -108,9 +124,28 @@ mod tests {
     }
 
     #[test]
+    fn who_offers_no_way_to_allow_it_is_not_told_that_it_may() {
+        let mut message = permission();
+        message["params"]["options"] = json!([]);
+        let event = read(&message["id"], "session/request_permission", &message["params"]);
+        assert!(matches!(event, AgentEvent::Request { .. }), "refused by itself: {event:?}");
+        message["params"]["options"] = json!([{"optionId": "no", "name": "No", "kind": "reject_once"}]);
+        let (_, ask) = asked(&message);
+        assert!(!can_say(&ask, &Answer::allow()) && can_say(&ask, &Answer::deny("")));
+    }
+
+    #[test]
     fn what_is_not_done_here_is_refused_under_the_callers_own_id() {
-        for (id, method) in [(json!("a b"), "terminal/create"), (json!(7), "fs/write_text_file"), (json!(1), "_x/y")] {
+        for (id, shown, method) in [
+            (json!("a b"), "a b", "terminal/create"),
+            (json!(7), "7", "fs/write_text_file"),
+            (json!("7"), "\"7\"", "fs/read_text_file"),
+            (json!("\"7\""), "\"\\\"7\\\"\"", "fs/read_text_file"),
+            (json!(""), "\"\"", "fs/read_text_file"),
+            (json!("s-1"), "s-1", "_x/y"),
+        ] {
             let AgentEvent::Request { id: key, what } = read(&id, method, &json!({})) else { panic!("a request") };
+            assert_eq!(key, shown, "as people are to type it");
             let ask = Ask { kind: AskKind::Other, tool: what, ..Ask::default() };
             let back = answer(&key, &ask, &Answer::deny(""));
             assert_eq!((&back["id"], &back["error"]["code"]), (&id, &json!(NO_SUCH_METHOD)), "{back}");

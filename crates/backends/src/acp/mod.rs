@@ -213,6 +213,10 @@ impl Backend for Acp {
         Some(line(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})))
     }
 
+    fn can_say(&self, ask: &Ask, answer: &Answer) -> bool {
+        ask::can_say(ask, answer)
+    }
+
     fn answer(&self, id: &str, ask: &Ask, answer: &Answer) -> Option<Vec<u8>> {
         Some(line(&ask::answer(id, ask, answer)))
     }

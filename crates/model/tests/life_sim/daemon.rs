@@ -300,7 +300,8 @@ impl Daemon {
     }
 
     fn tell(&mut self, command: Command) {
-        if let Some(link) = &mut self.link {
+        // What waits already is not told again: else an agent that asks much would wait behind thousands of the same.
+        if let Some(link) = self.link.as_mut().filter(|link| !link.commands.contains(&command)) {
             link.commands.push_back(command);
         }
     }

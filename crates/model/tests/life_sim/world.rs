@@ -31,14 +31,14 @@ pub enum Rec {
     Exited(Exit),
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Stdin {
     Prompt(String),
     Interrupt,
     Answer(String),
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     Write { idem: String, said: Option<Stdin>, close: bool },
     Interrupt { idem: String },
@@ -505,7 +505,8 @@ impl World {
                         .as_ref()
                         .is_some_and(|agent| agent.turn.is_none() && agent.stdin.is_empty() && !agent.closed)
             }
-            None => true,
+            // The daemon of a dispatch at work will notice.
+            None => false,
         }
     }
 }

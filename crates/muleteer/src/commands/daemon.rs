@@ -206,9 +206,9 @@ fn refused(error: StartError) -> Failure {
         StartError::Io { ref path, .. } => Failure::of("E_DAEMON_START", &error)
             .file(path)
             .hint("`muleteer doctor` says what is wrong with the directories"),
-        StartError::NotPrivate(ref path) => Failure::of("E_NOT_PRIVATE", &error)
+        StartError::NotPrivate { ref path, variable } => Failure::of("E_NOT_PRIVATE", &error)
             .file(path)
-            .hint("remove it, or set XDG_RUNTIME_DIR to a directory of your own"),
+            .hint(format!("remove it, or set {variable} to a directory of your own")),
         other => Failure::of("E_DAEMON_START", &other),
     }
 }

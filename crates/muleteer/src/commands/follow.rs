@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::history::{self, Seen};
-use crate::interrupt::until_interrupted;
+use crate::interrupt::until_ctrl_c;
 use crate::render::event;
 use muleteer_model::event::Event;
 use muleteer_protocol::v1::Request;
@@ -45,5 +45,5 @@ pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
         }
         wait::one(context, id).await
     };
-    until_interrupted(context, &format!("{id} goes on (`muleteer logs {id} -f`)"), Exit::Done, following).await
+    until_ctrl_c(context, &format!("{id} goes on (`muleteer logs {id} -f`)"), following).await
 }

@@ -20,13 +20,14 @@ const EXAMPLES: &str = "\
 Examples:
   muleteer spawn developer . \"Fix the flaky test in tests/net.rs\"
   muleteer spawn tester web --prompt-file plan.md --wait --json
-  git diff | muleteer spawn reviewer . --feature review-42
+  git diff HEAD~1 | muleteer spawn reviewer . --feature review-42
   muleteer spawn developer . \"list the files\" --backend subprocess --command 'cat; ls' --wait
 
 One word after the role is the project, never the prompt: it must be a directory or a configured
 name. The prompt is then read from --prompt-file or from stdin.
 Prints the id of the dispatch. With --wait, exits 0 on success, 4 if partial, failed, blocked or
-stalled, 6 if killed, 130 at Ctrl-C, which ends only the waiting.";
+stalled, 6 if killed, 130 at Ctrl-C, which ends only the waiting; --follow exits so too, but 0 at
+Ctrl-C.";
 
 /// Send a role to work on a project; prints the id of the dispatch
 #[derive(Debug, Default, clap::Args)]
@@ -218,24 +219,35 @@ fn prompt(args: &Args) -> Result<String, Failure> {
 /// No more of it than [`check_prompt`] needs to refuse it.
 ///
 /// # Errors
-/// `E_IO`; `E_PROMPT_MISSING` when it is no text.
+/// `E_IO`; `E_BAD_INPUT` when it is no text.
 pub fn read_prompt(source: impl Read) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     source
         .take(PROMPT_LIMIT as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| Failure::new("E_IO", format!("cannot read the prompt: {error}")))?;
-    String::from_utf8(bytes).map_err(|_| Failure::new("E_PROMPT_MISSING", "the prompt is not UTF-8 text"))
+    String::from_utf8(bytes).map_err(|error| {
+        // The limit may have cut a letter in two.
+        if error.as_bytes().len() > PROMPT_LIMIT && error.utf8_error().error_len().is_none() {
+            return too_long();
+        }
+        let at = error.utf8_error().valid_up_to();
+        Failure::new("E_BAD_INPUT", format!("the prompt is not UTF-8 text: byte {} belongs to no letter", at + 1))
+            .hint("convert it (`iconv -f latin1 -t utf-8`), or name the file in the prompt")
+    })
 }
 
 /// Refuses what the daemon would hang up on.
 pub fn check_prompt(text: String) -> Result<String, Failure> {
     if text.len() > PROMPT_LIMIT {
-        let message = format!("the prompt is longer than {} MiB", PROMPT_LIMIT >> 20);
-        return Err(Failure::new("E_PROMPT_TOO_LONG", message)
-            .hint("put the material in a file and name the file in the prompt"));
+        return Err(too_long());
     }
     Ok(text)
+}
+
+fn too_long() -> Failure {
+    let message = format!("the prompt is longer than {} MiB", PROMPT_LIMIT >> 20);
+    Failure::new("E_PROMPT_TOO_LONG", message).hint("put the material in a file and name the file in the prompt")
 }
 
 pub fn passed_env(config: &Config) -> Vec<(String, String)> {
@@ -353,5 +365,13 @@ mod tests {
     fn an_endless_prompt_is_read_no_further_than_the_limit() {
         let text = read_prompt(io::repeat(b'x')).expect("text");
         assert!(check_prompt(text).is_err());
+    }
+
+    #[test]
+    fn a_prompt_that_is_no_text_is_bad_and_not_missing() {
+        let code = |bytes: &[u8]| read_prompt(bytes).expect_err("no text").code().to_string();
+        assert_eq!(code(b"gr\xfc\xdfe"), "E_BAD_INPUT");
+        let long = [b"x".repeat(PROMPT_LIMIT), "\u{fc}".into()].concat();
+        assert_eq!(code(&long), "E_PROMPT_TOO_LONG", "its last letter is cut in two by us");
     }
 }

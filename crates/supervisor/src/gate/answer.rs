@@ -39,6 +39,10 @@ pub async fn answer(
     }
     let (request_id, answer, known) = {
         let (pending, answer) = ask::read_answer(&dispatch.asks, request, said).map_err(|e| refused(&dispatch, &e))?;
+        let backend = muleteer_backends::by_name(&dispatch.created.backend);
+        if !backend.is_ok_and(|backend| backend.can_say(&pending.ask, &answer)) {
+            return Err(refused(&dispatch, &Unanswerable::NoSuchOption));
+        }
         (pending.id.clone(), answer, pending.answer.is_some())
     };
     let reply = replied(&dispatch, &request_id, answer.verdict);
@@ -85,6 +89,7 @@ fn refused(dispatch: &Dispatch, error: &Unanswerable) -> WireError {
             ("E_NOT_FOUND", format!("open are: {}", if open.is_empty() { "none".into() } else { open.join(", ") }))
         }
         Unanswerable::Several(_) => ("E_AMBIGUOUS", "name one with --request".to_string()),
+        Unanswerable::NoSuchOption => ("E_BAD_INPUT", "deny it, or name one of the options it offers".to_string()),
         Unanswerable::Empty | Unanswerable::NotAllowable => {
             ("E_BAD_INPUT", view::how_to_answer(dispatch).unwrap_or_default())
         }

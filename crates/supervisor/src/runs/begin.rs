@@ -560,7 +560,7 @@ fn backend(request: &v1::Run, config: &Config) -> Result<String, WireError> {
     };
     let command = request.command.clone().or_else(|| own_command(config));
     let asked = request.backend.as_deref();
-    let (backend, _) = backend_of(asked, otherwise, command.is_some(), config, path)?;
+    let (backend, _) = backend_of(asked, otherwise, (command.as_ref(), None), config, path)?;
     let name = match asked {
         Some(name) if acp::split(name).1.is_some() => name,
         _ => backend.name(),
@@ -706,7 +706,8 @@ mod tests {
         };
         assert_eq!(asked("acp:gemini", None).unwrap(), "acp:gemini");
         assert_eq!(asked("acp", Some("mine")).unwrap(), "acp");
-        assert_eq!(asked("claude_code", Some("mine")).unwrap(), "claude-code");
+        assert_eq!(asked("claude_code", Some("gemini")).unwrap(), "claude-code");
+        assert_eq!(asked("claude_code", Some("mine")).unwrap_err(), "E_BACKEND_UNAVAILABLE");
         for name in ["telepathy", "acp:telepathy", "codex:gemini", "codex"] {
             assert_eq!(asked(name, None).unwrap_err(), "E_BACKEND_UNAVAILABLE", "{name}");
         }

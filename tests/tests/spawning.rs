@@ -1,0 +1,122 @@
+//! Where a dispatch's program is looked for, who is refused for want of it, and how who follows it exits.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use muleteer_tests::spec_stage::{AGENT, SpecStage};
+use muleteer_tests::task_list::Scene;
+use muleteer_tests::{PATIENCE, Repo, World, program, wait_until};
+use serde_json::json;
+
+/// A program of the project's own, which is in its history.
+fn own_program(repo: &Repo, name: &str) {
+    program::write(&repo.path.join(name), "#!/bin/sh\ncat > /dev/null\npwd >> \"$HOME/ran\"\n");
+    repo.git(&["add", name]);
+    repo.git(&["commit", "--quiet", "--message", name]);
+}
+
+#[test]
+fn a_relative_program_is_looked_for_where_the_agent_works() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    own_program(&repo, "prog");
+    let daemon = world.daemon();
+    let spawn = |backend: &str, command: &str, more: &[&str]| {
+        let args = ["spawn", "developer", repo.to_str(), "x", "--backend", backend, "--command", command, "--wait"];
+        // From elsewhere: it is the agent's directory that counts.
+        world.muleteer(&[&args, more].concat()).current_dir(world.path()).run()
+    };
+    let ran = || std::fs::read_to_string(world.home().join("ran")).unwrap_or_default();
+    spawn("subprocess", "[\"./prog\"]", &[]).expect_code(0);
+    assert_eq!(ran(), format!("{}\n", repo.to_str()));
+    let id = spawn("subprocess", "[\"./prog\", \"x\"]", &["--worktree"]).expect_code(0).stdout;
+    assert!(ran().lines().last().unwrap().ends_with(id.trim()), "{}", ran());
+    let codex = spawn("codex", "./prog", &[]);
+    let here = ran().lines().skip(2).any(|line| line == repo.to_str());
+    assert!(here, "whatever became of one that says nothing: {codex:?}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn who_names_a_program_that_is_not_there_is_refused_at_once() {
+    let world = World::new();
+    world.configure("backends: {claude_code: {command: [surely-no-such-program]}}\n");
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let begun = ["spawn", "developer", repo.to_str(), "x", "--json"];
+    let refused = |more: &[&str]| {
+        let output = world.muleteer(&[&begun, more].concat()).current_dir(&repo.path).run().expect_code(2);
+        assert_eq!(output.error_code(), "E_BACKEND_UNAVAILABLE", "{more:?}: {output:?}");
+    };
+    refused(&["--backend", "codex", "--command", "surely-no-such-program"]);
+    refused(&["--backend", "codex", "--command", "./surely-no-such-program"]);
+    refused(&["--backend", "claude-code"]);
+    refused(&["--command", "[\"/nonexistent/x\"]"]);
+    refused(&["--command", "[\"surely-no-such-program\", \"x\"]", "--worktree"]);
+    assert_eq!(world.status()["dispatches"], json!([]), "and nothing was made");
+    // What a shell is to find, and what a clone will have or not, is found out there.
+    for later in [&["--command", "surely-no-such-program"][..], &["--command", "[\"./none\"]", "--worktree"]] {
+        world.muleteer(&[&begun, later, &["--wait"]].concat()).run().expect_code(4);
+    }
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn runs_are_refused_for_want_of_a_program_too() {
+    let stage = SpecStage { agent: "surely-no-such-program".into(), ..SpecStage::new(AGENT) };
+    let daemon = stage.world.daemon();
+    let list = ["run", "--spec", "plan.md", "--backend", "subprocess", "--command", "[\"/nonexistent/x\"]", "--json"];
+    let output = stage.muleteer(&list).run().expect_code(2);
+    assert_eq!(output.error_code(), "E_BACKEND_UNAVAILABLE", "{output:?}");
+    stage.world.finish(Some(daemon));
+
+    let scene = Scene::new();
+    let daemon = scene.world.daemon();
+    scene.add("one", "true", &[]);
+    let output = scene.run("[\"/nonexistent/x\"]", &["--json"]).expect_code(2);
+    assert_eq!(output.error_code(), "E_BACKEND_UNAVAILABLE", "{output:?}");
+    assert_eq!(scene.status("task-001"), "pending");
+    scene.world.finish(Some(daemon));
+}
+
+/// Ctrl-C says that somebody has seen enough; whoever is ended has not seen an end.
+#[test]
+fn who_is_ended_as_they_follow_does_not_say_that_all_is_well() {
+    use rustix::process::Signal;
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let script = "while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done";
+    for (signal, code) in [(Signal::INT, Some(0)), (Signal::TERM, None), (Signal::HUP, None)] {
+        let following = world.spawn(&repo, script, &["--follow"]).start();
+        wait_until("what it does to be shown", PATIENCE, || {
+            (following.stdout_so_far().lines().count() > 1).then_some(())
+        });
+        world.signal(following.pid(), signal);
+        let said = following.finish();
+        assert_eq!(said.code, code, "{signal:?}: {said:?}");
+    }
+    std::fs::write(world.home().join("go"), "").unwrap();
+    for dispatch in world.status()["dispatches"].as_array().unwrap() {
+        world.wait_for_end(dispatch["id"].as_str().unwrap());
+    }
+    world.finish(Some(daemon));
+}
+
+/// What the system refuses us there is no bug of ours, and it passes.
+#[test]
+fn a_state_directory_that_cannot_be_written_is_said_to_be_it() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let (agents, aside) = (world.state().join("agents"), world.state().join("aside"));
+    std::fs::rename(&agents, &aside).unwrap();
+    std::fs::write(&agents, "in the way").unwrap();
+    let refused = world.spawn(&repo, "true", &["--json"]).run().expect_code(4);
+    assert_eq!(refused.error_code(), "E_STORE_IO", "{refused:?}");
+    let error = &refused.json()["error"];
+    assert!(error["file"].as_str().unwrap().contains("agents"), "{error}");
+    std::fs::remove_file(&agents).unwrap();
+    std::fs::rename(&aside, &agents).unwrap();
+    world.spawn(&repo, "true", &["--wait"]).run().expect_code(0);
+    world.finish(Some(daemon));
+}
