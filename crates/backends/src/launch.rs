@@ -164,13 +164,13 @@ fn is_one_word(text: &str) -> bool {
 impl LaunchSpec {
     /// The absolute path of a program that the agent's command names: on its PATH, or from its directory.
     pub(crate) fn find_program(&self, program: &str) -> Option<String> {
-        let found = find_program(&from(&self.cwd, program), self.path.as_deref().map(OsStr::new))?;
+        let found = find_program(&seen_from(&self.cwd, program), self.path.as_deref().map(OsStr::new))?;
         Some(found.to_string_lossy().into_owned())
     }
 }
 
 /// The name of a program as seen from `cwd`: what has a `/` in it and is relative begins there.
-pub fn from(cwd: &Path, program: &str) -> String {
+pub fn seen_from(cwd: &Path, program: &str) -> String {
     if !program.contains('/') {
         return program.into();
     }

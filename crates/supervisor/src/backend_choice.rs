@@ -89,7 +89,7 @@ fn check_program(
     if program == "muleteer" || (is_seen_from_there && place.is_none()) {
         return Ok(());
     }
-    let name = muleteer_backends::from(place.unwrap_or("/".as_ref()), program);
+    let name = muleteer_backends::seen_from(place.unwrap_or("/".as_ref()), program);
     let paths = chosen
         .into_iter()
         .flatten()

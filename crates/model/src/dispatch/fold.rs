@@ -45,12 +45,12 @@ impl Dispatch {
                     (PromptKind::Send, Phase::Closing { spoken_to, .. }) => *spoken_to = true,
                     _ => {}
                 }
-                // A repair or a continuation goes before what people queued meanwhile.
                 let state = match *kind == PromptKind::Send && self.is_being_killed() {
                     true => PromptState::Withdrawn,
                     false => PromptState::Queued,
                 };
                 let prompt = Prompt { key: key.clone(), kind: *kind, state, standing: None };
+                // A repair or a continuation goes before what people queued meanwhile.
                 let urgent = matches!(kind, PromptKind::Repair | PromptKind::Continue);
                 let place =
                     if urgent { self.prompts.iter().position(|p| p.state == PromptState::Queued) } else { None };

@@ -53,9 +53,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         for fault in &faults {
             context.out.note(format!("not removed: {fault}"));
         }
-        let (files, of) = if count == 1 { ("the files of one dispatch", "") } else { ("the files of ", " dispatches") };
-        let number = if count == 1 { String::new() } else { count.to_string() };
-        context.out.line(format!("{files}{number}{of} {done}: {size}"))?;
+        let of = if count == 1 { "one dispatch".to_string() } else { format!("{count} dispatches") };
+        context.out.line(format!("the files of {of} {done}: {size}"))?;
     }
     Ok(if faults.is_empty() { Exit::Done } else { Exit::Failed })
 }

@@ -315,8 +315,15 @@ async fn send(
     // Its files are not removed meanwhile.
     let _alone = daemon.creating(name.as_str()).await;
     let dispatch = find(daemon, name.as_str())?;
-    if dispatch.prompt(key).is_some() {
-        return Ok(Reply::Sent { dispatch_id: name.to_string(), queued: false });
+    let too_late = || WireError {
+        dispatch_id: Some(name.to_string()),
+        ..fault("E_BUSY", "it was killed before it could hear that", "say it again when it has ended, to go on with it")
+    };
+    let is_withdrawn = |prompt: &Prompt| prompt.state == PromptState::Withdrawn;
+    match dispatch.prompt(key) {
+        Some(prompt) if is_withdrawn(prompt) => return Err(too_late()),
+        Some(_) => return Ok(Reply::Sent { dispatch_id: name.to_string(), queued: false }),
+        None => {}
     }
     if dispatch.files_removed {
         return Err(WireError {
@@ -324,10 +331,6 @@ async fn send(
             ..fault("E_UNSUPPORTED", "its files were removed, so it cannot be spoken to again", "spawn a new dispatch")
         });
     }
-    let too_late = || WireError {
-        dispatch_id: Some(name.to_string()),
-        ..fault("E_BUSY", "it is being killed", "say it again when it has ended, to go on with it")
-    };
     if dispatch.is_being_killed() {
         return Err(too_late());
     }
@@ -352,13 +355,9 @@ async fn send(
     let queued = dispatch.state() == "running" || dispatch.owes_an_answer().is_some() || dispatch.waits_for_an_answer();
     let records = try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
     daemon.agent(&name).journal.cast(JournalMsg::Records(records));
-    let withdrawn = |prompt: &Prompt| prompt.state == PromptState::Withdrawn;
-    if daemon
-        .snapshot()
-        .get(&name)
-        .and_then(|dispatch| dispatch.prompt(key))
-        .is_some_and(withdrawn)
-    {
+    // Killed since it was looked at.
+    let now = daemon.snapshot();
+    if now.get(&name).and_then(|dispatch| dispatch.prompt(key)).is_some_and(is_withdrawn) {
         return Err(too_late());
     }
     bring_up(daemon, &name).await;
