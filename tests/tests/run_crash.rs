@@ -28,7 +28,7 @@ fn a_run_killed_at_every_named_point_comes_to_the_same() {
 /// The person stands on the branch that the run works on.
 #[test]
 fn a_run_killed_as_it_comes_home_to_what_is_checked_out_comes_to_the_same() {
-    runs::home_through(&["run.before_publish", "tasks.before_forward"].map(String::from));
+    runs::home_through(&["run.before_publish", "git.before_forward"].map(String::from));
 }
 
 /// One run, one of whose shims dies at each point in the order of its life.

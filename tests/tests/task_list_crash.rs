@@ -45,7 +45,7 @@ fn killed_at_every_point_of_a_task_it_is_done_once() {
         let script = "echo x >> \"$HOME/effects\"; if [ -e \"$HOME/second\" ]; then echo x > good; else \
             touch \"$HOME/second\"; echo y > bad; fi";
         // Only what is done in a clone has to be brought home.
-        let workers = if ["tasks.before_forward", "tasks.landed"].contains(&point) { "2" } else { "1" };
+        let workers = if ["git.before_forward", "tasks.landed"].contains(&point) { "2" } else { "1" };
         let run = scene.run(script, &["--concurrency", workers]);
         assert_eq!(run.code, Some(0), "{point}: {run:?}\n{}", scene.log());
         wait_until("the daemon to have died", RUN, || (!daemon.is_alive()).then_some(()));

@@ -954,7 +954,7 @@ fn the_map_of_the_reference_names_tests_that_are_there() {
                 "hooks" => "tests/tests/task_list_hooks.rs".into(),
                 "crash" => "tests/tests/task_list_crash.rs".into(),
                 "store" => "crates/store/src/tasklist/tests.rs".into(),
-                "git" => "crates/supervisor/src/tasklist/git/tests.rs".into(),
+                "git" => "crates/supervisor/src/git/tests.rs".into(),
                 "steps" => "crates/supervisor/src/tasklist/steps.rs".into(),
                 "process" => "crates/process/src/bounded.rs".into(),
                 "list" | "select" => format!("crates/model/src/tasklist/{place}/tests.rs"),

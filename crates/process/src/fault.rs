@@ -48,7 +48,7 @@ pub const POINTS: &[&str] = &[
     "tasks.claimed",
     "tasks.validated",
     "tasks.committed",
-    "tasks.before_forward",
+    "git.before_forward",
     "tasks.landed",
     "tasks.outcome_written",
 ];

@@ -5,6 +5,7 @@
 //! - [`pool`], [`agent`]: admission, and one small subtree per dispatch;
 //! - [`runs`]: spec runs;
 //! - [`tasklist`]: the task-list harness;
+//! - [`git`]: a person's working directory, and what is brought into it, for both; [`worktree`]: clones for agents;
 //! - [`gate`]: the socket people and agents talk to.
 //!
 //! Actors only carry out what `model` decides; a rule that can't be tested without a process is in
@@ -21,6 +22,7 @@ pub mod confine;
 pub mod context;
 pub mod daemon;
 pub mod gate;
+pub mod git;
 pub mod heartbeat;
 pub mod launch;
 pub mod ledger;

@@ -257,9 +257,8 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
         .into_iter()
         .map(|at| list.tasks[at].id.clone())
         .collect();
-    let git = muleteer_supervisor::tasklist::git::Git::open(event.root.path()).ok();
-    let ask =
-        |what: &dyn Fn(&muleteer_supervisor::tasklist::git::Git) -> String| git.as_ref().map(what).unwrap_or_default();
+    let git = muleteer_supervisor::git::Git::open(event.root.path()).ok();
+    let ask = |what: &dyn Fn(&muleteer_supervisor::git::Git) -> String| git.as_ref().map(what).unwrap_or_default();
     let failures = event.root.failure_times(&list);
     let text = hook::session_start(&Scene {
         list: &list,

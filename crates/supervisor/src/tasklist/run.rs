@@ -1,10 +1,10 @@
 //! One run of a list: the session's start, its workers, its end. Everything it must remember is an event or
 //! in the list itself, so a new daemon goes on with it.
 
-use super::git::Git;
 use super::steps::{Hold, Place, Recovered, StepError, validation_env};
 use super::worker::{self, End};
 use crate::context::{Daemon, random_key};
+use crate::git::Git;
 use crate::ledger::append;
 use crate::owned::survive;
 use jiff::Timestamp;

@@ -1,10 +1,10 @@
 //! What the gate is asked about runs of task lists.
 
 use super::actor::TaskListsMsg;
-use super::git::{Git, GitError};
 use super::run;
 use crate::context::{Daemon, random_key};
 use crate::gate::handlers;
+use crate::git::{Git, GitError};
 use crate::ledger::try_append;
 use crate::request::{fault, internal, unwritten};
 use jiff::Timestamp;

@@ -1,7 +1,7 @@
 //! The steps of working through a list, each of which may be repeated: what was done is found done.
 //! The daemon's runs take them, and the verbs an agent in its own session calls. All of them block.
 
-use super::git::{Git, GitError};
+use crate::git::{Git, GitError};
 use jiff::Timestamp;
 use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::recover::{self, Evidence, Plan};
@@ -331,7 +331,7 @@ impl Place {
         };
         let end = kept.unwrap_or(base);
         let mut adopted = Ok(());
-        let mut on_saved = |saved: &super::git::Saved| {
+        let mut on_saved = |saved: &crate::git::Saved| {
             let name = if in_clone { self.project.adopt(&self.git, saved) } else { Ok(saved.name.clone()) };
             match name {
                 Ok(name) => self.note(vec![Entry::rollback(&task.id, end, Some(&name))]),

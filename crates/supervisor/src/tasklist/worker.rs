@@ -16,10 +16,10 @@ pub use conclude::land_blocking;
 use conclude::{close, conclude, interrupted};
 use doing::{PASSED, dispatched, was_stopped_with_daemon};
 
-use super::git::Git;
 use super::run::{Driven, ended, record};
 use super::steps::{Place, Recovered, StepError, Verdict, describe};
 use crate::context::random_key;
+use crate::git::Git;
 use muleteer_model::dispatch::{Dispatch, Stop as Stopped};
 use muleteer_model::event::{Event, Limit};
 use muleteer_model::id::DispatchId;

@@ -170,7 +170,7 @@ pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit,
     if !args.no_gitignore && (args.gitignore || asked(context)) {
         ignore(&root)?;
     }
-    if let Ok(git) = muleteer_supervisor::tasklist::git::Git::open(root.path()) {
+    if let Ok(git) = muleteer_supervisor::git::Git::open(root.path()) {
         // What is ours alone is kept out of `git status` and `git clean` in any case.
         drop(muleteer_supervisor::worktree::exclude(git.common_dir()));
     }

@@ -7,7 +7,7 @@ use crate::settings;
 use jiff::Timestamp;
 use muleteer_model::tasklist::{Stand, Task};
 use muleteer_store::tasklist::{Right, Root, TaskListError, Tx};
-use muleteer_supervisor::tasklist::git::{Git, GitError};
+use muleteer_supervisor::git::{Git, GitError};
 use muleteer_supervisor::tasklist::steps::{Hold, Place, StepError, validation_env};
 use std::io::Write;
 use std::path::{Path, PathBuf};

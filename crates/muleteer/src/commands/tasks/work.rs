@@ -11,7 +11,7 @@ use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::{Category, Status, TaskList, claim as claims, outcome, select};
 use muleteer_process::signals::Signals;
 use muleteer_store::tasklist::Root;
-use muleteer_supervisor::tasklist::git::Git;
+use muleteer_supervisor::git::Git;
 use muleteer_supervisor::tasklist::steps::{Recorded, Recovered, Verdict, describe};
 use rustix::process::Signal;
 use serde_json::{Value, json};

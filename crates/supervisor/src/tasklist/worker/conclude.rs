@@ -1,9 +1,9 @@
 //! What becomes of a task once it is judged: its work lands on the branch or is rolled back, and the outcome is written.
 
-use super::super::git::Git;
 use super::super::run::{Driven, record};
 use super::super::steps::{Place, StepError, Verdict, describe};
 use super::{End, note_verdict};
+use crate::git::Git;
 use muleteer_model::event::Event;
 use muleteer_model::tasklist::claim;
 use muleteer_model::tasklist::log::Entry;

@@ -1,7 +1,7 @@
-//! What the harness does with git. It never runs `reset --hard` and `clean -fd` as such: it writes down
-//! everything that is there as a tree, and then moves the files from that tree to the wanted one. What is
-//! ignored, the harness's own files, and what a person had lying about before the task stay as they are.
-//! The effect on what the task did is the same, and nothing is lost.
+//! What task lists and spec runs do with git in a person's working directory. It never runs `reset --hard`
+//! and `clean -fd` as such: it writes down everything that is there as a tree, and then moves the files from
+//! that tree to the wanted one. What is ignored, Muleteer's own files, and what a person had lying about before
+//! the task stay as they are. The effect on what the task did is the same, and nothing is lost.
 //!
 //! Trees are made with an index of their own, so what a person has staged stays staged.
 

@@ -31,7 +31,7 @@ impl Git {
             muleteer_store::atomic::write_atomic(&self.git_dir.join(NOTE), note.as_bytes(), 0o644)
                 .map_err(|error| failed("merge", &error.to_string()))?;
         }
-        muleteer_process::fault::point("tasks.before_forward");
+        muleteer_process::fault::point("git.before_forward");
         let merged = self.git(&["merge", "--quiet", "--ff-only", to]);
         if merged.is_err() {
             // Whoever ended it may have done so in the middle.
