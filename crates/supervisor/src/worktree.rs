@@ -325,12 +325,10 @@ pub async fn head(dir: &Path) -> Option<String> {
     run(git(dir).args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]), "").await.ok()
 }
 
-/// The commit that a name stands for.
-pub async fn commit(dir: &Path, name: &str) -> Option<String> {
-    let name = format!("{name}^{{commit}}");
-    run(git(dir).args(["rev-parse", "--verify", "--quiet", "--end-of-options", &name]), "")
-        .await
-        .ok()
+/// The commit that a branch of the repository is at. A tag of the same name, or what only leads to a commit, is none.
+pub async fn tip(dir: &Path, branch: &str) -> Option<String> {
+    let name = format!("refs/heads/{branch}");
+    run(git(dir).args(["show-ref", "--verify", "--hash", &name]), "").await.ok()
 }
 
 /// Whether the commit that is checked out has something at a path.
@@ -351,9 +349,10 @@ pub(crate) async fn own_config(dir: &Path, key: &str) -> Option<String> {
     (output.status.success() && !value.is_empty()).then_some(value)
 }
 
-/// The branch that is checked out, for the journal's header.
+/// The branch that is checked out. Not as git would shorten its name: where a tag has the same, it says `heads/` before it.
 pub async fn branch(dir: &Path) -> Option<String> {
-    run(git(dir).args(["symbolic-ref", "--short", "HEAD"]), "").await.ok()
+    let name = run(git(dir).args(["symbolic-ref", "HEAD"]), "").await.ok()?;
+    name.strip_prefix("refs/heads/").map(String::from)
 }
 
 #[cfg(test)]

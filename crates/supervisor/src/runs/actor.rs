@@ -286,7 +286,7 @@ async fn carry(
         }
         Effect::Finish => {
             steps::verified_spec(hosted, run).await?;
-            publish::finish(hosted, run).await.map(Some)
+            publish::finish(daemon, hosted, run).await.map(Some)
         }
         Effect::WakeAt(_) => Ok(None),
     }

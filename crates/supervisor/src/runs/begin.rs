@@ -537,10 +537,10 @@ fn unscoped(count: usize) -> String {
 /// A base branch that is configured is there: found out at the start, not by the first git.
 async fn check_base(repo: &Path, config: &Config) -> Result<(), WireError> {
     let Some(name) = &config.run.worktree.base_branch else { return Ok(()) };
-    if worktree::commit(repo, name).await.is_some() {
+    if worktree::tip(repo, name).await.is_some() {
         return Ok(());
     }
-    let message = format!("run.worktree.base_branch is `{name}`, which the repository does not have");
+    let message = format!("run.worktree.base_branch is `{name}`, which is no branch of the repository");
     Err(fault(config::CODE, &message, "name a branch that `git branch` lists, or leave it out"))
 }
 

@@ -24,6 +24,7 @@ const BRANCHES_LIMIT: usize = 50;
 /// Where the clones began that could not be looked at, by their names.
 const LOST: &str = "lost";
 const LOG: &str = "logs/HEAD";
+const BESIDE: &str = "worktrees";
 
 /// What a clone's commits come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,15 +94,19 @@ pub async fn worktree(
 ) -> Result<Option<String>, String> {
     let clone = name_of(dir);
     let mut fault = None;
-    if reuse && is_clone(dir) {
-        if !outlived_the_machine(hosted, dir) {
+    if reuse && dir.is_dir() {
+        let whole = is_clone(dir);
+        if whole && !outlived_the_machine(hosted, dir) {
             return Ok(None);
         }
-        if let Err(why) = discard(hosted, dir, target).await {
-            if no_room(&why) {
-                return Err(why);
+        match discard(hosted, dir, target).await {
+            Err(why) if no_room(&why) => return Err(why),
+            Err(why) => fault = Some(set_aside(dir, &why)?),
+            Ok(kept) if !whole => {
+                let kept = kept.unwrap_or_else(|| "nothing: there was nothing but what had been committed".into());
+                fault = Some(format!("its agent took the git directory away; kept of its files is {kept}"));
             }
-            fault = Some(set_aside(dir, &why)?);
+            Ok(_) => {}
         }
     }
     // Also where we were killed since it was taken away.
@@ -208,13 +213,19 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 
 /// Brings the clone's commits to where they are safe, and says whether the target has them.
 pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String> {
+    let clone = name_of(dir);
     if !is_clone(dir) {
+        if dir.is_dir()
+            && let Some(base) = base(hosted, &clone)
+        {
+            // What its agent had pushed before it took the git directory away nobody can tell.
+            note(hosted, LOST, &clone, &base)?;
+        }
         return Ok(Work::new(0, true));
     }
     let _one = hosted.git.lock().await;
     keep::ensure(hosted, target, None).await?;
     let found = of_its_own_doing(look(hosted, dir, target).await?)?;
-    let clone = name_of(dir);
     if (found.unreadable.is_some() || forgot(&dir.join(".git")))
         && let Some(base) = base(hosted, &clone)
     {
@@ -279,11 +290,24 @@ async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String>
         None => vec![head.clone()],
     };
     let made = made_in(&git_dir, branch_of(&clone));
-    let own = since.iter().find(|commit| made.as_ref().is_none_or(|made| made.contains(*commit)));
-    if let Some(own) = own {
+    let mut count = since.len();
+    let mut own = since
+        .iter()
+        .find(|commit| made.as_ref().is_none_or(|made| made.contains(*commit)))
+        .cloned();
+    if let (None, Some(made), Some(base)) = (&own, &made, &base) {
+        // It may have made and pushed it on another branch, or gone back since.
+        let mut list = git(&hosted.places.keep());
+        list.args(["rev-list", &format!("--max-count={COMMITS_LIMIT}"), &format!("{base}..{branch}")]);
+        let pushed = run(&mut list, "cannot count commits").await?;
+        let pushed: Vec<&str> = pushed.lines().filter(|commit| made.contains(*commit)).collect();
+        own = pushed.first().map(ToString::to_string);
+        count = count.max(pushed.len());
+    }
+    if let Some(own) = &own {
         remember_own(hosted, &clone, own)?;
     }
-    Ok(Work { whole: whole && own.is_some(), ..Work::new(since.len() as u32, on_target) })
+    Ok(Work { whole: whole && own.is_some(), ..Work::new(count as u32, on_target) })
 }
 
 /// `bead-<id>-<number>` begins on the branch `bead-<id>`.
@@ -299,7 +323,14 @@ fn forgot(git_dir: &Path) -> bool {
 
 /// What was made in a clone, by its reflogs; `None` where it keeps none.
 fn made_in(git_dir: &Path, branch: &str) -> Option<BTreeSet<String>> {
-    let logs = [LOG.to_string(), format!("logs/refs/heads/{branch}")];
+    let mut logs = vec![LOG.to_string(), format!("logs/refs/heads/{branch}")];
+    // Working directories that its agent has made beside it.
+    let beside = std::fs::read_dir(git_dir.join(BESIDE))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .take(BRANCHES_LIMIT);
+    logs.extend(beside.filter_map(|entry| Some(format!("{BESIDE}/{}/{LOG}", entry.file_name().to_str()?))));
     let read = |name: &String| beneath::read(git_dir, Path::new(name), REFLOG_LIMIT).ok().flatten();
     let found: Vec<_> = logs.iter().filter_map(read).collect();
     (!found.is_empty()).then(|| found.iter().flat_map(|log| reflog::made(&String::from_utf8_lossy(log))).collect())

@@ -83,18 +83,49 @@ pub async fn guard(hosted: &Hosted, target: &str) -> Result<Option<String>, Stri
     let led_away = beneath::remove(&hub, Path::new("commondir"));
     let pushed = take(hosted, target).await?;
     if let Pushed::Rewritten(now) = pushed {
-        let mut kept = "nothing".to_string();
-        if let Some(now) = now {
-            kept = format!("{UNDONE}/{now}");
-            keep::set(hosted, &kept, &now, "cannot keep what was pushed").await?;
-        }
-        let name = format!("refs/heads/{target}");
-        let seen = keep::at(hosted, &name).await.ok_or("the integration branch is gone")?;
-        beneath::replace(&hub, Path::new(&name), format!("{seen}\n").as_bytes())
-            .map_err(|error| format!("cannot undo a push: {name} of {}: {error}", hub.display()))?;
+        let kept = undo(hosted, target, now).await?;
         return Ok(Some(format!("a push to {target} that was no fast-forward was undone: {kept} is what it brought")));
     }
     Ok(led_away.then(|| "a file `commondir` that led the hub to another repository was taken away".into()))
+}
+
+/// Lets the target be what it was verified to be: from when it is judged nobody has anything more to push. What was
+/// pushed nevertheless is undone, and kept beside it. Says so.
+pub async fn hold(hosted: &Hosted, target: &str) -> Result<Option<String>, String> {
+    let _one = hosted.git.lock().await;
+    keep::ensure(hosted, target, None).await?;
+    let hub = hosted.places.hub();
+    let name = format!("refs/heads/{target}");
+    beneath::remove(&hub, Path::new("commondir"));
+    let seen = keep::at(hosted, &name).await;
+    let now = match keep::loose(&hub, &name) {
+        Some(now) => Some(now),
+        None => keep::asked(hosted, &hub, &name).await?,
+    };
+    if now == seen {
+        return Ok(None);
+    }
+    if let Some(now) = &now {
+        let kept = format!("+{UNDONE}/{now}");
+        keep::fetch(hosted, &hub, now, &[&kept], "cannot keep what was pushed").await?;
+    }
+    let kept = undo(hosted, target, now).await?;
+    Ok(Some(format!("a push to {target} while it was judged, or after, was undone: {kept} is what it brought")))
+}
+
+/// Puts the target back to what was verified; what it was is kept, and where is told.
+async fn undo(hosted: &Hosted, target: &str, now: Option<String>) -> Result<String, String> {
+    let hub = hosted.places.hub();
+    let mut kept = "nothing".to_string();
+    if let Some(now) = now {
+        kept = format!("{UNDONE}/{now}");
+        keep::set(hosted, &kept, &now, "cannot keep what was pushed").await?;
+    }
+    let name = format!("refs/heads/{target}");
+    let seen = keep::at(hosted, &name).await.ok_or("the integration branch is gone")?;
+    beneath::replace(&hub, Path::new(&name), format!("{seen}\n").as_bytes())
+        .map_err(|error| format!("cannot undo a push: {name} of {}: {error}", hub.display()))?;
+    Ok(kept)
 }
 
 /// The commit to begin from: the target, with what was pushed to it since. What is to be undone is left to

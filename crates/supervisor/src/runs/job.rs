@@ -573,8 +573,10 @@ async fn settle(
             }
         }
         Purpose::Judge => {
+            end.undone = hub::hold(hosted, &run.target()).await.map_err(git)?;
             // It is not the judge's doing that the disk has less.
-            end.wrote = !outlived && hub::is_dirty(hosted, &dir).await.map_err(git)?;
+            let dirty = !outlived && hub::is_dirty(hosted, &dir).await.map_err(git)?;
+            end.wrote = dirty || end.undone.is_some();
             if end.outcome == Outcome::Success && !end.wrote {
                 let round = match run.judge {
                     JudgeStage::Reason { round } => round,

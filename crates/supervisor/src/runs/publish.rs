@@ -7,10 +7,12 @@ use super::actor::Trouble;
 use super::host::Hosted;
 use super::keep;
 use super::{clones, hub};
+use crate::context::Daemon;
 use crate::git::{Git, GitError};
 use crate::mend;
 use crate::worktree::{self, DURABLE, HARMLESS, LEADING_AWAY, complaint, fetching, git, output, run as git_run};
 use muleteer_model::agent_event::cut;
+use muleteer_model::event::Event;
 use muleteer_model::pipeline::{Input, Run, Stage};
 use muleteer_process::fault;
 use std::ffi::OsStr;
@@ -40,11 +42,15 @@ const GH_PATIENCE: Duration = Duration::from_secs(120);
 /// More is refused by GitHub, and by the system as an argument.
 const BODY_LIMIT: usize = 60_000;
 
-pub async fn finish(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
+pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     let failed = |message: String| Trouble::new("E_GIT", message);
     let target = run.target();
     hub::unlock(hosted, &target).await;
-    hub::guard(hosted, &target).await.map_err(failed)?;
+    // What was judged is published, and nothing besides.
+    let undone = if run.settings.judge { hub::hold(hosted, &target).await } else { hub::guard(hosted, &target).await };
+    if let Some(message) = undone.map_err(failed)? {
+        daemon.note(Event::Fault { what: format!("the hub of {}", hosted.run_id), message });
+    }
     let commit = hub::commit(hosted, &target)
         .await
         .ok_or_else(|| failed(format!("the branch {target} is gone")))?;

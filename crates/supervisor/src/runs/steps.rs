@@ -90,22 +90,19 @@ fn configured(daemon: &Daemon, hosted: &Hosted) -> Option<String> {
 /// The branch the run begins from and its commit: the target itself where the repository has it, else what is
 /// configured, else what is checked out.
 pub async fn base(hosted: &Hosted, target: &str, configured: Option<String>) -> Result<(String, String), Trouble> {
-    let commit = async |name: String| {
-        let verify = ["rev-parse", "--verify", "--quiet", &format!("{name}^{{commit}}")];
-        git_run(git(&hosted.repo).args(verify), "").await.ok()
-    };
     if target != "auto"
-        && let Some(found) = commit(format!("refs/heads/{target}")).await
+        && let Some(found) = worktree::tip(&hosted.repo, target).await
     {
         return Ok((target.to_string(), found));
     }
-    let name = match configured {
-        Some(name) => name,
-        None => worktree::branch(&hosted.repo).await.unwrap_or_else(|| "HEAD".into()),
+    let checked_out = worktree::branch(&hosted.repo).await;
+    let Some(name) = configured.or(checked_out) else {
+        let none = || Trouble::new("E_CONFIG_INVALID", "no commit is checked out".to_string());
+        return worktree::head(&hosted.repo).await.map(|head| ("HEAD".into(), head)).ok_or_else(none);
     };
-    match commit(name.clone()).await {
+    match worktree::tip(&hosted.repo, &name).await {
         Some(found) => Ok((name, found)),
-        None => Err(Trouble::new("E_CONFIG_INVALID", format!("the base branch {name} does not exist"))),
+        None => Err(Trouble::new("E_CONFIG_INVALID", format!("the repository has no branch {name} to begin from"))),
     }
 }
 

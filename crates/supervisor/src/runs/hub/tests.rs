@@ -259,6 +259,77 @@ async fn a_branch_that_nobody_pushed_is_told_and_kept() {
     assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
 }
 
+/// However an agent came to push what it made, it has made and pushed it.
+#[tokio::test]
+async fn what_is_pushed_from_elsewhere_in_a_clone_is_its_agent_s_own() {
+    let stage = Stage::new().await;
+    let push = |dir: &Path| {
+        git_in(dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
+    };
+    let begin = async |name: &str| {
+        let dir = stage.hosted.places.worktrees.join(format!("bead-{name}-1"));
+        worktree(&stage.hosted, &dir, TARGET, Some(name), false).await.unwrap();
+        dir
+    };
+    let dir = begin("branch").await;
+    git_in(&dir, &["checkout", "--quiet", "-b", "feature"]);
+    stage.commit(&dir, "one");
+    push(&dir);
+    git_in(&dir, &["checkout", "--quiet", "bead-branch"]);
+    assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
+    let dir = begin("back").await;
+    stage.commit(&dir, "two");
+    push(&dir);
+    git_in(&dir, &["reset", "--quiet", "--hard", "HEAD~1"]);
+    assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
+    let dir = begin("beside").await;
+    let beside = stage.root.join("beside");
+    git_in(&dir, &["worktree", "add", "--quiet", "--detach", beside.to_str().unwrap()]);
+    stage.commit(&beside, "three");
+    push(&beside);
+    assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
+    assert!(was_pushed(&stage.hosted, "beside", TARGET).await.unwrap());
+    // What others have pushed meanwhile is not.
+    let dir = begin("idle").await;
+    stage.bead("other").await;
+    git_in(&dir, &["checkout", "--quiet", "-b", "feature"]);
+    assert_eq!(stage.after(&dir).await, (None, Work { whole: false, ..Work::new(0, true) }));
+}
+
+#[tokio::test]
+async fn what_stands_in_a_clone_without_its_git_directory_is_kept() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    std::fs::write(dir.join("more"), "more\n").unwrap();
+    std::fs::remove_dir_all(dir.join(".git")).unwrap();
+    assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+    assert_eq!(work(&stage.hosted, &dir, TARGET).await.unwrap(), Work::new(0, true));
+    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap(), "nobody can tell that it was not");
+    let said = worktree(&stage.hosted, &dir, TARGET, Some("one"), true).await.unwrap().unwrap();
+    assert!(said.contains("refs/muleteer/rescue/bead-one-1"), "{said}");
+    assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:more"]), "more");
+    assert!(!dir.join("more").exists(), "it is made anew");
+    assert_eq!(worktree(&stage.hosted, &dir, TARGET, Some("one"), true).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_is_pushed_while_the_target_is_judged_is_undone_and_kept() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+    assert_eq!(hold(&stage.hosted, TARGET).await.unwrap(), None);
+    let judged = commit(&stage.hosted, TARGET).await.unwrap();
+    stage.commit(&dir, "late");
+    let late = git_in(&dir, &["rev-parse", "HEAD"]);
+    git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
+    let said = hold(&stage.hosted, TARGET).await.unwrap().unwrap();
+    assert!(said.contains(&format!("refs/muleteer/undone/{late}")), "{said}");
+    assert_eq!(git_in(&stage.hub(), &["rev-parse", &format!("refs/heads/{TARGET}")]), judged);
+    assert_eq!(commit(&stage.hosted, TARGET).await, Some(judged));
+    assert_eq!(git_in(&stage.keep(), &["show", &format!("refs/muleteer/undone/{late}:late")]), "late");
+    assert_eq!(hold(&stage.hosted, TARGET).await.unwrap(), None);
+}
+
 /// What is not looked at is not kept, so it must not go.
 #[tokio::test]
 async fn a_clone_with_more_branches_than_are_looked_at_stays() {
@@ -470,7 +541,12 @@ async fn a_target_that_exists_is_begun_from_and_a_base_that_does_not_is_an_error
     assert_eq!(found("auto", None).await.unwrap(), ("feature".into(), feature.clone()));
     assert_eq!(found("auto", Some("main")).await.unwrap(), ("main".into(), main));
     assert_eq!(found("new", None).await.unwrap(), ("feature".into(), feature.clone()));
-    assert_eq!(found("auto", Some("none")).await.unwrap_err(), "E_CONFIG_INVALID");
+    for none in ["none", "main~0", "origin/main"] {
+        assert_eq!(found("auto", Some(none)).await.unwrap_err(), "E_CONFIG_INVALID", "{none}");
+    }
+    // A tag of the same name is none, and git would say `heads/feature`.
+    git_in(&repo, &["tag", "feature", "main"]);
+    assert_eq!(found("auto", None).await.unwrap(), ("feature".into(), feature.clone()));
     git_in(&repo, &["checkout", "--quiet", "--detach"]);
     assert_eq!(found("auto", None).await.unwrap(), ("HEAD".into(), feature));
 }
