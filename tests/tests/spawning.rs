@@ -121,3 +121,112 @@ fn a_state_directory_that_cannot_be_written_is_said_to_be_it() {
     world.spawn(&repo, "true", &["--wait"]).run().expect_code(0);
     world.finish(Some(daemon));
 }
+
+/// `config show` says that they are in force, so they are.
+#[test]
+fn variables_of_the_configuration_count_for_what_is_dispatched_and_are_no_agent_s() {
+    let world = World::new();
+    world.configure("models: {default: from-the-file}\n");
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let spawn = ["spawn", "developer", repo.to_str(), "x", "--backend", "subprocess", "--wait", "--json"];
+    world.muleteer(&spawn).run().expect_code(2);
+    let output = world
+        .muleteer(&spawn)
+        .env("MULETEER_CONFIG__BACKENDS__SUBPROCESS__COMMAND", "env > \"$HOME/seen\"")
+        .env("MULETEER_CONFIG__MODELS__DEFAULT", "from-the-variable")
+        .run()
+        .expect_code(0);
+    assert_eq!(output.json()["model"], "from-the-variable", "{output:?}");
+    let seen = std::fs::read_to_string(world.home().join("seen")).unwrap();
+    assert!(seen.contains("MULETEER_DISPATCH_ID=") && !seen.contains("MULETEER_CONFIG__"), "{seen}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn who_stops_waiting_exits_by_that_and_is_told_what_goes_on() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let script = "while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done";
+    let waiting = world.spawn(&repo, script, &["--wait"]).start();
+    let id = wait_until("its id", PATIENCE, || Some(waiting.stdout_so_far().lines().next()?.to_string()));
+    wait_until("the agent to run", PATIENCE, || (world.dispatch(&id)["state"] == "running").then_some(()));
+    world.signal(waiting.pid(), rustix::process::Signal::INT);
+    let said = waiting.finish().expect_code(130);
+    assert!(said.stderr.contains("goes on") && said.stderr.contains(&format!("muleteer wait {id}")), "{said:?}");
+    std::fs::write(world.home().join("go"), "").unwrap();
+    world.muleteer(&["wait", &id]).ok();
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_configuration_that_is_not_there_is_refused_whatever_is_asked() {
+    let world = World::new();
+    for verb in [&["status"][..], &["roles"], &["events"], &["runs"], &["cost"]] {
+        let asked = [verb, &["--config", "/nonexistent.yaml", "--json"]].concat();
+        let refused = world.muleteer(&asked).run().expect_code(2);
+        assert_eq!(refused.error_code(), "E_CONFIG_INVALID", "{verb:?}");
+        assert_eq!(refused.json()["error"]["file"], "/nonexistent.yaml");
+    }
+    world.finish(None);
+}
+
+#[test]
+fn an_agent_s_own_lines_need_not_say_more_than_they_have() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let said = r#"{"type":"session","model":"small","cwd":"/"}"#;
+    let script = format!("echo '{said}'; echo '{}'", r#"{"type":"result","status":"success"}"#);
+    let output = world.spawn(&repo, &script, &["--wait", "--json"]).run().expect_code(0);
+    let dispatch = output.json();
+    assert_eq!((&dispatch["model"], &dispatch["session_id"]), (&json!("small"), &json!(null)), "{dispatch}");
+    assert_eq!(dispatch["result"]["status"], "success");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_clone_is_worked_in_where_the_project_is_and_made_of_a_commit() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let project = repo.path.join("web/shop");
+    std::fs::create_dir_all(&project).unwrap();
+    std::fs::write(project.join("page"), "page").unwrap();
+    repo.git(&["add", "--all"]);
+    repo.git(&["commit", "--quiet", "--message", "a page"]);
+    let daemon = world.daemon();
+    let spawn = |project: &str| {
+        let ask = ["--backend", "subprocess", "--command", "cat page; pwd", "--worktree", "--wait", "--json"];
+        world.muleteer(&[&["spawn", "developer", project, "x"][..], &ask].concat()).run()
+    };
+    let dispatch = spawn(project.to_str().unwrap()).expect_code(0).json();
+    let output = world.muleteer(&["logs", dispatch["id"].as_str().unwrap()]).ok();
+    let clone = dispatch["worktree"].as_str().unwrap();
+    assert!(output.contains("page") && output.contains(&format!("{clone}/web/shop")), "{output}");
+    let empty = world.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    repo.git(&["init", "--quiet", empty.to_str().unwrap()]);
+    let refused = spawn(empty.to_str().unwrap()).expect_code(2);
+    assert_eq!(refused.error_code(), "E_NOT_A_REPOSITORY", "{refused:?}");
+    world.finish(Some(daemon));
+}
+
+/// git takes a working directory away with all that it is told to ignore.
+#[test]
+fn what_is_noted_in_a_linked_working_directory_does_not_go_with_it() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let beside = world.path().join("beside");
+    repo.git(&["worktree", "add", "--quiet", beside.to_str().unwrap()]);
+    let in_it = |args: &[&str]| world.muleteer(args).current_dir(&beside).run().expect_code(0);
+    in_it(&["bead", "create", "--title", "precious", "--json"]);
+    let daemon = world.daemon();
+    let ask = ["--backend", "subprocess", "--command", "true", "--wait", "--json"];
+    let dispatch = in_it(&[&["spawn", "developer", ".", "x"][..], &ask].concat()).json();
+    assert!(dispatch["journal"].as_str().unwrap().starts_with(repo.to_str()), "{dispatch}");
+    repo.git(&["worktree", "remove", beside.to_str().unwrap()]);
+    let listed = world.muleteer(&["bead", "list", "--json"]).current_dir(&repo.path).run().expect_code(0);
+    assert!(listed.stdout.contains("precious"), "{listed:?}");
+    world.finish(Some(daemon));
+}

@@ -72,6 +72,8 @@ fn own_event(line: &[u8]) -> Own {
     if kind == "result" && (!says_ok || object.get("status").is_some_and(Value::is_string)) {
         object.remove("type");
         let ok = object.remove("ok").and_then(|ok| ok.as_bool()).unwrap_or(true);
+        // A script need not have anything to say of what it did.
+        object.entry("summary").or_insert_with(|| Value::String(String::new()));
         let error = (!ok).then_some(TurnError::Other);
         let result = TurnResult { ok, error, structured: Some(Value::Object(object)), ..TurnResult::default() };
         return Own::Event(Box::new(Timed { t, event: AgentEvent::Result(result), parent: None }));

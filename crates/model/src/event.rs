@@ -694,6 +694,12 @@ impl Created {
         self.repository.as_deref().unwrap_or(&self.project)
     }
 
+    /// The clone it works in, if it was made one: for a dispatch alone, or as a part of a run or a task list.
+    pub fn clone_of_its_own(&self) -> Option<&str> {
+        let in_one = self.repository.as_ref().is_some_and(|repository| *repository != self.project);
+        self.worktree.as_deref().or_else(|| in_one.then_some(self.project.as_str()))
+    }
+
     /// The repository of what its agent has others do in `dir`, where that is a clone of its own or its run's.
     pub fn repository_of(&self, dir: &Path) -> Option<&str> {
         let own = self.worktree.as_deref().unwrap_or(&self.project);

@@ -38,9 +38,18 @@ impl Context {
     /// When the environment does not say where anything lives, or says what the system does not take.
     pub fn new(global: &Global) -> Result<Self, Failure> {
         let context = Self::anywhere(global);
-        match &context.misplaced {
-            Some(error) => Err(Failure::of("E_USAGE", error).hint(error.hint())),
-            None => Ok(context),
+        if let Some(error) = &context.misplaced {
+            return Err(Failure::of("E_USAGE", error).hint(error.hint()));
+        }
+        match &context.config {
+            // Also for the verbs that need none of it: a name that is mistyped must not look as if it were in force.
+            Some(path) if !path.exists() => {
+                let message = format!("there is no configuration {}", path.display());
+                Err(Failure::new("E_CONFIG_INVALID", message)
+                    .file(path)
+                    .hint("--config names a file that is there"))
+            }
+            _ => Ok(context),
         }
     }
 
@@ -86,4 +95,14 @@ fn elsewhere(paths: &Paths) -> Option<PathBuf> {
 /// The path as seen from anywhere; as given if there is no current directory to start from.
 pub fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
+/// Where we are.
+///
+/// # Errors
+/// `E_IO` when that is gone, or may not be looked at.
+pub fn here() -> Result<PathBuf, Failure> {
+    std::env::current_dir().map_err(|error| {
+        Failure::new("E_IO", format!("the current directory cannot be used: {error}")).hint("go to one that is there")
+    })
 }

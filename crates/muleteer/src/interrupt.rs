@@ -92,7 +92,8 @@ fn closed(output: &impl AsFd) -> bool {
     }
 }
 
-/// Waits for what is told in one document, with `--json`; who does not wait for it (Ctrl-C, or TERM) has `left` instead.
+/// Waits for an end that the exit tells of; who does not wait for it (Ctrl-C) is told what they `left`. With `--json` that is
+/// the one document, and TERM's too; else TERM ends us as it ends anybody.
 ///
 /// # Errors
 /// What `waiting` fails with.
@@ -101,14 +102,25 @@ pub async fn or_left(
     left: Failure,
     waiting: impl Future<Output = Result<Exit, Failure>>,
 ) -> Result<Exit, Failure> {
-    if !context.out.json {
-        return waiting.await;
-    }
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::from)?;
+    let given_up = async {
+        if context.out.json {
+            wait().await
+        } else {
+            interrupt.recv().await;
+            Ok(())
+        }
+    };
     tokio::select! {
         done = waiting => return done,
-        interrupted = wait() => interrupted?,
+        given_up = given_up => given_up?,
     }
-    context.out.failure(&left);
+    if context.out.json {
+        context.out.failure(&left);
+    } else if let Failure::Told(told) = &left {
+        let hint = told.error.hint.iter().map(|hint| format!("\n{hint}")).collect::<String>();
+        context.out.note(format!("\n{}{hint}", told.error.message));
+    }
     Ok(Exit::Interrupted)
 }
 

@@ -22,7 +22,7 @@ impl Runs {
     /// # Errors
     /// When there is no current directory.
     pub fn here() -> Result<Self, Failure> {
-        let here = std::env::current_dir().map_err(|error| Failure::new("E_IO", error.to_string()))?;
+        let here = crate::context::here()?;
         let here = here.canonicalize().unwrap_or(here);
         Ok(Self { repo: settings::outermost(&here) })
     }

@@ -5,7 +5,7 @@ use crate::context::{Daemon, random_key};
 use crate::request::Saved;
 use muleteer_backends::{Collector, LaunchSpec, StdinMode};
 use muleteer_model::dispatch::{Dispatch, Phase};
-use muleteer_model::event::PromptKind;
+use muleteer_model::event::{Created, PromptKind};
 use muleteer_model::id::DispatchId;
 use muleteer_model::telemetry::settings::Target;
 use muleteer_model::telemetry::{Context, ids};
@@ -152,6 +152,15 @@ async fn begin(
 /// Of an agent whose asker has none.
 pub const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
+/// Where in its clone, if it has one, the project is in the repository.
+fn working_directory(created: &Created) -> String {
+    let Some(clone) = &created.worktree else { return created.project.clone() };
+    let top = clone.split_once("/.muleteer/worktrees/").map(|(top, _)| Path::new(top));
+    let below = top.and_then(|top| Path::new(&created.project).strip_prefix(top).ok());
+    let there = below.map(|below| Path::new(clone).join(below)).filter(|dir| dir.is_dir());
+    there.map_or_else(|| clone.clone(), |dir| dir.display().to_string())
+}
+
 fn launch_of(
     daemon: &Daemon,
     dispatch: &Dispatch,
@@ -161,7 +170,7 @@ fn launch_of(
 ) -> Result<Launch, StartError> {
     let created = &dispatch.created;
     let dir = daemon.paths.agent(dispatch.id.as_str());
-    let cwd = created.worktree.as_deref().unwrap_or(&created.project);
+    let cwd = &working_directory(created);
     let backend = muleteer_backends::by_name(&created.backend).map_err(|error| error.to_string())?;
     let mut env: Vec<(String, String)> = saved.env.clone();
     // `muleteer` is on it, whoever chose it: the asker's `--env`, the backend's configuration, or the asker's environment.

@@ -187,8 +187,10 @@ pub async fn prepare(
     limits.timeout_s = spawn.timeout_s.or(limits.timeout_s);
 
     let permissions = permissions(backend, &role, &config, category, spawn)?;
+    let mut own = passed(daemon, spawn, asker);
+    own.retain(|(name, _)| !name.starts_with(config::ENV_PREFIX));
     let keeps = |name: &str| config.env.pass.iter().any(|named| named == name) || !is_of_another(backend.name(), name);
-    let (env, withheld): (Vec<_>, Vec<_>) = passed(daemon, spawn, asker).into_iter().partition(|(name, _)| keeps(name));
+    let (env, withheld): (Vec<_>, Vec<_>) = own.into_iter().partition(|(name, _)| keeps(name));
     let part = match asker {
         Asker::Run(part) => Some(part),
         _ => None,
@@ -205,7 +207,11 @@ pub async fn prepare(
     }
     let repository = daemon.repositories.of(&project).await;
     let top = repository.as_ref().map_or(&project, |repository| &repository.top);
-    let open = || part.map_or(top, |part| &part.repo).join(".agents/journals").join(&feature);
+    let open = || {
+        settings::main_checkout(part.map_or(top, |part| &part.repo))
+            .join(".agents/journals")
+            .join(&feature)
+    };
     let journal = part.and_then(|part| part.journals.clone()).unwrap_or_else(open).join(format!("{id}.md"));
     let clone = top.join(".muleteer/worktrees").join(id.as_str());
     if let Some(Repository { git_dir, .. }) = &repository {
@@ -214,6 +220,10 @@ pub async fn prepare(
     } else if spawn.worktree {
         let message = format!("--worktree needs a git repository, and {} is in none", project.display());
         return Err(fault("E_NOT_A_REPOSITORY", &message, "run `git init` there, or leave --worktree out"));
+    }
+    if spawn.worktree && worktree::head(top).await.is_none() {
+        let message = format!("--worktree makes a clone of a commit, and {} has none yet", top.display());
+        return Err(fault("E_NOT_A_REPOSITORY", &message, "commit something first, or leave --worktree out"));
     }
     let checked_out = repository.as_ref().and_then(|repository| repository.branch.clone());
     let branch = if spawn.worktree { Some(format!("muleteer/{id}")) } else { checked_out };

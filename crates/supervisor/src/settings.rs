@@ -92,6 +92,27 @@ pub fn repository(project: &Path) -> PathBuf {
         .to_path_buf()
 }
 
+/// The checkout that has the repository itself, where `top` is one that `git worktree` made beside it: that one goes with
+/// whatever lies in it, and git asks nobody.
+pub fn main_checkout(top: &Path) -> PathBuf {
+    let linked = || {
+        let text = read_if_there(&top.join(".git")).ok()??;
+        let git_dir = top.join(text.trim_end().strip_prefix("gitdir: ")?);
+        let worktrees = git_dir.parent().filter(|folder| folder.ends_with(".git/worktrees"))?;
+        worktrees
+            .parent()?
+            .parent()
+            .map(Path::to_path_buf)
+            .filter(|main| main.join(".git").is_dir())
+    };
+    linked().unwrap_or_else(|| top.to_path_buf())
+}
+
+/// Where a repository's beads are: in its main checkout, unless another one has some of its own from before.
+pub fn beads_home(top: &Path) -> PathBuf {
+    if top.join(".muleteer/beads").is_dir() { top.to_path_buf() } else { main_checkout(top) }
+}
+
 /// As [`repository`], of the checkout a worktree of ours belongs to.
 pub fn outermost(dir: &Path) -> PathBuf {
     let text = dir.to_string_lossy();

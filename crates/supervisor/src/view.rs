@@ -37,7 +37,7 @@ pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
             cache_read: d.spend.cache_read,
             cache_write: d.spend.cache_write,
         },
-        worktree: created.worktree.clone(),
+        worktree: created.clone_of_its_own().map(String::from),
         journal: Some(created.journal.clone()),
         pid: d.pid(),
         reason: reason(d).or_else(|| held_back(fleet, d)),

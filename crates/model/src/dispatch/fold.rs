@@ -108,7 +108,7 @@ impl Dispatch {
                 }
             }
             Event::SessionStarted { session_id, model } => {
-                self.session_id = Some(session_id.clone());
+                self.session_id = Some(session_id.clone()).filter(|id| !id.is_empty());
                 self.session_model = model.clone().or(self.session_model.take());
             }
             Event::AgentGreeted { load, .. } => self.opening = Opening::Session { load: load.clone() },

@@ -55,6 +55,11 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         {
             events.push(Event::SessionStarted { session_id: session_id.clone(), model: model.clone() });
         }
+        // What has no sessions may have a model.
+        AgentEvent::Session { session_id: None, model: Some(model), .. } if d.session_model.as_ref() != Some(model) => {
+            let session_id = d.session_id.clone().unwrap_or_default();
+            events.push(Event::SessionStarted { session_id, model: Some(model.clone()) });
+        }
         AgentEvent::Prompt { key: Some(key), repeated, .. } => events.extend(receipt(d, key, *repeated)),
         // A process of one prompt need not name it.
         AgentEvent::Prompt { key: None, .. } if !d.created.multi_turn && d.created.resumable => {

@@ -416,21 +416,22 @@ impl Store {
         if context.is_agent && in_run {
             return Ok(Self::Daemon);
         }
-        let here = std::env::current_dir().map_err(|error| Failure::new("E_IO", error.to_string()))?;
+        let here = crate::context::here()?;
         let top = settings::outermost(&here);
+        let home = settings::beads_home(&top);
         let git = worktree::git_dir(&top).await;
         if git.is_none() && !top.join(".muleteer").is_dir() {
             return Err(Failure::new("E_NOT_A_REPOSITORY", format!("{} is in no git repository", here.display()))
                 .hint("run `git init` first, or go to a repository"));
         }
-        let dir = top.join(".muleteer/beads");
+        let dir = home.join(".muleteer/beads");
         if !dir.exists()
             && let Some(git) = git
         {
             worktree::exclude(&git).map_err(|error| Failure::new("E_IO", error.to_string()))?;
         }
         let config = crate::settings::config(context, Some(&top))?;
-        Ok(Self::Here(Box::new(bead_store::Store::new(&top, &config.run.beads, None))))
+        Ok(Self::Here(Box::new(bead_store::Store::new(&home, &config.run.beads, None))))
     }
 
     async fn ask(&mut self, op: &Op, context: &Context) -> Result<Answer, Failure> {

@@ -8,7 +8,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::settings;
-use muleteer_model::config::{BadSpan, Config, Span, is_model_name};
+use muleteer_model::config::{BadSpan, Config, ENV_PREFIX, Span, is_model_name};
 use muleteer_model::id::{DispatchId, ID_BYTES};
 use muleteer_protocol::codec::PROMPT_LIMIT;
 use muleteer_protocol::v1::{Command, Reply, Request, Spawn};
@@ -255,6 +255,8 @@ pub fn passed_env(config: &Config) -> Vec<(String, String)> {
     if !env.iter().any(|(name, _)| name == "TRACESTATE") {
         env.extend(env_pass::trace_state(vars()));
     }
+    // A layer of the configuration, which is merged where the agent is made; it is not the agent's.
+    env.extend(vars().filter(|(name, _)| name.starts_with(ENV_PREFIX)));
     env
 }
 

@@ -90,7 +90,7 @@ async fn create(
         .bead_label
         .clone()
         .or_else(|| config.run.phases.decompose.existing_selector.clone());
-    let store = Store::new(&repo, &config.run.beads, Some(request.env.clone()));
+    let store = Store::new(&crate::settings::beads_home(&repo), &config.run.beads, Some(request.env.clone()));
     scope(store, bead_label.clone(), config.run.phases.decompose.auto).await?;
     let target = request.target.clone().unwrap_or_else(|| config.run.target_branch.clone());
     check_branch(&repo, &target).await?;
@@ -122,17 +122,16 @@ async fn create(
     };
     let lock = take_lock(&places, run_id)?;
     let (mut log, _) = EventLog::open(&places.events(), 0, |_| ()).map_err(|error| internal(&launch::chain(&error)))?;
-    let entry = Entry {
-        id: format!("{run_id}/started"),
-        dispatch_id: None,
-        at: None,
-        more: false,
-        event: Event::RunStarted(Box::new(started)),
-    };
+    let entry =
+        |name: &str, event| Entry { id: format!("{run_id}/{name}"), dispatch_id: None, at: None, more: false, event };
+    let begun = [
+        Entry { more: true, ..entry("started", Event::RunStarted(Box::new(started))) },
+        entry("freeze", Event::PhaseChanged { phase: pipeline::event::Phase::Freeze }),
+    ];
     mark::expect(daemon, run_id, &places);
     muleteer_process::fault::point("run.before_started");
     if log.last_seq() == 0 {
-        log.append(&[entry], Timestamp::now()).map_err(|error| internal(&error.to_string()))?;
+        log.append(&begun, Timestamp::now()).map_err(|error| internal(&error.to_string()))?;
     }
     drop(log);
     write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
@@ -177,7 +176,7 @@ async fn resume(
         }
     };
     let look = |run: &Run| -> Result<Vec<Settled>, WireError> {
-        let store = Store::new(&repo, &chosen.beads, Some(kept.env.clone()));
+        let store = Store::new(&crate::settings::beads_home(&repo), &chosen.beads, Some(kept.env.clone()));
         let settled = settled(store, run)?;
         match from.map(|from| pipeline::may_go_on(run, from, request.yes, &settled)) {
             Some(Err(barred)) => {
@@ -220,6 +219,8 @@ async fn resume(
             let lock = take_lock(&places, &request.run_id)?;
             let run = read(&places)?.ok_or_else(missing)?;
             let settled = look(&run)?;
+            super::steps::check_spec(&places, &run)
+                .map_err(|error| fault(&error.code, &error.message, "put it back"))?;
             super::steps::check_criteria(&run).await.map_err(|error| {
                 fault(
                     &error.code,
@@ -438,9 +439,10 @@ fn read(places: &Places) -> Result<Option<Run>, WireError> {
 fn check_checkpoint(places: &Places) -> Result<(), WireError> {
     let path = places.public.join("checkpoint.yml");
     let corrupt = |why: String| {
+        let at_fault = if path.exists() { "checkpoint.yml" } else { "checkpoint.yml.tmp" };
         let last = match read(places) {
             Ok(Some(run)) => format!(
-                "the last good state, by events.jsonl, is event {} in phase {}: delete checkpoint.yml to go on from it",
+                "the last good state, by events.jsonl, is event {} in phase {}: delete {at_fault} to go on from it",
                 run.seq,
                 run.phase.as_str()
             ),

@@ -136,7 +136,11 @@ pub struct Saved {
 impl Saved {
     /// The store of its beads.
     pub fn store(&self) -> Store {
-        Store::new(Path::new(&self.request.repo), &self.chosen.beads, Some(self.request.env.clone()))
+        Store::new(
+            &crate::settings::beads_home(Path::new(&self.request.repo)),
+            &self.chosen.beads,
+            Some(self.request.env.clone()),
+        )
     }
 }
 

@@ -40,6 +40,10 @@ pub async fn ensure(hosted: &Hosted, base: &str, target: &str) -> Result<(), Str
     ] {
         run(git(&partial).args(["config", key, value]), "cannot configure the hub").await?;
     }
+    // Nor is there anything else that may be pushed: what is not the target's nobody would look at.
+    for hidden in ["refs", &format!("!{name}")] {
+        run(git(&partial).args(["config", "--add", "receive.hideRefs", hidden]), "cannot configure the hub").await?;
+    }
     run(git(&partial).args(["symbolic-ref", "HEAD", &name]), "cannot set the hub's branch").await?;
     // Made before any agent can write here.
     run(git(&partial).args(["update-ref", &name, &tip]), "cannot make the integration branch").await?;

@@ -2,7 +2,7 @@
 
 use super::actor::Trouble;
 use super::beads::with_store;
-use super::host::Hosted;
+use super::host::{Hosted, Places};
 use super::{hub, job};
 use crate::beneath::read_file;
 use crate::context::Daemon;
@@ -108,16 +108,19 @@ pub async fn base(hosted: &Hosted, target: &str, configured: Option<String>) -> 
 
 /// The frozen spec, if it is what was frozen.
 pub async fn verified_spec(hosted: &Hosted, run: &Run) -> Result<String, Trouble> {
-    let path = hosted.places.frozen_spec();
+    check_spec(&hosted.places, run)
+}
+
+/// As [`verified_spec`]; empty where nothing is frozen yet.
+pub fn check_spec(places: &Places, run: &Run) -> Result<String, Trouble> {
+    let Some(frozen) = &run.frozen else { return Ok(String::new()) };
+    let path = places.frozen_spec();
     let changed = |what: String| {
-        Trouble::new(
-            "E_SPEC_HASH_MISMATCH",
-            format!("{what}: the copy that was frozen is {}", hosted.places.spec().display()),
-        )
+        let message = format!("{what}: the copy that was frozen is {}", places.spec().display());
+        Trouble::new("E_SPEC_HASH_MISMATCH", message)
     };
     let bytes = read_file(&path, SPEC_LIMIT).map_err(|error| changed(format!("{}: {error}", path.display())))?;
-    let frozen = run.frozen.as_ref().map(|frozen| frozen.sha256.as_str()).unwrap_or_default();
-    if sha256(&bytes) != frozen {
+    if sha256(&bytes) != frozen.sha256 {
         return Err(changed(format!("{} is not what was frozen", path.display())));
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())

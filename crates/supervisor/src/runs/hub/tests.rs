@@ -462,11 +462,21 @@ async fn what_agents_push_to_the_hub_under_our_names_is_not_believed() {
     let dir = stage.bead("one").await;
     let head = git_in(&dir, &["rev-parse", "HEAD"]);
     let hub = stage.hub();
-    for name in ["rebased", "undone"].map(|folder| format!("refs/muleteer/{folder}/{head}")) {
-        git_in(&dir, &["push", "--quiet", hub.to_str().unwrap(), &format!("HEAD:{name}")]);
-    }
-    for name in ["refs/muleteer/work/bead-two-1", "refs/muleteer/pushed/main"] {
-        git_in(&dir, &["push", "--quiet", hub.to_str().unwrap(), &format!("HEAD:{name}")]);
+    let ours = ["rebased", "undone"].map(|folder| format!("refs/muleteer/{folder}/{head}"));
+    let names = ["refs/muleteer/work/bead-two-1", "refs/muleteer/pushed/main", "refs/heads/aside", "refs/tags/one"];
+    for name in ours.iter().map(String::as_str).chain(names) {
+        let mut push = Command::new("git");
+        let refused = push
+            .arg("-C")
+            .arg(&dir)
+            .args(["push", "--quiet"])
+            .arg(&hub)
+            .arg(format!("HEAD:{name}"))
+            .output();
+        let said = refused.unwrap();
+        assert!(!said.status.success() && said.stderr.windows(6).any(|part| part == b"hidden"), "{name}: {said:?}");
+        // Whoever can write there needs no push.
+        git_in(&hub, &["fetch", "--quiet", dir.to_str().unwrap(), &format!("HEAD:{name}")]);
     }
     stage.after(&dir).await;
     assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
