@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::io::BufReader;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -24,6 +24,8 @@ struct Shared {
     posts: Mutex<Vec<(String, Value)>>,
     /// So many reports of metrics are refused from now on.
     refusing: AtomicU32,
+    /// With what it refuses.
+    refusal: AtomicU16,
     /// A post that holds this is answered with 500.
     breaking: Mutex<Option<String>>,
 }
@@ -109,6 +111,13 @@ impl Collector {
 
     /// Refuses the next `count` reports of metrics for good, as a collector for traces alone does.
     pub fn refuse_metrics(&self, count: u32) {
+        self.shared.refusal.store(400, Ordering::Relaxed);
+        self.shared.refusing.store(count, Ordering::Relaxed);
+    }
+
+    /// Has no time for the next `count` reports of metrics.
+    pub fn put_metrics_off(&self, count: u32) {
+        self.shared.refusal.store(503, Ordering::Relaxed);
         self.shared.refusing.store(count, Ordering::Relaxed);
     }
 
@@ -181,7 +190,7 @@ fn serve(stream: &TcpStream, shared: &Shared) {
         let refused = request.path == "/v1/metrics"
             && shared.refusing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
         if refused {
-            if http::json(stream, 400, &[], &json!({})).is_err() {
+            if http::json(stream, shared.refusal.load(Ordering::Relaxed), &[], &json!({})).is_err() {
                 return;
             }
             continue;

@@ -339,3 +339,48 @@ fn a_user_who_is_not_root_is_told_the_same_of_namespaces() {
     let nobody = asked(std::process::Command::new(&theirs).uid(NOBODY).gid(NOBODY));
     assert!(nobody == root || nobody.starts_with("no unshare"), "root: {root}; nobody: {nobody}");
 }
+
+/// What one agent does to its own journal is its own affair.
+#[test]
+fn a_journal_that_never_ends_keeps_nobody_from_reading_the_others() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = world.spawn(&repo, "ln -sf /dev/zero \"$MULETEER_JOURNAL\"", &["--wait"]).ok();
+    let other = world.spawn(&repo, "true", &["--wait"]).ok();
+    // It is made anew at the end, as what its agent has put there is none; so it is put there again.
+    let journal = world.dispatch(&id)["journal"].as_str().unwrap().to_string();
+    let _ = std::fs::remove_file(&journal);
+    std::os::unix::fs::symlink("/dev/zero", &journal).unwrap();
+    let listed = world.muleteer(&["journal", "--all", "--json"]).run().expect_code(0).json();
+    let last = |id: &str| {
+        let rows = listed["journals"].as_array().unwrap();
+        rows.iter()
+            .find(|row| row["dispatch_id"] == id)
+            .map(|row| row["last_entry"].as_str().unwrap().to_string())
+    };
+    assert!(last(&id).unwrap().contains("cannot read"), "{listed}");
+    assert!(last(&other).unwrap().contains("finished"), "{listed}");
+    world.muleteer(&["journal", &id]).run().expect_code(4);
+    world.finish(Some(daemon));
+}
+
+/// A command's lines are its own: what it prints of limits holds back nobody but itself.
+#[test]
+fn limits_that_a_command_prints_are_nobody_else_s() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let lines = [
+        r#"{"type":"rate_limit","resets_in_s":1e300}"#,
+        r#"{"type":"result","ok":false,"error":"rate_limit","status":429}"#,
+    ];
+    let script = lines.map(|line| format!("echo '{line}'")).join("; ");
+    let struck = world.spawn(&repo, &script, &[]).ok();
+    wait_until("the limit to be on record", PATIENCE, || {
+        (!world.events_of(&struck, "rate_limited").is_empty()).then_some(())
+    });
+    world.spawn(&repo, "echo fine", &["--wait"]).run().expect_code(0);
+    world.muleteer(&["kill", &struck]).run();
+    world.finish(Some(daemon));
+}

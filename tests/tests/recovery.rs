@@ -320,6 +320,29 @@ fn a_damaged_spool_is_read_to_its_last_good_record() {
     }
 }
 
+/// As of a bad sector: no reading of it will ever succeed, and nobody waits for one that does.
+#[test]
+fn a_spool_that_the_system_cannot_read_ends_its_dispatch_with_a_fault() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let id = start(&world, &repo, "echo start >> effects; sleep 1000");
+    daemon.kill_9();
+    assert!(processes::end_all(world.path()).is_empty());
+    let spool = world.state().join("agents").join(&id).join("spool");
+    for segment in std::fs::read_dir(&spool).unwrap().flatten().map(|entry| entry.path()) {
+        std::fs::remove_file(&segment).unwrap();
+        std::fs::create_dir(&segment).unwrap();
+    }
+    let daemon = world.daemon();
+    assert_eq!(world.wait_for_end(&id)["state"], "failed");
+    let faults = world.events_of(&id, "fault");
+    assert!(faults.iter().any(|fault| fault["message"].as_str().unwrap().contains("cannot be read")), "{faults:?}");
+    let restarted = world.events().iter().filter(|event| event["event"] == "actor_restarted").count();
+    assert_eq!(restarted, 0, "no actor fails over and over");
+    world.finish(Some(daemon));
+}
+
 /// What the daemon and the shim wrote for themselves and did not sync, lost or emptied, as a power cut leaves it.
 fn power_cut(world: &World, id: &str, emptied: bool) {
     assert!(processes::end_all(world.path()).is_empty());

@@ -184,6 +184,30 @@ fn metrics_that_were_refused_are_offered_again() {
     world.finish(Some(daemon));
 }
 
+/// Whatever is the matter with metrics, spans do not wait for it.
+#[test]
+fn metrics_that_nobody_has_time_for_hold_up_no_span() {
+    let world = World::new();
+    let repo = world.repo("project");
+    let collector = Collector::start();
+    collector.put_metrics_off(u32::MAX);
+    let daemon = world.daemon_with(&[(ENDPOINT, &collector.url()), SOON]);
+    world.spawn(&repo, "echo working", &["--wait"]).ok();
+    wait_until("metrics to be put off", PATIENCE, || (collector.refusing() < u32::MAX).then_some(()));
+    let told = || {
+        std::fs::read_to_string(world.state().join("events.jsonl"))
+            .unwrap()
+            .contains("\"what\":\"telemetry\"")
+    };
+    wait_until("that to be told", PATIENCE, || told().then_some(()));
+    world.spawn(&repo, "echo working", &["--wait"]).ok();
+    wait_until("all spans", PATIENCE, || (named(&collector.spans(), "dispatch developer").len() == 2).then_some(()));
+    let events = std::fs::read_to_string(world.state().join("events.jsonl")).unwrap();
+    assert_eq!(events.matches("\"what\":\"telemetry\"").count(), 1, "told once");
+    assert!(!events.contains("spans wait in the log"), "they do not");
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn a_real_collector_takes_them() {
     let world = World::new();

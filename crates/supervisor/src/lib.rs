@@ -16,7 +16,7 @@
 pub mod acp;
 pub mod agent;
 mod backend_choice;
-mod beneath;
+pub mod beneath;
 mod branch;
 pub mod confine;
 pub mod context;

@@ -268,7 +268,10 @@ pub async fn prepare(
         transcripts: backend.transcripts().is_some(),
         folds: capabilities.folds,
         trace,
-        api: Terms { price, ..terms(backend.name(), (spawn, &env), configured.as_ref(), category, &args) },
+        api: Terms {
+            price,
+            ..terms(backend.name(), (spawn, &env), configured.as_ref(), category, (&args, command.as_ref()))
+        },
         ask_on_crash: part.is_none() && category.on_crash == config::OnCrash::Ask,
         permissions,
         can_ask: capabilities.asks,
@@ -374,7 +377,7 @@ fn terms(
     (spawn, env): (&v1::Spawn, &[(String, String)]),
     configured: Option<&config::Backend>,
     category: &config::Category,
-    args: &[String],
+    (args, command): (&[String], Option<&Command>),
 ) -> Terms {
     let find = |name: &str| {
         let given = spawn.extra_env.iter().chain(env).find(|(known, _)| known == name).map(|(_, value)| value);
@@ -392,8 +395,14 @@ fn terms(
         }
         _ => None,
     };
+    let mut channel = api_error::channel(backend, &credential, address.as_deref());
+    if let Some(command) = command.filter(|_| backend == "subprocess") {
+        // What one command prints of its limits says nothing of another's. By a hash: it may hold a secret.
+        let hash = crate::runs::steps::sha256(format!("{command:?}").as_bytes());
+        channel = format!("{channel}, command {}", &hash[..8]);
+    }
     Terms {
-        channel: api_error::channel(backend, &credential, address.as_deref()),
+        channel,
         credential,
         price: None,
         patience_s: category.api_patience.as_secs(),

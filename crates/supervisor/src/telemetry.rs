@@ -37,6 +37,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// After a collector was not reached: growing up to the last.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(30);
+/// No collector is left alone for longer, whatever it says.
+const LONGEST_RETRY: Duration = Duration::from_secs(600);
 /// Metrics that were refused are offered again after twice as long each time, up to this: a collector may
 /// be mended while the daemon lives.
 const LAST_OFFER: Duration = Duration::from_secs(3600);
@@ -117,14 +119,14 @@ async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
                 }
             }
             Step::Refused(message) => daemon.note(Event::Fault { what: "telemetry".into(), message }),
-            Step::Away(message) => {
+            Step::Away(message, after) => {
                 if !away {
                     // Once for each time it is away, however long that is.
                     let message = format!("{message}; spans wait in the log until it answers");
                     daemon.note(Event::Fault { what: "telemetry".into(), message });
                 }
                 away = true;
-                tokio::time::sleep(retry).await;
+                tokio::time::sleep(retry.max(after.min(LONGEST_RETRY))).await;
                 retry = (retry * 2).min(LAST_RETRY);
             }
         }
@@ -136,8 +138,8 @@ enum Step {
     More,
     /// All that happened is exported.
     Done,
-    /// The collector cannot be reached; the batch is kept.
-    Away(String),
+    /// The collector cannot be reached, or wants to be left alone for at least so long; the batch is kept.
+    Away(String, Duration),
     /// The collector will never take this batch; it was dropped and counted.
     Refused(String),
 }
@@ -335,7 +337,7 @@ impl Worker {
             self.waiting.clear();
         }
         let trouble = match self.post_spans() {
-            Err(error) if !error.is_final() => return Ok(Step::Away(error.to_string())),
+            Err(error) if !error.is_final() => return Ok(Step::Away(error.to_string(), error.after())),
             Err(error) => {
                 self.ledger.mark.dropped += self.waiting.len() as u64;
                 Some(format!("{} spans were refused: {error}", self.waiting.len()))
@@ -375,14 +377,14 @@ impl Worker {
         let meter = &self.ledger.fold.meter;
         let body = otlp::metrics(&self.settings.resource, version, meter, dropped, Timestamp::now());
         match http::post(target, self.settings.timeout, &body) {
-            Err(error) if !error.is_final() => return Ok(Step::Away(error.to_string())),
-            // A collector for traces alone refuses metrics, and that is its right.
+            // A collector for traces alone refuses metrics, and that is its right; and whatever is the matter with them
+            // now, spans do not wait for it.
             Err(error) => {
                 let again = offer_again(self.settings.metrics_every, self.refusals);
                 self.metrics_at = Instant::now() + again;
                 self.refusals += 1;
                 if self.refusals == 1 {
-                    return Ok(Step::Refused(format!("metrics are refused, and offered again ever later: {error}")));
+                    return Ok(Step::Refused(format!("metrics are not taken, and offered again ever later: {error}")));
                 }
             }
             Ok(_) => {

@@ -10,6 +10,8 @@ use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, clip, safe, state_color};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::journal::{Summary, status_of, summarize};
+use muleteer_supervisor::agent::journal::FILE_LIMIT;
+use muleteer_supervisor::beneath;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io;
@@ -131,8 +133,12 @@ impl Seen {
 fn summary(context: &Context, fleet: &LiveFleet, all: bool) -> Result<Exit, Failure> {
     let mut open = Vec::new();
     for dispatch in fleet.fleet().iter() {
-        let found = read(Path::new(&dispatch.created.journal))?;
-        let summary = found.as_deref().map(summarize).unwrap_or_default();
+        // What is wrong with one says nothing of the others.
+        let summary = match read(Path::new(&dispatch.created.journal)) {
+            Ok(found) => found.as_deref().map(summarize).unwrap_or_default(),
+            Err(Failure::Told(told)) => Summary { last_entry: Some(told.error.message), ..Summary::default() },
+            Err(error) => return Err(error),
+        };
         let status = summary.status.clone().unwrap_or_else(|| status_of(dispatch).to_string());
         if all || !matches!(status.as_str(), "completed" | "failed" | "killed") {
             open.push((dispatch, status, summary));
@@ -181,7 +187,8 @@ fn row(dispatch: &Dispatch, status: &str, summary: &Summary) -> Vec<Cell> {
 
 /// The file's text; none when there is no such file.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
-    match std::fs::read(path) {
+    // Its agent may have put anything there: a link that leads elsewhere, or what never ends.
+    match beneath::read_file(path, FILE_LIMIT) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Failure::new("E_IO", format!("cannot read {}: {error}", path.display())).file(path)),

@@ -120,11 +120,11 @@ fn report(found: &Scan) -> Recovery {
 /// Records that were durable must be there.
 fn check_length(path: &Path, found: &Scan, marked: u64, applied: u64) -> Result<(), StoreError> {
     let last = found.last_seq;
-    if applied > last {
-        return Err(StoreError::DbAhead { file: path.into(), applied, last });
-    }
     if marked > last {
         return Err(StoreError::Short { file: path.into(), last, durable: marked });
+    }
+    if applied > last {
+        return Err(StoreError::DbAhead { file: path.into(), applied, last });
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A journal larger than this is no journal: it is left alone from there on, and said so.
-const FILE_LIMIT: u64 = 8 * 1024 * 1024;
+pub const FILE_LIMIT: u64 = 8 * 1024 * 1024;
 /// Lines of one dispatch's agent that become events: each is one for good, in the log and in memory.
 const ENTRIES: usize = 10_000;
 /// Of them, how many are made durable at once: the log is everybody's.

@@ -160,7 +160,8 @@ impl Session {
         let last_line = !dispatch.created.has_turns();
         let mut drain = Drain::new(self.epoch, dispatch.position, backend.parser(), last_line);
         let reader = Reader::open(&self.daemon.paths.spool(self.id.as_str()));
-        let mut spool = Spool { reader, cursor: Cursor { epoch: self.epoch, offset: drain.position().offset } };
+        let mut spool =
+            Spool { reader, cursor: Cursor { epoch: self.epoch, offset: drain.position().offset }, refused: 0 };
         // Of this shim, by this daemon: an adoption is told once.
         let mut told = false;
         loop {
@@ -345,24 +346,38 @@ struct Read {
 struct Spool {
     reader: Reader,
     cursor: Cursor,
+    /// Readings in a row that the system refused.
+    refused: u32,
 }
+
+/// A spool that cannot be read so often is taken for one that cannot be read.
+const REFUSALS: u32 = 5;
+const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 
 impl Spool {
     /// Records, what was found to be damaged, and whether there is more.
     async fn read(&mut self) -> Result<(Vec<Record>, Option<String>, bool), String> {
         let epoch = self.cursor.epoch;
-        let read = tokio::task::block_in_place(|| self.reader.read(self.cursor, BATCH_BYTES));
+        let read = loop {
+            let read = tokio::task::block_in_place(|| self.reader.read(self.cursor, BATCH_BYTES));
+            self.refused = if matches!(read, Err(ReadError::Io { .. })) { self.refused + 1 } else { 0 };
+            if self.refused == 0 || self.refused >= REFUSALS {
+                break read;
+            }
+            tokio::time::sleep(REFUSED_PAUSE).await;
+        };
         let batch = match read {
             Ok(batch) => batch,
+            // Told once: it is looked at again for as long as its shim lives.
+            Err(error @ ReadError::Io { .. }) => {
+                let told = (self.refused == REFUSALS).then(|| launch::chain(&error));
+                return Ok((vec![], told, false));
+            }
             Err(error) => {
                 let lost = error.to_string();
                 let Some(next) = error.resume().filter(|next| next.epoch == epoch) else {
                     // Nothing more of this epoch can be read; how it ended is not known.
-                    return if matches!(error, ReadError::Io { .. }) {
-                        Err(lost)
-                    } else {
-                        Ok((vec![], Some(lost), false))
-                    };
+                    return Ok((vec![], Some(lost), false));
                 };
                 self.cursor = next;
                 return Ok((vec![], Some(lost), true));

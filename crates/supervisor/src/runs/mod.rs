@@ -19,7 +19,7 @@ mod keep;
 mod output;
 mod publish;
 mod reflog;
-mod steps;
+pub(crate) mod steps;
 
 pub use begin::{begin, boot};
 pub use host::{Hosted, Runs};

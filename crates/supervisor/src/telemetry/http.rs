@@ -3,6 +3,7 @@
 //! An HTTP library would bring a runtime's worth of code for one request to a neighbour; the one that
 //! OpenTelemetry's SDK would use panics outside of a runtime.
 
+use jiff::Timestamp;
 use muleteer_model::telemetry::settings::Target;
 use serde_json::Value;
 use std::io::{self, Read, Write};
@@ -21,7 +22,7 @@ pub enum PostError {
     /// It says so itself, and means later: 429, 502, 503, 504. By OTLP's specification all else is final; what one
     /// document is answered with must not hold up all that come after it.
     #[error("the collector answered {status}")]
-    Busy { status: u16 },
+    Busy { status: u16, after: Duration },
     #[error("the collector answered {status}: {said}")]
     Refused { status: u16, said: String },
 }
@@ -30,6 +31,14 @@ impl PostError {
     /// The same post again would end the same way.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Refused { .. })
+    }
+
+    /// How long it wants to be left alone, by its `Retry-After`.
+    pub fn after(&self) -> Duration {
+        match self {
+            Self::Busy { after, .. } => *after,
+            _ => Duration::ZERO,
+        }
     }
 }
 
@@ -42,7 +51,7 @@ pub fn post(target: &Target, timeout: Duration, body: &Value) -> Result<u64, Pos
         .map_err(|source| PostError::Unreachable { endpoint: target.endpoint.to_string(), source })?;
     match answer.status {
         200..=299 => Ok(answer.rejected()),
-        429 | 502..=504 => Err(PostError::Busy { status: answer.status }),
+        429 | 502..=504 => Err(PostError::Busy { status: answer.status, after: answer.after(Timestamp::now()) }),
         status => Err(PostError::Refused { status, said: answer.said() }),
     }
 }
@@ -55,6 +64,19 @@ struct Answer {
 impl Answer {
     fn body(&self) -> &str {
         self.text.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+    }
+
+    /// `Retry-After: 20`, or a date.
+    fn after(&self, now: Timestamp) -> Duration {
+        let head = self.text.split_once("\r\n\r\n").map_or("", |(head, _)| head);
+        let said = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("retry-after").then(|| value.trim())
+        });
+        let Some(said) = said else { return Duration::ZERO };
+        let seconds = said.parse().ok().map(Duration::from_secs);
+        let until = || jiff::fmt::rfc2822::parse(said).ok()?.timestamp().duration_since(now).try_into().ok();
+        seconds.or_else(until).unwrap_or_default()
     }
 
     fn said(&self) -> String {
@@ -207,7 +229,15 @@ mod tests {
         assert!(got.contains("api-key: secret\r\n"), "{got}");
         let partial = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2c\r\n{\"partialSuccess\":{\"rejectedSpans\":\"3\"}}\r\n0\r\n\r\n";
         assert_eq!(posted(partial).0.expect("taken"), 3);
-        assert!(matches!(posted("HTTP/1.1 503 Busy\r\n\r\n").0, Err(PostError::Busy { status: 503 })));
+        let busy = |head: &'static str| match posted(head).0 {
+            Err(error @ PostError::Busy { status: 503, .. }) => error.after().as_secs(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(busy("HTTP/1.1 503 Busy\r\n\r\n"), 0);
+        assert_eq!(busy("HTTP/1.1 503 Busy\r\nretry-after: 20\r\n\r\n"), 20);
+        assert_eq!(busy("HTTP/1.1 503 Busy\r\nRetry-After: Wed, 21 Oct 2015 07:28:00 GMT\r\n\r\n"), 0, "it is over");
+        assert!(busy("HTTP/1.1 503 Busy\r\nRetry-After: Fri, 21 Oct 2095 07:28:00 GMT\r\n\r\n") > 1 << 30);
+        assert_eq!(busy("HTTP/1.1 503 Busy\r\nRetry-After: soon\r\n\r\n"), 0);
         let broken = posted("HTTP/1.1 500 Broken\r\n\r\n").0.expect_err("refused");
         assert!(broken.is_final(), "one document must not hold up the next: {broken}");
         let refused = posted("HTTP/1.1 400 Bad\r\nContent-Length: 4\r\n\r\nwhat").0.expect_err("refused");
