@@ -31,6 +31,44 @@ fn beads_wait_for_approval_and_yes_goes_on() {
     stage.world.finish(Some(daemon));
 }
 
+/// Who is asked for approval may change what they are asked about.
+#[test]
+fn what_a_person_changes_before_they_approve_is_what_is_done() {
+    let stage = Stage::new(&content());
+    stage.configure("run: {phases: {decompose: {human_review: true}}}\n");
+    let daemon = stage.world.daemon();
+    let waits = last(&stage.begin(&["--json", "--concurrency", "1"]).run().expect_code(0).stdout);
+    let run = waits["run_id"].as_str().unwrap();
+    let bead = |args: &[&str]| stage.muleteer(&[&["bead"], args, &["--json"]].concat()).run().expect_code(0).json();
+    let label = format!("run:{run}");
+    let listed = bead(&["list", "--label", &label]);
+    let ids: Vec<String> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|bead| bead["id"].as_str().unwrap().to_string())
+        .collect();
+    let more = bead(&["create", "--title", "more", "--priority", "0", "--label", &label])["id"]
+        .as_str()
+        .unwrap()
+        .to_string();
+    bead(&["update", &ids[0], "--status", "blocked"]);
+    let later: Vec<&String> = ids[1..].iter().collect();
+    for id in &later {
+        bead(&["dep", "add", id, &more]);
+    }
+    let done = last(&stage.muleteer(&["run", "--resume", run, "--yes", "--json"]).run().stdout);
+    let events = stage.events(run);
+    let assigned: Vec<&str> = events
+        .iter()
+        .filter(|event| event["event"] == "bead_assigned")
+        .map(|event| event["bead_id"].as_str().unwrap())
+        .collect();
+    assert_eq!(assigned.first(), Some(&more.as_str()), "what all others wait for: {assigned:?} {done}");
+    assert!(!assigned.contains(&ids[0].as_str()), "it was put off: {assigned:?}");
+    stage.world.finish(Some(daemon));
+}
+
 #[test]
 fn a_run_stops_at_its_time_and_goes_on_with_more_of_it() {
     let stage = Stage::new(&content().replace("implement)\n", "implement)\n  test -e \"$HOME/go\" || sleep 600\n"));

@@ -176,7 +176,9 @@ pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
         Input::Sealed(sealed) if run.sealed.is_none() => {
             vec![Event::AcceptanceSealed { path: sealed.path, sha256: sealed.sha256 }]
         }
-        Input::Gathered { beads, closed_outside } if run.phase == Phase::Decompose && run.beads.is_empty() => {
+        Input::Gathered { beads, closed_outside }
+            if run.phase == Phase::Decompose && (run.beads.is_empty() || run.anew) =>
+        {
             gathered(run, &beads, &closed_outside)
         }
         Input::BeadsAccepted if !run.accepted => vec![Event::BeadsAccepted {}],

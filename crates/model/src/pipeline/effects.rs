@@ -42,8 +42,8 @@ pub fn effects(run: &Run) -> Vec<Effect> {
         Phase::Freeze if run.sealed.is_none() && run.job_of(Purpose::Acceptance).is_none() => {
             effects.extend(run.settings.acceptance_path.is_some().then_some(Effect::SealGiven));
         }
-        Phase::Decompose if run.beads.is_empty() => {
-            let made = run.started.bead_label.is_none();
+        Phase::Decompose if run.beads.is_empty() || run.anew => {
+            let made = run.started.bead_label.is_none() && !run.anew;
             if !made || run.decomposed {
                 effects.push(Effect::Gather { made });
             }

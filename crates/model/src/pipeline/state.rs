@@ -34,6 +34,8 @@ pub struct Run {
     pub edges: u32,
     /// The beads are planned with; until then they may be staged.
     pub accepted: bool,
+    /// Nobody has begun with them, and somebody may have changed them since: they are read again.
+    pub anew: bool,
     pub approved: bool,
     /// Agents that were decided to be started and have not ended, by their number.
     pub jobs: BTreeMap<u32, Job>,
@@ -201,6 +203,7 @@ impl Run {
             schedule: Schedule::default(),
             edges: 0,
             accepted: false,
+            anew: false,
             approved: false,
             jobs: BTreeMap::new(),
             spawns: 0,
@@ -368,6 +371,7 @@ impl Run {
     pub(super) fn apply_event(&mut self, event: &Event, ts: Timestamp) {
         match event {
             Event::RunResumed { settings, trace, .. } => {
+                self.anew = self.phase == Phase::Decompose && self.accepted;
                 self.sitting += 1;
                 self.trace = trace.clone().or(self.trace.take());
                 self.ran_ms = self.ran_for_ms(ts);
@@ -384,6 +388,7 @@ impl Run {
             }
             Event::PhaseChanged { phase } => {
                 self.phase = *phase;
+                self.anew = false;
                 if *phase == Phase::Judge {
                     self.judge = JudgeStage::Reason { round: 1 };
                     self.judgings += 1;
@@ -402,6 +407,12 @@ impl Run {
             }
             Event::BeadsCreated { dependency_edges, beads, .. } => {
                 self.edges = *dependency_edges;
+                if std::mem::take(&mut self.anew) {
+                    let before = self.beads.values().filter(|task| task.stage != Stage::Done).count() as u32;
+                    self.log(|iteration| iteration.beads = iteration.beads.saturating_sub(before));
+                    self.beads.clear();
+                    self.order.clear();
+                }
                 self.plan(beads);
             }
             Event::BeadsAccepted {} => self.accepted = true,

@@ -277,6 +277,10 @@ fn an_empty_decomposition_a_dry_run_and_a_review_stop_where_they_should() {
         settled: vec![],
         trace: None,
     });
+    assert_eq!(play.working_on(), Vec::<&str>::new(), "somebody may have changed them");
+    play.feed(Input::Gathered { beads: vec![bead("a", &["b"]), bead("b", &[])], closed_outside: vec![] });
+    assert_eq!((play.working_on(), play.run.count(Stage::Open)), (vec!["b"], 1));
+    play.done("b");
     assert_eq!(play.working_on(), ["a"]);
     let review = RunSettings { human_review: true, ..settings() };
     let mut play = Play::with(review.clone(), vec![bead("a", &[])]);
@@ -289,7 +293,11 @@ fn an_empty_decomposition_a_dry_run_and_a_review_stop_where_they_should() {
         settled: vec![],
         trace: None,
     });
-    assert_eq!(play.working_on(), ["a"]);
+    play.feed(Input::Gathered { beads: vec![bead("a", &["b"]), bead("b", &["a"])], closed_outside: vec![] });
+    assert_eq!(play.run.error.as_ref().map(|error| error.code.as_str()), Some("E_GRAPH_CYCLE"));
+    play.feed(resume(settings(), None));
+    play.feed(Input::Gathered { beads: vec![bead("c", &[])], closed_outside: vec![] });
+    assert_eq!((play.working_on(), play.run.beads.len()), (vec!["c"], 1), "what is gone is gone");
 }
 
 #[test]

@@ -246,7 +246,7 @@ fn key_of(run: &Run, effect: &Effect) -> String {
         Effect::LookOutside => format!("LookOutside/{}", run.seq),
         Effect::ApplyVerdict { verdict, .. } => format!("ApplyVerdict/{verdict}"),
         Effect::WakeAt(at) => format!("WakeAt/{at}"),
-        Effect::Gather { made } => format!("Gather/{made}/{}", run.spawns),
+        Effect::Gather { made } => format!("Gather/{made}/{}/{}", run.spawns, if run.anew { run.sitting } else { 0 }),
         other => format!("{other:?}"),
     }
 }

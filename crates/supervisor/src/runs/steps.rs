@@ -211,6 +211,10 @@ fn list(labels: Vec<String>, staged: Option<String>) -> Op {
 pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input, Trouble> {
     let beads: Vec<Bead> = if made {
         staged(hosted).await?
+    } else if run.anew {
+        // What a person has put off is not theirs to be asked about.
+        let found = with_store(hosted, list(vec![run_label(&hosted.run_id)], None), String::new()).await?;
+        found.beads.into_iter().filter(|bead| bead.status != Status::Blocked).collect()
     } else {
         let label = run.started.bead_label.clone().unwrap_or_default();
         let found = with_store(hosted, list(vec![label.clone()], None), String::new()).await?;

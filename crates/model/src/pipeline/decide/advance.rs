@@ -66,7 +66,7 @@ fn decompose(run: &Run, now: Timestamp) -> Vec<Event> {
         let by_agent = run.started.bead_label.is_none() && !run.decomposed;
         return if by_agent { start_needed(run, Purpose::Decompose, now) } else { vec![] };
     }
-    if !run.accepted {
+    if !run.accepted || run.anew {
         return vec![];
     }
     if run.settings.dry_run {
