@@ -455,6 +455,32 @@ fn a_rollback_is_undone_by_name_and_a_person_s_files_are_not_touched() {
     scene.end();
 }
 
+/// An agent that begins by tidying up passes its validation, and what it swept away nobody else has.
+#[test]
+fn what_an_agent_swept_away_of_a_person_s_is_kept_and_said() {
+    let scene = Scene::new();
+    scene.repo.write("doc", "1\n2\n3\n");
+    scene.repo.git(&["add", "doc"]);
+    scene.repo.git(&["commit", "-qm", "doc"]);
+    scene.repo.write("doc", "1\n2 mine\n3\n");
+    scene.repo.write("notes", "mine\n");
+    scene.add("Sweeps", "test -f f1", &[]);
+    scene.add("Goes on", "test -f f2", &[]);
+    let script = "case $MULETEER_TASK_ID in task-001) git checkout -q -- doc; rm notes; touch f1;; *) touch f2;; esac";
+    let ran = scene.run(script, &[]).expect_code(0);
+    let name = "refs/muleteer/rollback/task-001/1";
+    let said = format!("`muleteer tasks undo {name}` brings it back");
+    assert!(ran.stderr.contains("warning: task-001: what lay uncommitted in doc, notes"), "{ran:?}");
+    assert!(ran.stderr.contains(&said), "{ran:?}");
+    assert!(scene.log().contains(" WARN [task-001] what lay uncommitted in doc, notes"), "{}", scene.log());
+    assert_eq!(scene.tasks(&["undo", "--list"]).expect_code(0).stdout.trim(), name);
+    scene.tasks(&["undo", name]).expect_code(0);
+    assert_eq!((scene.repo.read("doc").as_str(), scene.repo.read("notes").as_str()), ("1\n2 mine\n3\n", "mine\n"));
+    assert!(scene.repo.path.join("f1").exists() && scene.repo.path.join("f2").exists());
+    assert!(!scene.repo.git(&["log", "-p"]).contains("mine"), "nobody has committed it");
+    scene.end();
+}
+
 /// Workers may share a directory: a failure of one leaves what the others have done.
 #[test]
 fn a_rollback_leaves_what_another_worker_has_completed_since() {

@@ -5,14 +5,17 @@
 //!
 //! Trees are made with an index of their own, so what a person has staged stays staged.
 
+mod carry;
 mod clones;
 mod command;
 mod forward;
+mod kept;
 mod saved;
 #[cfg(test)]
 mod tests;
 mod trees;
 
+pub use kept::Lost;
 pub use saved::Saved;
 use trees::Index;
 

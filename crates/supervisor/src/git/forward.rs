@@ -2,6 +2,7 @@
 //! branch; where it died with the machine, what it had written by then would be in its way for good. So what is about
 //! to be done is noted before, when nothing is in the way, and whoever comes next finishes it or takes it back.
 
+use super::carry::Name;
 use super::command::failed;
 use super::{Git, GitError, Index};
 use std::collections::HashSet;
@@ -12,9 +13,6 @@ use std::path::{Path, PathBuf};
 
 /// In the git directory, while commits are brought in: `1 FROM TO`.
 const NOTE: &str = "muleteer-forward";
-
-/// A path from the top, in bytes: it need not be text.
-type Name = Vec<u8>;
 
 impl Git {
     /// Moves HEAD, index and files forward from one commit to another, or refuses and changes nothing. To be

@@ -14,6 +14,8 @@ pub struct Saved {
     /// Where HEAD was before.
     pub head: String,
     pub start: String,
+    /// What a person had lying about, and a task took away: files alone are brought back, wherever HEAD is.
+    pub files_only: bool,
 }
 
 impl Saved {
@@ -51,15 +53,20 @@ impl Git {
         );
         let parents: Vec<&str> = [head.as_str()].into_iter().chain(others.iter().map(String::as_str)).collect();
         let commit = self.commit_tree(&tree, &parents, &message)?;
-        let folder = format!("refs/muleteer/{kind}/{}", ref_part(task));
+        let name = self.name_anew(&format!("refs/muleteer/{kind}/{}", ref_part(task)), &commit)?;
+        Ok(Saved { name, commit, base: base.into(), head, start: start.into(), files_only: false })
+    }
+
+    /// Gives a commit the next free name in a folder.
+    pub(super) fn name_anew(&self, folder: &str, commit: &str) -> Result<String, GitError> {
         for number in 1..10_000 {
             let name = format!("{folder}/{number}");
             // Creates it, or fails if it is there.
             if self
-                .git(&["update-ref", &name, &commit, "0000000000000000000000000000000000000000"])
+                .git(&["update-ref", &name, commit, "0000000000000000000000000000000000000000"])
                 .is_ok()
             {
-                return Ok(Saved { name, commit, base: base.into(), head, start: start.into() });
+                return Ok(name);
             }
         }
         Err(failed("update-ref", &format!("{folder} is full")))
@@ -84,6 +91,7 @@ impl Git {
                 base: field("Base:")?,
                 head: field("Head:")?,
                 start: field("Start:")?,
+                files_only: field("Files:").is_some_and(|which: String| which == "only"),
             })
         };
         let mut all: Vec<Saved> = text.split('\u{1}').filter_map(read).collect();
@@ -115,6 +123,9 @@ impl Git {
     /// # Errors
     /// When HEAD is no longer where the rollback put it: then commits would be dropped.
     pub fn undo(&self, saved: &Saved, ignored: &[String]) -> Result<Option<String>, GitError> {
+        if saved.files_only {
+            return self.undo_files(saved, ignored);
+        }
         let head = self.head()?;
         if head != saved.base {
             let said = format!(

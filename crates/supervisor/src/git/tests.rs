@@ -698,3 +698,70 @@ fn no_repository_is_no_detached_head() {
     std::fs::remove_dir_all(repo.dir.path().join(".git")).expect("it goes");
     assert!(git.stands_on().is_err());
 }
+
+/// Ten lines, some of them with something behind.
+fn lines(changed: &[(usize, &str)]) -> String {
+    let with = |line: usize| changed.iter().find(|(at, _)| *at == line).map_or("", |(_, text)| *text);
+    (1..=10).map(|line| format!("line {line}{}\n", with(line))).collect()
+}
+
+/// A person's file that is half edited, and one that git does not know yet.
+fn half_edited() -> (Repo, Git, String, String) {
+    let repo = Repo::new();
+    repo.write("doc.txt", &lines(&[]));
+    repo.git(&["add", "doc.txt"]);
+    repo.git(&["commit", "-qm", "doc"]);
+    repo.write("doc.txt", &lines(&[(2, " mine"), (8, " mine")]));
+    repo.write("notes.txt", "mine\n");
+    let git = repo.open();
+    let base = git.head().expect("head");
+    git.remember_start("a", &base).expect("remembers");
+    let start = git.start("a", &base).expect("start");
+    (repo, git, base, start)
+}
+
+/// The agent threw it away, or wrote over it, and passed its validation: the harness has the only copy.
+#[test]
+fn what_a_task_took_from_a_person_is_kept_and_an_undo_brings_it_back() {
+    let agents: [(&[&str], &str, Option<String>); 4] = [
+        (&["reset", "clean"], "doc.txt, notes.txt", None),
+        (&["checkout"], "doc.txt", None),
+        (&["remove"], "notes.txt", None),
+        // Of two lines of theirs one.
+        (&[], "doc.txt", Some(lines(&[(2, " mine"), (5, " agent")]))),
+    ];
+    for (does, lost, writes) in agents {
+        let (repo, git, base, start) = half_edited();
+        assert_eq!(git.keep_lost("a", &base, &start), Ok(None), "all is there");
+        repo.write("work.txt", "w\n");
+        for what in does {
+            match *what {
+                "reset" => drop(repo.git(&["reset", "-q", "--hard"])),
+                "clean" => drop(repo.git(&["clean", "-fdq"])),
+                "checkout" => drop(repo.git(&["checkout", "--", "doc.txt"])),
+                _ => repo.remove("notes.txt"),
+            }
+        }
+        repo.write("work.txt", "w\n");
+        if let Some(text) = &writes {
+            repo.write("doc.txt", text);
+        }
+        git.commit(&start, "a: work").expect("commits").expect("something");
+        let kept = git.keep_lost("a", &base, &start).expect("keeps").expect("something is lost");
+        assert_eq!(kept.paths, lost, "{does:?}");
+        assert_eq!(git.keep_lost("a", &base, &start), Ok(Some(kept.clone())), "done again it is found done");
+        git.forget_start("a");
+        assert_eq!(git.saved(None), Ok(vec![kept.saved.clone()]));
+        // The next task has been done since.
+        repo.write("next.txt", "n\n");
+        repo.git(&["add", "next.txt"]);
+        repo.git(&["commit", "-qm", "next"]);
+        let head = git.head().expect("head");
+        git.undo(&kept.saved, &[]).expect("undoes").expect("what was there is kept");
+        assert_eq!(git.head().expect("head"), head);
+        assert_eq!(repo.read("notes.txt").as_deref(), Some("mine\n"), "{does:?}");
+        assert!(repo.read("doc.txt").expect("it is there").contains("line 8 mine\n"), "{does:?}");
+        assert_eq!((repo.read("work.txt").as_deref(), repo.read("next.txt").as_deref()), (Some("w\n"), Some("n\n")));
+        assert_eq!(git.undo(&kept.saved, &[]), Ok(None), "it is there");
+    }
+}

@@ -117,20 +117,11 @@ impl Git {
 
     /// The way from one tree to another, as `update-index --index-info` reads it.
     pub(super) fn changes(&self, from: &str, to: &str) -> Result<Vec<u8>, GitError> {
-        let args = ["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", from, to];
-        // In bytes: a path need not be text.
-        let listed = self.bytes(&args, b"", None)?;
-        let mut fields = listed.split(|byte| *byte == 0);
-        let mut info = vec![];
-        while let (Some(about), Some(path)) = (fields.next(), fields.next()) {
-            let about = String::from_utf8_lossy(about);
-            let mut words = about.trim_start_matches(':').split(' ');
-            let (mode, id) = (words.nth(1).unwrap_or_default(), words.nth(1).unwrap_or_default());
-            info.extend_from_slice(format!("{mode} {id}\t").as_bytes());
-            info.extend_from_slice(path);
-            info.push(0);
-        }
-        Ok(info)
+        Ok(self
+            .differences(from, to)?
+            .iter()
+            .flat_map(|change| change.to.line(&change.path))
+            .collect())
     }
 
     /// Commits what the task changed and did not commit itself. Without hooks: the validation is the check.

@@ -457,10 +457,13 @@ impl Driven {
                 }
                 Recovered::Passed => {
                     let base = task.started_at_commit.as_deref().unwrap_or_default();
-                    match place.astray(base)? {
+                    let recorded = match place.astray(base)? {
                         Some(message) => place.fail(task, Category::TaskExec, &message)?,
                         None => place.succeed(&task.id, &task.title, base)?,
                     };
+                    for text in &recorded.warnings {
+                        self.tell(&format!("{}: {text}", task.id));
+                    }
                 }
                 Recovered::Resume => {
                     let taker = match clone {

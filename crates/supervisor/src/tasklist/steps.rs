@@ -1,7 +1,7 @@
 //! The steps of working through a list, each of which may be repeated: what was done is found done.
 //! The daemon's runs take them, and the verbs an agent in its own session calls. All of them block.
 
-use crate::git::{Git, GitError};
+use crate::git::{Git, GitError, Lost};
 use jiff::Timestamp;
 use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::recover::{self, Evidence, Plan};
@@ -119,6 +119,8 @@ pub struct Recorded {
     pub completed: bool,
     pub commit: Option<String>,
     pub message: String,
+    /// What whoever follows has to hear.
+    pub warnings: Vec<String>,
 }
 
 impl Place {
@@ -249,7 +251,9 @@ impl Place {
         let message = format!("{id}: {}", muleteer_model::tasklist::category::one_line(title));
         self.git.commit(&start, &message)?;
         fault::point("tasks.committed");
-        self.record_success(id)
+        // Before it is forgotten what was there: ours may be the only copy.
+        let lost = self.git.keep_lost(id, base, &start)?;
+        self.record_success(id, lost.iter().map(taken).collect())
     }
 
     /// The task, to record its outcome. Who holds the lock of an exclusive list for a session is the only one to say how its
@@ -266,18 +270,21 @@ impl Place {
     }
 
     /// Records the success of what is committed, and in the project's branch.
-    pub fn record_success(&self, id: &str) -> Result<Recorded, StepError> {
+    pub fn record_success(&self, id: &str, warnings: Vec<String>) -> Result<Recorded, StepError> {
         let commit = self.git.head()?;
         let mut tx = self.begin()?;
         let now = tx.now();
         let task = self.in_hand(&mut tx, id)?;
         outcome::complete(task, now);
+        for text in &warnings {
+            tx.log(Entry::warn(Some(id), text));
+        }
         tx.log(Entry::completed(id, &commit));
         tx.settle_marker()?;
         let list = tx.commit()?;
         self.git.forget_start(id);
         fault::point("tasks.outcome_written");
-        Ok(Recorded { list, completed: true, commit: Some(commit), message: String::new() })
+        Ok(Recorded { list, completed: true, commit: Some(commit), message: String::new(), warnings })
     }
 
     /// Rolls the attempt back, cleans up, and records the failure.
@@ -305,7 +312,13 @@ impl Place {
             self.git.forget_start(&task.id);
         }
         fault::point("tasks.outcome_written");
-        Ok(Recorded { list, completed: false, commit: None, message: format!("[{category}] {message}") })
+        Ok(Recorded {
+            list,
+            completed: false,
+            commit: None,
+            message: format!("[{category}] {message}"),
+            warnings: vec![],
+        })
     }
 
     /// Marks what can never be done any more, and writes the change.
@@ -448,6 +461,16 @@ impl Place {
             self.keep_output(&task.id, "last", output);
         }
     }
+}
+
+/// What is said of a person's files that a task has taken away.
+fn taken(lost: &Lost) -> String {
+    let Lost { saved, paths } = lost;
+    format!(
+        "what lay uncommitted in {paths} when the task began is gone or was written over; it is kept as {name}: \
+         `muleteer tasks undo {name}` brings it back",
+        name = saved.name
+    )
 }
 
 /// What kind of failure a verdict is, and in which words; `before` is the output before the task began.

@@ -4,6 +4,7 @@ use super::place::{begin, git, listed, of_run, place, refused, root, stepped, ta
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::render::safe;
 use jiff::Timestamp;
 use muleteer_model::config::{BadSpan, Span};
 use muleteer_model::tasklist::list::iso;
@@ -15,6 +16,7 @@ use muleteer_supervisor::git::Git;
 use muleteer_supervisor::tasklist::steps::{Recorded, Recovered, Verdict, describe};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -405,7 +407,15 @@ pub fn complete(args: &Complete, said: Option<&Path>, context: &Context) -> Resu
     Err(if output.is_empty() { failure } else { failure.file(file) })
 }
 
+/// Said also to whoever wants to hear nothing else: it is of files of theirs.
+fn warn(id: &str, recorded: &Recorded) {
+    for text in &recorded.warnings {
+        drop(writeln!(std::io::stderr(), "warning: {}", safe(&format!("{id}: {text}"))));
+    }
+}
+
 fn told(context: &Context, id: &str, recorded: &Recorded) -> Result<Exit, Failure> {
+    warn(id, recorded);
     let status = recorded.list.get(id).map_or("", |task| task.status.as_str());
     let next = select::next(&recorded.list, &select::FailureTimes::new());
     let next = next.map(|at| recorded.list.tasks[at].id.clone());
@@ -472,7 +482,7 @@ pub fn recover(args: &Recover, said: Option<&Path>, context: &Context) -> Result
             Recovered::Failed(_) => "failed",
             Recovered::Passed => {
                 let base = task.started_at_commit.clone().unwrap_or_default();
-                at.succeed(&task.id, &task.title, &base).map_err(stepped)?;
+                warn(&task.id, &at.succeed(&task.id, &task.title, &base).map_err(stepped)?);
                 "completed"
             }
         };

@@ -49,12 +49,15 @@ pub(super) async fn conclude(
         .step(worker, move || {
             let base = task.started_at_commit.clone().unwrap_or_default();
             match judged.passed {
-                true if has_clones => at.record_success(&task.id),
+                true if has_clones => at.record_success(&task.id, vec![]),
                 true => at.succeed(&task.id, &task.title, &base),
                 false => at.fail(&task, judged.category(), &judged.message),
             }
         })
         .await??;
+    for text in &recorded.warnings {
+        driven.tell(&format!("{}: {text}", work.task));
+    }
     let status = if recorded.completed { "completed" } else { "failed" };
     close(driven, worker, work, status, &recorded.message, true).await
 }
@@ -140,7 +143,7 @@ pub fn land_blocking(driven: &Driven, place: &Place, task: &Task, off: &dyn Fn()
             Ok(tip) => {
                 let branch = place.branch.clone().unwrap_or_default();
                 if driven.project.land(&place.git, &branch, &tip)? {
-                    return place.record_success(&task.id).map(drop);
+                    return place.record_success(&task.id, vec![]).map(drop);
                 }
             }
         }
