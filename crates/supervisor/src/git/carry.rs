@@ -44,15 +44,6 @@ pub(super) struct Change {
     pub(super) to: Entry,
 }
 
-/// Changes as they are upon another tree.
-#[derive(Debug, Default)]
-pub(super) struct Carried {
-    /// As `update-index -z --index-info` reads it.
-    pub(super) info: Vec<u8>,
-    /// Taken whole, since both have changed the same lines or what has none.
-    pub(super) whole: Vec<Name>,
-}
-
 impl Git {
     pub(super) fn differences(&self, from: &str, to: &str) -> Result<Vec<Change>, GitError> {
         let args = ["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", from, to];
@@ -72,23 +63,24 @@ impl Git {
         Ok(changes)
     }
 
-    /// What changed between `from` and `to`, upon `onto`.
-    pub(super) fn carry(&self, onto: &str, from: &str, to: &str) -> Result<Carried, GitError> {
-        let there: HashMap<Name, Entry> =
-            self.differences(from, onto)?.into_iter().map(|change| (change.path, change.to)).collect();
-        let mut carried = Carried::default();
-        for Change { path, from, to } in self.differences(from, to)? {
+    /// What changed between `from` and `to`, upon `onto`, as `update-index -z --index-info` reads it. What both have changed, and
+    /// not in a way that goes together, is as `to` has it.
+    pub(super) fn carry(&self, onto: &str, from: &str, to: &str) -> Result<Vec<u8>, GitError> {
+        let changed = self.differences(from, to)?;
+        if changed.is_empty() {
+            return Ok(vec![]);
+        }
+        let there = self.differences(from, onto)?.into_iter().map(|change| (change.path, change.to));
+        let there: HashMap<Name, Entry> = there.collect();
+        let mut info = vec![];
+        for Change { path, from, to } in changed {
             let merged = match there.get(&path) {
                 Some(onto) => self.merged(onto, &from, &to)?,
-                None => Some(to.clone()),
+                None => None,
             };
-            let entry = merged.unwrap_or_else(|| {
-                carried.whole.push(path.clone());
-                to
-            });
-            carried.info.extend(entry.line(&path));
+            info.extend(merged.unwrap_or(to).line(&path));
         }
-        Ok(carried)
+        Ok(info)
     }
 
     /// A tree with some of its entries changed.

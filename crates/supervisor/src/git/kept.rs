@@ -16,6 +16,8 @@ pub struct Lost {
     pub saved: Saved,
     /// The paths, as words.
     pub paths: String,
+    /// Those of them that are committed as they lie there, with what is left of theirs in it; none: an empty text.
+    pub committed: String,
 }
 
 impl Git {
@@ -31,14 +33,15 @@ impl Git {
         if lost.is_empty() {
             return Ok(None);
         }
-        let info: Vec<u8> = lost.iter().flat_map(|change| change.to.line(&change.path)).collect();
+        let info: Vec<u8> = lost.iter().flat_map(|(change, _)| change.to.line(&change.path)).collect();
         let tree = self.tree_with(&now, &info)?;
-        let names: Vec<Name> = lost.into_iter().map(|change| change.path).collect();
-        let paths = named(&names);
+        let whole: Vec<Name> = lost.iter().filter(|(_, whole)| *whole).map(|(change, _)| change.path.clone()).collect();
+        let paths: Vec<Name> = lost.into_iter().map(|(change, _)| change.path).collect();
+        let (paths, committed) = (named(&paths), named(&whole));
         for saved in self.saved(Some(task))?.into_iter().filter(|saved| saved.files_only) {
             let trees = [format!("{}^{{tree}}", saved.commit), format!("{}^1^{{tree}}", saved.commit)];
             if self.git(&["rev-parse", &trees[0]])? == tree && self.git(&["rev-parse", &trees[1]])? == now {
-                return Ok(Some(Lost { saved, paths }));
+                return Ok(Some(Lost { saved, paths, committed }));
             }
         }
         let head = self.head()?;
@@ -50,11 +53,12 @@ impl Git {
         let commit = self.commit_tree(&tree, &[&beside], &message)?;
         let name = self.name_anew(&format!("refs/muleteer/rollback/{}", ref_part(task)), &commit)?;
         let saved = Saved { name, commit, base: head.clone(), head, start: now, files_only: true };
-        Ok(Some(Lost { saved, paths }))
+        Ok(Some(Lost { saved, paths, committed }))
     }
 
-    /// What a person changed from `base` to `start` and neither lies there `now` nor is committed as it was.
-    fn lost(&self, base: &str, start: &str, now: &str) -> Result<Vec<Change>, GitError> {
+    /// What a person changed from `base` to `start` and neither lies there `now` nor is committed as it was; and whether what
+    /// lies there instead has been committed since.
+    fn lost(&self, base: &str, start: &str, now: &str) -> Result<Vec<(Change, bool)>, GitError> {
         let since: HashMap<Name, _> =
             self.differences(start, now)?.into_iter().map(|change| (change.path, change.to)).collect();
         let committed: HashMap<Name, _> = self
@@ -70,7 +74,8 @@ impl Git {
             // What was done, and upon it what was theirs, is what lies there: then all of theirs is in it.
             let is_in = *done == theirs.to || self.merged(done, &theirs.from, &theirs.to)?.as_ref() == Some(found);
             if !is_in {
-                lost.push(theirs);
+                let is_committed = found.is_there() && committed.get(&theirs.path) == Some(found);
+                lost.push((theirs, is_committed));
             }
         }
         Ok(lost)
@@ -80,8 +85,8 @@ impl Git {
     pub(super) fn undo_files(&self, saved: &Saved, ignored: &[String]) -> Result<Option<String>, GitError> {
         let index = self.index();
         let (now, index) = self.snapshot_into(&index)?;
-        let carried = self.carry(&now, &format!("{}^1", saved.commit), &saved.commit)?;
-        let wanted = self.tree_with(&now, &carried.info)?;
+        let brought = self.carry(&now, &format!("{}^1", saved.commit), &saved.commit)?;
+        let wanted = self.tree_with(&now, &brought)?;
         if wanted == now {
             return Ok(None);
         }

@@ -748,7 +748,7 @@ fn what_a_task_took_from_a_person_is_kept_and_an_undo_brings_it_back() {
         }
         git.commit(&start, "a: work").expect("commits").expect("something");
         let kept = git.keep_lost("a", &base, &start).expect("keeps").expect("something is lost");
-        assert_eq!(kept.paths, lost, "{does:?}");
+        assert_eq!((kept.paths.as_str(), kept.committed.as_str()), (lost, ""), "{does:?}");
         assert_eq!(git.keep_lost("a", &base, &start), Ok(Some(kept.clone())), "done again it is found done");
         git.forget_start("a");
         assert_eq!(git.saved(None), Ok(vec![kept.saved.clone()]));
@@ -764,4 +764,51 @@ fn what_a_task_took_from_a_person_is_kept_and_an_undo_brings_it_back() {
         assert_eq!((repo.read("work.txt").as_deref(), repo.read("next.txt").as_deref()), (Some("w\n"), Some("n\n")));
         assert_eq!(git.undo(&kept.saved, &[]), Ok(None), "it is there");
     }
+}
+
+/// The agent changed other lines of the same files: only those are the task's.
+#[test]
+fn of_a_file_that_both_changed_only_the_task_s_lines_are_committed() {
+    let (repo, git, base, start) = half_edited();
+    let both = lines(&[(2, " mine"), (5, " agent"), (8, " mine")]);
+    repo.write("doc.txt", &both);
+    repo.write("notes.txt", "mine\n");
+    git.commit(&start, "a: work").expect("commits").expect("something");
+    assert_eq!(repo.git(&["show", "HEAD:doc.txt"]) + "\n", lines(&[(5, " agent")]));
+    assert_eq!(repo.read("doc.txt").as_deref(), Some(both.as_str()));
+    assert_eq!(repo.git(&["status", "--porcelain"]), " M doc.txt\n?? harness-tasks.json\n?? notes.txt");
+    assert_eq!(git.keep_lost("a", &base, &start), Ok(None), "all of theirs is there");
+    assert_eq!(git.commit(&start, "a: work").expect("again"), None, "committing again commits nothing");
+    assert_eq!(git.uncommitted_since(&start), Ok(None));
+    // An agent that has committed its own part itself has left the rest of it.
+    let (repo, git, base, start) = half_edited();
+    repo.git(&["stash", "-q"]);
+    repo.write("doc.txt", &lines(&[(5, " agent")]));
+    repo.git(&["commit", "-qam", "a: half"]);
+    repo.git(&["stash", "pop", "-q"]);
+    repo.write("doc.txt", &lines(&[(2, " mine"), (5, " agent"), (8, " mine"), (10, " agent")]));
+    git.commit(&start, "a: work").expect("commits").expect("something");
+    assert_eq!(repo.git(&["show", "HEAD:doc.txt"]) + "\n", lines(&[(5, " agent"), (10, " agent")]));
+    // A rollback to what another worker has completed since leaves what was theirs too.
+    let kept = git.head().expect("head");
+    repo.write("doc.txt", "nothing\n");
+    git.roll_back("a", &base, Some(&kept), &Stand::Anywhere, &[], &mut quiet())
+        .expect("rolls back")
+        .expect("saved");
+    assert_eq!(repo.read("doc.txt"), Some(lines(&[(2, " mine"), (5, " agent"), (8, " mine"), (10, " agent")])));
+}
+
+/// Nobody can tell then what is whose: the file is committed as it passed, what was theirs is kept, and both are said.
+#[test]
+fn where_both_changed_the_same_lines_the_file_is_committed_whole_and_theirs_is_kept() {
+    let (repo, git, base, start) = half_edited();
+    let whole = lines(&[(2, " mine, agreed"), (8, " mine")]);
+    repo.write("doc.txt", &whole);
+    repo.write("notes.txt", "mine\nand the agent's\n");
+    git.commit(&start, "a: work").expect("commits").expect("something");
+    assert_eq!(repo.git(&["show", "HEAD:doc.txt"]) + "\n", whole);
+    let kept = git.keep_lost("a", &base, &start).expect("keeps").expect("something is lost");
+    assert_eq!((kept.paths.as_str(), kept.committed.as_str()), ("doc.txt, notes.txt", "doc.txt, notes.txt"));
+    assert_eq!(repo.git(&["show", &format!("{}:notes.txt", kept.saved.name)]), "mine");
+    assert_eq!(git.commit(&start, "a: work").expect("again"), None, "committing again commits nothing");
 }

@@ -101,27 +101,23 @@ impl Git {
         self.pending(start).map(|pending| pending.map(|(tree, _)| tree))
     }
 
+    /// The tree that is to be committed, and the way to it from HEAD's. What a person had changed in a file that the task has
+    /// changed too is not in it; where both changed the same lines, the file is taken whole.
     pub(super) fn pending(&self, start: &str) -> Result<Option<(String, Vec<u8>)>, GitError> {
         let now = self.snapshot()?;
-        let changes = self.changes(start, &now)?;
-        if changes.is_empty() {
+        let info = self.carry("HEAD", start, &now)?;
+        if info.is_empty() {
             return Ok(None);
         }
-        let index = self.index();
-        self.with(&index, &["read-tree".into(), "HEAD".into()], b"")?;
-        self.with(&index, &["update-index".into(), "-z".into(), "--index-info".into()], &changes)?;
-        let tree = self.with(&index, &["write-tree".into()], b"")?;
+        let tree = self.tree_with("HEAD", &info)?;
         let head = self.git(&["rev-parse", "HEAD^{tree}"])?;
-        Ok((tree != head).then_some((tree, changes)))
+        Ok((tree != head).then_some((tree, info)))
     }
 
     /// The way from one tree to another, as `update-index --index-info` reads it.
     pub(super) fn changes(&self, from: &str, to: &str) -> Result<Vec<u8>, GitError> {
-        Ok(self
-            .differences(from, to)?
-            .iter()
-            .flat_map(|change| change.to.line(&change.path))
-            .collect())
+        let differences = self.differences(from, to)?;
+        Ok(differences.iter().flat_map(|change| change.to.line(&change.path)).collect())
     }
 
     /// Commits what the task changed and did not commit itself. Without hooks: the validation is the check.
@@ -171,9 +167,9 @@ impl Git {
         Ok(Some(saved))
     }
 
-    /// A tree with what changed from one commit to another.
+    /// A tree with what changed from one commit to another. What a person had changed in a file that changed there too stays.
     pub(super) fn with_changes(&self, tree: &str, from: &str, to: &str) -> Result<String, GitError> {
-        let changes = self.changes(from, to)?;
+        let changes = self.carry(tree, from, to)?;
         let index = self.index();
         self.with(&index, &["read-tree".into(), tree.into()], b"")?;
         self.with(&index, &["update-index".into(), "-z".into(), "--index-info".into()], &changes)?;

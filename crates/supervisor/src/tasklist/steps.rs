@@ -465,11 +465,15 @@ impl Place {
 
 /// What is said of a person's files that a task has taken away.
 fn taken(lost: &Lost) -> String {
-    let Lost { saved, paths } = lost;
+    let Lost { saved, paths, committed } = lost;
+    let name = &saved.name;
+    let whole = match committed.as_str() {
+        "" => String::new(),
+        paths => format!(" (all of {paths} is in the task's commit: what both changed there cannot be told apart)"),
+    };
     format!(
-        "what lay uncommitted in {paths} when the task began is gone or was written over; it is kept as {name}: \
-         `muleteer tasks undo {name}` brings it back",
-        name = saved.name
+        "what lay uncommitted in {paths} when the task began is gone or was written over{whole}; it is kept as {name}: \
+         `muleteer tasks undo {name}` brings it back"
     )
 }
 
