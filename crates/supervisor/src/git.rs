@@ -10,6 +10,7 @@ mod clones;
 mod command;
 mod forward;
 mod kept;
+mod person;
 mod saved;
 #[cfg(test)]
 mod tests;
@@ -22,9 +23,12 @@ use trees::Index;
 use crate::mend;
 use command::{bare, failed, run, run_bytes, words};
 use muleteer_model::tasklist::{DAMAGED, OWN_FILES};
+#[cfg(test)]
 use muleteer_process::command::helper;
 use muleteer_process::group::may_be_at_work;
+use person::Person;
 use std::path::{Path, PathBuf};
+#[cfg(test)]
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -34,6 +38,12 @@ pub enum GitError {
     NoRepository(PathBuf),
     #[error("{} has no commit yet", .0.display())]
     NoCommit(PathBuf),
+    /// It is somebody else's, and the person has not said that it is to be trusted.
+    #[error("git does not trust {}: {said}", dir.display())]
+    Distrusted { dir: PathBuf, said: String },
+    /// A file goes through a filter that is not run.
+    #[error("{path} goes through the filter `{name}`, {}", not_run(*in_clone))]
+    Filter { name: String, path: String, in_clone: bool },
     #[error("{what}: {said}")]
     Failed { what: String, said: String },
     /// git had no say: the system is out of something, or its answer was too long.
@@ -60,7 +70,22 @@ impl GitError {
 
     /// What git said means this, where it said something.
     fn meaning(self, meant: Self) -> Self {
+        if let (Self::Failed { said, .. }, Self::NoRepository(dir)) = (&self, &meant)
+            && crate::worktree::is_distrust(said.as_bytes())
+        {
+            return Self::Distrusted { dir: dir.clone(), said: said.clone() };
+        }
         if matches!(self, Self::Unheard { .. }) { self } else { meant }
+    }
+}
+
+/// Why, and what to do.
+fn not_run(in_clone: bool) -> &'static str {
+    if in_clone {
+        "which is not run in the clones that workers have: let one worker do the list, in the project's own directory"
+    } else {
+        "which only the repository's own configuration defines, where an agent can write: it is not run. Define it in yours \
+         (`git config --global`), or take it out"
     }
 }
 
@@ -86,6 +111,9 @@ pub struct Git {
     /// Paths from the top that no tree of ours holds.
     own: Vec<String>,
     identity: (String, String),
+    person: Person,
+    /// It is a worker's: an agent works there alone.
+    is_clone: bool,
 }
 
 impl Git {
@@ -94,28 +122,33 @@ impl Git {
     /// # Errors
     /// When there is none, or it has no commit.
     pub fn open(dir: &Path) -> Result<Self, GitError> {
-        Self::open_below(dir, None)
+        // With the person's own configuration: what of it can do no harm is heeded.
+        Self::open_below(dir, None, Person::read(dir, &[])?)
     }
 
     /// Looks for it no higher than below `ceiling`.
-    fn open_below(dir: &Path, ceiling: Option<&Path>) -> Result<Self, GitError> {
+    fn open_below(dir: &Path, ceiling: Option<&Path>, person: Person) -> Result<Self, GitError> {
         let ask = |what: &str| {
             let mut command = bare(dir);
+            person.tell(&mut command, &[]);
             command.envs(ceiling.map(|ceiling| (CEILING, ceiling)));
             command.args(["rev-parse", "--path-format=absolute", what]);
             run(command, b"", "rev-parse").map_err(|error| error.meaning(GitError::NoRepository(dir.into())))
         };
         let (top, git_dir) = (ask("--show-toplevel")?, ask("--git-dir")?);
         let prefix = ask("--show-prefix")?;
-        let mut git = Self {
+        let named = |said: &Option<String>, otherwise: &str| {
+            said.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| otherwise.into())
+        };
+        let git = Self {
             top: top.into(),
             git_dir: git_dir.into(),
             common_dir: ask("--git-common-dir")?.into(),
-            own: vec![],
-            identity: ("Muleteer".into(), "muleteer@localhost".into()),
+            own: own(&prefix),
+            identity: (named(&person.name, "Muleteer"), named(&person.email, "muleteer@localhost")),
+            person,
+            is_clone: ceiling.is_some(),
         };
-        git.own = own(&prefix);
-        git.identity = git.identity();
         git.head().map_err(|error| error.meaning(GitError::NoCommit(dir.into())))?;
         Ok(git)
     }
@@ -126,8 +159,10 @@ impl Git {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_clone(dir: &Path, of: &Self) -> Result<Self, GitError> {
-        let mut git = Self::open_below(dir, dir.parent())?;
+        let mut git = Self::open_below(dir, dir.parent(), of.person.clone())?;
         git.own.extend(of.own.clone());
+        // A worktree that the person has made has the configuration that the person's repository has.
+        git.is_clone = git.common_dir != of.common_dir;
         git.identity = of.identity.clone();
         Ok(git)
     }
@@ -169,19 +204,6 @@ impl Git {
         &self.top
     }
 
-    fn identity(&self) -> (String, String) {
-        // With the person's own configuration: it only names them.
-        let ask = |key: &str, otherwise: &str| {
-            let mut command = helper("git");
-            command.arg("-C").arg(&self.top).args(["config", key]).stderr(Stdio::null());
-            run(command, b"", "config")
-                .ok()
-                .filter(|name| !name.is_empty())
-                .unwrap_or_else(|| otherwise.into())
-        };
-        (ask("user.name", "Muleteer"), ask("user.email", "muleteer@localhost"))
-    }
-
     fn git(&self, args: &[&str]) -> Result<String, GitError> {
         self.git_with(args, b"", None)
     }
@@ -220,6 +242,7 @@ impl Git {
 
     fn once(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<Vec<u8>, GitError> {
         let mut command = bare(&self.top);
+        self.person.tell(&mut command, &self.filters(args)?);
         // It may break while we work in it.
         command.envs(self.top.parent().map(|above| (CEILING, above)));
         if index.is_none() {

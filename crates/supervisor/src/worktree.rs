@@ -12,7 +12,9 @@ pub use repository::{Repositories, Repository};
 use muleteer_model::agent_event::cut;
 use muleteer_model::id::DispatchId;
 use rustix::fs::OFlags;
+use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -126,11 +128,47 @@ pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, Str
 }
 
 pub(crate) async fn run_within(command: &mut Command, patience: Duration, what: &str) -> Result<String, String> {
-    let output = output(command, patience).await?;
+    let mut said = output(command, patience).await?;
+    if !said.status.success() && is_distrust(&said.stderr) && trusting(command, &[]).await {
+        // It has refused before it did anything.
+        said = output(command, patience).await?;
+    }
+    let output = said;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
     }
     Err(format!("{what}: {}", complaint(&output.stderr)))
+}
+
+/// git refuses to work in what is somebody else's.
+pub(crate) fn is_distrust(complaint: &[u8]) -> bool {
+    String::from_utf8_lossy(complaint).contains("detected dubious ownership")
+}
+
+/// Has a git trust what the person's own configuration says is to be trusted, which ours is deaf to; it is asked with the
+/// person's environment and these variables. False if that is nothing.
+async fn trusting(command: &mut Command, vars: &[(&str, &Path)]) -> bool {
+    let mut ask = Command::new("git");
+    ask.args(["config", "-z", "--show-scope", "--get-all", "safe.directory"]).current_dir("/");
+    for name in LEADING_AWAY {
+        ask.env_remove(name);
+    }
+    ask.envs(vars.iter().copied());
+    let Ok(said) = output(&mut ask, PATIENCE).await else { return false };
+    let fields: Vec<_> = said.stdout.split(|byte| *byte == 0).collect();
+    let (pairs, _) = fields.as_chunks::<2>();
+    let trusted = pairs
+        .iter()
+        .filter(|[scope, _]| matches!(*scope, b"system" | b"global"))
+        .map(|[_, value]| *value);
+    let mut count = 0;
+    for value in trusted {
+        command.env(format!("GIT_CONFIG_KEY_{count}"), "safe.directory");
+        command.env(format!("GIT_CONFIG_VALUE_{count}"), OsStr::from_bytes(value));
+        count += 1;
+    }
+    command.env("GIT_CONFIG_COUNT", count.to_string());
+    count > 0
 }
 
 /// What a program complained of, on one line and without what drives a terminal. Git's advice is left out: it is for who
@@ -358,6 +396,35 @@ pub async fn branch(dir: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_the_person_trusts_is_trusted_and_else_git_says_what_to_do() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let repo = dir.path().join("repo");
+        std::fs::create_dir(&repo).expect("a directory");
+        run(git(&repo).args(["init", "-q"]), "init").await.expect("a repository");
+        for path in [repo.join(".git"), repo.clone()] {
+            if std::os::unix::fs::chown(path, Some(54321), None).is_err() {
+                return eprintln!("not root: nothing can be given away");
+            }
+        }
+        let ask = || {
+            let mut command = git(&repo);
+            command.args(["rev-parse", "--git-dir"]);
+            command
+        };
+        let refused = run(&mut ask(), "cannot look").await.expect_err("it is somebody else's");
+        assert!(refused.contains("git config --global --add safe.directory"), "{refused}");
+        let config = dir.path().join("gitconfig");
+        let vars = [("GIT_CONFIG_GLOBAL", config.as_path()), ("GIT_CONFIG_SYSTEM", Path::new("/dev/null"))];
+        std::fs::write(&config, "").expect("a configuration");
+        assert!(!trusting(&mut ask(), &vars).await, "nothing is");
+        let trusted = format!("[safe]\n directory = {}\n", repo.canonicalize().expect("a place").display());
+        std::fs::write(&config, trusted).expect("a configuration");
+        let mut command = ask();
+        assert!(trusting(&mut command, &vars).await);
+        assert_eq!(run(&mut command, "cannot look").await.as_deref(), Ok(".git"));
+    }
 
     #[test]
     fn a_complaint_is_told_whole_and_in_bounds() {

@@ -107,6 +107,7 @@ impl Git {
     /// Makes a worker's clone, or brings it up to date: on a branch of its own at the tip of `branch`.
     /// Whatever is in it is saved in the project first.
     pub fn prepare_clone(&self, dir: &Path, branch: &str) -> Result<Self, GitError> {
+        self.check_filters(true)?;
         if !dir.join(".git").exists() {
             let fail = |error: std::io::Error| failed("clone", &format!("{}: {error}", dir.display()));
             if let Some(parent) = dir.parent() {
@@ -117,6 +118,7 @@ impl Git {
                 std::fs::remove_dir_all(&partial).map_err(fail)?;
             }
             let mut command = bare(&self.top);
+            self.person.tell(&mut command, &[]);
             command.args(["clone", "--quiet", "--shared", "--no-hardlinks", "."]).arg(&partial);
             run(command, b"", "clone")?;
             crate::worktree::exclude(&partial.join(".git")).map_err(fail)?;

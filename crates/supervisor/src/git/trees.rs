@@ -65,6 +65,7 @@ impl Git {
     /// out of the task's commits and rollbacks.
     pub fn remember_start(&self, task: &str, base: &str) -> Result<(), GitError> {
         let name = start_ref(task);
+        self.check_filters(false)?;
         let tree = self.snapshot()?;
         let commit = if tree == self.tree_of(base)? {
             // Whatever becomes of the branches, what the task began at stays until it has ended.
@@ -123,6 +124,7 @@ impl Git {
     /// Commits what the task changed and did not commit itself. Without hooks: the validation is the check.
     pub fn commit(&self, start: &str, message: &str) -> Result<Option<String>, GitError> {
         let Some((tree, changes)) = self.pending(start)? else { return Ok(None) };
+        self.check_filters_of(&paths(&changes))?;
         let head = self.head()?;
         let commit = self.commit_tree(&tree, &[&head], message)?;
         // First: an index ahead of HEAD is what is about to be committed, one behind it takes the commit back.
@@ -222,6 +224,12 @@ impl Git {
         drop(self.git(&["update-index", "-q", "--refresh"]));
         Ok(())
     }
+}
+
+/// The paths in what `update-index -z --index-info` reads, as `check-attr -z --stdin` does.
+fn paths(info: &[u8]) -> Vec<u8> {
+    let path = |line: &[u8]| line.splitn(2, |byte| *byte == b'\t').nth(1).map(<[u8]>::to_vec);
+    info.split_inclusive(|byte| *byte == 0).filter_map(path).flatten().collect()
 }
 
 /// An index file of our own; gone when dropped.

@@ -120,7 +120,11 @@ pub fn git(error: &GitError) -> Failure {
     match error {
         GitError::NoRepository(_) | GitError::NoCommit(_) => Failure::of("E_NOT_A_REPOSITORY", error)
             .hint("a task list needs git: run `git init` there, and commit once"),
-        GitError::Failed { .. } | GitError::Unheard { .. } => Failure::of("E_TASKS_GIT", error),
+        GitError::Distrusted { dir, .. } => Failure::of("E_TASKS_GIT", error)
+            .hint(format!("if you trust it: git config --global --add safe.directory {}", dir.display())),
+        GitError::Filter { .. } | GitError::Failed { .. } | GitError::Unheard { .. } => {
+            Failure::of("E_TASKS_GIT", error)
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::super::run::{Driven, record};
 use super::super::steps::{Place, StepError, Verdict, describe};
 use super::{End, note_verdict};
-use crate::git::Git;
+use crate::git::{Git, GitError};
 use muleteer_model::event::Event;
 use muleteer_model::tasklist::claim;
 use muleteer_model::tasklist::log::Entry;
@@ -50,7 +50,13 @@ pub(super) async fn conclude(
             let base = task.started_at_commit.clone().unwrap_or_default();
             match judged.passed {
                 true if has_clones => at.record_success(&task.id, vec![]),
-                true => at.succeed(&task.id, &task.title, &base),
+                true => match at.succeed(&task.id, &task.title, &base) {
+                    // Something else would be committed than what passed.
+                    Err(StepError::Git(error @ GitError::Filter { .. })) => {
+                        at.fail(&task, Category::TaskExec, &error.to_string())
+                    }
+                    recorded => recorded,
+                },
                 false => at.fail(&task, judged.category(), &judged.message),
             }
         })
@@ -108,7 +114,12 @@ fn rebased(
     let base = task.started_at_commit.clone().unwrap_or_default();
     let start = place.git.start(&task.id, &base)?;
     if place.git.commits_since(&base)?.is_empty() || place.git.uncommitted_since(&start)?.is_some() {
-        place.git.commit(&start, &format!("{}: {}", task.id, task.title))?;
+        match place.git.commit(&start, &format!("{}: {}", task.id, task.title)) {
+            Err(error @ GitError::Filter { .. }) => {
+                return Ok(Err(Landing::Failed(Category::TaskExec, error.to_string())));
+            }
+            committed => drop(committed?),
+        }
     }
     fault::point("tasks.committed");
     let before = place.git.head()?;
