@@ -511,6 +511,34 @@ fn a_rollback_leaves_what_another_worker_has_completed_since() {
     scene.end();
 }
 
+/// It is the person's circumstance: no attempt is charged for it, and nothing that was done is lost.
+#[test]
+fn what_a_person_has_in_the_way_of_a_clone_s_work_ends_the_run_and_costs_no_attempt() {
+    let scene = Scene::new();
+    scene.repo.write("doc", "1\n2\n3\n");
+    scene.repo.git(&["add", "doc"]);
+    scene.repo.git(&["commit", "-qm", "doc"]);
+    scene.repo.write("doc", "1\n2\n3 mine\n");
+    scene.add("Changes it", "grep -q agent doc", &[]);
+    let script = "echo x >> \"$HOME/tries\"; sed -i s/1/1agent/ doc; git add doc; git commit -qm 'by myself'";
+    for said in ["begun by", "run "] {
+        let barred = scene.run(script, &["--concurrency", "2"]).expect_code(4);
+        assert!(barred.stderr.contains("E_TASKS_GIT") && barred.stderr.contains(said), "{barred:?}");
+        assert!(barred.stderr.contains("task-001 has passed and cannot be brought home"), "{barred:?}");
+        assert!(barred.stderr.contains("would be overwritten by merge") && barred.stderr.contains("doc"), "{barred:?}");
+        let task = scene.task("task-001");
+        assert_eq!((&task["status"], &task["attempts"]), (&json!("in_progress"), &json!(0)), "{}", scene.log());
+        assert!(!scene.log().contains("TASK_EXEC"), "{}", scene.log());
+    }
+    scene.repo.git(&["stash", "-q"]);
+    scene.run(script, &["--concurrency", "2"]).expect_code(0);
+    assert_eq!(scene.repo.read("doc"), "1agent\n2\n3\n");
+    assert_eq!(std::fs::read_to_string(scene.home("tries")).unwrap(), "x\n", "it was done once");
+    assert_eq!(scene.task("task-001")["attempts"], 1);
+    scene.check_done_once();
+    scene.end();
+}
+
 /// An agent that breaks its clone ends no run of others.
 #[test]
 fn an_agent_that_breaks_its_clone_has_failed_and_the_next_one_has_another() {

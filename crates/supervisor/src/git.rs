@@ -44,6 +44,9 @@ pub enum GitError {
     /// A file goes through a filter that is not run.
     #[error("{path} goes through the filter `{name}`, {}", not_run(*in_clone))]
     Filter { name: String, path: String, in_clone: bool },
+    /// What a person has in the working directory would be written over.
+    #[error("{said}")]
+    InTheWay { said: String },
     #[error("{what}: {said}")]
     Failed { what: String, said: String },
     /// git had no say: the system is out of something, or its answer was too long.

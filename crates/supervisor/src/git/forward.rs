@@ -21,10 +21,10 @@ impl Git {
         self.mend_forward()?;
         let index = self.index();
         drop(std::fs::copy(self.git_dir.join("index"), &index.0));
-        if self
+        let is_free = self
             .with(&index, &["read-tree", "-m", "-u", "-n", from, to].map(String::from), b"")
-            .is_ok()
-        {
+            .is_ok();
+        if is_free {
             let note = format!("1 {from} {to}\n");
             muleteer_store::atomic::write_atomic(&self.git_dir.join(NOTE), note.as_bytes(), 0o644)
                 .map_err(|error| failed("merge", &error.to_string()))?;
@@ -35,7 +35,10 @@ impl Git {
             // Whoever ended it may have done so in the middle.
             self.mend_forward()?;
         }
-        merged.map(drop)
+        match merged {
+            Err(GitError::Failed { said, .. }) if !is_free => Err(GitError::InTheWay { said }),
+            merged => merged.map(drop),
+        }
     }
 
     /// What was brought in is on the disk.

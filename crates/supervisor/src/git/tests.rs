@@ -573,6 +573,7 @@ fn what_somebody_wrote_since_it_was_cut_off_stays_and_so_does_what_is_in_the_way
     repo.write("changed.txt", "");
     let refused = git.forward(&from, &to).expect_err("it is in the way");
     assert!(refused.to_string().contains("would be overwritten"), "{refused}");
+    assert!(matches!(refused, GitError::InTheWay { .. }), "{refused:?}");
     assert_eq!(
         (repo.read("below/new.txt").as_deref(), repo.read("changed.txt").as_deref()),
         (Some("made\n"), Some(""))

@@ -47,7 +47,7 @@ pub fn unrepositoried(error: &GitError) -> WireError {
             return fault("E_TASKS_GIT", &error.to_string(), &hint);
         }
         GitError::Filter { .. } => return fault("E_TASKS_GIT", &error.to_string(), ""),
-        GitError::Failed { .. } | GitError::Unheard { .. } => "E_IO",
+        GitError::InTheWay { .. } | GitError::Failed { .. } | GitError::Unheard { .. } => "E_IO",
     };
     fault(code, &error.to_string(), "a task list needs git: run `git init` there, and commit once")
 }

@@ -122,7 +122,7 @@ pub fn git(error: &GitError) -> Failure {
             .hint("a task list needs git: run `git init` there, and commit once"),
         GitError::Distrusted { dir, .. } => Failure::of("E_TASKS_GIT", error)
             .hint(format!("if you trust it: git config --global --add safe.directory {}", dir.display())),
-        GitError::Filter { .. } | GitError::Failed { .. } | GitError::Unheard { .. } => {
+        GitError::Filter { .. } | GitError::InTheWay { .. } | GitError::Failed { .. } | GitError::Unheard { .. } => {
             Failure::of("E_TASKS_GIT", error)
         }
     }

@@ -7,7 +7,7 @@ use crate::git::{Git, GitError};
 use muleteer_model::event::Event;
 use muleteer_model::tasklist::claim;
 use muleteer_model::tasklist::log::Entry;
-use muleteer_model::tasklist::session::{Verdict as Judged, Work};
+use muleteer_model::tasklist::session::{Finished, Verdict as Judged, Work};
 use muleteer_model::tasklist::{Category, Task};
 use muleteer_process::fault;
 
@@ -30,6 +30,11 @@ pub(super) async fn conclude(
         match land(driven, worker, place, &task).await? {
             Landing::Landed => {}
             Landing::CalledOff => return interrupted(driven, worker, place, work).await,
+            Landing::Barred(reason) => {
+                leave(driven, worker, place, work, &reason).await?;
+                let code = Some("E_TASKS_GIT".into());
+                return Ok(Some(End::Finished(Finished { status: "error".into(), reason, code })));
+            }
             Landing::Failed(category, message) => {
                 verdict = Judged { passed: false, category: Some(category.as_str().into()), message };
                 note_verdict(driven, worker, work, &verdict).await?;
@@ -71,7 +76,17 @@ pub(super) async fn conclude(
 enum Landing {
     Landed,
     CalledOff,
+    /// A person's own changes are in its way: no failure of the task. Why, and what to do.
+    Barred(String),
     Failed(Category, String),
+}
+
+fn barred(place: &Place, task: &str, said: &str) -> String {
+    let clone = place.git.top().strip_prefix(place.project.top()).unwrap_or(place.git.top()).display();
+    format!(
+        "{task} has passed and cannot be brought home: {said}; commit that, stash it or move it away, and `muleteer tasks run` \
+         brings it home (its commits are kept in {clone})"
+    )
 }
 
 /// Brings a clone's work onto the start branch: rebased, validated again there, fast-forwarded.
@@ -97,6 +112,7 @@ async fn land(driven: &Driven, worker: u32, place: &Place, task: &Task) -> Resul
                 return Ok(Landing::Landed);
             }
             Ok(false) => {}
+            Err(GitError::InTheWay { said }) => return Ok(Landing::Barred(barred(place, &task.id, &said))),
             Err(error) => return Ok(Landing::Failed(Category::TaskExec, format!("cannot be brought home: {error}"))),
         }
     }
@@ -153,7 +169,11 @@ pub fn land_blocking(driven: &Driven, place: &Place, task: &Task, off: &dyn Fn()
             Err(_) => return Err(StepError::Other("it was called off".into())),
             Ok(tip) => {
                 let branch = place.branch.clone().unwrap_or_default();
-                if driven.project.land(&place.git, &branch, &tip)? {
+                let landed = driven.project.land(&place.git, &branch, &tip).map_err(|error| match error {
+                    GitError::InTheWay { said } => GitError::InTheWay { said: barred(place, &task.id, &said) },
+                    error => error,
+                });
+                if landed? {
                     return place.record_success(&task.id, vec![]).map(drop);
                 }
             }
@@ -171,20 +191,26 @@ pub(super) async fn interrupted(
     place: &Place,
     work: &Work,
 ) -> Result<Option<End>, StepError> {
-    let (at, id) = (place.clone(), work.task.clone());
+    leave(driven, worker, place, work, "interrupted; the next session recovers it").await?;
+    Ok(Some(End::Nothing))
+}
+
+/// Lets go of a task that stays in progress.
+async fn leave(driven: &Driven, worker: u32, place: &Place, work: &Work, why: &str) -> Result<(), StepError> {
+    let (at, id, text) = (place.clone(), work.task.clone(), why.to_string());
     let let_go = driven.step(worker, move || -> Result<(), StepError> {
         let mut tx = at.begin()?;
         let now = tx.now();
         if let Ok(task) = claim::owned(&mut tx.list, &id, &at.worker) {
             task.lease_expires_at = Some(now);
         }
-        tx.log(Entry::warn(Some(&id), "interrupted; the next session recovers it"));
+        tx.log(Entry::warn(Some(&id), &text));
         tx.commit()?;
         Ok(())
     });
     let_go.await??;
-    close(driven, worker, work, "released", "interrupted", false).await?;
-    Ok(Some(End::Nothing))
+    let message = why.split_once(';').map_or(why, |(what, _)| what);
+    close(driven, worker, work, "released", message, false).await.map(drop)
 }
 
 pub(super) async fn close(
