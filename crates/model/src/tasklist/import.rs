@@ -64,15 +64,40 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
 }
 
 /// `- [ ] Title` or `1. [ ] Title`, ticked ones completed. What is indented below one must be done before it; other indented
-/// lines describe it. A code span `` `…` `` after "validate:" is its validation.
+/// lines describe it. A code span `` `…` `` after "validate:" is its validation. In a fenced block nothing is an item.
 pub fn checklist(text: &str, first: u64, now: Timestamp) -> Vec<Task> {
     let mut tasks: Vec<Task> = vec![];
     let mut open: Vec<(usize, usize)> = vec![];
+    let mut fenced: Option<Fence> = None;
     for line in text.lines() {
         let body = line.trim_start();
         let indent = line.len() - body.len();
+        // A block in an item ends with it.
+        if fenced
+            .as_ref()
+            .is_some_and(|fence| !body.is_empty() && fence.within.is_some_and(|above| indent <= above))
+        {
+            fenced = None;
+        }
+        let about = open.last().filter(|(above, _)| indent > *above && !body.is_empty());
+        if let Some(fence) = &fenced {
+            if let Some((_, at)) = about {
+                add_words(&mut tasks[*at], body);
+            }
+            if fence.is_closed_by(body) {
+                fenced = None;
+            }
+            continue;
+        }
+        if let Some((mark, length)) = Fence::opened_by(body) {
+            if let Some((_, at)) = about {
+                add_words(&mut tasks[*at], body);
+            }
+            fenced = Some(Fence { mark, length, within: about.map(|(above, _)| *above) });
+            continue;
+        }
         let Some((done, title)) = item(body) else {
-            if let Some((_, at)) = open.last().filter(|(above, _)| indent > *above && !body.is_empty()) {
+            if let Some((_, at)) = about {
                 describe(&mut tasks[*at], body);
             }
             continue;
@@ -90,6 +115,29 @@ pub fn checklist(text: &str, first: u64, now: Timestamp) -> Vec<Task> {
         tasks.push(task);
     }
     tasks
+}
+
+/// A fenced code block, as `CommonMark` has it.
+struct Fence {
+    mark: char,
+    length: usize,
+    /// The indentation of the item it is in.
+    within: Option<usize>,
+}
+
+impl Fence {
+    fn opened_by(line: &str) -> Option<(char, usize)> {
+        let mark = line.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
+        let info = line.trim_start_matches(mark);
+        let length = line.len() - info.len();
+        // Else it is a code span.
+        (length >= 3 && (mark == '~' || !info.contains('`'))).then_some((mark, length))
+    }
+
+    fn is_closed_by(&self, line: &str) -> bool {
+        let rest = line.trim_start_matches(self.mark);
+        line.len() - rest.len() >= self.length && rest.trim().is_empty()
+    }
 }
 
 fn item(line: &str) -> Option<(bool, &str)> {
@@ -114,6 +162,10 @@ fn describe(task: &mut Task, line: &str) {
         task.command = Some(command.trim_matches('`').trim().to_string()).filter(|text| !text.is_empty());
         return;
     }
+    add_words(task, line);
+}
+
+fn add_words(task: &mut Task, line: &str) {
     let description = task.description.get_or_insert_default();
     if !description.is_empty() {
         description.push('\n');
@@ -148,6 +200,17 @@ pub fn open(tasks: &[Task]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn in_a_fenced_block_nothing_is_an_item() {
+        let text = "- [ ] One\n  ```sh\n  - [ ] no\n  validate: `no`\n  ```\n  validate: `true`\n```\n- [ ] no\n~~~\n```\n\
+            - [ ] Two\n  ~~~~ md\n  - [x] no\n  ~~~\n- [ ] Three\n```inline``` words\n- [ ] Four\n~~~\n- [ ] no\n";
+        let tasks = checklist(text, 1, Timestamp::UNIX_EPOCH);
+        let titles: Vec<_> = tasks.iter().map(|task| task.title.as_str()).collect();
+        assert_eq!(titles, ["One", "Two", "Three", "Four"]);
+        assert_eq!(tasks[0].command.as_deref(), Some("true"));
+        assert_eq!(tasks[0].description.as_deref(), Some("```sh\n- [ ] no\nvalidate: `no`\n```"));
+    }
 
     fn now() -> Timestamp {
         "2025-07-01T10:00:00Z".parse().expect("an instant")
