@@ -860,6 +860,60 @@ fn a_run_that_is_stopped_at_once_leaves_its_task_to_the_next_session() {
     scene.end();
 }
 
+/// A clean-up has no limit but half an hour: who stops the run, or the daemon, does not wait for it.
+#[test]
+fn a_clean_up_ends_with_the_run_and_with_the_daemon() {
+    let scene = Scene::new();
+    let cleanup = "echo x >> \"$HOME/cleaning\"; exec sleep 611";
+    let cleaning = |times: usize| {
+        let begun = || std::fs::read_to_string(scene.home("cleaning")).unwrap_or_default().lines().count() == times;
+        wait_until("the clean-up to begin", RUN, || begun().then_some(()));
+    };
+    scene.add("Fails", "false", &["--max-attempts", "1", "--cleanup", cleanup]);
+    scene.run("true", &["--detach"]).expect_code(0);
+    cleaning(1);
+    let told = scene.tasks(&["stop", "--now"]).expect_code(0);
+    assert!(told.stderr.contains("is being ended"), "{told:?}");
+    wait_until("the run to end", RUN, || scene.log().contains("LOCK released").then_some(()));
+    assert!(scene.log().contains("WARN [task-001] on_failure.cleanup was called off"), "{}", scene.log());
+    let task = scene.task("task-001");
+    assert_eq!((&task["status"], &task["attempts"]), (&json!("failed"), &json!(1)), "what came of it is known");
+    // The next daemon begins with it again.
+    scene.add("Fails too", "false", &["--max-attempts", "1", "--cleanup", cleanup]);
+    scene.run("true", &["--detach"]).expect_code(0);
+    cleaning(2);
+    scene.world.muleteer(&["daemon", "stop"]).run().expect_code(0);
+    scene.world.wait_for_nothing_left(&[]);
+    assert_eq!(scene.status("task-002"), "in_progress", "{}", scene.log());
+    let daemon = scene.world.daemon();
+    cleaning(3);
+    scene.tasks(&["stop", "--now"]).expect_code(0);
+    wait_until("the run to end", RUN, || (scene.status("task-002") == "failed").then_some(()));
+    assert_eq!(scene.task("task-002")["attempts"], 1);
+    scene.world.finish(Some(daemon));
+}
+
+/// That it was called off says nothing of the environment.
+#[test]
+fn a_run_that_is_stopped_while_its_environment_is_made_has_not_failed_by_that() {
+    let scene = Scene::new();
+    scene.add("One", "true", &[]);
+    scene.repo.write("harness-init.sh", "touch \"$HOME/begun\"; sleep 611\n");
+    scene.run("true", &["--detach"]).expect_code(0);
+    wait_until("the script to begin", RUN, || scene.home("begun").exists().then_some(()));
+    scene.tasks(&["stop", "--now"]).expect_code(0);
+    wait_until("the run to end", RUN, || scene.log().contains("LOCK released").then_some(()));
+    let log = scene.log();
+    assert!(!log.contains("FAIL") && !log.contains("ENV_SETUP"), "{log}");
+    let session = |what: &str| {
+        let line = log.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("no {what}: {log}"));
+        line.split("[SESSION-").nth(1).and_then(|rest| rest.split(']').next()).map(String::from)
+    };
+    assert_eq!(session("STATS"), session("LOCK acquired"), "{log}");
+    assert_eq!(scene.list()["session_count"], 0, "none was begun");
+    scene.end();
+}
+
 #[test]
 fn a_corrupt_list_is_restored_or_stops_the_run() {
     let scene = Scene::new();

@@ -1,7 +1,7 @@
 //! One run of a list: the session's start, its workers, its end. Everything it must remember is an event or
 //! in the list itself, so a new daemon goes on with it.
 
-use super::steps::{Hold, Place, Recovered, StepError, validation_env};
+use super::steps::{Hold, Place, Recovered, StepError, Unhealthy, validation_env};
 use super::worker::{self, End};
 use crate::context::{Daemon, random_key};
 use crate::git::Git;
@@ -123,7 +123,9 @@ async fn finish(daemon: &Arc<Daemon>, list: &str, finished: Finished) {
     let in_hand: Vec<_> = run.workers.values().map(|work| work.task.clone()).collect();
     let closing = move || -> String {
         let Ok(git) = Git::open(root.path()) else { return String::new() };
-        let place = place(&root, &git, &git, hold, vec![], "muleteer".into(), session, String::new());
+        // One that ended before it was counted has said all else under the number it would have had.
+        let number = session.or_else(|| Some(root.read().ok()?.list.session_count + 1));
+        let place = place(&root, &git, &git, hold, vec![], "muleteer".into(), number, String::new());
         let Ok(mut tx) = place.begin() else { return String::new() };
         let now = tx.now();
         // What a worker left in progress is for the next session to recover; nobody holds it any more.
@@ -458,7 +460,7 @@ impl Driven {
                 Recovered::Passed => {
                     let base = task.started_at_commit.as_deref().unwrap_or_default();
                     let recorded = match place.astray(base)? {
-                        Some(message) => place.fail(task, Category::TaskExec, &message)?,
+                        Some(message) => place.fail(task, Category::TaskExec, &message, &off)?,
                         None => place.succeed(&task.id, &task.title, base)?,
                     };
                     for text in &recorded.warnings {
@@ -475,7 +477,8 @@ impl Driven {
                 }
             }
         }
-        if let Err(message) = place.health_check(&off) {
+        if let Err(why) = place.health_check(&off) {
+            let Unhealthy::Broken(message) = why else { return Ok(Err(ended(Stop::Interrupted))) };
             place.note(vec![Entry::error(None, Category::EnvSetup, &message)]);
             return Ok(Err(Finished {
                 status: "environment".into(),

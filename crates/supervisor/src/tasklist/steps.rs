@@ -112,6 +112,13 @@ pub enum Recovered {
     Failed(Box<Recorded>),
 }
 
+/// Why nothing can be worked on.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unhealthy {
+    Broken(String),
+    CalledOff,
+}
+
 /// How a task ended, and what the list says now.
 #[derive(Debug)]
 pub struct Recorded {
@@ -205,8 +212,9 @@ impl Place {
     /// Runs `harness-init.sh` if there is one; run a second time if it fails.
     ///
     /// # Errors
-    /// The end of what it said, if it failed twice: the environment is broken.
-    pub fn health_check(&self, stop: &dyn Fn() -> bool) -> Result<(), String> {
+    /// The end of what it said, if it failed twice: the environment is broken. Or that it was called off, which says nothing of
+    /// the environment.
+    pub fn health_check(&self, stop: &dyn Fn() -> bool) -> Result<(), Unhealthy> {
         let script = self.root.init_script();
         if !script.is_file() {
             return Ok(());
@@ -223,12 +231,13 @@ impl Place {
                     self.note(vec![Entry::init("Environment health check: PASS")]);
                     return Ok(());
                 }
+                Ok(ran) if ran.stopped => return Err(Unhealthy::CalledOff),
                 Ok(ran) => last = format!("{} {}", how(ran.code, ran.signal, ran.timed_out), last_line(&ran.output)),
                 Err(error) => last = error.to_string(),
             }
             self.note(vec![Entry::init(&format!("Environment health check: FAIL {last}"))]);
         }
-        Err(format!("harness-init.sh failed twice: {last}"))
+        Err(Unhealthy::Broken(format!("harness-init.sh failed twice: {last}")))
     }
 
     /// The work is in a worker's clone, not in the project itself.
@@ -287,14 +296,34 @@ impl Place {
         Ok(Recorded { list, completed: true, commit: Some(commit), message: String::new(), warnings })
     }
 
-    /// Rolls the attempt back, cleans up, and records the failure.
-    pub fn fail(&self, task: &Task, category: Category, message: &str) -> Result<Recorded, StepError> {
-        let base = task.started_at_commit.as_deref().unwrap_or_default();
-        let exists = self.git.exists(base);
-        if exists {
-            self.roll_back(task, base)?;
+    /// Rolls the attempt back, cleans up, and records the failure. A clean-up that is called off is cut short.
+    pub fn fail(
+        &self,
+        task: &Task,
+        category: Category,
+        message: &str,
+        off: &dyn Fn() -> bool,
+    ) -> Result<Recorded, StepError> {
+        self.take_back(task)?;
+        self.clean_up(task, off);
+        self.record_failure(task, category, message)
+    }
+
+    fn has_base(&self, task: &Task) -> bool {
+        self.git.exists(task.started_at_commit.as_deref().unwrap_or_default())
+    }
+
+    /// Rolls the attempt back, if there is something to roll back to.
+    pub fn take_back(&self, task: &Task) -> Result<(), StepError> {
+        match &task.started_at_commit {
+            Some(base) if self.has_base(task) => self.roll_back(task, base),
+            _ => Ok(()),
         }
-        self.clean_up(task);
+    }
+
+    /// Records the failure of what is rolled back.
+    pub fn record_failure(&self, task: &Task, category: Category, message: &str) -> Result<Recorded, StepError> {
+        let exists = self.has_base(task);
         let mut tx = self.begin()?;
         let now = tx.now();
         let found = self.in_hand(&mut tx, &task.id)?;
@@ -302,6 +331,7 @@ impl Place {
             outcome::fail(found, category, message, now);
             message.to_string()
         } else {
+            let base = task.started_at_commit.as_deref().unwrap_or_default();
             let message = format!("{message} (started_at_commit {base:?} does not exist: nothing to roll back to)");
             outcome::fail_for_good(found, category, &message, now);
             message
@@ -312,13 +342,8 @@ impl Place {
             self.git.forget_start(&task.id);
         }
         fault::point("tasks.outcome_written");
-        Ok(Recorded {
-            list,
-            completed: false,
-            commit: None,
-            message: format!("[{category}] {message}"),
-            warnings: vec![],
-        })
+        let message = format!("[{category}] {message}");
+        Ok(Recorded { list, completed: false, commit: None, message, warnings: vec![] })
     }
 
     /// Marks what can never be done any more, and writes the change.
@@ -359,14 +384,22 @@ impl Place {
         Ok(())
     }
 
-    fn clean_up(&self, task: &Task) {
-        let Some(cleanup) = &task.cleanup else { return };
-        let failed = match self.shell(cleanup, SCRIPT_LIMIT, &|| false) {
-            Ok(ran) if ran.passed() => return,
-            Ok(ran) => format!("{} {}", how(ran.code, ran.signal, ran.timed_out), last_line(&ran.output)),
-            Err(error) => error.to_string(),
+    /// Runs what is to be run after a failure. False: it was called off, and ended with all it had started.
+    pub fn clean_up(&self, task: &Task, off: &dyn Fn() -> bool) -> bool {
+        let Some(cleanup) = &task.cleanup else { return true };
+        let ran = self.shell(cleanup, SCRIPT_LIMIT, off);
+        let was_stopped = ran.as_ref().is_ok_and(|ran| ran.stopped);
+        let said = match ran {
+            Ok(ran) if ran.passed() => return true,
+            Ok(ran) if ran.stopped => "on_failure.cleanup was called off, and ended before its time".into(),
+            Ok(ran) => {
+                let how = how(ran.code, ran.signal, ran.timed_out);
+                format!("on_failure.cleanup failed: {how} {}", last_line(&ran.output))
+            }
+            Err(error) => format!("on_failure.cleanup failed: {error}"),
         };
-        self.note(vec![Entry::warn(Some(&task.id), &format!("on_failure.cleanup failed: {failed}"))]);
+        self.note(vec![Entry::warn(Some(&task.id), &said)]);
+        !was_stopped
     }
 
     /// What is there of a task that was interrupted.
@@ -406,7 +439,7 @@ impl Place {
         self.note(vec![Entry::recovery(&task.id, action, &reason)]);
         self.take_over(task)?;
         let lost = |message: &str| {
-            self.fail(task, Category::SessionTimeout, message)
+            self.fail(task, Category::SessionTimeout, message, stop)
                 .map(|done| Recovered::Failed(Box::new(done)))
         };
         match plan {

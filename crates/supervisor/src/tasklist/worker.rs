@@ -17,7 +17,7 @@ use conclude::{close, conclude, interrupted};
 use doing::{PASSED, dispatched, was_stopped_with_daemon};
 
 use super::run::{Driven, ended, record};
-use super::steps::{Place, Recovered, StepError, Verdict, describe};
+use super::steps::{Place, Recovered, StepError, Unhealthy, Verdict, describe};
 use crate::context::random_key;
 use crate::git::Git;
 use muleteer_model::dispatch::{Dispatch, Stop as Stopped};
@@ -241,8 +241,11 @@ fn check(place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<Option<En
     if healthy.is_ok() && place.missing_program(command)?.is_none() {
         return Ok(None);
     }
+    if healthy == Err(Unhealthy::CalledOff) {
+        return Ok(Some(End::Nothing));
+    }
     let (category, mut message) = describe(&Verdict::NoProgram(program), None);
-    if let Err(error) = healthy {
+    if let Err(Unhealthy::Broken(error)) = healthy {
         message = format!("{message}; {error}");
     }
     place.note(vec![Entry::error(Some(&task.id), category, &message)]);

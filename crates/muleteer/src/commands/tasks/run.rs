@@ -276,7 +276,7 @@ pub async fn stop(args: &Stop, said: Option<&Path>, context: &Context) -> Result
             context.out.document(&json!({"run_id": ended.id, "now": args.now}))?;
         }
         Reply::TasksEnded(ended) => {
-            let what = if args.now { "is ended" } else { "ends when the tasks in hand are done" };
+            let what = if args.now { "is being ended" } else { "ends when the tasks in hand are done" };
             context.out.note(format!("run {} {what}", ended.id));
         }
         other => return Err(unexpected(&other)),

@@ -439,7 +439,7 @@ pub fn fail(args: &Fail, said: Option<&Path>, context: &Context) -> Result<Exit,
     let at = place(&root, worker(args.worker.as_deref()), context)?;
     let mut list = root.read().map_err(|error| listed(&error))?.list;
     let task = claims::owned(&mut list, &args.id, &at.worker).map_err(|error| refused(&error))?.clone();
-    let recorded = at.fail(&task, args.category, &why).map_err(stepped)?;
+    let recorded = at.fail(&task, args.category, &why, &interrupt()?).map_err(stepped)?;
     told(context, &args.id, &recorded)
 }
 
@@ -476,8 +476,9 @@ pub fn recover(args: &Recover, said: Option<&Path>, context: &Context) -> Result
             .collect(),
     };
     let mut said = vec![];
+    let off = interrupt()?;
     for task in chosen {
-        let became = match at.recover(&task, &|| false).map_err(stepped)? {
+        let became = match at.recover(&task, &off).map_err(stepped)? {
             Recovered::Resume => "resume",
             Recovered::Failed(_) => "failed",
             Recovered::Passed => {

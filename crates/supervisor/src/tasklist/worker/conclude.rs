@@ -1,7 +1,7 @@
 //! What becomes of a task once it is judged: its work lands on the branch or is rolled back, and the outcome is written.
 
 use super::super::run::{Driven, record};
-use super::super::steps::{Place, StepError, Verdict, describe};
+use super::super::steps::{Place, Recorded, StepError, Verdict, describe};
 use super::{End, note_verdict};
 use crate::git::{Git, GitError};
 use muleteer_model::event::Event;
@@ -48,29 +48,57 @@ pub(super) async fn conclude(
             note_verdict(driven, worker, work, &verdict).await?;
         }
     }
-    let (at, judged) = (place.clone(), verdict.clone());
+    let (at, judged, of) = (place.clone(), verdict.clone(), task.clone());
     let has_clones = driven.has_clones();
-    let recorded = driven
-        .step(worker, move || {
-            let base = task.started_at_commit.clone().unwrap_or_default();
-            match judged.passed {
-                true if has_clones => at.record_success(&task.id, vec![]),
-                true => match at.succeed(&task.id, &task.title, &base) {
-                    // Something else would be committed than what passed.
-                    Err(StepError::Git(error @ GitError::Filter { .. })) => {
-                        at.fail(&task, Category::TaskExec, &error.to_string())
-                    }
-                    recorded => recorded,
-                },
-                false => at.fail(&task, judged.category(), &judged.message),
+    let done = driven.step(worker, move || -> Result<Option<Recorded>, StepError> {
+        let base = of.started_at_commit.clone().unwrap_or_default();
+        match judged.passed {
+            true if has_clones => at.record_success(&of.id, vec![]).map(Some),
+            true => at.succeed(&of.id, &of.title, &base).map(Some),
+            false => Ok(None),
+        }
+    });
+    let recorded = match done.await? {
+        Ok(Some(recorded)) => recorded,
+        Ok(None) => match failed(driven, worker, place, task, verdict.category(), verdict.message.clone()).await? {
+            Some(recorded) => recorded,
+            None => return Ok(Some(End::DaemonStops)),
+        },
+        // Something else would be committed than what passed.
+        Err(StepError::Git(error @ GitError::Filter { .. })) => {
+            match failed(driven, worker, place, task, Category::TaskExec, error.to_string()).await? {
+                Some(recorded) => recorded,
+                None => return Ok(Some(End::DaemonStops)),
             }
-        })
-        .await??;
+        }
+        Err(error) => return Err(error),
+    };
     for text in &recorded.warnings {
         driven.tell(&format!("{}: {text}", work.task));
     }
     let status = if recorded.completed { "completed" } else { "failed" };
     close(driven, worker, work, status, &recorded.message, true).await
+}
+
+/// Rolls an attempt back, cleans up and records that it failed. `None`: the daemon stops, and the next one begins with the
+/// clean-up again. A run that is stopped at once cuts it short.
+async fn failed(
+    driven: &Driven,
+    worker: u32,
+    place: &Place,
+    task: Task,
+    category: Category,
+    message: String,
+) -> Result<Option<Recorded>, StepError> {
+    let (at, off, stop) = (place.clone(), driven.called_off(), driven.daemon.stop.clone());
+    let recorded = driven.step(worker, move || -> Result<Option<Recorded>, StepError> {
+        at.take_back(&task)?;
+        if !at.clean_up(&task, &off) && stop.is_cancelled() {
+            return Ok(None);
+        }
+        at.record_failure(&task, category, &message).map(Some)
+    });
+    recorded.await?
 }
 
 enum Landing {
@@ -165,7 +193,7 @@ fn rebased(
 pub fn land_blocking(driven: &Driven, place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<(), StepError> {
     for _ in 0..=LANDINGS {
         match rebased(place, &driven.project, task, off)? {
-            Err(Landing::Failed(category, message)) => return place.fail(task, category, &message).map(drop),
+            Err(Landing::Failed(category, message)) => return place.fail(task, category, &message, off).map(drop),
             Err(_) => return Err(StepError::Other("it was called off".into())),
             Ok(tip) => {
                 let branch = place.branch.clone().unwrap_or_default();
@@ -180,7 +208,7 @@ pub fn land_blocking(driven: &Driven, place: &Place, task: &Task, off: &dyn Fn()
         }
     }
     place
-        .fail(task, Category::TaskExec, "cannot be brought home: the branch keeps moving")
+        .fail(task, Category::TaskExec, "cannot be brought home: the branch keeps moving", off)
         .map(drop)
 }
 
