@@ -1,10 +1,10 @@
 //! The judge's verdict: the reference's `JudgeResult`, in its camelCase, read with patience for how a model
 //! wraps a document and with none for what is in it.
 
+mod found;
+
 use serde::{Deserialize, Serialize};
 
-/// The longest verdict read.
-const LIMIT: usize = 1024 * 1024;
 /// More findings than this are no findings.
 const FINDINGS: usize = 200;
 
@@ -218,38 +218,31 @@ pub fn schema() -> serde_json::Value {
     ])
 }
 
-/// Reads the one document in what an agent printed: all of it, a fenced block, or from a brace to its end.
+/// Reads the verdict from what an agent printed, told in several ways, the one that it was held to first. The first
+/// in which there is something like a verdict decides, whether or not that can be read: what the others say besides is
+/// no way around it.
+///
+/// # Errors
+/// What is wrong with it, to be told to whoever is asked again.
+pub fn read<'a>(ways: impl IntoIterator<Item = &'a str>) -> Result<JudgeResult, String> {
+    let mut missing = None;
+    for text in ways.into_iter().filter(|text| !text.trim().is_empty()) {
+        match found::last(text) {
+            Ok(Some(verdict)) => return verdict.and_then(check),
+            Ok(None) => missing = missing.or(Some(Err("there is no JSON object in it that is a verdict".to_string()))),
+            Err(error) => return Err(error),
+        }
+    }
+    missing.unwrap_or_else(|| Err("it printed no verdict".into()))
+}
+
+/// Reads the one document in what an agent printed: all of it, a fenced block, or from a brace to its end. Of several
+/// the last one decides, and where it cannot be read none does: what comes before it is a draft.
 ///
 /// # Errors
 /// What is wrong with it, to be told to whoever is asked again.
 pub fn parse(text: &str) -> Result<JudgeResult, String> {
-    if text.len() > LIMIT {
-        return Err(format!("it is {} bytes long, and {LIMIT} is the limit", text.len()));
-    }
-    let mut last = "there is no JSON object in it".to_string();
-    // From the last object on: what comes before may quote the shape that was asked for.
-    for (at, _) in text.match_indices('{').collect::<Vec<_>>().into_iter().rev().take(4000) {
-        let mut stream = serde_json::Deserializer::from_str(&text[at..]).into_iter::<serde_json::Value>();
-        let Some(Ok(value)) = stream.next() else { continue };
-        if !(value.get("specDrift").is_some() || value.get("acceptance").is_some() || value.get("newBeads").is_some()) {
-            if value.get("status").is_some() {
-                last = "it has neither `specDrift` nor `acceptance`: what the judge was asked about is missing".into();
-            }
-            continue;
-        }
-        if value.get("status").is_none() {
-            last = "`status` is missing: success, failure or timeout".into();
-            continue;
-        }
-        match serde_json::from_value::<JudgeResult>(value)
-            .map_err(|error| error.to_string())
-            .and_then(check)
-        {
-            Ok(result) => return Ok(result),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+    read([text])
 }
 
 fn check(result: JudgeResult) -> Result<JudgeResult, String> {
@@ -291,6 +284,54 @@ mod tests {
         assert!(parse("all is well").is_err() && parse("{}").is_err());
         assert!(parse("{\"status\":\"success\"}").expect_err("of nothing").contains("`specDrift`"));
         assert!(parse(&PASS.replace("success", "fine")).expect_err("no such status").contains("fine"));
+    }
+
+    /// Found by an audit: a branch was published by a draft that stood before the verdict.
+    #[test]
+    fn the_last_verdict_decides_and_a_draft_before_it_does_not_where_it_cannot_be_read() {
+        let failed = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
+        assert!(!parse(&format!("First draft: {PASS}\n\nFinal: {failed}")).expect("the last one").passed());
+        assert!(
+            parse(&format!("First: {failed}\nNow: {PASS}\nThat is {{all}}."))
+                .expect("the last one")
+                .passed()
+        );
+        let odd = failed.replace(r#""success""#, r#""failed""#);
+        assert!(parse(&format!("{PASS}\n{odd}")).expect_err("no such status").contains("failed"));
+        for last in [
+            failed.replace("true", "true,"),
+            failed.replace("true", "yes, it is"),
+            failed.replace('"', "'"),
+            r#"{status: "failure", specDrift: {detected: true}}"#.into(),
+            r#"{"status":"failure"}"#.into(),
+            r#"{"status":"failure","status":"success","specDrift":{"detected":false}}"#.into(),
+            r#"{"why":"it drifts","status":"failure",,"before":{"status":"success","specDrift":{"detected":false}}}"#
+                .into(),
+        ] {
+            assert!(parse(&format!("Draft:\n{PASS}\n\n```json\n{last}\n```\n")).is_err(), "{last}");
+        }
+        // Cut off anywhere.
+        for to in (1..failed.len()).filter(|to| failed.is_char_boundary(*to)) {
+            let cut = format!("First draft: {PASS}\n{}", &failed[..to]);
+            assert!(parse(&cut).is_err(), "{cut}");
+        }
+        assert!(parse(&failed[..30]).expect_err("cut off").contains("cut off"));
+    }
+
+    #[test]
+    fn what_it_was_held_to_decides_before_what_it_said_and_other_objects_are_no_verdicts() {
+        let failed = PASS.replace(r#""detected":false"#, r#""detected":true"#);
+        assert!(!read([failed.as_str(), PASS]).expect("the first").passed());
+        assert!(read([r#"{"status":"fine","newBeads":[]}"#, PASS]).is_err());
+        assert!(read(["", "All is well.", PASS]).expect("the third").passed());
+        assert!(read([]).is_err() && read([" "]).is_err());
+        let told = format!("{PASS}\n{{\"type\":\"result\",\"status\":\"success\",\"summary\":\"done\"}}\n");
+        assert!(parse(&told).expect("before its result").passed());
+        assert!(parse(&format!("`fn main() {{ it's 5\" wide`\n{PASS}")).expect("a verdict").passed());
+        assert!(parse(&format!("{{\"JudgeResult\": {PASS}}}")).expect("wrapped").passed());
+        assert!(parse(&format!("{{\"a\": {PASS}, \"b\": {failed}}}")).is_err());
+        // Whoever writes to be slow to read is not read for long.
+        assert!(parse(&"{\"a\"x".repeat(200_000)).is_err() && parse(&"{\"a\":".repeat(150_000)).is_err());
     }
 
     /// What the schema names is what is read: a field that only one of them knows would be lost.

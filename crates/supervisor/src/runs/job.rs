@@ -589,10 +589,8 @@ async fn settle(
             }
         }
         Purpose::Structure if end.outcome == Outcome::Success => {
-            let enforced = judge::parse(&said.document());
-            let verdict = enforced
-                .or_else(|_| judge::parse(&said.answer()))
-                .or_else(|_| judge::parse(&said.everything()));
+            let ways = [said.document(), said.answer(), said.everything()];
+            let verdict = judge::read(ways.iter().map(String::as_str));
             if let Ok(result) = &verdict
                 && let Ok(text) = muleteer_model::pipeline::checkpoint::to_yaml(result)
             {
