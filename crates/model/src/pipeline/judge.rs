@@ -2,6 +2,9 @@
 //! wraps a document and with none for what is in it.
 
 mod found;
+mod settled;
+
+pub use settled::Asked;
 
 use serde::{Deserialize, Serialize};
 
@@ -77,13 +80,6 @@ pub struct NewBead {
     pub kind: String,
 }
 
-/// What the judge of a run was asked about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
-    pub spec_drift: bool,
-    pub acceptance: bool,
-}
-
 impl JudgeResult {
     /// PASS: it ran well, nothing drifted, everything was accepted, and nothing is to be done of what the
     /// agents noted.
@@ -109,33 +105,6 @@ impl JudgeResult {
 
     pub fn criteria(&self) -> &[Criterion] {
         self.acceptance.as_ref().map_or(&[], |acceptance| &acceptance.results)
-    }
-
-    /// Whether it can be acted on as it stands. A pass must say so of everything that was asked, and leave
-    /// nothing to be done: what it leaves out has not been judged. One that finds something is acted on in any
-    /// case, since whoever judges next is asked about all of it again.
-    ///
-    /// # Errors
-    /// What it lacks, to be told to whoever is asked again.
-    pub fn settled(&self, asked: Asked) -> Result<(), String> {
-        if !self.passed() {
-            return Ok(());
-        }
-        let lacking = [
-            ("specDrift", asked.spec_drift && self.spec_drift.is_none()),
-            ("acceptance", asked.acceptance && self.acceptance.is_none()),
-        ];
-        if let Some((name, _)) = lacking.into_iter().find(|(_, lacking)| *lacking) {
-            return Err(format!("`{name}` is missing: the judge was asked about it, and its verdict has to say"));
-        }
-        if let Some(bead) = self.new_beads.first() {
-            return Err(format!(
-                "it finds nothing wrong, and `newBeads` has work to be done all the same ({}): if something is \
-                 wrong, say so in `specDrift` or `acceptance`; if not, `newBeads` is empty",
-                crate::agent_event::cut(&bead.title, 80)
-            ));
-        }
-        Ok(())
     }
 
     /// What is to be done about it, as beads: the judge's own list, else one for each issue and each failed
@@ -391,26 +360,5 @@ mod tests {
         assert!(!promoted.passed() && promoted.remedies().is_empty());
         let failed = JudgeResult { status: "failure".into(), ..parse(PASS).expect("a verdict") };
         assert_eq!(failed.remedies().len(), 1);
-    }
-
-    #[test]
-    fn a_pass_says_so_of_everything_that_was_asked_and_leaves_nothing_to_do() {
-        let both = Asked { spec_drift: true, acceptance: true };
-        let settled = |text: &str, asked: Asked| parse(text).expect("a verdict").settled(asked);
-        assert_eq!(settled(PASS, both), Ok(()));
-        let bare = r#"{"status":"success","newBeads":[{"title":"This must be done"}]}"#;
-        let drift = r#"{"status":"success","specDrift":{"detected":false}}"#;
-        let criteria = r#"{"status":"success","acceptance":{"passed":true}}"#;
-        assert!(settled(bare, both).is_err_and(|why| why.contains("specDrift")));
-        assert!(settled(drift, both).is_err_and(|why| why.contains("acceptance")));
-        assert!(settled(criteria, both).is_err_and(|why| why.contains("specDrift")));
-        // What nobody asked about need not be said.
-        assert_eq!(settled(drift, Asked { acceptance: false, ..both }), Ok(()));
-        assert_eq!(settled(criteria, Asked { spec_drift: false, ..both }), Ok(()));
-        let contradiction = PASS.replace(r#""newBeads":[]"#, r#""newBeads":[{"title":"This must be done"}]"#);
-        assert!(settled(&contradiction, both).is_err_and(|why| why.contains("This must be done")));
-        // Whoever finds something is acted on.
-        let found = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
-        assert_eq!(settled(found, both), Ok(()));
     }
 }

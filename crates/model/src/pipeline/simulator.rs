@@ -215,11 +215,20 @@ impl World {
                     result.spec_drift = Some(SpecDrift { detected: true, issues: vec![] });
                     result.new_beads = vec![NewBead { title: "n".into(), ..NewBead::default() }];
                 }
-                if self.dice.one_in(4)
-                    && let Some(id) = self.run.observations.iter().next()
+                let waiting: Vec<String> = self.run.observations.iter().cloned().collect();
+                for id in waiting {
+                    let action = ["promote", "dismiss", "merge", ""][self.dice.below(4)];
+                    if !action.is_empty() {
+                        let (bead_id, action) = (id, action.into());
+                        result.observations.push(Observation { bead_id, action, ..Observation::default() });
+                    }
+                }
+                // And takes what is worked on for what was noted.
+                if self.dice.one_in(12)
+                    && let Some(id) = self.run.beads.keys().next()
                 {
-                    let (bead_id, action) = (id.clone(), "promote".into());
-                    result.observations = vec![Observation { bead_id, action, ..Observation::default() }];
+                    let (bead_id, action) = (id.clone(), "dismiss".into());
+                    result.observations.push(Observation { bead_id, action, ..Observation::default() });
                 }
                 end.verdict = Some(if self.dice.one_in(6) { Err("not JSON".into()) } else { Ok(result) });
             }
@@ -314,9 +323,14 @@ impl World {
                     assert!(!self.run.beads.contains_key(&id), "{id} has been worked on");
                     triage.beads.push(planned(&id));
                 }
-                for one in &result.observations {
-                    triage.beads.push(planned(&one.bead_id));
-                    triage.promoted.push(one.bead_id.clone());
+                for one in self.run.triaged(&result) {
+                    assert!(!self.run.beads.contains_key(&one.bead_id), "{} is worked on", one.bead_id);
+                    if one.action == "promote" {
+                        triage.beads.push(planned(&one.bead_id));
+                        triage.promoted.push(one.bead_id.clone());
+                    } else {
+                        triage.dismissed.push(one.bead_id.clone());
+                    }
                 }
                 self.feed(Input::Applied { iteration, triage });
             }

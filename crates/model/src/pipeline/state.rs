@@ -1,7 +1,7 @@
 //! What is known of a run, folded from its events.
 
 use super::event::*;
-use super::judge::JudgeResult;
+use super::judge::{JudgeResult, Observation};
 use crate::event::{Event, Record};
 use crate::schedule::{self, Schedule};
 use crate::telemetry::{Context, ids};
@@ -359,6 +359,21 @@ impl Run {
         let ids = below.into_iter().map(|at| graph.id(at).to_string());
         ids.filter(|id| self.beads.get(id).is_some_and(|task| task.stage != Stage::Done))
             .collect()
+    }
+
+    /// What a verdict does about observations: its first word about each that waits for one, or that it has been
+    /// done about already. Never about a bead that is worked on.
+    pub fn triaged<'a>(&self, result: &'a JudgeResult) -> Vec<&'a Observation> {
+        let mut said = BTreeSet::new();
+        let own = |one: &Observation| {
+            let id = &one.bead_id;
+            let again = match one.action.as_str() {
+                "promote" => self.promoted.contains(id),
+                _ => self.dismissed.contains(id),
+            };
+            !self.beads.contains_key(id) && (self.observations.contains(id) || again)
+        };
+        result.observations.iter().filter(|one| said.insert(&one.bead_id) && own(one)).collect()
     }
 
     /// Folds one durable record.

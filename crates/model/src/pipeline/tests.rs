@@ -2,7 +2,7 @@ use super::checkpoint;
 use super::decide::{GoOn, Input, JobEnd, Settled, advance, blocks, decide, may_go_on};
 use super::effects::{Effect, effects};
 use super::event::*;
-use super::judge::{self, Acceptance, JudgeResult, NewBead, SpecDrift};
+use super::judge::{self, Acceptance, JudgeResult, NewBead, Observation, SpecDrift};
 use super::state::{Run, Stage};
 use crate::bead::{BLOCKS, Bead, Dependency, Status};
 use crate::event::{Entry, Event, Outcome, Record};
@@ -420,6 +420,51 @@ fn a_verdict_that_leaves_out_what_was_asked_is_asked_for_once_more_and_is_no_pas
     play.run.sealed = Some(super::state::Sealed { path: "/criteria".into(), sha256: "s".into() });
     play.verdict(JudgeResult { acceptance: None, ..content() });
     assert!(play.run.complaint[&Purpose::Structure].contains("acceptance"));
+}
+
+/// What `with` makes of a pass, told twice.
+fn told_twice(with: impl Fn(&Play) -> JudgeResult) -> Play {
+    let mut play = Play::with(RunSettings { max_retries: 0, ..settings() }, vec![bead("a", &[]), bead("bad", &[])]);
+    play.end("bad", Outcome::Failure, |_| ());
+    play.end("a", Outcome::Success, |end| {
+        (end.closed, end.commits, end.on_target) = (true, 1, true);
+        end.observations = vec!["noted".into()];
+    });
+    let result = with(&play);
+    play.verdict(result.clone());
+    assert_eq!((play.run.phase, play.run.verdicts.len()), (Phase::Judge, 1), "it is asked for once more");
+    assert!(play.run.job_of(Purpose::Structure).is_some());
+    play.structured(result);
+    play
+}
+
+fn triages(id: &str, action: &str) -> Vec<Observation> {
+    vec![Observation { bead_id: id.into(), action: action.into(), ..Observation::default() }]
+}
+
+/// Found by an audit: a blocked bead was dismissed by the verdict, closed, and the run completed.
+#[test]
+fn a_verdict_about_a_bead_that_is_worked_on_is_not_acted_on() {
+    for action in ["dismiss", "merge", "promote"] {
+        for id in ["bad", "unknown"] {
+            let play = told_twice(|_| JudgeResult { observations: triages(id, action), ..content() });
+            assert_eq!((play.error(), play.run.iteration), (Some("E_JUDGE_PARSE_FAILED"), 1), "{action} {id}");
+        }
+    }
+    // As an older muleteer recorded it: nothing comes of it.
+    let mut play = Play::with(settings(), vec![bead("bad", &[])]);
+    play.run.observations.insert("noted".into());
+    let result = JudgeResult {
+        observations: [triages("bad", "dismiss"), triages("noted", "dismiss"), triages("noted", "promote")].concat(),
+        ..content()
+    };
+    let told: Vec<_> = play
+        .run
+        .triaged(&result)
+        .iter()
+        .map(|one| (one.bead_id.as_str(), one.action.as_str()))
+        .collect();
+    assert_eq!(told, [("noted", "dismiss")]);
 }
 
 #[test]

@@ -332,7 +332,7 @@ pub async fn apply_verdict(
         let id = judge::remedy_id(run.hash(), verdict, at);
         triage.beads.extend(with_store(hosted, make, id).await?.beads.iter().map(planned));
     }
-    for one in &result.observations {
+    for one in run.triaged(result) {
         let Ok(found) = with_store(hosted, Op::Show { id: one.bead_id.clone() }, String::new()).await else { continue };
         let Some(bead) = found.beads.into_iter().find(|bead| bead.has_label(&run_label(&hosted.run_id))) else {
             continue;

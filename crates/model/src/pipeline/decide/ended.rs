@@ -117,13 +117,17 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
 fn readable<'a>(run: &Run, end: &'a JobEnd) -> Result<&'a JudgeResult, String> {
     let result = end.verdict.as_ref().ok_or("it printed no verdict")?.as_ref().map_err(Clone::clone)?;
     let criteria = run.sealed.as_ref().is_some_and(|sealed| !sealed.path.is_empty());
-    let asked = Asked { spec_drift: run.settings.spec_drift, acceptance: run.settings.acceptance && criteria };
+    let asked = Asked {
+        spec_drift: run.settings.spec_drift,
+        acceptance: run.settings.acceptance && criteria,
+        observations: &run.observations,
+    };
     result.settled(asked).map(|()| result)
 }
 
 fn judged(run: &Run, verdict: Verdict, reason: &str, result: Option<JudgeResult>) -> Event {
     let new_beads = result.as_ref().map_or(0, |result| {
-        let promoted = result.observations.iter().filter(|one| one.action == "promote").count();
+        let promoted = run.triaged(result).into_iter().filter(|one| one.action == "promote").count();
         result.remedies().len() + promoted
     }) as u32;
     Event::JudgeFinished(Box::new(JudgeFinished {

@@ -1,0 +1,136 @@
+//! Whether a verdict can be acted on as it stands, or has to be asked for once more.
+
+use super::JudgeResult;
+use crate::agent_event::cut;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Ids that a complaint names.
+const NAMED: usize = 20;
+
+/// What the judge of a run was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked<'a> {
+    pub spec_drift: bool,
+    pub acceptance: bool,
+    /// Observations that wait for it.
+    pub observations: &'a BTreeSet<String>,
+}
+
+impl JudgeResult {
+    /// Whether it can be acted on as it stands. It speaks of nothing but the observations that wait, and of each in
+    /// one way. A pass must say so of everything that was asked, and leave nothing to be done: what it leaves out has not been judged. One that finds something is acted on in any case, since
+    /// whoever judges next is asked about all of it again.
+    ///
+    /// # Errors
+    /// What is wrong with it, to be told to whoever is asked again.
+    pub fn settled(&self, asked: Asked<'_>) -> Result<(), String> {
+        self.triages(asked.observations)?;
+        if !self.passed() {
+            return Ok(());
+        }
+        let lacking = [
+            ("specDrift", asked.spec_drift && self.spec_drift.is_none()),
+            ("acceptance", asked.acceptance && self.acceptance.is_none()),
+        ];
+        if let Some((name, _)) = lacking.into_iter().find(|(_, lacking)| *lacking) {
+            return Err(format!("`{name}` is missing: the judge was asked about it, and its verdict has to say"));
+        }
+        if let Some(bead) = self.new_beads.first() {
+            return Err(format!(
+                "it finds nothing wrong, and `newBeads` has work to be done all the same ({}): if something is \
+                 wrong, say so in `specDrift` or `acceptance`; if not, `newBeads` is empty",
+                cut(&bead.title, 80)
+            ));
+        }
+        Ok(())
+    }
+
+    /// Only observations are the judge's to promote or dismiss: a bead that is worked on would be closed undone.
+    fn triages(&self, waiting: &BTreeSet<String>) -> Result<(), String> {
+        let mut said: BTreeMap<&str, &str> = BTreeMap::new();
+        for one in &self.observations {
+            let (id, action) = (one.bead_id.as_str(), one.action.as_str());
+            if !waiting.contains(id) {
+                let those = match waiting.is_empty() {
+                    true => "there are none".to_string(),
+                    false => format!("those are {}", listed(waiting.iter().map(String::as_str))),
+                };
+                return Err(format!(
+                    "`observations` names `{}`, which is no observation that waits for the judge ({those}): what is \
+                     to be done about anything else is said in `newBeads`",
+                    cut(id, 80)
+                ));
+            }
+            let before = said.insert(id, action).filter(|before| *before != action);
+            if let Some(before) = before {
+                return Err(format!("`observations` has both {before} and {action} for `{id}`: one of them is wanted"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn listed<'a>(ids: impl Iterator<Item = &'a str>) -> String {
+    let mut ids: Vec<&str> = ids.take(NAMED + 1).collect();
+    if ids.len() > NAMED {
+        ids[NAMED] = "…";
+    }
+    ids.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+    use super::*;
+    use serde_json::{Value, json};
+
+    static NOBODY: BTreeSet<String> = BTreeSet::new();
+    const BOTH: Asked<'static> = Asked { spec_drift: true, acceptance: true, observations: &NOBODY };
+
+    fn pass(with: Value) -> JudgeResult {
+        let mut verdict = json!({"status": "success", "specDrift": {"detected": false, "issues": []},
+            "acceptance": {"passed": true, "results": []}, "observations": [], "newBeads": []});
+        for (name, value) in with.as_object().into_iter().flatten() {
+            verdict[name] = value.clone();
+        }
+        parse(&verdict.to_string()).expect("a verdict")
+    }
+
+    #[test]
+    fn a_pass_says_so_of_everything_that_was_asked_and_leaves_nothing_to_do() {
+        let settled = |text: &str, asked: Asked<'_>| parse(text).expect("a verdict").settled(asked);
+        assert_eq!(pass(json!({})).settled(BOTH), Ok(()));
+        let bare = r#"{"status":"success","newBeads":[{"title":"This must be done"}]}"#;
+        let drift = r#"{"status":"success","specDrift":{"detected":false}}"#;
+        let criteria = r#"{"status":"success","acceptance":{"passed":true}}"#;
+        assert!(settled(bare, BOTH).is_err_and(|why| why.contains("specDrift")));
+        assert!(settled(drift, BOTH).is_err_and(|why| why.contains("acceptance")));
+        assert!(settled(criteria, BOTH).is_err_and(|why| why.contains("specDrift")));
+        // What nobody asked about need not be said.
+        assert_eq!(settled(drift, Asked { acceptance: false, ..BOTH }), Ok(()));
+        assert_eq!(settled(criteria, Asked { spec_drift: false, ..BOTH }), Ok(()));
+        let contradiction = pass(json!({"newBeads": [{"title": "This must be done"}]}));
+        assert!(contradiction.settled(BOTH).is_err_and(|why| why.contains("This must be done")));
+        // Whoever finds something is acted on.
+        let found = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
+        assert_eq!(settled(found, BOTH), Ok(()));
+    }
+
+    #[test]
+    fn only_observations_that_wait_are_promoted_or_dismissed_and_each_in_one_way() {
+        let waiting: BTreeSet<String> = ["o1", "o2"].map(String::from).into();
+        let asked = Asked { observations: &waiting, ..BOTH };
+        let says = |said: &[(&str, &str)]| {
+            let said: Vec<Value> = said.iter().map(|(id, action)| json!({"beadId": id, "action": action})).collect();
+            pass(json!({"observations": said}))
+        };
+        assert_eq!(says(&[("o1", "promote"), ("o2", "merge"), ("o1", "promote")]).settled(asked), Ok(()));
+        for action in ["promote", "dismiss", "merge"] {
+            let other = says(&[("coding", action)]).settled(asked);
+            assert!(other.is_err_and(|why| why.contains("`coding`") && why.contains("o1, o2")), "{action}");
+        }
+        assert!(says(&[("o", "dismiss")]).settled(BOTH).is_err_and(|why| why.contains("there are none")));
+        let both = says(&[("o1", "promote"), ("o1", "dismiss")]).settled(asked);
+        assert!(both.is_err_and(|why| why.contains("promote and dismiss")));
+    }
+}
