@@ -101,7 +101,11 @@ fn the_judge_is_told_what_it_judges_by_and_nobody_else_where_that_is() {
         assert!(!other.contains("/cache/acceptance") && !other.contains("MULETEER_ACCEPTANCE_DIR"));
     }
     insta::assert_snapshot!("prompt_judge", judge);
-    insta::assert_snapshot!("prompt_structure", prompts::structure(&scene("`acceptance` is missing"), "It drifts."));
+    let noted = ["obs1".to_string()].into();
+    let structure = prompts::structure(&scene("`acceptance` is missing"), &noted, "It drifts.");
+    insta::assert_snapshot!("prompt_structure", structure);
+    let none = prompts::structure(&scene(""), &Default::default(), "It drifts.");
+    assert!(none.contains("`observations` is empty"), "{none}");
     insta::assert_snapshot!("prompt_acceptance", prompts::acceptance(&scene(""), "/cache/acceptance"));
     insta::assert_snapshot!("prompt_decompose", prompts::decompose(&scene("beads wait for each other: a → b → a")));
     insta::assert_snapshot!("prompt_maintain", prompts::maintain(&scene(""), "a1b2c3m1", &Commands::default()));

@@ -1,7 +1,11 @@
 //! What the agents of a run are told. Pure assembly: a snapshot shows exactly what is said.
 
 use crate::bead::Bead;
+use std::collections::BTreeSet;
 use std::fmt::Write;
+
+/// More of what agents noted is not put before anybody at once.
+pub const OBSERVATIONS: usize = 500;
 
 /// What every prompt of a run knows.
 #[derive(Debug, Clone, Copy)]
@@ -237,7 +241,7 @@ pub fn judge(scene: &Scene<'_>, spec_drift: bool, acceptance: Option<&str>, obse
 }
 
 /// For the judge's second pass.
-pub fn structure(scene: &Scene<'_>, reasoning: &str) -> String {
+pub fn structure(scene: &Scene<'_>, observations: &BTreeSet<String>, reasoning: &str) -> String {
     let mut text = String::from(
         "Below is a judge's evaluation of a piece of software. Give it structure: print one JSON document \
          of this shape and nothing else. Add no judgement of your own.\n\n```\n\
@@ -247,8 +251,16 @@ pub fn structure(scene: &Scene<'_>, reasoning: &str) -> String {
          \"observations\": [{\"beadId\": string, \"action\": \"promote\" | \"dismiss\" | \"merge\", \"reason\": string, \"mergeWith\": string}],\n  \
          \"newBeads\": [{\"title\": string, \"description\": string, \"type\": \"bug\" | \"task\" | \"feature\"}]\n}\n```\n\n\
          `status` is `success` when the evaluation was carried out, whatever it found. `newBeads` is what \
-         has to be done about what was found, a piece of work each; it is empty when nothing was.\n",
+         has to be done about what was found, a piece of work each; it is empty when nothing was.\n\n",
     );
+    let _ = match observations.is_empty() {
+        true => writeln!(text, "`observations` is empty: nobody has noted any."),
+        false => {
+            let shown: Vec<_> = observations.iter().take(OBSERVATIONS).map(|id| format!("`{id}`")).collect();
+            let more = if observations.len() > OBSERVATIONS { ", and those that the evaluation names" } else { "" };
+            writeln!(text, "`observations` is about each of {}{more}, and about nothing else.", shown.join(", "))
+        }
+    };
     if !scene.note.is_empty() {
         let _ = write!(text, "\nYour last answer could not be read: {}\n", scene.note.trim_end());
     }

@@ -2,7 +2,7 @@ use super::checkpoint;
 use super::decide::{GoOn, Input, JobEnd, Settled, advance, blocks, decide, may_go_on};
 use super::effects::{Effect, effects};
 use super::event::*;
-use super::judge::{self, Acceptance, JudgeResult, NewBead, Observation, SpecDrift};
+use super::judge::{self, Acceptance, Issue, JudgeResult, NewBead, Observation, SpecDrift};
 use super::state::{Run, Stage};
 use crate::bead::{BLOCKS, Bead, Dependency, Status};
 use crate::event::{Entry, Event, Outcome, Record};
@@ -465,6 +465,23 @@ fn a_verdict_about_a_bead_that_is_worked_on_is_not_acted_on() {
         .map(|one| (one.bead_id.as_str(), one.action.as_str()))
         .collect();
     assert_eq!(told, [("noted", "dismiss")]);
+}
+
+#[test]
+fn a_pass_that_contradicts_itself_never_passes_and_one_that_leaves_a_note_out_passes_when_it_stays_so() {
+    let issue = Issue { severity: "critical".into(), ..Issue::default() };
+    let play = told_twice(|_| JudgeResult {
+        spec_drift: Some(SpecDrift { detected: false, issues: vec![issue.clone()] }),
+        observations: triages("noted", "dismiss"),
+        ..content()
+    });
+    assert_eq!((play.error(), play.run.status()), (Some("E_JUDGE_PARSE_FAILED"), RunStatus::Failed));
+
+    let mut play = told_twice(|_| content());
+    assert!(play.run.verdicts[1].verdict == Verdict::Pass && play.run.verdicts[1].reason.contains("noted"));
+    assert!(play.run.complaint.is_empty());
+    play.feed(Input::Applied { iteration: 1, triage: Triage::default() });
+    assert_eq!((play.run.phase, checkpoint::document(&play.run).observations), (Phase::Finish, vec!["noted".into()]));
 }
 
 #[test]

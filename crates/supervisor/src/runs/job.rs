@@ -365,7 +365,7 @@ async fn prompt(daemon: &Daemon, hosted: &Hosted, run: &Run, job: &Job, spec: &s
             let path = reasoning(hosted, run, round);
             let text = std::fs::read_to_string(&path)
                 .map_err(|error| Trouble::new("E_IO", format!("{}: {error}", path.display())))?;
-            prompts::structure(&scene, &text)
+            prompts::structure(&scene, &run.observations, &text)
         }
         _ => return Err(Trouble::new("E_INTERNAL", "an agent for no known purpose")),
     })

@@ -18,7 +18,8 @@ pub struct Asked<'a> {
 
 impl JudgeResult {
     /// Whether it can be acted on as it stands. It speaks of nothing but the observations that wait, and of each in
-    /// one way. A pass must say so of everything that was asked, and leave nothing to be done: what it leaves out has not been judged. One that finds something is acted on in any case, since
+    /// one way. A pass must say so of everything that was asked, agree with what it is made of, and leave nothing to
+    /// be done: what it leaves out has not been judged. One that finds something is acted on in any case, since
     /// whoever judges next is asked about all of it again.
     ///
     /// # Errors
@@ -35,6 +36,7 @@ impl JudgeResult {
         if let Some((name, _)) = lacking.into_iter().find(|(_, lacking)| *lacking) {
             return Err(format!("`{name}` is missing: the judge was asked about it, and its verdict has to say"));
         }
+        self.agrees()?;
         if let Some(bead) = self.new_beads.first() {
             return Err(format!(
                 "it finds nothing wrong, and `newBeads` has work to be done all the same ({}): if something is \
@@ -67,6 +69,38 @@ impl JudgeResult {
             }
         }
         Ok(())
+    }
+
+    /// A pass is what its parts say. What is minor may be named and be no drift.
+    fn agrees(&self) -> Result<(), String> {
+        if let Some(issue) = self.issues().iter().find(|issue| issue.severity != "minor") {
+            let named = [&issue.section, &issue.description].map(|text| cut(text, 80)).join(": ");
+            return Err(format!(
+                "`specDrift` is not detected, and has an issue that is not minor ({named}; severity: {}): one of the \
+                 two is wrong",
+                cut(&issue.severity, 20)
+            ));
+        }
+        if let Some(failed) = self.criteria().iter().find(|criterion| !criterion.passed) {
+            let named = cut(&failed.criterion, 80);
+            return Err(format!(
+                "`acceptance` has passed, and a criterion of it has not ({named}): one of the two is wrong"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Of a pass: what waits and is not decided on.
+    ///
+    /// # Errors
+    /// What is left out.
+    pub fn decides(&self, asked: Asked<'_>) -> Result<(), String> {
+        let said: BTreeSet<&str> = self.observations.iter().map(|one| one.bead_id.as_str()).collect();
+        let left: Vec<&str> = asked.observations.iter().map(String::as_str).filter(|id| !said.contains(id)).collect();
+        match self.passed() && !left.is_empty() {
+            true => Err(format!("`observations` leaves out {}: the judge decides on each", listed(left.into_iter()))),
+            false => Ok(()),
+        }
     }
 }
 
@@ -117,6 +151,21 @@ mod tests {
     }
 
     #[test]
+    fn a_pass_agrees_with_what_it_is_made_of() {
+        let issue = |severity: &str| {
+            let issue = json!({"section": "Auth", "description": "no callback", "severity": severity});
+            pass(json!({"specDrift": {"detected": false, "issues": [issue]}})).settled(BOTH)
+        };
+        for severity in ["critical", "major", "", "grave"] {
+            assert!(issue(severity).is_err_and(|why| why.contains("Auth: no callback")), "{severity}");
+        }
+        assert_eq!(issue("minor"), Ok(()), "what is minor may be named and be no drift");
+        let failed = json!([{"criterion": "it says hello", "passed": false, "evidence": "it says bye"}]);
+        let failed = pass(json!({"acceptance": {"passed": true, "results": failed}}));
+        assert!(failed.settled(BOTH).is_err_and(|why| why.contains("it says hello")));
+    }
+
+    #[test]
     fn only_observations_that_wait_are_promoted_or_dismissed_and_each_in_one_way() {
         let waiting: BTreeSet<String> = ["o1", "o2"].map(String::from).into();
         let asked = Asked { observations: &waiting, ..BOTH };
@@ -132,5 +181,13 @@ mod tests {
         assert!(says(&[("o", "dismiss")]).settled(BOTH).is_err_and(|why| why.contains("there are none")));
         let both = says(&[("o1", "promote"), ("o1", "dismiss")]).settled(asked);
         assert!(both.is_err_and(|why| why.contains("promote and dismiss")));
+        // What a pass leaves out is said apart: it is asked for, and no reason to fail.
+        assert!(
+            says(&[("o1", "dismiss")])
+                .decides(asked)
+                .is_err_and(|why| why.contains("o2") && !why.contains("o1"))
+        );
+        assert_eq!(says(&[("o1", "dismiss"), ("o2", "dismiss")]).decides(asked), Ok(()));
+        assert_eq!(says(&[("o1", "promote")]).decides(asked), Ok(()), "the next judge is asked again");
     }
 }
