@@ -248,7 +248,7 @@ catalog! {
             attempt: 0,
             reuse: true,
         }));
-    AgentFinished: "It ended: `success`, `failure` or `timeout`."
+    AgentFinished: "It ended: `success`, `failure`, `timeout`, or `stopped` with its run, to be triggered again."
         = Event::AgentFinished(Box::new(run::AgentFinished {
             agent: 1,
             purpose: run::Purpose::Implement,
@@ -287,7 +287,7 @@ catalog! {
         = Event::PushUndone { agent: 2, reason: "a push to main that was no fast-forward was undone".into() };
     MaintenanceCoalesced: "It was due while another was under way, which takes care of it."
         = Event::MaintenanceCoalesced { completed_count: 10 };
-    MaintenanceFinished: "It ended: `success`, `failure` or `timeout`."
+    MaintenanceFinished: "It ended: `success`, `failure`, `timeout`, or `stopped` with its run, to be triggered again."
         = Event::MaintenanceFinished { maintenance: "maint-1".into(), status: "success".into() };
     JudgeStarted: "The judge begins; `round` 2 is after it wrote where it was to read."
         = Event::JudgeStarted { iteration: 1, round: 1, observations: vec!["m4n5abcd".into()] };

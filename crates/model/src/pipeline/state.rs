@@ -54,6 +54,8 @@ pub struct Run {
     pub done: u32,
     /// Of those, how many had been done when maintenance was last triggered.
     pub maintained_at: u32,
+    /// The last was ended because the run was: it is triggered again.
+    pub maintenance_due: bool,
     pub maintenance: Vec<Maintenance>,
     pub coalesced: u32,
     /// Beads that the last verdict made and no iteration has taken up: there may be none left.
@@ -148,7 +150,7 @@ pub struct Maintenance {
     pub id: String,
     pub bead_id: String,
     pub trigger_completed_count: u32,
-    /// `running`, `success`, `failure` or `timeout`.
+    /// `running`, `success`, `failure`, `timeout` or [`STOPPED`].
     pub state: String,
     pub at: Timestamp,
 }
@@ -214,6 +216,7 @@ impl Run {
             done_now: 0,
             done: 0,
             maintained_at: 0,
+            maintenance_due: false,
             maintenance: vec![],
             coalesced: 0,
             left_open: 0,
@@ -500,6 +503,7 @@ impl Run {
             }
             Event::MaintenanceStarted { maintenance, bead_id, trigger_completed_count } => {
                 self.maintained_at = *trigger_completed_count;
+                self.maintenance_due = false;
                 self.maintenance.push(Maintenance {
                     id: maintenance.clone(),
                     bead_id: bead_id.clone(),
@@ -508,6 +512,12 @@ impl Run {
                     at: ts,
                 });
                 self.log(|iteration| iteration.maintenance += 1);
+            }
+            Event::MaintenanceFinished { status, .. } if status == STOPPED => {
+                self.maintenance_due = true;
+                if let Some(last) = self.maintenance.last_mut() {
+                    last.state = STOPPED.into();
+                }
             }
             Event::MaintenanceCoalesced { completed_count } => {
                 self.maintained_at = *completed_count;
@@ -540,6 +550,7 @@ impl Run {
                 self.left_open = 0;
                 self.done_now = 0;
                 self.maintained_at = 0;
+                self.maintenance_due = false;
                 self.phase = Phase::Implement;
                 self.iterations.push(Iteration::new(ts));
                 self.plan(beads);
@@ -646,6 +657,9 @@ impl Iteration {
         Self { started_at, beads: 0, completed: 0, failed: 0, spawns: 0, maintenance: 0, observations: 0 }
     }
 }
+
+/// How a maintenance run ended whose run was stopped.
+pub(super) const STOPPED: &str = "stopped";
 
 pub(super) fn status_of(outcome: crate::event::Outcome) -> &'static str {
     match outcome {

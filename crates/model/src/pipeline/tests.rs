@@ -686,6 +686,35 @@ fn maintenance_that_is_not_parallel_has_the_run_to_itself() {
     assert_eq!(play.working_on(), ["c"]);
 }
 
+/// Found by an audit: after Ctrl-C the maintenance had failed, and nobody mended anything any more.
+#[test]
+fn maintenance_that_is_ended_because_the_run_is_is_no_failure_and_comes_again() {
+    let mut play = Play::with(RunSettings { maintain_every: 1, ..settings() }, vec![bead("a", &[])]);
+    play.done("a");
+    play.feed(Input::Stop { reason: "it was stopped".into() });
+    play.needed(Purpose::Maintain, Outcome::Failure, |_| ());
+    assert_eq!((play.run.status(), play.run.maintenance[0].state.as_str()), (RunStatus::Pending, "stopped"));
+    play.feed(resume(RunSettings { maintain_every: 1, ..settings() }, None));
+    assert!(play.run.job_of(Purpose::Maintain).is_some() && play.run.job_of(Purpose::Judge).is_none());
+    // What has failed by itself is not tried again, and what had mended it all as the run was stopped has done it.
+    play.needed(Purpose::Maintain, Outcome::Failure, |_| ());
+    assert!(play.run.job_of(Purpose::Judge).is_some());
+    assert_eq!(play.run.maintenance.iter().map(|one| one.state.as_str()).collect::<Vec<_>>(), ["stopped", "failure"]);
+
+    let forced = RunSettings { judge: false, maintain_every: 0, ..settings() };
+    let mut play = Play::with(forced.clone(), vec![bead("a", &[])]);
+    play.done("a");
+    play.feed(Input::Published { branch: "b".into(), commit: "c".into(), merge: "m".into(), pr: None });
+    play.feed(resume(forced.clone(), Some(GoOn::Maintain)));
+    play.feed(Input::Stop { reason: "it was stopped".into() });
+    play.needed(Purpose::Maintain, Outcome::Failure, |_| ());
+    play.feed(resume(forced.clone(), None));
+    play.feed(Input::Stop { reason: "it was stopped".into() });
+    play.needed(Purpose::Maintain, Outcome::Success, |_| ());
+    play.feed(resume(forced, None));
+    assert_eq!((play.run.phase, play.run.jobs.len()), (Phase::Finish, 0), "it had ended well");
+}
+
 #[test]
 fn a_stopped_run_says_so_and_one_that_waits_for_a_person_has_no_error() {
     let mut play = Play::with(settings(), vec![bead("a", &[])]);

@@ -656,12 +656,15 @@ async fn settle_bead(
         end.closed && (end.has_pushed() || (end.no_change && end.commits == 0)) || (maintained && end.closed);
     let finished = end.outcome == Outcome::Success || (end.unknown && !maintained);
     let close = !end.closed && finished && (pushed || maintained);
+    let newest = hosted.run().unwrap_or_else(|| run.clone());
     fault::point("run.before_bead");
     let op = if close {
         let reason = if pushed { "its commits are on the target branch" } else { "maintenance has ended" };
         Some(Op::Close { id: bead.id.clone(), reason: reason.into(), no_change: !pushed })
     } else if !complete && maintained {
-        Some(Op::Close { id: bead.id.clone(), reason: "maintenance has failed".into(), no_change: true })
+        // Another one comes in the place of one whose run was stopped.
+        let reason = if newest.stopping.is_some() { "the run was stopped" } else { "maintenance has failed" };
+        Some(Op::Close { id: bead.id.clone(), reason: reason.into(), no_change: true })
     } else if !complete {
         Some(Op::Reopen { id: bead.id.clone() })
     } else {
@@ -670,7 +673,6 @@ async fn settle_bead(
     if let Some(op) = op {
         beads::with_store(hosted, op, String::new()).await?;
     }
-    let newest = hosted.run().unwrap_or_else(|| run.clone());
     if pipeline::blocks(&newest, &job.start.dispatch, end) {
         let blocked = Op::Update {
             id: bead.id.clone(),

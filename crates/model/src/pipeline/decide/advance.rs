@@ -84,7 +84,8 @@ fn decompose(run: &Run, now: Timestamp) -> Vec<Event> {
 fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
     let maintaining = run.job_of(Purpose::Maintain).is_some();
     let every = run.settings.maintain_every;
-    if every > 0 && run.done_now / every > run.maintained_at / every {
+    let due = every > 0 && run.done_now / every > run.maintained_at / every;
+    if due || run.maintenance_due {
         if maintaining {
             return vec![Event::MaintenanceCoalesced { completed_count: run.done_now }];
         }

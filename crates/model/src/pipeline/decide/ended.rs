@@ -34,7 +34,9 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
     let mut events = match (job.start.purpose, &job.start.bead_id) {
         (Purpose::Implement, Some(bead)) => bead_ended(run, job, bead, end, now),
         (Purpose::Maintain, _) => {
-            let state = state::status_of(end.outcome).to_string();
+            // Ended because the run is: that says nothing of what it was to mend.
+            let stopped = run.stopping.is_some() && end.outcome != Outcome::Success;
+            let state = if stopped { state::STOPPED } else { state::status_of(end.outcome) }.to_string();
             let id = run.maintenance.last().map(|last| last.id.clone()).unwrap_or_default();
             vec![finished(job, end, end.outcome), Event::MaintenanceFinished { maintenance: id, status: state }]
         }
