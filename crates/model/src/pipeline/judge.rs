@@ -10,6 +10,11 @@ use serde::{Deserialize, Serialize};
 
 /// More findings than this are no findings.
 const FINDINGS: usize = 200;
+/// Of what is found, so much goes into a bead: less than any store of beads has room for.
+const TITLE: usize = 300;
+const TEXT: usize = 40 * 1024;
+/// And of why an observation is closed.
+const REASON: usize = 2000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -114,6 +119,11 @@ impl JudgeResult {
             return vec![];
         }
         let task = |title: String, description: String| NewBead { title, description, kind: "task".into() };
+        let fitting = |bead: NewBead| NewBead {
+            title: fitting(bead.title.trim(), TITLE),
+            description: fitting(&bead.description, TEXT),
+            ..bead
+        };
         let mut beads = self.new_beads.clone();
         if beads.is_empty() && self.drifted() {
             beads.extend(self.issues().iter().map(|issue| {
@@ -134,7 +144,7 @@ impl JudgeResult {
                 format!("The judge said `{}` and named nothing.", self.status),
             ));
         }
-        beads
+        beads.into_iter().map(fitting).collect()
     }
 }
 
@@ -147,6 +157,30 @@ pub fn remedy_key(run_id: &str, verdict: u32, at: usize) -> String {
 /// Its id. `hash` is the random part of the run's.
 pub fn remedy_id(hash: &str, verdict: u32, at: usize) -> String {
     format!("{hash}j{verdict}n{at}")
+}
+
+impl Observation {
+    /// Why it is closed.
+    pub fn closing(&self) -> String {
+        let reason = match &self.merge_with {
+            Some(other) => format!("merged with {other}: {}", self.reason),
+            None => format!("{}: {}", self.action, self.reason),
+        };
+        fitting(&reason, REASON)
+    }
+}
+
+/// As a bead can hold it: what is too much for one is cut, and says so. All of it is in the verdict's file.
+fn fitting(text: &str, limit: usize) -> String {
+    let text = text.replace('\0', "\u{fffd}");
+    if text.len() <= limit {
+        return text;
+    }
+    let mark = format!("\n\n(cut: it was {} bytes long; the verdict that is kept has all of it)", text.len());
+    match limit > mark.len() * 4 {
+        true => crate::agent_event::cut(&text, limit - mark.len()) + &mark,
+        false => crate::agent_event::cut(&text, limit),
+    }
 }
 
 fn first_line(text: &str) -> String {
@@ -300,7 +334,7 @@ mod tests {
         assert!(parse(&format!("{{\"JudgeResult\": {PASS}}}")).expect("wrapped").passed());
         assert!(parse(&format!("{{\"a\": {PASS}, \"b\": {failed}}}")).is_err());
         // Whoever writes to be slow to read is not read for long.
-        assert!(parse(&"{\"a\"x".repeat(200_000)).is_err() && parse(&"{\"a\":".repeat(150_000)).is_err());
+        assert!(parse(&"{\"a\"x".repeat(50_000)).is_err() && parse(&"{\"a\":".repeat(50_000)).is_err());
     }
 
     /// What the schema names is what is read: a field that only one of them knows would be lost.
@@ -325,6 +359,45 @@ mod tests {
         let sample = fields(&schema());
         let read: JudgeResult = serde_json::from_value(sample.clone()).expect("a verdict");
         assert_eq!(serde_json::to_value(check(read).expect("of allowed words")).expect("JSON"), sample);
+    }
+
+    /// Found by an audit: the store refused the bead, and the run ended with it each time it was gone on with.
+    #[test]
+    fn what_is_found_fits_into_a_bead_whatever_it_is() {
+        let long = format!("a\0b{}", "é".repeat(200_000));
+        let bead = |title: &str| NewBead { title: title.into(), description: long.clone(), kind: long.clone() };
+        let mut result = parse(PASS).expect("a verdict");
+        result.spec_drift = Some(SpecDrift {
+            detected: true,
+            issues: vec![Issue { section: long.clone(), description: long.clone(), severity: long.clone() }],
+        });
+        result.acceptance = Some(Acceptance {
+            passed: false,
+            results: vec![Criterion { criterion: long.clone(), passed: false, evidence: long.clone() }],
+        });
+        let mut found = result.remedies();
+        result.new_beads = vec![bead("\0"), bead(&long)];
+        found.extend(result.remedies());
+        assert_eq!(found.len(), 4);
+        for (at, bead) in found.into_iter().enumerate() {
+            assert!(bead.description.starts_with("a\u{fffd}b") && bead.description.contains("(cut: it was "));
+            assert!(bead.title.len() <= TITLE, "a line, without a mark of two");
+            let make = crate::bead::Op::Create {
+                title: bead.title,
+                description: bead.description,
+                issue_type: "task".into(),
+                priority: 1,
+                labels: vec![],
+                depends_on: vec![],
+                key: None,
+                staged: None,
+            };
+            let made = crate::bead::apply(&Default::default(), &make, jiff::Timestamp::UNIX_EPOCH, &format!("b{at}"));
+            assert!(made.is_ok(), "{made:?}");
+        }
+        let merge = Some(long.clone());
+        let closed = Observation { bead_id: "o".into(), action: "merge".into(), reason: long, merge_with: merge };
+        assert!(closed.closing().len() <= REASON && !closed.closing().contains('\0'));
     }
 
     #[test]

@@ -320,7 +320,7 @@ pub async fn apply_verdict(
         let kind =
             if ["bug", "task", "feature", "chore"].contains(&remedy.kind.as_str()) { &remedy.kind } else { "task" };
         let make = Op::Create {
-            title: muleteer_model::agent_event::cut(remedy.title.trim(), 300),
+            title: remedy.title.clone(),
             description: remedy.description.clone(),
             issue_type: kind.to_string(),
             priority: 1,
@@ -342,10 +342,7 @@ pub async fn apply_verdict(
             triage.beads.extend(answer.beads.iter().map(planned));
             triage.promoted.push(bead.id);
         } else {
-            let reason = match &one.merge_with {
-                Some(other) => format!("merged with {other}: {}", one.reason),
-                None => format!("{}: {}", one.action, one.reason),
-            };
+            let reason = one.closing();
             with_store(hosted, Op::Close { id: bead.id.clone(), reason, no_change: true }, String::new()).await?;
             triage.dismissed.push(bead.id);
         }

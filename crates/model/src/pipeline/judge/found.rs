@@ -7,7 +7,7 @@ use serde_json::Value;
 /// The longest text read.
 const LIMIT: usize = 1024 * 1024;
 /// Of what begins like JSON and is none, so much is looked at.
-const BROKEN: usize = 256;
+const BROKEN: usize = 64;
 /// What a verdict says, and what only a verdict says.
 const NAMES: [&str; 5] = ["status", "specDrift", "acceptance", "observations", "newBeads"];
 const OWN: [&str; 3] = ["specDrift", "acceptance", "newBeads"];
