@@ -309,23 +309,11 @@ fn gathered(run: &Run, beads: &[Bead], closed_outside: &[String]) -> Vec<Event> 
             .collect();
         return fatal("E_GRAPH_CYCLE", format!("beads wait for each other: {}", titles.join(" → ")));
     }
-    let mut planned = Vec::with_capacity(work.len());
-    for bead in &work {
-        let (inside, outside): (Vec<&str>, Vec<&str>) = bead.blockers().partition(|on| graph.index(on).is_some());
-        planned.push(Planned {
-            id: bead.id.clone(),
-            title: cut(&bead.title, 200),
-            priority: bead.priority,
-            created_at: bead.created_at.clone(),
-            depends_on: inside.into_iter().map(Into::into).collect(),
-            outside: outside
-                .into_iter()
-                .filter(|on| !closed_outside.iter().any(|id| id == on))
-                .map(Into::into)
-                .collect(),
-            closed: bead.status == crate::bead::Status::Closed,
-        });
-    }
+    let waited_for = |on: &str| !closed_outside.iter().any(|id| id == on);
+    let planned: Vec<Planned> = work
+        .iter()
+        .map(|bead| Planned::of(bead, |on| graph.index(on).is_some(), waited_for))
+        .collect();
     let created =
         Event::BeadsCreated { count: planned.len() as u32, dependency_edges: graph.edges() as u32, beads: planned };
     let _ = run;

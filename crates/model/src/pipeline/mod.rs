@@ -40,6 +40,7 @@ pub mod event;
 #[cfg(test)]
 mod golden;
 pub mod judge;
+pub mod promotion;
 pub mod prompts;
 #[cfg(test)]
 mod simulator;

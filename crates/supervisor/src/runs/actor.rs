@@ -282,7 +282,7 @@ async fn carry(
         Effect::End(job) => job::end(daemon, hosted, run, &job).await.map(Some),
         Effect::LookOutside => steps::look_outside(hosted, run).await.map(Some),
         Effect::ApplyVerdict { iteration, verdict, result } => {
-            steps::apply_verdict(hosted, run, iteration, verdict, &result).await.map(Some)
+            steps::apply_verdict(daemon, hosted, run, iteration, verdict, &result).await.map(Some)
         }
         Effect::Finish => {
             steps::verified_spec(hosted, run).await?;

@@ -10,9 +10,9 @@ use crate::worktree::{self, exclude, git, run as git_run};
 use muleteer_model::bead::{Bead, OBSERVATION, Op, Status, run_label};
 use muleteer_model::event::Event;
 use muleteer_model::graph::Graph;
-use muleteer_model::pipeline::event::{Planned, Purpose, Triage};
+use muleteer_model::pipeline::event::{Purpose, Triage};
 use muleteer_model::pipeline::judge::{self, JudgeResult};
-use muleteer_model::pipeline::{Input, Run, Sealed, Stage};
+use muleteer_model::pipeline::{Input, Run, Sealed, Stage, promotion};
 use muleteer_process::fault;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -308,6 +308,7 @@ pub async fn look_outside(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trou
 
 /// New beads under keys of their own, so that a second time makes no second ones; observations triaged.
 pub async fn apply_verdict(
+    daemon: &Daemon,
     hosted: &Arc<Hosted>,
     run: &Run,
     iteration: u32,
@@ -315,6 +316,7 @@ pub async fn apply_verdict(
     result: &JudgeResult,
 ) -> Result<Input, Trouble> {
     let mut triage = Triage::default();
+    let mut beads: Vec<Bead> = vec![];
     fault::point("run.before_verdict");
     for (at, remedy) in result.remedies().iter().enumerate() {
         let kind =
@@ -330,7 +332,7 @@ pub async fn apply_verdict(
             staged: None,
         };
         let id = judge::remedy_id(run.hash(), verdict, at);
-        triage.beads.extend(with_store(hosted, make, id).await?.beads.iter().map(planned));
+        beads.extend(with_store(hosted, make, id).await?.beads);
     }
     for one in run.triaged(result) {
         let Ok(found) = with_store(hosted, Op::Show { id: one.bead_id.clone() }, String::new()).await else { continue };
@@ -339,7 +341,7 @@ pub async fn apply_verdict(
         };
         if one.action == "promote" {
             let answer = with_store(hosted, relabel(&bead.id, vec![], vec![OBSERVATION.into()]), String::new()).await?;
-            triage.beads.extend(answer.beads.iter().map(planned));
+            beads.extend(answer.beads);
             triage.promoted.push(bead.id);
         } else {
             let reason = one.closing();
@@ -347,20 +349,19 @@ pub async fn apply_verdict(
             triage.dismissed.push(bead.id);
         }
     }
+    let mut strangers = BTreeMap::new();
+    for on in promotion::strangers(run, &beads) {
+        if let Ok(answer) = with_store(hosted, Op::Show { id: on.clone() }, String::new()).await {
+            strangers.extend(answer.beads.first().map(|bead| (on, bead.status == Status::Closed)));
+        }
+    }
+    let (planned, left_out) = promotion::plan(run, &beads, &strangers);
+    triage.beads = planned;
+    for message in left_out {
+        daemon.note(Event::Fault { what: format!("the verdict of run {}", hosted.run_id), message });
+    }
     fault::point("run.after_verdict");
     Ok(Input::Applied { iteration, triage })
-}
-
-fn planned(bead: &Bead) -> Planned {
-    Planned {
-        id: bead.id.clone(),
-        title: muleteer_model::agent_event::cut(&bead.title, 200),
-        priority: bead.priority,
-        created_at: bead.created_at.clone(),
-        depends_on: vec![],
-        outside: vec![],
-        closed: bead.status == Status::Closed,
-    }
 }
 
 /// What a recorded event leaves to be tidied; nothing depends on its being done.
