@@ -2,7 +2,7 @@
 //! from the run's log, so it can be killed at any line.
 
 use super::host::Hosted;
-use super::{job, publish, steps};
+use super::{criteria, job, publish, steps};
 use crate::branch::BranchMsg;
 use crate::context::Daemon;
 use crate::owned::survive;
@@ -272,7 +272,7 @@ async fn carry(
 ) -> Result<Option<Input>, Trouble> {
     match effect {
         Effect::Freeze => steps::freeze(daemon, hosted, run).await.map(Some),
-        Effect::SealGiven => steps::seal_given(hosted, run).await.map(Some),
+        Effect::SealGiven => criteria::seal_given(daemon, hosted, run).await.map(Some),
         Effect::Gather { made } => {
             steps::verified_spec(hosted, run).await?;
             steps::gather(hosted, run, made).await.map(Some)

@@ -348,7 +348,7 @@ async fn prompt(daemon: &Daemon, hosted: &Hosted, run: &Run, job: &Job, spec: &s
             prompts::maintain(&scene, id, &commands(&workdir(hosted, job)))
         }
         (Purpose::Judge, _) => {
-            super::steps::check_criteria(run).await?;
+            super::criteria::check(run).await?;
             let mut observations = vec![];
             for id in &run.observations {
                 if let Ok(answer) = store(Op::Show { id: id.clone() }, String::new()).await {
@@ -550,7 +550,7 @@ async fn settle(
         }
         Purpose::Acceptance if end.outcome == Outcome::Success => {
             let folder = hosted.places.acceptance.clone();
-            match super::steps::seal(hosted, &folder, &CRITERIA).await {
+            match super::criteria::seal(hosted, &folder, &CRITERIA).await {
                 Ok(sealed) => end.sealed = Some(sealed),
                 Err(why) if no_room(&why.message) => return Err(why),
                 Err(why) => (end.outcome, end.reason) = (Outcome::Failure, why.message),

@@ -2,6 +2,7 @@
 //!
 //! - `host`: a run's files, lock and log; `begin`: beginning one and going on with one;
 //! - `actor`: `run/<id>`; `job`: one agent of a run; `steps`: the other effects;
+//! - `criteria`: what the judge judges by;
 //! - `hub`: the bare repository that agents push to; `keep`: the harness's own; `clones`: the agents' private ones;
 //! - `beads`: what agents may do to beads.
 //!
@@ -12,6 +13,7 @@ pub mod actor;
 pub mod beads;
 pub mod begin;
 mod clones;
+mod criteria;
 pub mod host;
 pub mod hub;
 mod job;

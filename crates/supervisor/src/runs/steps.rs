@@ -2,8 +2,9 @@
 
 use super::actor::Trouble;
 use super::beads::with_store;
+pub use super::criteria::check as check_criteria;
 use super::host::{Hosted, Places};
-use super::{hub, job};
+use super::hub;
 use crate::beneath::read_file;
 use crate::context::Daemon;
 use crate::worktree::{self, exclude, git, run as git_run};
@@ -12,7 +13,7 @@ use muleteer_model::event::Event;
 use muleteer_model::graph::Graph;
 use muleteer_model::pipeline::event::{Purpose, Triage};
 use muleteer_model::pipeline::judge::{self, JudgeResult};
-use muleteer_model::pipeline::{Input, Run, Sealed, Stage, promotion};
+use muleteer_model::pipeline::{Input, Run, Stage, promotion};
 use muleteer_process::fault;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -22,19 +23,17 @@ use tokio::task::JoinSet;
 
 /// What agents may be able to put something else in the place of is read this far.
 const SPEC_LIMIT: u64 = 16 * 1024 * 1024;
-/// Criteria are text that a person could read: more is a mistake.
-const CRITERIA_LIMIT: u64 = 16 * 1024 * 1024;
 
 pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn io(path: &Path) -> impl Fn(std::io::Error) -> Trouble {
+pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> Trouble {
     let path = path.display().to_string();
     move |error| Trouble::new("E_IO", format!("{path}: {error}"))
 }
 
-fn stored(error: &muleteer_store::StoreError) -> Trouble {
+pub(super) fn stored(error: &muleteer_store::StoreError) -> Trouble {
     Trouble::new("E_STORE_IO", crate::launch::chain(error))
 }
 
@@ -124,83 +123,6 @@ pub fn check_spec(places: &Places, run: &Run) -> Result<String, Trouble> {
         return Err(changed(format!("{} is not what was frozen", path.display())));
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// Hashes criteria, and keeps a second copy in the sealed tree.
-pub async fn seal(hosted: &Hosted, folder: &Path, wanted: &[&str]) -> Result<Sealed, Trouble> {
-    let files = criteria(folder)?;
-    let missing: Vec<_> = wanted.iter().filter(|name| !files.contains_key(**name)).collect();
-    if !missing.is_empty() {
-        let message = format!("{} lacks {missing:?}", folder.display());
-        return Err(Trouble::new("E_AGENT_FAILED", message));
-    }
-    if files.values().all(|bytes| bytes.iter().all(u8::is_ascii_whitespace)) {
-        return Err(Trouble::new("E_AGENT_FAILED", format!("{} holds no criteria", folder.display())));
-    }
-    // An agent wrote them, and waited for no disk; what else it put there is nobody's.
-    let read = files.keys().try_for_each(|name| muleteer_store::atomic::sync_file(&folder.join(name)));
-    read.and_then(|()| muleteer_store::atomic::sync_dir(folder))
-        .map_err(|error| stored(&error))?;
-    let copy = hosted.places.sealed.join("acceptance");
-    muleteer_store::atomic::create_dir_durable(&copy, 0o700).map_err(|error| stored(&error))?;
-    for (name, bytes) in &files {
-        muleteer_store::atomic::write_atomic(&copy.join(name), bytes, 0o400).map_err(|error| stored(&error))?;
-    }
-    Ok(job::sealed(folder, digest(&files)))
-}
-
-fn criteria(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>, Trouble> {
-    let mut files = BTreeMap::new();
-    let mut size = 0;
-    for entry in std::fs::read_dir(folder).map_err(io(folder))? {
-        let entry = entry.map_err(io(folder))?;
-        let meta = entry.metadata().map_err(io(&entry.path()))?;
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        if !meta.is_file() || name.starts_with('.') {
-            continue;
-        }
-        size += meta.len();
-        if size > CRITERIA_LIMIT {
-            return Err(Trouble::new("E_AGENT_FAILED", format!("{} is over {CRITERIA_LIMIT} bytes", folder.display())));
-        }
-        files.insert(name, read_file(&entry.path(), CRITERIA_LIMIT).map_err(io(&entry.path()))?);
-    }
-    Ok(files)
-}
-
-fn digest(files: &BTreeMap<String, Vec<u8>>) -> String {
-    let lines: String = files.iter().map(|(name, bytes)| format!("{}  {name}\n", sha256(bytes))).collect();
-    sha256(lines.as_bytes())
-}
-
-/// The criteria are there and are what was sealed.
-///
-/// # Errors
-/// `E_ACCEPTANCE_MISSING`.
-pub async fn check_criteria(run: &Run) -> Result<(), Trouble> {
-    let Some(sealed) = run.sealed.as_ref().filter(|sealed| !sealed.path.is_empty()) else { return Ok(()) };
-    let gone =
-        |why: String| Trouble::new("E_ACCEPTANCE_MISSING", format!("the acceptance criteria in {} {why}", sealed.path));
-    let files =
-        criteria(Path::new(&sealed.path)).map_err(|error| gone(format!("cannot be read: {}", error.message)))?;
-    if digest(&files) != sealed.sha256 {
-        return Err(gone("are not what they were when the run began".into()));
-    }
-    Ok(())
-}
-
-pub async fn seal_given(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
-    let path = run.settings.acceptance_path.clone().unwrap_or_default();
-    let missing = |error: Trouble| Trouble::new("E_ACCEPTANCE_MISSING", error.message);
-    // The judge reads a copy, so that the folder in the repository can be hidden from who must not read it.
-    let folder = &hosted.places.acceptance;
-    let _ = std::fs::remove_dir_all(folder);
-    muleteer_store::atomic::create_dir_durable(folder, 0o700).map_err(|error| stored(&error))?;
-    for (name, bytes) in criteria(&hosted.repo.join(&path)).map_err(missing)? {
-        muleteer_store::atomic::write_atomic(&folder.join(name), &bytes, 0o400).map_err(|error| stored(&error))?;
-    }
-    let sealed = seal(hosted, folder, &[]).await.map_err(missing)?;
-    Ok(Input::Sealed(sealed))
 }
 
 fn list(labels: Vec<String>, staged: Option<String>) -> Op {
