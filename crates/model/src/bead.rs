@@ -2,9 +2,11 @@
 //! every operation on a set of them as a pure function ([`apply`]). A store only keeps what comes out.
 
 use crate::graph::Graph;
+use crate::schedule::Age;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub const TITLE_LIMIT: usize = 500;
@@ -133,6 +135,11 @@ impl Bead {
     pub fn is_free(&self, own: &str) -> bool {
         let begun = self.status == Status::InProgress && self.has_label(own);
         (self.status == Status::Open || begun) && self.staged.is_none() && !self.is_observation()
+    }
+
+    /// What is older comes before it.
+    pub fn age(&self) -> (Age, String) {
+        (Age::of(&self.created_at), self.id.clone())
     }
 
     pub fn is_observation(&self) -> bool {
@@ -340,7 +347,7 @@ pub fn apply(beads: &Beads, op: &Op, now: Timestamp, fresh: &str) -> Result<Chan
                 .filter(|bead| status.as_ref().is_none_or(|status| bead.status == *status))
                 .cloned()
                 .collect();
-            found.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
+            found.sort_by_cached_key(Bead::age);
             Ok(Change { answer: Answer { beads: found, warnings: vec![] }, ..Change::default() })
         }
         Op::Ready { labels } => {
@@ -611,7 +618,7 @@ fn ready(beads: &Beads, labels: &[String]) -> Vec<Bead> {
         .filter(|bead| bead.blockers().all(is_closed))
         .cloned()
         .collect();
-    found.sort_by(|a, b| (rank(b), a.priority, &a.created_at, &a.id).cmp(&(rank(a), b.priority, &b.created_at, &b.id)));
+    found.sort_by_cached_key(|bead| (Reverse(rank(bead)), bead.priority, bead.age()));
     found
 }
 

@@ -3,7 +3,10 @@
 //!
 //! Kept up to date step by step: finishing a bead costs what its direct dependants cost.
 
-use crate::graph::{Graph, Texts};
+use crate::graph::Graph;
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -24,7 +27,7 @@ pub struct Schedule {
     graph: Graph,
     impact: Vec<u64>,
     priority: Vec<u8>,
-    created_at: Texts,
+    age: Vec<Age>,
     /// Of each, how many in the graph it still waits for.
     waiting: Vec<usize>,
     /// Of each, how many outside the graph it waits for.
@@ -35,7 +38,22 @@ pub struct Schedule {
     ready: BTreeSet<Rank>,
 }
 
-type Rank = (Reverse<u64>, u8, Box<str>, usize);
+type Rank = (Reverse<u64>, u8, Age, usize);
+
+/// Since when something is there, the oldest first: the same moment can be written in many ways. What is no time comes
+/// before them all, in the order of its text.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Age {
+    Said(Box<str>),
+    Since(Timestamp),
+}
+
+impl Age {
+    pub fn of(text: &str) -> Self {
+        let zoneless = || text.parse::<DateTime>().ok()?.to_zoned(TimeZone::UTC).ok().map(|time| time.timestamp());
+        text.parse().ok().or_else(zoneless).map_or_else(|| Self::Said(text.into()), Self::Since)
+    }
+}
 
 impl Schedule {
     /// `closed_outside` says of an id that is not among `tasks` whether it is closed.
@@ -56,7 +74,7 @@ impl Schedule {
         let mut schedule = Self {
             impact: graph.impact(),
             priority: tasks.iter().map(|task| task.priority).collect(),
-            created_at: tasks.iter().map(|task| task.created_at.as_str()).collect(),
+            age: tasks.iter().map(|task| Age::of(&task.created_at)).collect(),
             waiting,
             outside,
             closed,
@@ -164,7 +182,7 @@ impl Schedule {
     }
 
     fn rank(&self, at: usize) -> Rank {
-        (Reverse(self.impact[at]), self.priority[at], self.created_at.get(at).into(), at)
+        (Reverse(self.impact[at]), self.priority[at], self.age[at].clone(), at)
     }
 }
 
@@ -211,19 +229,34 @@ mod tests {
         assert_eq!(Schedule::new(&[task("a", 2, &["elsewhere"])], |_| true).next(), Some("a"));
     }
 
+    /// Found by an audit: the texts were compared.
     #[test]
     fn the_oldest_goes_first_however_its_time_is_written() {
-        let times = ["2026-02-12T10:00:00.5Z", "2026-02-12T10:00:00.25Z", "", "2026-02-12T10:00:00.250000000001Z", "é"];
-        let mut tasks: Vec<Task> = times
+        let sorted = [
+            "",
+            "é",
+            "2026-02-11",
+            "2026-02-12T10:00:00+05:00",
+            "2026-02-12T09:00:00Z",
+            "2026-02-12T09:00:00.25Z",
+            "2026-02-12T10:00:00.5+01:00",
+            "2026-02-12T04:00:01-05:00",
+        ];
+        let mut tasks: Vec<Task> = sorted
+            .iter()
+            .rev()
+            .map(|time| Task { created_at: (*time).into(), ..task(time, 2, &[]) })
+            .collect();
+        assert_eq!(Schedule::new(&tasks, |_| false).order(), sorted);
+        tasks.reverse();
+        assert_eq!(Schedule::new(&tasks, |_| false).order(), sorted);
+        // Of the same moment the one that was there first.
+        let same = ["2026-02-12T11:00:00+01:00", "2026-02-12T10:00:00Z", "2026-02-12T10:00:00.000Z"];
+        let tasks: Vec<Task> = same
             .iter()
             .map(|time| Task { created_at: (*time).into(), ..task(time, 2, &[]) })
             .collect();
-        let mut sorted = times.to_vec();
-        sorted.sort_unstable();
-        assert_eq!(Schedule::new(&tasks, |_| false).order(), sorted);
-        tasks.remove(2);
-        sorted.remove(0);
-        assert_eq!(Schedule::new(&tasks, |_| false).order(), sorted);
+        assert_eq!(Schedule::new(&tasks, |_| false).order(), same);
     }
 
     proptest! {

@@ -181,7 +181,7 @@ async fn staged(hosted: &Arc<Hosted>) -> Result<Vec<Bead>, Trouble> {
         .into_values()
         .filter(|bead| bead.staged.as_ref().is_some_and(|mark| mark.starts_with(&prefix)))
         .collect();
-    found.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
+    found.sort_by_cached_key(Bead::age);
     Ok(found)
 }
 
