@@ -44,6 +44,7 @@ pub mod promotion;
 pub mod prompts;
 #[cfg(test)]
 mod simulator;
+pub mod spec;
 mod state;
 #[cfg(test)]
 mod tests;

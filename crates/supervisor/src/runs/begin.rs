@@ -486,14 +486,10 @@ fn spec(request: &v1::Run) -> Result<(String, String), WireError> {
         return Err(bad(format!("the spec {path} is no file of at most {SPEC_LIMIT} bytes")));
     }
     let text = std::fs::read_to_string(&path).map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
-    if text.trim().is_empty() {
+    if pipeline::spec::is_blank(&text) {
         return Err(bad(format!("the spec {path} is empty")));
     }
-    let heading = text
-        .lines()
-        .find_map(|line| line.strip_prefix('#').map(|rest| rest.trim_start_matches('#').trim()));
-    let title = heading.or_else(|| text.lines().find(|line| !line.trim().is_empty())).unwrap_or_default();
-    let title = muleteer_model::agent_event::cut(title, 120);
+    let title = pipeline::spec::title(&text);
     Ok((text, title))
 }
 
