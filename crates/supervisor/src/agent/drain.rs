@@ -62,8 +62,8 @@ pub struct Drain {
     after_result: bool,
     shim_pid: u32,
     /// How the agent ended, held back until everything it left behind is gone too: only then is it
-    /// true that the attempt is over.
-    end: Option<Input>,
+    /// true that the attempt is over. With the place behind it, which is none to begin anew at before.
+    end: Option<(Position, Input)>,
     /// The end of the epoch has been read.
     pub ended: bool,
     /// Processes the shim could not end.
@@ -141,8 +141,8 @@ impl Drain {
 
     /// The end that was held back for a shim which died before it had ended everything.
     pub fn release(&mut self) -> Option<Step> {
-        let input = self.end.take()?;
-        Some(Step { at: self.position, input: StepInput::Shim(Box::new(input)), awake_ms: self.awake_ms })
+        let (at, input) = self.end.take()?;
+        Some(Step { at, input: StepInput::Shim(Box::new(input)), awake_ms: self.awake_ms })
     }
 
     fn stdout(&mut self, record: &Record, steps: &mut Vec<Step>) {
@@ -219,19 +219,40 @@ impl Drain {
             self.open.clear();
             self.skip = 0;
         }
+        let behind = Position { epoch: self.epoch, offset: record.end.offset, skip: 0 };
+        if let Some(end) = self.end_told(&control, behind) {
+            self.end = Some((behind, end));
+            return;
+        }
         self.pass(record.end.offset);
         let at = self.position;
-        let input = match control {
+        let (at, input) = match control {
             Control::Spawned { agent, shim, containment } => {
                 self.spawned = true;
                 self.shim_pid = shim.pid;
-                Input::Spawned { at, pid: agent.pid, shim_pid: shim.pid, containment, awake_ms: self.awake_ms }
+                let awake_ms = self.awake_ms;
+                (at, Input::Spawned { at, pid: agent.pid, shim_pid: shim.pid, containment, awake_ms })
             }
-            Control::Blocked { on, .. } => Input::Blocked { at, on },
+            Control::Blocked { on, .. } => (at, Input::Blocked { at, on }),
+            Control::Ended { survivors } => {
+                self.survivors = survivors;
+                self.ended = true;
+                match self.end.take() {
+                    Some(held) => held,
+                    None => return,
+                }
+            }
+            _ => return,
+        };
+        steps.push(Step { at, input: StepInput::Shim(Box::new(input)), awake_ms: self.awake_ms });
+    }
+
+    /// How the agent ended, if this says so.
+    fn end_told(&self, control: &Control, at: Position) -> Option<Input> {
+        match control {
             Control::StartFailed { errno, text } => {
                 let error = format!("{text} (errno {errno})");
-                self.end = Some(Input::StartFailed { at: Some(at), epoch: self.epoch, error, permanent: true });
-                return;
+                Some(Input::StartFailed { at: Some(at), epoch: self.epoch, error, permanent: true })
             }
             Control::Exited { code, signal, cause } => {
                 let cause = match cause {
@@ -242,21 +263,11 @@ impl Drain {
                 };
                 let tail: Vec<u8> = self.stderr.iter().copied().collect();
                 let stderr_tail = String::from_utf8_lossy(&tail).into_owned();
-                let exit = Exit { code, signal, cause, stderr_tail };
-                self.end = Some(Input::Exited { at, epoch: self.epoch, exit, awake_ms: self.awake_ms });
-                return;
+                let exit = Exit { code: *code, signal: *signal, cause, stderr_tail };
+                Some(Input::Exited { at, epoch: self.epoch, exit, awake_ms: self.awake_ms })
             }
-            Control::Ended { survivors } => {
-                self.survivors = survivors;
-                self.ended = true;
-                match self.end.take() {
-                    Some(input) => input,
-                    None => return,
-                }
-            }
-            _ => return,
-        };
-        steps.push(Step { at, input: StepInput::Shim(Box::new(input)), awake_ms: self.awake_ms });
+            _ => None,
+        }
     }
 }
 
@@ -436,5 +447,60 @@ mod tests {
         assert_eq!(counts, [1, 2], "{whole:?}");
         assert!(matches!(&whole[1].1[..], [AgentEvent::Notice { .. }, AgentEvent::Text { .. }]), "{whole:?}");
         assert_eq!(run(whole[0].0)[..], whole[1..]);
+    }
+
+    /// Between the agent's end and that of all it has left behind a daemon may die: its successor must read how the
+    /// agent ended, wherever the newest durable place is. And what is printed meanwhile is none of the agent's.
+    #[test]
+    fn an_end_that_is_held_back_is_read_by_whoever_begins_anew() {
+        let result = b"{\"type\":\"result\",\"status\":\"success\",\"summary\":\"s\"}\n".as_slice();
+        let failed = b"{\"type\":\"result\",\"status\":\"failure\",\"summary\":\"s\"}\n".as_slice();
+        let exited = Control::Exited { code: Some(0), signal: None, cause: Cause::Exited };
+        let not_begun = Control::StartFailed { errno: 2, text: "no such program".into() };
+        for (printed, last) in [(result, exited), (b"".as_slice(), not_begun)] {
+            let mut records = vec![];
+            let mut add = |made: fn(u64, &[u8]) -> Record, bytes: &[u8]| {
+                let start = records.last().map_or(0, |record: &Record| record.end.offset);
+                records.push(made(start, bytes));
+            };
+            let out = |start, bytes: &[u8]| record(Stream::Stdout, start, bytes);
+            let err = |start, bytes: &[u8]| record(Stream::Stderr, start, bytes);
+            let word = |start, bytes: &[u8]| record(Stream::Control, start, bytes);
+            add(out, printed);
+            add(word, &last.encode());
+            add(out, failed);
+            add(err, b"cannot be ended\n");
+            add(word, &Control::Ended { survivors: 0 }.encode());
+            let run = |from: Position| {
+                let mut drain = Drain::new(1, from, by_name("subprocess").unwrap().parser(), false);
+                let mut steps = vec![];
+                for record in records.iter().filter(|record| record.start.offset >= from.offset) {
+                    drain.feed(record, &mut steps);
+                    // As if a batch ended here.
+                    drain.mark(&mut steps);
+                }
+                assert!(drain.ended);
+                steps
+            };
+            let whole = run(Position { epoch: 1, offset: 0, skip: 0 });
+            let results = |steps: &[Step]| {
+                steps
+                    .iter()
+                    .filter(|step| matches!(&step.input, StepInput::Agent(events) if !events.is_empty()))
+                    .count()
+            };
+            assert_eq!(results(&whole), usize::from(!printed.is_empty()), "{whole:?}");
+            let places: Vec<_> = whole
+                .iter()
+                .take_while(|step| matches!(step.input, StepInput::Agent(_)))
+                .map(|step| step.at)
+                .collect();
+            assert!(!places.is_empty());
+            for place in places {
+                let rest = run(place);
+                let ends = rest.iter().filter(|step| matches!(&step.input, StepInput::Shim(input) if matches!(**input, Input::Exited { .. } | Input::StartFailed { .. })));
+                assert_eq!(ends.count(), 1, "after {place:?}: {rest:?}");
+            }
+        }
     }
 }
