@@ -383,6 +383,9 @@ pub fn random_key() -> String {
 }
 
 #[cfg(test)]
+pub(crate) mod alone;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use muleteer_model::event::FinalState;

@@ -66,8 +66,8 @@ impl Actor for Ledger {
 
     async fn pre_start(&self, myself: ActorRef<LedgerMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
         let (to_writer, jobs) = mpsc::channel(QUEUE);
-        let writer = Writer { daemon: daemon.clone(), myself: myself.clone() };
-        std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(jobs))?;
+        let (writer, own) = (Writer { daemon: daemon.clone() }, myself.clone());
+        std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(&own, jobs))?;
         daemon.ledger.set(myself.clone());
         myself.cast(LedgerMsg::Drain)?;
         Ok(State { to_writer })
@@ -133,14 +133,13 @@ impl Opened {
 
 struct Writer {
     daemon: Arc<Daemon>,
-    myself: ActorRef<LedgerMsg>,
 }
 
 impl Writer {
-    fn run(self, jobs: mpsc::Receiver<Job>) {
+    fn run(self, ledger: &ActorRef<LedgerMsg>, jobs: mpsc::Receiver<Job>) {
         if let Err(error) = self.write(jobs) {
             tracing::error!(%error, "the ledger cannot go on");
-            self.myself.stop(Some(error));
+            ledger.stop(Some(error));
         }
     }
 
@@ -204,6 +203,10 @@ impl Writer {
                 // owner is told, the others append again, under the same ids.
                 Err(AppendError::Refused { id, why, .. }) => {
                     tracing::error!(%id, %why, "an event cannot be written");
+                    if let Some(own) = entries[..noted].iter().find(|entry| entry.id == id) {
+                        // Nobody waits for a supervisor's: kept, it would spoil every group to come.
+                        self.daemon.restarts.written(std::slice::from_ref(own));
+                    }
                     let error = LedgerError::Refused { id: id.clone(), why };
                     let guilty = |entries: &[Entry]| entries.iter().any(|entry| entry.id == id);
                     let mut rest = entries.into_iter().skip(noted);
@@ -284,4 +287,60 @@ async fn ask(daemon: &Daemon, entries: &[Entry]) -> Result<Vec<Record>, LedgerEr
 /// An entry about a dispatch, under a fresh id.
 pub fn entry(id: &DispatchId, at: Option<muleteer_model::event::Position>, event: Event) -> Entry {
     Entry { id: random_key(), dispatch_id: Some(id.clone()), at, more: false, event }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::alone;
+    use muleteer_model::config::Pool;
+
+    fn fault(what: &str, length: usize) -> Entry {
+        let event = Event::Fault { what: what.into(), message: "x".repeat(length) };
+        Entry { id: what.into(), dispatch_id: None, at: None, more: false, event }
+    }
+
+    /// What becomes of entries that are written together.
+    async fn written(daemon: &Arc<Daemon>, group: &[Entry]) -> Vec<Result<usize, LedgerError>> {
+        let (to_writer, jobs) = mpsc::channel(group.len());
+        let answers: Vec<_> = group
+            .iter()
+            .map(|entry| {
+                let (reply, answer) = tokio::sync::oneshot::channel();
+                let job = Job { entries: vec![entry.clone()], reply: Some(reply.into()) };
+                assert!(to_writer.try_send(job).is_ok());
+                answer
+            })
+            .collect();
+        drop(to_writer);
+        let writer = Writer { daemon: daemon.clone() };
+        tokio::task::spawn_blocking(move || writer.write(jobs))
+            .await
+            .expect("it ends")
+            .expect("it can write");
+        let mut outcomes = vec![];
+        for answer in answers {
+            outcomes.push(answer.await.expect("an answer").map(|records| records.len()));
+        }
+        outcomes
+    }
+
+    #[tokio::test]
+    async fn an_entry_that_cannot_be_written_is_its_owners_trouble_alone() {
+        const TOO_LONG: usize = 5 << 20;
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = alone::daemon(dir.path(), Pool::default());
+        std::fs::create_dir_all(&daemon.paths.state_dir).expect("a directory");
+        let group = [fault("a", 1), fault("b", TOO_LONG), fault("c", 1)];
+        let told = written(&daemon, &group).await;
+        assert!(matches!(&told[1], Err(LedgerError::Refused { id, .. }) if id == "b"), "{:?}", told[1]);
+        assert_eq!((&told[0], &told[2]), (&Err(LedgerError::Again), &Err(LedgerError::Again)));
+        let others = [fault("a", 1), fault("c", 1)];
+        assert_eq!(written(&daemon, &others).await, [Ok(1), Ok(1)], "nothing of them was written before");
+
+        // A supervisor's own: its neighbours are asked to come again once, and it is gone by then.
+        daemon.note(fault("d", TOO_LONG).event);
+        assert_eq!(written(&daemon, &[fault("e", 1)]).await, [Err(LedgerError::Again)]);
+        assert_eq!(written(&daemon, &[fault("e", 1)]).await, [Ok(1)]);
+    }
 }

@@ -1,9 +1,10 @@
 //! The strategies with real actors: who is started again, in which order, and when a branch gives up.
 
 use super::*;
-use crate::context::{Backlog, Boot};
+use crate::context::alone;
 use crate::tree::Starting;
 use muleteer_model::config::Pool;
+use muleteer_model::event::FinalState;
 use muleteer_model::restart::{Backoff, Intensity, RestartClass, Strategy};
 use std::sync::{Mutex, PoisonError};
 
@@ -65,24 +66,15 @@ macro_rules! leaves {
 }
 
 async fn run(node: &'static Node) -> (ActorRef<BranchMsg>, tokio::task::JoinHandle<()>, Arc<Daemon>) {
-    let env = |name: &str| (name == "HOME").then(|| "/nowhere".into());
-    let paths = crate::paths::Paths::resolve(&env, 0, &|path| path.to_path_buf()).expect("paths");
-    let boot = Boot {
-        opened: None,
-        backlog: Backlog::default(),
-        generation: 1,
-        muleteer: "/nowhere/muleteer".into(),
-        shim: muleteer_shim::start::ShimProgram::open(std::path::Path::new("/dev/null"), &[]).expect("a file"),
-        lease_ms: 1000,
-        pool_limits: Pool::default(),
-        retention: muleteer_model::config::Retention::default(),
-        telemetry: None,
-    };
-    let daemon = Arc::new(Daemon::new(paths, boot));
+    let daemon = alone::daemon(std::path::Path::new("/nowhere"), Pool::default());
+    let (actor, ended) = run_for(&daemon, node).await;
+    (actor, ended, daemon)
+}
+
+async fn run_for(daemon: &Arc<Daemon>, node: &'static Node) -> (ActorRef<BranchMsg>, tokio::task::JoinHandle<()>) {
     let args = Args { daemon: daemon.clone(), node, id: None };
     #[allow(clippy::disallowed_methods)]
-    let (actor, ended) = Branch::spawn(None, Branch, args).await.expect("a branch");
-    (actor, ended, daemon)
+    Branch::spawn(None, Branch, args).await.expect("a branch")
 }
 
 fn starts(names: &[&str]) -> Vec<&'static str> {
