@@ -156,3 +156,25 @@ async fn beyond_its_intensity_a_branch_fails_itself_and_every_restart_is_an_even
     let noted: Vec<_> = daemon.restarts.waiting().into_iter().map(|entry| entry.event.name()).collect();
     assert_eq!(noted, ["actor_restarted", "actor_restarted", "actor_escalated"]);
 }
+
+/// Who speaks to a dispatch just after it has ended may be heard before the word that it is to be taken away.
+#[tokio::test]
+async fn a_dispatch_that_goes_on_is_not_taken_away() {
+    static NODE: Node = Node { start: Start::PerDispatch(&LEAF), ..branch(Strategy::OneForOne, 3, &[]) };
+    static LEAF: Node = leaf("f1", RestartClass::Permanent, |_, _, supervisor| begin("f1", supervisor));
+    let daemon = alone::daemon(std::path::Path::new("/nowhere"), Pool::default());
+    let id = alone::id("abcd2345");
+    let finished = Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
+    daemon.fold(&id, alone::sample("dispatch_created"));
+    let (actor, _) = run_for(&daemon, &NODE).await;
+    until(&["f1"], &["f1"]).await;
+    let slots = daemon.agent(&id);
+    for (done, kept) in [(None, true), (Some(finished), false)] {
+        done.into_iter().for_each(|event| daemon.fold(&id, event));
+        actor.cast(BranchMsg::Remove(id.clone())).expect("a living branch");
+        // Answered behind it.
+        actor.call(BranchMsg::Ping, None).await.expect("an answer");
+        assert_eq!(Arc::ptr_eq(&slots, &daemon.agent(&id)), kept, "its actors are where they were");
+    }
+    actor.stop_and_wait(None, None).await.expect("stopped");
+}
