@@ -127,3 +127,42 @@ impl Actor for Pool {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::alone;
+    use crate::ledger::entry;
+
+    /// Nobody else might come or go, and so ask the pool to look.
+    #[tokio::test]
+    #[allow(clippy::disallowed_methods)]
+    async fn the_place_of_one_that_was_not_made_after_all_goes_to_who_waits() {
+        let daemon = alone::daemon("/nowhere".as_ref(), Limits { max_agents: 1, ..Limits::default() });
+        let (pool, _) = Pool::spawn(None, Pool, daemon.clone()).await.expect("a pool");
+        let (first, second) = (alone::id("abcd2345"), alone::id("bcde2345"));
+        let (reservation, begun) =
+            Reservation::ask(&daemon, &first, &[entry(&first, None, alone::sample("dispatch_created"))]).await;
+        assert!(!begun.is_empty(), "the only place is its");
+
+        let (life, mut heard) = alone::stand_in().await;
+        daemon.agent(&second).life.set(life);
+        daemon.fold(&second, alone::sample("dispatch_created"));
+        daemon.look();
+        // Answered behind the look.
+        let third = alone::id("cdef2345");
+        assert_eq!(
+            Reservation::ask(&daemon, &third, &[entry(&third, None, alone::sample("dispatch_created"))])
+                .await
+                .1,
+            []
+        );
+        assert!(heard.is_empty());
+
+        drop(reservation);
+        let told = tokio::time::timeout(Duration::from_secs(20), heard.recv()).await;
+        let ticket = daemon.snapshot().get(&second).expect("it waits").ticket();
+        assert!(matches!(&told, Ok(Some(LifeMsg::Admitted(given))) if *given == ticket), "{told:?}");
+        pool.stop_and_wait(None, None).await.expect("stopped");
+    }
+}
