@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_tests::{PATIENCE, Repo, World, program, wait_until};
+use rustix::process::Signal;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::process::Command;
 
 const RESULT: &str = r#"echo '{"type":"result","status":"success","summary":"made it","changes":["a.txt"]}'"#;
@@ -374,6 +376,32 @@ fn work_that_came_home_is_on_the_disk() {
     assert_eq!(repo.git(&["show", &format!("muleteer/{id}:b.txt")]), "new");
     assert_eq!(Repo::syncs(&trace, &["unpack-objects", "index-pack"]), 3);
     assert_eq!(Repo::syncs(&trace, &["fetch"]), 1);
+    world.finish(Some(daemon));
+}
+
+/// Nobody else comes or goes, so nothing else would make anybody look.
+#[test]
+fn one_that_ends_leaves_its_place_to_the_next() {
+    let world = World::new();
+    world.configure("pool:\n  max_agents: 1\n");
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let spawn = |name: &str| {
+        let script = format!("echo {name} >> effects; while [ ! -e go ]; do sleep 0.05; done");
+        world.spawn(&repo, &script, &[]).ok()
+    };
+    let names = ["first", "second", "third"];
+    let ids = names.map(spawn);
+    let begun = |name: &str| wait_until(name, PATIENCE, || (repo.effects("effects").last()? == name).then_some(()));
+    begun("first");
+    let states = || ids.each_ref().map(|id| world.dispatch(id)["state"].as_str().unwrap().to_string());
+    assert_eq!(states(), ["running", "queued", "queued"]);
+    world.muleteer(&["kill", &ids[0]]).ok();
+    begun("second");
+    repo.write("go", "");
+    begun("third");
+    ids[1..].iter().for_each(|id| assert_eq!(world.wait_for_end(id)["state"], "success"));
+    assert_eq!(repo.effects("effects"), names);
     world.finish(Some(daemon));
 }
 
