@@ -407,3 +407,6 @@ impl State {
 fn far(durable: Position, read: Position) -> bool {
     read.epoch == durable.epoch && read.offset >= durable.offset.saturating_add(CHECKPOINT_BYTES)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! The order of its effects, with a real life among stand-ins.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::context::alone;
+use crate::ledger::LedgerMsg;
+use muleteer_model::agent_event::AgentEvent;
+use muleteer_model::config::Pool;
+use muleteer_model::event::{FinalState, PromptKind};
+use ractor::rpc::CallResult;
+use tokio::sync::mpsc;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A life, with the ledger it writes to.
+struct Scene {
+    daemon: Arc<Daemon>,
+    id: DispatchId,
+    life: ActorRef<LifeMsg>,
+    asked: mpsc::Receiver<LedgerMsg>,
+    written: Vec<Event>,
+}
+
+impl Scene {
+    /// Of a dispatch that was so created, and to which this has happened since.
+    async fn of(daemon: Arc<Daemon>, created: Event, past: impl IntoIterator<Item = Event>) -> Self {
+        let id = alone::id("abcd2345");
+        [created].into_iter().chain(past).for_each(|event| daemon.fold(&id, event));
+        let (ledger, asked) = alone::stand_in().await;
+        daemon.ledger.set(ledger);
+        #[allow(clippy::disallowed_methods)]
+        let (life, _) = Life::spawn(None, Life, (daemon.clone(), id.clone())).await.unwrap();
+        Self { daemon, id, life, asked, written: vec![] }
+    }
+
+    /// Writes the next thing that is asked for.
+    fn write(&mut self, asked: LedgerMsg) {
+        let LedgerMsg::Append(entries, reply) = asked else { return };
+        for entry in entries {
+            self.daemon.fold(&self.id, entry.event.clone());
+            self.written.push(entry.event);
+        }
+        reply.send(Ok(vec![])).unwrap();
+    }
+
+    /// Writes what is asked for until `future` is there.
+    async fn until<T>(&mut self, what: &str, future: impl Future<Output = T>) -> T {
+        tokio::pin!(future);
+        loop {
+            tokio::select! {
+                done = &mut future => return done,
+                asked = tokio::time::timeout(PATIENCE, self.asked.recv()) => match asked {
+                    Ok(asked) => self.write(asked.unwrap()),
+                    Err(_) => panic!("waited in vain for {what}: {:?}", self.written),
+                },
+            }
+        }
+    }
+
+    async fn until_finished(&mut self) {
+        let (mut fleet, id) = (self.daemon.fleet.subscribe(), self.id.clone());
+        let finished = fleet.wait_for(|fleet| fleet.get(&id).unwrap().is_finished());
+        drop(self.until("its end", finished).await.unwrap());
+    }
+
+    async fn output(&mut self, steps: &[Step]) {
+        let (life, steps) = (self.life.clone(), steps.to_vec());
+        let taken = life.call(|reply| LifeMsg::Output(steps, reply), None);
+        let taken = self.until("the output to be taken", taken).await;
+        assert!(matches!(taken, Ok(CallResult::Success(_))), "{taken:?}");
+    }
+
+    fn names(&self) -> String {
+        self.written.iter().map(Event::name).collect::<Vec<_>>().join(" ")
+    }
+}
+
+fn nowhere() -> Arc<Daemon> {
+    alone::daemon("/nowhere".as_ref(), Pool::default())
+}
+
+fn created() -> Event {
+    alone::sample("dispatch_created")
+}
+
+fn kill() -> Input {
+    Input::Kill { reason: "enough".into(), by: "operator".into() }
+}
+
+/// An early word is a lie that somebody builds on: the daemon may be gone before it is true.
+#[tokio::test]
+async fn a_command_is_answered_once_it_is_durable() {
+    let mut scene = Scene::of(nowhere(), created(), []).await;
+    let life = scene.life.clone();
+    let answered = life.call(|reply| LifeMsg::Command(kill(), reply), None);
+    tokio::pin!(answered);
+    let asked = tokio::select! {
+        biased;
+        answer = &mut answered => panic!("{answer:?} before it was written"),
+        asked = scene.asked.recv() => asked.unwrap(),
+    };
+    scene.write(asked);
+    let answer = scene.until("the answer", answered).await;
+    assert!(matches!(answer, Ok(CallResult::Success(true))), "{answer:?}");
+    assert!(scene.names().starts_with("kill_requested"), "{}", scene.names());
+}
