@@ -105,3 +105,24 @@ async fn a_command_is_answered_once_it_is_durable() {
     assert!(matches!(answer, Ok(CallResult::Success(true))), "{answer:?}");
     assert!(scene.names().starts_with("kill_requested"), "{}", scene.names());
 }
+
+/// Whoever waits for the end reads the journal then, and nobody writes it afterwards.
+#[tokio::test]
+async fn the_journal_is_complete_before_its_actors_are_taken_away() {
+    let daemon = nowhere();
+    let (journal, mut written) = alone::stand_in().await;
+    let (agents, mut asked) = alone::stand_in().await;
+    daemon.agent(&alone::id("abcd2345")).journal.set(journal);
+    daemon.agents.set(agents);
+    let finished = Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
+    let scene = Scene::of(daemon, created(), [finished]).await;
+    let flushed = tokio::select! {
+        Some(message) = written.recv() => message,
+        Some(message) = asked.recv() => panic!("{message:?} before the journal was written"),
+    };
+    let JournalMsg::Flush(reply) = flushed else { panic!("{flushed:?}") };
+    assert!(asked.is_empty());
+    reply.send(()).unwrap();
+    let removed = tokio::time::timeout(PATIENCE, asked.recv()).await;
+    assert!(matches!(&removed, Ok(Some(BranchMsg::Remove(known))) if *known == scene.id), "{removed:?}");
+}
