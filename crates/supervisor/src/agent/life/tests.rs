@@ -126,3 +126,20 @@ async fn the_journal_is_complete_before_its_actors_are_taken_away() {
     let removed = tokio::time::timeout(PATIENCE, asked.recv()).await;
     assert!(matches!(&removed, Ok(Some(BranchMsg::Remove(known))) if *known == scene.id), "{removed:?}");
 }
+
+/// Spoken to after its end, and killed while it waits: what its first life has done is to be done again.
+#[tokio::test]
+async fn work_is_brought_home_at_the_end_of_each_of_its_lives() {
+    let past = ["attempt_started", "agent_spawned", "agent_exited", "dispatch_closing"].map(alone::sample);
+    let mut scene = Scene::of(nowhere(), created(), past).await;
+    scene.until_finished().await;
+    let (key, by, kind) = ("k9".into(), "operator".into(), PromptKind::Send);
+    scene.daemon.fold(&scene.id, Event::PromptQueued { key, kind, by, trace: None });
+    scene.life.cast(LifeMsg::Wake).unwrap();
+    let life = scene.life.clone();
+    let killed = scene.until("the kill", life.call(|reply| LifeMsg::Command(kill(), reply), None)).await;
+    assert!(matches!(killed, Ok(CallResult::Success(true))), "{killed:?}");
+    scene.until_finished().await;
+    let end = "work_fetched dispatch_finished";
+    assert_eq!(scene.names(), format!("{end} kill_requested dispatch_closing {end}"));
+}
