@@ -143,3 +143,17 @@ async fn work_is_brought_home_at_the_end_of_each_of_its_lives() {
     let end = "work_fetched dispatch_finished";
     assert_eq!(scene.names(), format!("{end} kill_requested dispatch_closing {end}"));
 }
+
+/// A CLI that goes on for ever after its last turn would keep its place, and the dispatch would never end.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_does_not_leave_is_ended() {
+    let daemon = nowhere();
+    let (link, mut asked) = alone::stand_in().await;
+    daemon.agent(&alone::id("abcd2345")).link.set(link);
+    let past = ["attempt_started", "agent_spawned", "turn_started", "turn_finished"].map(alone::sample);
+    let _scene = Scene::of(daemon, created(), past).await;
+    let mut next = async || tokio::time::timeout(LEAVE_GRACE * 2, asked.recv()).await.unwrap().unwrap();
+    assert!(matches!(next().await, LinkMsg::Ensure { epoch: 1, .. }));
+    let (closes, ends) = (format!("{:?}", next().await), format!("{:?}", next().await));
+    assert!(closes.contains("close: true") && ends.contains("Terminate"), "{closes}, {ends}");
+}
