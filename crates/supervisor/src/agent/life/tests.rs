@@ -157,3 +157,29 @@ async fn an_agent_that_does_not_leave_is_ended() {
     let (closes, ends) = (format!("{:?}", next().await), format!("{:?}", next().await));
     assert!(closes.contains("close: true") && ends.contains("Terminate"), "{closes}, {ends}");
 }
+
+/// A link that begins anew reads again what was not accounted for.
+#[tokio::test]
+async fn what_is_said_in_pieces_that_come_again_is_said_once() {
+    let Event::DispatchCreated(mut acp) = created() else { unreachable!() };
+    acp.backend = "acp".into();
+    let past = ["attempt_started", "agent_spawned", "turn_started"].map(alone::sample);
+    let mut scene = Scene::of(nowhere(), Event::DispatchCreated(acp), past).await;
+    let says = |text: &str| AgentEvent::Text { chars: text.chars().count() as u64, text: text.into() };
+    let calls = AgentEvent::ToolCall { id: "c".into(), name: "Bash".into(), input: serde_json::json!({}) };
+    let said = [says("I l"), says("ook."), calls];
+    let step = |(at, event): (u64, &AgentEvent)| Step {
+        at: Position { epoch: 1, offset: at, skip: 0 },
+        input: StepInput::Agent(vec![event.clone()]),
+        awake_ms: 0,
+    };
+    let steps: Vec<Step> = (1..).zip(&said).map(step).collect();
+    scene.output(&steps[..1]).await;
+    scene.life.cast(LifeMsg::LinkUp).unwrap();
+    scene.output(&steps).await;
+    let texts = scene.written.iter().filter_map(|event| match event {
+        Event::AgentSaid { text } => Some(text.as_str()),
+        _ => None,
+    });
+    assert_eq!(texts.collect::<Vec<_>>(), ["I look."], "{:?}", scene.written);
+}
