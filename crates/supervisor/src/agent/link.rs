@@ -414,3 +414,60 @@ fn key_of(frame: &ToShim) -> Option<Idem> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::context::alone;
+    use muleteer_model::config::Pool;
+    use muleteer_protocol::shim::v1::MAX_BODY;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
+
+    /// What a shim hears on one connection before it closes it, having answered what `answers` says.
+    async fn hears(mut stream: UnixStream, frames: usize, answers: bool) -> Vec<ToShim> {
+        let (mut bytes, mut heard) = (vec![], vec![]);
+        while heard.len() < frames {
+            assert_ne!(stream.read_buf(&mut bytes).await.unwrap(), 0, "{heard:?}");
+            while let Some(decoded) = ToShim::decode(&bytes, MAX_BODY).unwrap() {
+                bytes.drain(..decoded.used);
+                if let (true, Some(idem)) = (answers, key_of(&decoded.frame)) {
+                    let mut answer = vec![];
+                    FromShim::Done { idem, outcome: Outcome::Ok }.encode(1, &mut answer);
+                    stream.write_all(&answer).await.unwrap();
+                }
+                heard.push(decoded.frame);
+            }
+        }
+        heard
+    }
+
+    /// A shim ends a connection on which a frame takes too long, as one does whose daemon is stopped in the middle of it.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_was_not_answered_is_asked_again_on_the_next_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = alone::daemon(dir.path(), Pool::default());
+        let id = alone::id("abcd2345");
+        let spool = daemon.paths.spool(id.as_str());
+        std::fs::create_dir_all(&spool).unwrap();
+        let mut session = Session::new(&daemon, &id, 1, None);
+        let parser = muleteer_backends::by_name("subprocess").unwrap().parser();
+        let mut drain = Drain::new(1, Position::default(), parser, false);
+        let mut spool = Spool { reader: Reader::open(&spool), cursor: Cursor { epoch: 1, offset: 0 } };
+        let (commands, mut inbox) = mpsc::channel(COMMANDS);
+        commands.try_send(Command::write("prompt", b"do it".to_vec(), false)).unwrap();
+        let mut heard = vec![];
+        // With each connection the lease is renewed.
+        for (frames, answers) in [(2, false), (2, true), (1, false)] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let port = ShimPort::of(ours.into_std().unwrap(), 1, vec![]).unwrap();
+            let serving = session.attached(port, &mut inbox, &mut drain, &mut spool);
+            let talking = async { tokio::join!(serving, hears(theirs, frames, answers)) };
+            let (served, said) = tokio::time::timeout(Duration::from_secs(20), talking).await.unwrap();
+            served.unwrap();
+            heard.push(said.into_iter().filter_map(|frame| key_of(&frame)).collect::<Vec<_>>());
+        }
+        assert_eq!(heard, [vec![idem("prompt")], vec![idem("prompt")], vec![]]);
+    }
+}
