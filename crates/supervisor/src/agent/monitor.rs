@@ -179,3 +179,28 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::alone;
+    use muleteer_model::config::Pool;
+    use muleteer_model::event::Event;
+
+    /// What comes between two processes need not be seen: whoever looks at the newest state sees the next one at work.
+    #[test]
+    fn the_next_process_is_watched_for_itself() {
+        let (daemon, id) = (alone::daemon("/nowhere".as_ref(), Pool::default()), alone::id("abcd2345"));
+        daemon.fold(&id, alone::sample("dispatch_created"));
+        let mut state = State { daemon, id, watched: None, call: None, calls: 0, armed: false, from_the_start: false };
+        for epoch in 1..=2 {
+            let begun = Event::AttemptStarted { attempt: epoch, epoch, resume: None };
+            for event in [begun, alone::sample("agent_spawned"), alone::sample("turn_started")] {
+                state.daemon.fold(&state.id, event);
+            }
+            let fleet = state.daemon.snapshot();
+            fleet.get(&state.id).into_iter().for_each(|dispatch| state.follow(dispatch));
+            assert_eq!(state.watched.as_ref().map(|watched| watched.epoch), Some(epoch));
+        }
+    }
+}
