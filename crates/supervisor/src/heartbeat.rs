@@ -93,3 +93,26 @@ pub async fn renew(daemon: &Daemon, lease_ms: u64) -> u32 {
         .fold(0, |sum, one| async move { sum + one })
         .await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::alone;
+    use muleteer_model::config::Pool;
+
+    /// A shim that hears of nobody ends its agent when its lease is over.
+    #[tokio::test(start_paused = true)]
+    async fn leases_are_renewed_again_and_again_beside_one_that_is_stuck() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = alone::daemon(dir.path(), Pool::default());
+        let _stuck = alone::Shim::of(&daemon, &alone::id("abcd2345"));
+        let shim = alone::Shim::of(&daemon, &alone::id("bcde2345"));
+        #[allow(clippy::disallowed_methods)]
+        let (heartbeat, _) = Heartbeat::spawn(None, Heartbeat, daemon.clone()).await.expect("a heart");
+        for _ in 0..3 {
+            let renewed = tokio::time::timeout(Duration::from_secs(60), shim.lease_ms()).await;
+            assert_eq!(renewed, Ok(daemon.lease_ms));
+        }
+        heartbeat.stop_and_wait(None, None).await.expect("stopped");
+    }
+}
