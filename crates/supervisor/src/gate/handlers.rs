@@ -535,3 +535,38 @@ async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
     try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
     Ok(Reply::Stopping { agents_alive: alive, lease_s })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::alone;
+    use crate::ledger::LedgerMsg;
+    use futures_util::FutureExt;
+    use muleteer_model::config::Pool;
+
+    /// The agents that are kept are alone until somebody starts a daemon again, which may take a night.
+    #[tokio::test]
+    async fn who_stops_a_daemon_and_keeps_its_agents_gives_them_a_long_lease_first() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = alone::daemon(dir.path(), Pool::default());
+        let shim = alone::Shim::of(&daemon, &alone::id("abcd2345"));
+        let (ledger, mut asked) = alone::stand_in().await;
+        daemon.ledger.set(ledger);
+        let stopping = stop(&daemon, "keep");
+        tokio::pin!(stopping);
+        let lease_ms = tokio::select! {
+            lease_ms = shim.lease_ms() => lease_ms,
+            told = &mut stopping => panic!("{told:?}"),
+            _ = asked.recv() => panic!("it is written before it is done"),
+        };
+        assert_eq!(Duration::from_millis(lease_ms), LONG_LEASE);
+        let written = tokio::select! {
+            written = asked.recv() => written,
+            told = &mut stopping => panic!("{told:?} before it is written"),
+        };
+        let Some(LedgerMsg::Append(entries, reply)) = written else { panic!("{written:?}") };
+        assert!(matches!(&entries[0].event, Event::DaemonStopping { agents, .. } if agents == "keep"), "{entries:?}");
+        assert!(reply.send(Ok(vec![])).is_ok());
+        assert!(matches!(stopping.await, Ok(Reply::Stopping { .. })));
+    }
+}
