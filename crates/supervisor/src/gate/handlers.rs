@@ -569,4 +569,20 @@ mod tests {
         assert!(reply.send(Ok(vec![])).is_ok());
         assert!(matches!(stopping.await, Ok(Reply::Stopping { .. })));
     }
+
+    /// Its files may be about to be removed.
+    #[tokio::test]
+    async fn who_speaks_to_a_dispatch_waits_for_who_is_at_its_files() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = alone::daemon(dir.path(), Pool::default());
+        let id = alone::id("abcd2345");
+        daemon.fold(&id, alone::sample("dispatch_created"));
+        let alone = daemon.creating(id.as_str()).await;
+        let send = send(&daemon, (id.as_str(), "k1", " "), "operator", None);
+        tokio::pin!(send);
+        assert_eq!(send.as_mut().now_or_never(), None);
+        drop(alone);
+        let refused = send.await.expect_err("the text is empty");
+        assert_eq!(refused.code, "E_PROMPT_MISSING");
+    }
 }
