@@ -128,3 +128,40 @@ fn size(dir: &Path) -> io::Result<u64> {
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::{alone, random_key};
+    use muleteer_model::config::Pool;
+    use muleteer_model::event::FinalState;
+
+    /// Makes a dispatch that has ended, by `by`, with a file.
+    fn make(daemon: &Daemon, by: &str) -> DispatchId {
+        let id = alone::id(&random_key()[..8]);
+        let Event::DispatchCreated(mut created) = alone::sample("dispatch_created") else { unreachable!() };
+        created.by = by.into();
+        daemon.fold(&id, Event::DispatchCreated(created));
+        let finished = Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
+        daemon.fold(&id, finished);
+        std::fs::create_dir_all(daemon.paths.agent(id.as_str())).expect("a directory");
+        id
+    }
+
+    async fn would(daemon: &Arc<Daemon>, from_seq: u64) -> (u64, Option<u64>) {
+        match prune(daemon, 0, true, from_seq, "operator").await {
+            Ok(Reply::Pruned { dispatches, next_seq, faults, .. }) if faults.is_empty() => (dispatches, next_seq),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn who_has_much_to_remove_is_told_where_to_go_on() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = alone::daemon(dir.path(), Pool::default());
+        (0..BATCH + 3).for_each(|_| drop(make(&daemon, "operator")));
+        let (first, next) = would(&daemon, 0).await;
+        let (rest, end) = would(&daemon, next.expect("there is more")).await;
+        assert_eq!((first, rest, end), (BATCH as u64, 3, None));
+    }
+}
