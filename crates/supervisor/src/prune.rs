@@ -164,4 +164,18 @@ mod tests {
         let (rest, end) = would(&daemon, next.expect("there is more")).await;
         assert_eq!((first, rest, end), (BATCH as u64, 3, None));
     }
+
+    /// It may not have read yet what its agents said last.
+    #[tokio::test]
+    async fn what_the_agents_of_a_run_at_work_have_left_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = alone::daemon(dir.path(), Pool::default());
+        make(&daemon, "run/r1");
+        let live = daemon.paths.runs().join("r1").join(LIVE);
+        std::fs::create_dir_all(live.parent().expect("a folder")).expect("a directory");
+        std::fs::write(&live, "").expect("a file");
+        assert_eq!(would(&daemon, 0).await.0, 0);
+        std::fs::remove_file(&live).expect("it ends");
+        assert_eq!(would(&daemon, 0).await.0, 1);
+    }
 }
