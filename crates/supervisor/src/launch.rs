@@ -458,3 +458,24 @@ impl ShimPort {
         self.send(&ToShim::Heartbeat { lease_ms }).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::alone;
+    use muleteer_model::config::Pool;
+
+    #[tokio::test]
+    async fn an_agent_that_was_killed_before_it_began_is_not_started() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = alone::daemon(dir.path(), Pool::default());
+        let id = alone::id("abcd2345");
+        let past = ["dispatch_created", "attempt_started", "kill_requested"].map(alone::sample);
+        past.into_iter().for_each(|event| daemon.fold(&id, event));
+        std::fs::create_dir_all(daemon.paths.agent(id.as_str())).expect("a directory");
+        let dispatch = daemon.snapshot().get(&id).cloned().expect("it is there");
+        let standing = stand(&daemon, &dispatch, 1, None).await;
+        let Ok(Standing::CannotStart { error, permanent: false }) = standing else { panic!("{standing:?}") };
+        assert!(error.starts_with("not started: Kill"), "{error}");
+    }
+}
