@@ -457,4 +457,33 @@ mod tests {
         let full = std::io::Error::from(rustix::io::Errno::NOSPC);
         assert!(no_room(&full.to_string()), "{full}");
     }
+
+    /// Git clones into no folder in which there is something.
+    #[tokio::test]
+    async fn a_clone_that_a_killed_daemon_left_in_part_is_made_anew() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (project, id) = (dir.path().join("project"), crate::context::alone::id("abcd2345"));
+        std::fs::create_dir(&project).expect("a directory");
+        for args in [
+            &["init", "--quiet"][..],
+            &[
+                "-c",
+                "user.name=T",
+                "-c",
+                "user.email=t@example.invalid",
+                "commit",
+                "--quiet",
+                "--allow-empty",
+                "-mstart",
+            ],
+        ] {
+            run(git(&project).args(args), "a repository").await.expect("a repository");
+        }
+        let worktree = dir.path().join("worktrees/it");
+        let partial = dir.path().join(format!("worktrees/.{id}.partial/.git/objects"));
+        std::fs::create_dir_all(&partial).expect("a part");
+        ensure(&project, &worktree, &id).await.expect("a clone");
+        assert_eq!(branch(&worktree).await, Some(format!("muleteer/{id}")));
+        assert!(!partial.exists());
+    }
 }
