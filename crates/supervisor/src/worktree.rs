@@ -486,4 +486,36 @@ mod tests {
         assert_eq!(branch(&worktree).await, Some(format!("muleteer/{id}")));
         assert!(!partial.exists());
     }
+
+    /// What it started holds the pipes and the locks.
+    #[tokio::test]
+    async fn whom_nobody_waits_for_any_more_is_ended_with_all_it_started() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let pids = dir.path().join("pids");
+        let script = "sleep 1000 & echo $! > \"$1.new\"; mv \"$1.new\" \"$1\"; wait";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(&pids);
+        let running = output(&mut command, Duration::from_secs(60));
+        let child = {
+            tokio::pin!(running);
+            loop {
+                tokio::select! {
+                    ended = &mut running => panic!("it waits: {ended:?}"),
+                    () = tokio::time::sleep(Duration::from_millis(2)) => {}
+                }
+                if let Ok(pid) = std::fs::read_to_string(&pids) {
+                    break pid.trim().to_string();
+                }
+            }
+        };
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        let lives = || {
+            let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+        };
+        while lives() {
+            assert!(tokio::time::Instant::now() < deadline, "{child} lives");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
 }
