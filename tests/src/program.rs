@@ -28,3 +28,19 @@ pub fn copy(from: &Path, to: &Path) {
     let status = Command::new("install").arg("-m755").arg(from).arg(to).status().expect("install");
     assert!(status.success(), "{} cannot be copied: {status}", from.display());
 }
+
+/// A program in front of another one of that name: what has `words` among its arguments fails, the first time. Then
+/// there is a file `failed`.
+///
+/// # Panics
+/// When there is no such program.
+pub fn failing_once(name: &str, words: &str, failed: &Path) -> String {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let real = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
+    let (real, failed) = (real.expect("the program itself"), failed.display());
+    format!(
+        "#!/bin/sh\ncase \" $* \" in\n*'{words}'*) test -e '{failed}' || {{ : > '{failed}'; echo 'it is locked' >&2; exit 128; }} ;;\n\
+         esac\nexec '{}' \"$@\"\n",
+        real.display()
+    )
+}

@@ -405,6 +405,21 @@ fn one_that_ends_leaves_its_place_to_the_next() {
     world.finish(Some(daemon));
 }
 
+/// Another git holds the repository's locks for a moment.
+#[test]
+fn work_that_cannot_come_home_at_once_comes_home_a_moment_later() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    program::write(&world.bin().join("git"), &program::failing_once("git", " fetch ", &world.home().join("failed")));
+    let id = world
+        .spawn(&repo, "git commit -q --allow-empty -m precious", &["--worktree", "--wait"])
+        .ok();
+    assert!(world.home().join("failed").exists(), "it could not be fetched at once");
+    assert_eq!(repo.git(&["log", "-1", "--format=%s", &format!("muleteer/{id}")]), "precious");
+    world.finish(Some(daemon));
+}
+
 /// Git makes no branch `muleteer/ID` beside a branch `muleteer`: the work stays where it is, and it is said.
 #[test]
 fn work_that_cannot_come_home_is_kept_and_said_and_the_dispatch_ends() {
