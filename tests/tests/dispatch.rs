@@ -629,6 +629,29 @@ fn from_a_directory_that_is_gone_a_project_can_be_named() {
     world.finish(Some(daemon));
 }
 
+/// Between the look at the file and its writing anybody may write there.
+#[test]
+fn what_somebody_writes_as_a_journal_is_made_is_kept() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon_with(&[("MULETEER_FAULT", "journal.mid_batch=stop")]);
+    let spawned = world.spawn(&repo, "true", &["--wait"]).start();
+    wait_until("the daemon to stop itself", PATIENCE, || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).ok()?;
+        stat.rsplit_once(") ")?.1.starts_with('T').then_some(())
+    });
+    let created = world.events().into_iter().find(|event| event["event"] == "dispatch_created").unwrap();
+    let journal = Path::new(created["journal"].as_str().unwrap());
+    assert!(!journal.exists(), "it is about to be made");
+    std::fs::create_dir_all(journal.parent().unwrap()).unwrap();
+    std::fs::write(journal, "- somebody was quicker\n").unwrap();
+    world.signal(daemon.pid(), Signal::CONT);
+    assert_eq!(spawned.finish().code, Some(0));
+    let text = std::fs::read_to_string(journal).unwrap();
+    assert!(text.contains("somebody was quicker") && text.contains("completed"), "{text}");
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn a_journal_that_cannot_be_written_holds_nothing_up() {
     let world = World::new();
