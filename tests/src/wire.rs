@@ -47,13 +47,15 @@ impl Wire {
 
     /// Connected and greeted, with the operator key or without.
     pub fn greeted(world: &World, key: bool) -> Self {
-        let mut wire = Self::connect(world);
         let key = key.then(|| std::fs::read_to_string(world.state().join("operator.key")).unwrap_or_default());
-        wire.send(&ClientFrame::Hello(Hello {
-            versions: VERSIONS.to_vec(),
-            client: "tests".into(),
-            operator_key: key.map(|key| key.trim().to_string()),
-        }));
+        Self::greeting(Self::connect(world).stream, key.map(|key| key.trim().to_string()))
+    }
+
+    /// The same on any of its sockets.
+    pub fn greeting(stream: UnixStream, operator_key: Option<String>) -> Self {
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a read timeout");
+        let mut wire = Self { stream };
+        wire.send(&ClientFrame::Hello(Hello { versions: VERSIONS.to_vec(), client: "tests".into(), operator_key }));
         wire
     }
 

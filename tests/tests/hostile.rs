@@ -4,8 +4,9 @@
 
 use muleteer_protocol::v1::{Command, Reply, Request, ServerFrame, Spawn};
 use muleteer_tests::wire::{self, Wire};
-use muleteer_tests::{Daemon, PATIENCE, World, program, skip, wait_until};
+use muleteer_tests::{Daemon, PATIENCE, World, program, skip, wait::holds_for, wait_until};
 use std::fs::Permissions;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -81,6 +82,34 @@ fn slow_and_half_open_peers_hold_nobody_up() {
     half.expect_closed(CLOSED_WITHIN);
     still_serves(&world, &daemon);
     drop(silent);
+    world.finish(Some(daemon));
+}
+
+/// A flood of connections from one agent would keep all others, and people, waiting.
+#[test]
+fn an_agent_may_hold_so_many_connections_and_no_more() {
+    const PER_AGENT: usize = 16;
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = world.spawn(&repo, "while [ ! -e go ]; do sleep 0.05; done", &[]).ok();
+    let socket = world.state().join("agents").join(&id).join("pub/sock");
+    wait_until("its agent's socket", PATIENCE, || socket.exists().then_some(()));
+    let connect = || Wire::greeting(UnixStream::connect(&socket).unwrap(), None);
+    let mut served: Vec<Wire> = (0..PER_AGENT).map(|_| connect()).collect();
+    let is_welcome = |wire: &mut Wire| matches!(wire.receive(), Some(ServerFrame::Welcome(_)));
+    assert!(served.iter_mut().all(is_welcome));
+    let mut waits = connect();
+    still_serves(&world, &daemon);
+    waits.stream.set_nonblocking(true).unwrap();
+    holds_for("that it waits", Duration::from_millis(300), || {
+        waits.stream.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    });
+    waits.stream.set_nonblocking(false).unwrap();
+    drop(served.pop());
+    assert!(is_welcome(&mut waits), "one that goes makes room");
+    repo.write("go", "");
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
     world.finish(Some(daemon));
 }
 
