@@ -160,6 +160,43 @@ fn another_user_is_refused_though_the_socket_stands_open() {
     world.finish(Some(daemon));
 }
 
+/// A sandbox takes from its programs the way to more rights, and may hide whose they are.
+#[test]
+fn who_comes_from_a_sandbox_and_shows_no_key_may_only_read() {
+    let deprived = std::fs::read_to_string("/proc/self/status").unwrap().contains("NoNewPrivs:\t1");
+    let setpriv = std::process::Command::new("setpriv").arg("--version").output();
+    if deprived || !setpriv.is_ok_and(|output| output.status.success()) {
+        skip::skip("who_comes_from_a_sandbox", "there is no setpriv, or this is a sandbox itself");
+        return;
+    }
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = world.spawn(&repo, "while [ ! -e go ]; do sleep 0.05; done", &[]).ok();
+    let socket = wire::socket(&world);
+    let ask = |sandbox: &[&str], verb: &str| {
+        let mut command = std::process::Command::new("setpriv");
+        world.environment(&mut command);
+        // Where no key is.
+        command
+            .env("XDG_STATE_HOME", world.path().join("elsewhere"))
+            .args(sandbox)
+            .arg(world.program());
+        let output = command
+            .args(["--socket", socket.to_str().unwrap(), verb, &id, "--json"])
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let sandbox = ["--no-new-privs"];
+    assert_eq!(ask(&sandbox, "status").0, Some(0));
+    let (code, said) = ask(&sandbox, "kill");
+    assert!(code == Some(3) && said.contains("E_FORBIDDEN"), "{code:?} {said}");
+    assert_eq!(world.dispatch(&id)["state"], "running");
+    assert_eq!(ask(&[], "kill").0, Some(0), "a person's own terminal may");
+    world.finish(Some(daemon));
+}
+
 /// The client chooses the id: sent again after a lost reply, a create is answered, not repeated.
 #[test]
 fn a_repeated_create_is_answered_and_not_repeated() {
