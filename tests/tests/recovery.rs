@@ -6,6 +6,7 @@ use muleteer_tests::processes::{self, Process};
 use muleteer_tests::{Daemon, PATIENCE, Repo, World, events, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::os::unix::net::UnixStream;
 
 /// A grandchild in a session of its own that ignores every signal a program can ignore, and that
 /// nobody's pipe can end: what `npm run dev &` of an agent comes to.
@@ -131,6 +132,22 @@ fn a_zygote_is_nobody_s_parent_and_nobody_misses_it() {
     let next = wait_until("the next zygote", PATIENCE, || processes::zygote(daemon.pid()));
     world.finish(Some(daemon));
     assert!(!processes::is_alive(next.pid), "a daemon that was stopped has seen its zygote off");
+}
+
+/// What it was asked for it still holds, with the agent's lock: woken up, it would start what another has started by then.
+#[test]
+fn a_zygote_that_is_stopped_is_ended_and_the_agent_started_by_another() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let zygote = wait_until("the zygote", PATIENCE, || processes::zygote(daemon.pid()));
+    // It has nothing of a world about it.
+    processes::signal("".as_ref(), zygote.pid, Signal::STOP);
+    let run = world.spawn(&repo, "echo start >> effects", &["--wait"]).run();
+    assert_eq!(run.code, Some(0), "{run:?}\n{}", daemon.log());
+    assert_eq!(repo.effects("effects"), ["start"]);
+    assert!(!processes::is_alive(zygote.pid));
+    world.finish(Some(daemon));
 }
 
 #[test]
