@@ -173,6 +173,25 @@ fn a_living_agent_is_adopted_and_never_doubled() {
     world.finish(Some(daemon));
 }
 
+/// It goes on where the one before left off, also for what agents ask of it.
+#[test]
+fn an_adopted_agent_is_heard_by_the_next_daemon() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let script =
+        "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done; muleteer status --json > said; echo $? > code";
+    let id = start(&world, &repo, script);
+    daemon.kill_9();
+    let daemon = world.daemon();
+    let socket = world.state().join("agents").join(&id).join("pub/sock");
+    wait_until("its socket to be served", PATIENCE, || UnixStream::connect(&socket).ok());
+    repo.write("go", "");
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    assert_eq!(repo.read("code"), "0\n", "{}", repo.read("said"));
+    world.finish(Some(daemon));
+}
+
 /// A daemon comes back to all of them at once; who cannot answer is waited for by its own link alone.
 #[test]
 fn an_agent_whose_shim_is_stopped_is_adopted_when_it_goes_on_and_the_others_before() {
