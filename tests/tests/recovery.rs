@@ -324,6 +324,24 @@ fn stopping_the_daemon_keeps_its_agents() {
     world.finish(Some(daemon));
 }
 
+#[test]
+fn a_shim_that_is_stopped_keeps_no_daemon_from_stopping() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let id = start(&world, &repo, "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done");
+    let stopped = shim(&world).pid;
+    world.signal(stopped, Signal::STOP);
+    world.muleteer(&["daemon", "stop"]).run().expect_code(0);
+    daemon.ended();
+    let daemon = world.daemon();
+    world.signal(stopped, Signal::CONT);
+    repo.write("go", "");
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    assert_eq!(repo.effects("effects"), ["start"]);
+    world.finish(Some(daemon));
+}
+
 /// A torn or flipped spool, with every process dead, as after a power failure.
 #[test]
 fn a_damaged_spool_is_read_to_its_last_good_record() {
