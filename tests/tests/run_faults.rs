@@ -104,6 +104,28 @@ fn a_bead_that_takes_too_long_is_tried_in_a_fresh_worktree_then_blocked_with_who
     stage.world.finish(Some(daemon));
 }
 
+/// Nobody waits for it, so the run comes to its end; a person will want to look at what it has left.
+#[test]
+fn the_clone_of_a_bead_that_is_blocked_at_the_end_stays_and_no_other() {
+    let failing =
+        "  test \"$MULETEER_BEAD_ID\" != \"$(cat \"$HOME/bad\")\" || { echo half > half; exit 3; }\n  title=$(";
+    let stage = Stage::new(&AGENT.replace("  title=$(", failing));
+    stage.configure(&UNJUDGED.replace("run: {", "run: {agent: {max_retries_per_bead: 0}, "));
+    let daemon = stage.world.daemon();
+    let make = |title: &str| stage.muleteer(&["bead", "create", "--title", title, "--label", "v2"]).ok();
+    let (bad, good) = (make("Bad"), make("Good"));
+    std::fs::write(stage.world.home().join("bad"), &bad).unwrap();
+    let document = begun(&stage, &["--bead-label", "v2"], 4);
+    assert_eq!((&document["status"], &document["beads"]["blocked"]), (&json!("partial"), &json!(1)), "{document}");
+    let left = |bead: &str| {
+        let starts = is(&stage, &id(&document), "agent_started");
+        let start = starts.iter().find(|start| start["bead_id"] == json!(bead)).unwrap();
+        stage.repo.path.join(start["workdir"].as_str().unwrap())
+    };
+    assert_eq!((left(&bad).join("half").exists(), left(&good).exists()), (true, false));
+    stage.world.finish(Some(daemon));
+}
+
 /// The harness cannot look at what the agent has left, though the agent has closed its bead.
 #[test]
 fn work_that_could_not_be_looked_at_is_not_done() {
@@ -304,7 +326,6 @@ fn a_branch_is_pushed_to_where_the_person_pushes() {
     stage.world.finish(Some(daemon));
 }
 
-/// A clone of a part of the past, as CI systems make it.
 #[test]
 fn a_run_works_in_a_shallow_clone() {
     let stage = Stage::new(AGENT);
