@@ -126,6 +126,24 @@ fn the_clone_of_a_bead_that_is_blocked_at_the_end_stays_and_no_other() {
     stage.world.finish(Some(daemon));
 }
 
+/// As where a killed daemon's git holds its locks for a moment longer.
+#[test]
+fn what_may_pass_by_itself_is_tried_again_and_costs_no_run() {
+    let stage = Stage::new(AGENT);
+    stage.configure(UNJUDGED);
+    let failed = stage.world.home().join("failed");
+    // The harness's own, and no agent's.
+    program::write(&stage.world.bin().join("git"), &program::failing_once("git", " --no-write-fetch-head ", &failed));
+    let daemon = stage.world.daemon();
+    let make = |title: &str| stage.muleteer(&["bead", "create", "--title", title, "--label", "v2"]).ok();
+    make("Only");
+    let document = begun(&stage, &["--bead-label", "v2"], 0);
+    assert!(failed.exists(), "something has failed: {document}");
+    assert_eq!(document["beads"]["closed"], 1, "{document}");
+    assert_eq!(is(&stage, &id(&document), "bead_retried").len(), 0);
+    stage.world.finish(Some(daemon));
+}
+
 /// The harness cannot look at what the agent has left, though the agent has closed its bead.
 #[test]
 fn work_that_could_not_be_looked_at_is_not_done() {
