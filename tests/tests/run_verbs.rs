@@ -318,6 +318,20 @@ fn the_judge_alone_is_asked_once_more() {
     stage.world.finish(Some(daemon));
 }
 
+/// Somebody's client has started it; nobody would end it.
+#[test]
+fn a_daemon_started_on_demand_goes_when_the_run_that_it_hosted_is_over() {
+    let stage = Stage::new(&content());
+    let args = ["daemon", "--on-demand", "--idle-exit", "3s"];
+    let daemon = stage.muleteer(&args).start();
+    let pid = daemon.pid();
+    wait_until("the daemon to answer", PATIENCE, || (stage.world.status()["daemon"]["pid"] == pid).then_some(()));
+    let done = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
+    assert_eq!(done["status"], "completed", "{done}");
+    assert_eq!(daemon.finish().code, Some(0), "it has gone by itself");
+    stage.world.finish(None);
+}
+
 #[test]
 fn nobody_jumps_the_judges_barrier() {
     let stage = Stage::new(&content());
