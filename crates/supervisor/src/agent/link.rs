@@ -470,4 +470,15 @@ mod tests {
         }
         assert_eq!(heard, [vec![idem("prompt")], vec![idem("prompt")], vec![]]);
     }
+
+    /// Its supervisor starts it again; one that went on as if nothing were would never hear of its agent again.
+    #[tokio::test]
+    async fn a_link_whose_session_fails_fails_itself() {
+        let daemon = alone::daemon("/nowhere".as_ref(), Pool::default());
+        #[allow(clippy::disallowed_methods)]
+        let (link, ended) = Link::spawn(None, Link, (daemon, alone::id("abcd2345"))).await.unwrap();
+        // There is no such dispatch.
+        link.cast(LinkMsg::Ensure { epoch: 1, resume: None }).unwrap();
+        tokio::time::timeout(Duration::from_secs(20), ended).await.unwrap().unwrap();
+    }
 }
