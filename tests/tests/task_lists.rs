@@ -392,6 +392,24 @@ fn a_conflict_between_workers_is_task_exec_and_the_second_try_sees_the_first_s_w
     scene.end();
 }
 
+/// Two that look at the same moment take two tasks: none is begun for nothing.
+#[test]
+fn each_task_is_begun_by_one_worker() {
+    let scene = Scene::new();
+    let numbers = 1..=8;
+    for number in numbers.clone() {
+        scene.add(&format!("Task {number}"), &format!("test -f f{number}"), &[]);
+    }
+    scene
+        .run("touch \"f${MULETEER_TASK_ID#task-00}\"", &["--concurrency", "4"])
+        .expect_code(0);
+    let begun = scene.world.events().into_iter().filter(|event| event["event"] == "task_begun");
+    let mut begun: Vec<String> = begun.map(|event| event["task"].as_str().unwrap().into()).collect();
+    begun.sort();
+    assert_eq!(begun, numbers.map(|number| format!("task-00{number}")).collect::<Vec<_>>());
+    scene.end();
+}
+
 /// The agent's word counts for nothing; the environment is the harness's; and what was said reaches the next attempt.
 #[test]
 fn a_validation_is_run_by_the_harness_in_a_clean_environment_and_its_output_reaches_the_next_attempt() {

@@ -48,7 +48,7 @@ pub struct Shared {
     lock: Mutex<Option<Arc<SessionLock>>>,
     /// Blocking steps go on when their task is dropped: a worker's next incarnation waits for them.
     steps: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
-    /// From choosing a task to having claimed it.
+    /// From choosing a task to having begun it: then nobody else chooses it.
     pub taking: tokio::sync::Mutex<()>,
     /// Onto the start branch, one at a time.
     pub landing: tokio::sync::Mutex<()>,

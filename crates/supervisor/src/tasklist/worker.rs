@@ -105,10 +105,13 @@ async fn work_on(driven: &Driven, worker: u32) -> Result<End, StepError> {
         let changed = driven.shared.changed.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
+        // Until it is begun: whoever looked before that would take the same task.
+        let taking = driven.shared.taking.lock().await;
         match take(driven, worker, &place).await? {
             Taken::Task(task, base, resumed) => begin(driven, worker, &task.id, &base, resumed).await?,
             Taken::End(end) => return Ok(end),
             Taken::Wait => {
+                drop(taking);
                 tokio::select! {
                     () = &mut changed => {}
                     () = driven.daemon.stop.cancelled() => {}
@@ -143,9 +146,8 @@ fn open(driven: &Driven, place: &Place) -> Result<Tx, StepError> {
     Ok(tx)
 }
 
-/// Picks the next task. The claim itself comes after the intent is durable.
+/// Picks the next task, one worker at a time. The claim itself comes after the intent is durable.
 async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, StepError> {
-    let _taking = driven.shared.taking.lock().await;
     let Some(run) = driven.run() else { return Ok(Taken::End(End::Nothing)) };
     let in_hand: Vec<_> = run.workers.values().map(|work| work.task.clone()).collect();
     let done = run.done + in_hand.len() as u64;
