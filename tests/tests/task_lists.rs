@@ -557,6 +557,23 @@ fn what_a_person_has_in_the_way_of_a_clone_s_work_ends_the_run_and_costs_no_atte
     scene.end();
 }
 
+/// Of a task of which nothing is there nothing is rolled back: what was committed since is somebody's own.
+#[test]
+fn what_a_person_committed_since_a_task_was_interrupted_stays() {
+    let scene = Scene::new();
+    scene.add("One", "test -f never", &["--max-attempts", "2"]);
+    scene.interrupt("task-001");
+    scene.repo.write("mine", "mine");
+    scene.repo.git(&["add", "mine"]);
+    scene.repo.git(&["commit", "--quiet", "--message", "my own"]);
+    let own = scene.repo.git(&["rev-parse", "HEAD"]);
+    scene.tasks(&["recover", "task-001"]).expect_code(0);
+    assert_eq!(scene.repo.git(&["rev-parse", "HEAD"]), own, "{}", scene.log());
+    assert!(scene.log().contains("[SESSION_TIMEOUT] No progress detected"), "{}", scene.log());
+    assert_eq!((scene.status("task-001"), &scene.task("task-001")["attempts"]), ("failed".into(), &json!(1)));
+    scene.end();
+}
+
 /// An agent that breaks its clone ends no run of others.
 #[test]
 fn an_agent_that_breaks_its_clone_has_failed_and_the_next_one_has_another() {

@@ -454,7 +454,7 @@ mod tests {
         let mut session = Session::new(&daemon, &id, 1, None);
         let parser = muleteer_backends::by_name("subprocess").unwrap().parser();
         let mut drain = Drain::new(1, Position::default(), parser, false);
-        let mut spool = Spool { reader: Reader::open(&spool), cursor: Cursor { epoch: 1, offset: 0 } };
+        let mut spool = Spool { reader: Reader::open(&spool), cursor: Cursor { epoch: 1, offset: 0 }, refused: 0 };
         let (commands, mut inbox) = mpsc::channel(COMMANDS);
         commands.try_send(Command::write("prompt", b"do it".to_vec(), false)).unwrap();
         let mut heard = vec![];

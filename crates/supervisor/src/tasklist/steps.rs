@@ -442,9 +442,15 @@ impl Place {
             self.fail(task, Category::SessionTimeout, message, stop)
                 .map(|done| Recovered::Failed(Box::new(done)))
         };
+        // There is nothing of the task's to be rolled back: what was committed since is somebody else's.
+        let left_alone = |message: &str| {
+            self.clean_up(task, stop);
+            self.record_failure(task, Category::SessionTimeout, message)
+                .map(|done| Recovered::Failed(Box::new(done)))
+        };
         match plan {
-            Plan::NoBase | Plan::NoProgress => lost("No progress detected"),
-            Plan::WorkLost => lost("The files do not bear the checkpoints out: work was lost"),
+            Plan::NoBase | Plan::NoProgress => left_alone("No progress detected"),
+            Plan::WorkLost => left_alone("The files do not bear the checkpoints out: work was lost"),
             Plan::Resume => Ok(Recovered::Resume),
             Plan::Validate { commit_first } => {
                 let base = task.started_at_commit.as_deref().unwrap_or_default();
