@@ -238,10 +238,22 @@ fn no_parent_of_what_is_hidden_can_be_moved_away() {
     if !confined() {
         return skip("no_parent_of_what_is_hidden_can_be_moved_away", "no namespaces");
     }
+    for linked in [false, true] {
+        parents_stay(linked);
+    }
+}
+
+/// `linked`: the configuration is a link to what lies elsewhere in HOME; else there is none.
+fn parents_stay(linked: bool) {
     let stage = Stage::new(&attack(
         r#"
+mkdir -p "$HOME/.config/muleteer" 2>/dev/null
+for file in "$HOME/.config/muleteer/config.yaml" "$HOME/dot/config.yaml"; do
+  test -d "${file%/*}" && { echo "sandbox: off" >> "$file"; } 2>/dev/null && through "wrote $file"
+done
+ln -sfn elsewhere "$HOME/current" 2>/dev/null
 # Beside itself, so that `mv` cannot copy where it may not rename.
-for name in .local .local/state .cache; do
+for name in .local .local/state .cache .config; do
   mv -T "$HOME/$name" "$HOME/$name.moved" 2>/dev/null && through "moved $name"
 done
 grep -rsl "secret user-st""ories" "$HOME/.cache" "$HOME/.local" && through "found them"
@@ -252,6 +264,14 @@ true
         let names = ["XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"];
         names.iter().fold(stage.muleteer(args), |command, name| command.without_env(name))
     };
+    let (home, config) = (stage.world.home(), stage.world.home().join(".config/muleteer"));
+    if linked {
+        std::fs::create_dir_all(&config).unwrap();
+        std::fs::create_dir(home.join("dot")).unwrap();
+        std::fs::write(home.join("dot/config.yaml"), "").unwrap();
+        std::os::unix::fs::symlink("dot", home.join("current")).unwrap();
+        std::os::unix::fs::symlink("../../current/config.yaml", config.join("config.yaml")).unwrap();
+    }
     let agent = stage.agent.to_str().unwrap();
     let args = ["run", "--spec", "plan.md", "--backend", "subprocess", "--command", agent, "--json"];
     let output = at_home(&args).run();
@@ -259,7 +279,12 @@ true
     assert_eq!(through(&stage), "", "{log}");
     let document = last(&output.expect_code(0).stdout);
     assert_eq!(document["enforced"]["acceptance_hidden"], "enforced");
-    assert!(stage.world.home().join(".local/state/muleteer/events.jsonl").exists());
+    assert!(home.join(".local/state/muleteer/events.jsonl").exists());
+    if linked {
+        assert_eq!(std::fs::read_link(home.join("current")).unwrap(), std::path::Path::new("dot"));
+    } else {
+        assert!(!config.join("config.yaml").exists());
+    }
     at_home(&["daemon", "stop", "--agents", "stop"]).run();
     stage.world.wait_for_nothing_left(&[]);
 }

@@ -209,6 +209,9 @@ fn command(pattern: &str, command: &str, strictness: Strictness) -> bool {
     let whole = command.trim();
     match strictness {
         Strictness::Any => {
+            // However its words are kept apart.
+            let fits = |part: &str| fits(&part.split_whitespace().collect::<Vec<_>>().join(" "));
+            let whole = &whole.replace("\\\n", " ");
             let parts = whole.split(['\n', ';', '|', '&', '`', '(', ')', '{', '}']);
             fits(whole) || parts.map(bare).any(fits)
         }

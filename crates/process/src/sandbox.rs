@@ -36,7 +36,7 @@ pub struct Plan {
     pub places: Vec<Place>,
 }
 
-/// A path and what it is in the sandbox. Of two, the one further down wins; of two for the same path, the
+/// A path, by its real name, and what it is in the sandbox: where it is a link, that stays as it is. Of two, the one further down wins; of two for the same path, the
 /// one that stands later in [`What`]. One that does not exist outside is left out.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
@@ -191,7 +191,11 @@ fn mount_all(plan: &Plan) -> Result<(), SandboxError> {
     let places = plan.in_order();
     // Taken while everything is still to be seen, and to be written.
     let mut trees: Vec<Option<OwnedFd>> = vec![];
-    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    // A link is a place itself: what it leads to, if it matters, is another.
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
     for place in &places {
         let from = match &place.what {
             What::Hidden | What::Scratch => None,
@@ -246,7 +250,7 @@ fn mount_all(plan: &Plan) -> Result<(), SandboxError> {
 /// Something to mount on, where a hidden directory has left nothing.
 #[cfg(target_os = "linux")]
 fn make_target(path: &Path, is_dir: bool) -> io::Result<()> {
-    if path.exists() {
+    if path.symlink_metadata().is_ok() {
         return Ok(());
     }
     if is_dir {
@@ -272,7 +276,7 @@ fn set_read_only(path: &Path, recursive: bool) -> io::Result<()> {
     const MOUNT_ATTR_RDONLY: u64 = 1;
     let path = CString::new(path.as_os_str().as_bytes())?;
     let attr = MountAttr { set: MOUNT_ATTR_RDONLY, ..MountAttr::default() };
-    let flags = if recursive { libc::AT_RECURSIVE } else { 0 };
+    let flags = libc::AT_SYMLINK_NOFOLLOW | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is NUL-terminated, and the structure as large as is said.
     let done = unsafe {
         libc::syscall(

@@ -6,7 +6,7 @@
 //! | hidden | our state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory |
 //! | its own, gone with it | `/tmp`, `/var/tmp`, `/dev/shm`, TMPDIR |
 //! | written | its worktree (the judge: read-only), HOME, the hub (whoever pushes), its own folders |
-//! | read-only | everything else; inside HOME the repository and our configuration too |
+//! | read-only | everything else; inside HOME the repository and our configuration too, with what they are links to |
 //!
 //! Who pushes can write the hub, and so can also destroy it: then the run fails, and what was verified is in the
 //! harness's own repository.
@@ -15,6 +15,7 @@ use crate::context::Daemon;
 use muleteer_process::sandbox::{Place, Plan, What};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
@@ -102,7 +103,8 @@ pub struct Ground<'a> {
     pub repos: Vec<PathBuf>,
 }
 
-/// Makes the folders that the plan hides, so that what comes to be in them later is hidden too.
+/// Makes the folders that the plan hides, so that what comes to be in them later is hidden too, and that of the
+/// configuration: what is not there could not be kept from being made.
 pub fn plan_of(
     daemon: &Daemon,
     confined: &Confined,
@@ -128,6 +130,7 @@ pub fn plan_of(
     for dir in [ground.state.join("sealed"), ground.cache.to_owned()] {
         let _ = std::fs::create_dir_all(dir);
     }
+    let _ = muleteer_store::atomic::create_dir_durable(ground.config, 0o700);
     plan(&ground, confined, backend, env, argv, agent_dir)
 }
 
@@ -225,6 +228,13 @@ pub fn plan(
             }
         }
     }
+    let folders = ground.repos.iter().map(|repo| repo.join(".muleteer")).chain([ground.config.to_owned()]);
+    for path in folders.flat_map(|folder| settings_of(&folder)).flat_map(|path| followed(&path)) {
+        let above = path.ancestors().find_map(|above| places.get(above));
+        if above == Some(&What::Write) {
+            places.entry(path).or_insert(What::Show);
+        }
+    }
     pin(&mut places);
     Plan::new(places.into_iter().map(|(path, what)| Place { path, what }).collect())
 }
@@ -247,6 +257,42 @@ fn pin(places: &mut BTreeMap<PathBuf, What>) {
     for path in pins {
         places.entry(path).or_insert(What::Write);
     }
+}
+
+/// What is read of a folder of configuration, the user's or a repository's: any of it may be a link to elsewhere.
+fn settings_of(folder: &Path) -> Vec<PathBuf> {
+    let roles = folder.join("roles");
+    let files = std::fs::read_dir(&roles).into_iter().flatten().flatten().map(|entry| entry.path());
+    let files: Vec<_> = files.take(crate::settings::ROLES_LIMIT).collect();
+    [vec![folder.to_owned(), folder.join("config.yaml"), roles], files].concat()
+}
+
+/// The links that lead to what `path` is, which anybody who may write beside them could lead elsewhere, and what it
+/// is; where that is not there, the folder where it would be made.
+fn followed(path: &Path) -> Vec<PathBuf> {
+    const LINKS: usize = 40;
+    let mut found = vec![];
+    let mut at = PathBuf::from("/");
+    let mut rest: Vec<OsString> = path.components().rev().map(|part| part.as_os_str().to_owned()).collect();
+    while let Some(name) = rest.pop() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        // An absolute one begins anew.
+        let next = at.join(name);
+        match std::fs::read_link(&next) {
+            Ok(to) if found.len() < LINKS => {
+                rest.extend(to.components().rev().map(|part| part.as_os_str().to_owned()));
+                found.push(next);
+            }
+            Ok(_) => return found,
+            Err(_) if next.symlink_metadata().is_ok() => at = next,
+            Err(_) => break,
+        }
+    }
+    found.push(at);
+    found
 }
 
 /// By its real name, as far as it exists: mounts follow links, and so would what is hidden.
@@ -300,6 +346,46 @@ mod tests {
         assert_eq!(what(&worktree), Some(What::Write));
         assert_eq!(what(&state.join("agents/a/pub")), Some(What::Show));
         assert_eq!(what(&repo.join(".muleteer")), None, "nothing in a read-only tree needs a pin");
+    }
+
+    /// As `stow` has it, with a link on the way to what is linked to.
+    #[test]
+    fn what_the_configuration_is_a_link_to_is_read_only_and_so_is_every_link_on_the_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let (home, state, config) = (root.join("home"), root.join("state"), root.join("home/.config/muleteer"));
+        for path in [&home.join("dot/v2/roles"), &home.join("lone"), &config, &state] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        for file in ["dot/v2/config.yaml", "dot/v2/roles/a.md", "lone/b.md"] {
+            std::fs::write(home.join(file), "").unwrap();
+        }
+        let link = |to: &Path, at: &Path| std::os::unix::fs::symlink(to, at).unwrap();
+        link(Path::new("v2"), &home.join("dot/current"));
+        link(Path::new("../../dot/current/config.yaml"), &config.join("config.yaml"));
+        link(&home.join("dot/current/roles"), &config.join("roles"));
+        link(&home.join("lone/b.md"), &home.join("dot/v2/roles/b.md"));
+        let ground = Ground {
+            state: &state,
+            cache: &root.join("cache"),
+            config: &config,
+            runtime: &root.join("run"),
+            muleteer: Path::new("/usr/bin/muleteer"),
+            repos: vec![],
+        };
+        let env = [("HOME".to_string(), home.display().to_string())];
+        let plan = plan(&ground, &Confined::default(), "subprocess", &env, &[], &state.join("agents/a"));
+        let what = |path: &str| {
+            let path = home.join(path);
+            plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone())
+        };
+        for shown in ["dot/v2/config.yaml", "dot/current", "dot/v2/roles", "lone/b.md", ".config/muleteer"] {
+            assert_eq!(what(shown), Some(What::Show), "{shown}");
+        }
+        for pinned in ["dot", "dot/v2", "lone", ".config"] {
+            assert_eq!(what(pinned), Some(What::Write), "{pinned}");
+        }
+        assert_eq!(what(".config/muleteer/config.yaml"), None, "it lies in what is read-only");
     }
 
     /// A judge's conversations are kept apart, on a machine its CLI was never used on too, and its transcript

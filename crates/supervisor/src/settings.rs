@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// A role or configuration file larger than this is somebody's mistake.
 const FILE_LIMIT: u64 = 1024 * 1024;
 /// More role files than this in one directory are not read.
-const ROLES_LIMIT: usize = 1000;
+pub(crate) const ROLES_LIMIT: usize = 1000;
 
 /// A file that is there and cannot be read.
 #[derive(Debug, thiserror::Error)]

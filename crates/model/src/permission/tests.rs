@@ -49,6 +49,9 @@ fn commands() {
         ("Bash(git *)", "git status && rm -rf /", only_denied),
         ("Bash(git *)", "git status\nrm -rf /", only_denied),
         ("Bash(rm *)", "ls; (rm -rf x)", only_denied),
+        ("Bash(rm *)", "rm\t-rf build", only_denied),
+        ("Bash(git push *)", "git  push origin", only_denied),
+        ("Bash(git push *)", "git \\\n push origin", only_denied),
         ("Bash(rm *)", "ls | xargs rm", neither),
         // What runs something that cannot be seen, or writes somewhere, is not allowed by its beginning.
         ("Bash(git *)", "git log $(rm -rf /)", only_denied),
