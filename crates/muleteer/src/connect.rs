@@ -17,7 +17,7 @@ const RESENDS: u32 = 10;
 /// So long somebody waits without being told what for.
 const QUIET: Duration = Duration::from_secs(3);
 /// A living daemon whose socket was removed makes it again within this time.
-const REMADE: Duration = Duration::from_secs(3);
+const REMADE: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
