@@ -150,7 +150,7 @@ pub struct Maintenance {
     pub id: String,
     pub bead_id: String,
     pub trigger_completed_count: u32,
-    /// `running`, `success`, `failure`, `timeout` or [`STOPPED`].
+    /// `running`, `success`, `failure`, `timeout` or `stopped`.
     pub state: String,
     pub at: Timestamp,
 }
