@@ -424,17 +424,23 @@ fn a_verdict_that_leaves_out_what_was_asked_is_asked_for_once_more_and_is_no_pas
 
 /// What `with` makes of a pass, told twice.
 fn told_twice(with: impl Fn(&Play) -> JudgeResult) -> Play {
+    let mut play = noted();
+    let result = with(&play);
+    play.verdict(result.clone());
+    assert_eq!((play.run.phase, play.run.verdicts.len()), (Phase::Judge, 1), "it is asked for once more");
+    assert!(play.run.job_of(Purpose::Structure).is_some());
+    play.structured(result);
+    play
+}
+
+/// A run before its judge: a bead is blocked, and an agent has noted something.
+fn noted() -> Play {
     let mut play = Play::with(RunSettings { max_retries: 0, ..settings() }, vec![bead("a", &[]), bead("bad", &[])]);
     play.end("bad", Outcome::Failure, |_| ());
     play.end("a", Outcome::Success, |end| {
         (end.closed, end.commits, end.on_target) = (true, 1, true);
         end.observations = vec!["noted".into()];
     });
-    let result = with(&play);
-    play.verdict(result.clone());
-    assert_eq!((play.run.phase, play.run.verdicts.len()), (Phase::Judge, 1), "it is asked for once more");
-    assert!(play.run.job_of(Purpose::Structure).is_some());
-    play.structured(result);
     play
 }
 
@@ -468,7 +474,7 @@ fn a_verdict_about_a_bead_that_is_worked_on_is_not_acted_on() {
 }
 
 #[test]
-fn a_pass_that_contradicts_itself_never_passes_and_one_that_leaves_a_note_out_passes_when_it_stays_so() {
+fn a_pass_that_contradicts_itself_never_passes_and_one_that_leaves_a_note_out_says_so() {
     let issue = Issue { severity: "critical".into(), ..Issue::default() };
     let play = told_twice(|_| JudgeResult {
         spec_drift: Some(SpecDrift { detected: false, issues: vec![issue.clone()] }),
@@ -477,8 +483,9 @@ fn a_pass_that_contradicts_itself_never_passes_and_one_that_leaves_a_note_out_pa
     });
     assert_eq!((play.error(), play.run.status()), (Some("E_JUDGE_PARSE_FAILED"), RunStatus::Failed));
 
-    let mut play = told_twice(|_| content());
-    assert!(play.run.verdicts[1].verdict == Verdict::Pass && play.run.verdicts[1].reason.contains("noted"));
+    let mut play = noted();
+    play.verdict(content());
+    assert!(play.run.verdicts[0].verdict == Verdict::Pass && play.run.verdicts[0].reason.contains("noted"));
     assert!(play.run.complaint.is_empty());
     play.feed(Input::Applied { iteration: 1, triage: Triage::default() });
     assert_eq!((play.run.phase, checkpoint::document(&play.run).observations), (Phase::Finish, vec!["noted".into()]));

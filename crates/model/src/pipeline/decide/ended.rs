@@ -96,7 +96,7 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
         }
         (Purpose::Decompose, _) => events.push(Event::Decomposed {}),
         (Purpose::Judge, JudgeStage::Reason { round }) => events.push(Event::JudgeReasoned { round: *round }),
-        (Purpose::Structure, JudgeStage::Structure { tries, .. }) => match readable(run, end, tries + 1 >= ROUNDS) {
+        (Purpose::Structure, JudgeStage::Structure { tries, .. }) => match readable(run, end) {
             Ok((result, left_out)) => {
                 let verdict = if result.passed() { Verdict::Pass } else { Verdict::Fail };
                 events.push(judged(run, verdict, &left_out, Some(result.clone())));
@@ -117,7 +117,7 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
 
 /// The verdict, if it can be acted on, and what it leaves out. A pass that does not decide on what the agents noted is
 /// asked for once more; then it counts, since it says all that a pass has to say, and what was noted waits on.
-fn readable<'a>(run: &Run, end: &'a JobEnd, last: bool) -> Result<(&'a JudgeResult, String), String> {
+fn readable<'a>(run: &Run, end: &'a JobEnd) -> Result<(&'a JudgeResult, String), String> {
     let result = end.verdict.as_ref().ok_or("it printed no verdict")?.as_ref().map_err(Clone::clone)?;
     let criteria = run.sealed.as_ref().is_some_and(|sealed| !sealed.path.is_empty());
     let asked = Asked {
@@ -126,11 +126,7 @@ fn readable<'a>(run: &Run, end: &'a JobEnd, last: bool) -> Result<(&'a JudgeResu
         observations: &run.observations,
     };
     result.settled(asked)?;
-    match result.decides(asked) {
-        Err(why) if !last => Err(why),
-        Err(left_out) => Ok((result, left_out)),
-        Ok(()) => Ok((result, String::new())),
-    }
+    Ok((result, result.decides(asked).err().unwrap_or_default()))
 }
 
 fn judged(run: &Run, verdict: Verdict, reason: &str, result: Option<JudgeResult>) -> Event {
