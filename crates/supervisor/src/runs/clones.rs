@@ -226,7 +226,8 @@ pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, Str
     let _one = hosted.git.lock().await;
     keep::ensure(hosted, target, None).await?;
     let found = of_its_own_doing(look(hosted, dir, target).await?)?;
-    if (found.unreadable.is_some() || forgot(&dir.join(".git")))
+    let unknown = || known(hosted, "own", &clone).is_none() && outlived_the_machine(hosted, dir);
+    if (found.unreadable.is_some() || forgot(&dir.join(".git")) || unknown())
         && let Some(base) = base(hosted, &clone)
     {
         note(hosted, LOST, &clone, &base)?;
@@ -315,10 +316,12 @@ fn branch_of(clone: &str) -> &str {
     clone.rsplit_once('-').map_or(clone, |(branch, _)| branch)
 }
 
-/// What was made in it was written down once, and is not any more, as a power cut may leave it.
+/// What was made in it was written down once, and is not any more, or not to where it stands, as a power cut may leave it.
 fn forgot(git_dir: &Path) -> bool {
-    let log = beneath::read(git_dir, Path::new(LOG), REFLOG_LIMIT);
-    log.is_ok_and(|log| log.is_some_and(|log| log.is_empty()))
+    let Ok(Some(log)) = beneath::read(git_dir, Path::new(LOG), REFLOG_LIMIT) else { return false };
+    let newest = log.trim_ascii_end().rsplit(|byte| *byte == b'\n').next();
+    let newest = newest.and_then(|line| keep::hash(line.split(|byte| *byte == b' ').nth(1)?));
+    newest.is_none() || keep::head(git_dir).is_some_and(|head| newest != Some(head))
 }
 
 /// What was made in a clone, by its reflogs; `None` where it keeps none.

@@ -202,6 +202,15 @@ async fn who_has_forgotten_what_it_made_may_have_pushed_it() {
     assert_eq!(stage.after(&dir).await, (None, Work { whole: false, ..Work::new(1, true) }));
     assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
     assert!(!was_pushed(&stage.hosted, "on", TARGET).await.unwrap());
+    // Or the end of it: the disk has what was written first.
+    let dir = stage.bead("two").await;
+    for log in ["logs/HEAD", "logs/refs/heads/bead-two"].map(|log| dir.join(".git").join(log)) {
+        let text = std::fs::read_to_string(&log).unwrap();
+        let (first, _) = text.split_once('\n').unwrap();
+        std::fs::write(&log, format!("{first}\n")).unwrap();
+    }
+    assert_eq!(stage.after(&dir).await, (None, Work { whole: false, ..Work::new(1, true) }));
+    assert!(was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
 }
 
 /// The disk may have less of a clone than was in it; commits that can be read whole are gone on with.
