@@ -1,5 +1,6 @@
 //! A benchmark's agent: notes in a file that its `main` began, and when (`cargo xtask bench`). With a second
-//! argument it stays, until it is killed.
+//! argument, a FIFO, it stays until somebody opens that for writing: a round's agents all live until its end, as
+//! agents do.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::io::Write;
@@ -14,8 +15,5 @@ fn main() -> std::io::Result<()> {
         .append(true)
         .open(file)?
         .write_all(line.as_bytes())?;
-    while std::env::args_os().nth(2).is_some() {
-        std::thread::park();
-    }
-    Ok(())
+    std::env::args_os().nth(2).map_or(Ok(()), |gate| std::fs::File::open(gate).map(drop))
 }

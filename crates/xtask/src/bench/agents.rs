@@ -12,20 +12,13 @@ pub fn reattach(options: &Options) -> Result<Samples, Failure> {
     place.configure(&format!("pool: {{max_agents: {}}}\n", options.many))?;
     place.daemon()?;
     place.live_agents(&options.probes, options.many)?;
-    let log = place.state().join("events.jsonl");
-    let adopted = || {
-        std::fs::read_to_string(&log)
-            .unwrap_or_default()
-            .matches("\"event\":\"agent_adopted\"")
-            .count()
-    };
     let mut taken = Vec::new();
     for _ in 0..options.rounds.div_ceil(3) {
         place.kill_daemon()?;
-        let before = adopted();
+        let before = std::fs::metadata(place.log())?.len();
         let begun = Instant::now();
-        place.daemon()?;
-        until("the adoption of every agent", PATIENCE, || (adopted() >= before + options.many).then_some(()))?;
+        place.launch_daemon()?;
+        place.events_since(before, "agent_adopted", options.many)?;
         taken.push(ms(begun.elapsed()));
     }
     let mut samples = Samples::absolute(taken);
@@ -43,8 +36,7 @@ pub fn drain(options: &Options) -> Result<Samples, Failure> {
         let mut place = options.place()?;
         place.configure(&format!("pool: {{max_agents: {}}}\n", options.many))?;
         place.daemon()?;
-        let gate = place.path("gate");
-        succeed(Command::new("mkfifo").arg(&gate))?;
+        let gate = place.gate()?;
         // Lines one by one, each a record; the last one is an event, by which we see that all were read.
         let script = format!(
             "cat {} >/dev/null; i=1; while [ $i -lt {RECORDS} ]; do echo line $i; i=$((i+1)); done; \
@@ -54,19 +46,13 @@ pub fn drain(options: &Options) -> Result<Samples, Failure> {
         place.agents_that(&options.probes, options.many, &["sh", "-c", &script])?;
         place.kill_daemon()?;
         // Whoever waits at the gate is let through when its writer goes.
-        drop(std::fs::File::options().write(true).open(&gate)?);
+        place.open_gate()?;
         settled(&place, options.many)?;
         let floor = format!("cat {}/agents/*/spool/* >/dev/null", place.state().display());
+        let before = std::fs::metadata(place.log())?.len();
         let begun = Instant::now();
-        place.daemon()?;
-        let log = place.state().join("events.jsonl");
-        let said = || {
-            std::fs::read_to_string(&log)
-                .unwrap_or_default()
-                .matches("\"event\":\"agent_said\"")
-                .count()
-        };
-        until("the last line of every agent", PATIENCE * 2, || (said() >= options.many).then_some(()))?;
+        place.launch_daemon()?;
+        place.events_since(before, "agent_said", options.many)?;
         samples.ours.push(ms(begun.elapsed()));
         samples.floor.push(timed(|| succeed(Command::new("sh").arg("-c").arg(&floor)))?.1);
     }

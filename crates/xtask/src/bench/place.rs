@@ -84,6 +84,30 @@ impl Place {
         self.path("home/.local/state/muleteer")
     }
 
+    /// A FIFO at which agents wait: see [`Self::open_gate`].
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn gate(&self) -> Result<PathBuf, Failure> {
+        let gate = self.path("gate");
+        if !gate.exists() {
+            workspace::run(Command::new("mkfifo").arg(&gate))?;
+        }
+        Ok(gate)
+    }
+
+    /// Whoever waits at the gate is let through. Nobody may be there.
+    ///
+    /// # Errors
+    /// When there is no gate.
+    pub fn open_gate(&self) -> Result<(), Failure> {
+        use rustix::fs::{Mode, OFlags, open};
+        match open(self.path("gate"), OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(_) | Err(rustix::io::Errno::NXIO) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     /// The shim that its daemon starts agents with.
     pub fn shim(&self) -> PathBuf {
         self.bin.join("muleteer-shim")
@@ -143,15 +167,48 @@ impl Place {
     /// # Errors
     /// When it ends or does not answer.
     pub fn daemon(&mut self) -> Result<u32, Failure> {
+        let pid = self.launch_daemon()?;
+        until("the daemon's answer", PATIENCE, || {
+            let status = self.json(&["status", "--json"]).ok()?;
+            (status["daemon"]["pid"].as_u64() == Some(u64::from(pid))).then_some(pid)
+        })
+    }
+
+    /// Starts a daemon in the foreground and does not wait: who asks it makes work for it.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn launch_daemon(&mut self) -> Result<u32, Failure> {
         let log = std::fs::File::options().create(true).append(true).open(self.path("daemon.log"))?;
         let mut command = self.muleteer(&["daemon", "-q"]);
         let child = command.stdout(log.try_clone()?).stderr(log).spawn()?;
         let pid = child.id();
         self.daemon = Some(child);
-        until("the daemon's answer", PATIENCE, || {
-            let status = self.json(&["status", "--json"]).ok()?;
-            (status["daemon"]["pid"].as_u64() == Some(u64::from(pid))).then_some(pid)
+        Ok(pid)
+    }
+
+    /// Waits until that many events of this name were added to the log after `from`, a length of it in bytes.
+    /// What is read is what was added: to read all of it again and again would cost one of few processors.
+    ///
+    /// # Errors
+    /// When they do not come within the time.
+    pub fn events_since(&self, from: u64, event: &str, count: usize) -> Result<(), Failure> {
+        use std::io::{Read, Seek, SeekFrom};
+        let mut log = std::fs::File::open(self.log())?;
+        log.seek(SeekFrom::Start(from))?;
+        let name = format!("\"event\":\"{event}\"");
+        let (mut rest, mut seen) = (Vec::new(), 0);
+        until(&format!("{count} events {event}"), PATIENCE * 2, || {
+            log.read_to_end(&mut rest).ok()?;
+            let whole = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            seen += String::from_utf8_lossy(&rest[..whole]).matches(&name).count();
+            rest.drain(..whole);
+            (seen >= count).then_some(())
         })
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.state().join("events.jsonl")
     }
 
     /// `kill -9`, reaped.
@@ -177,7 +234,7 @@ impl Place {
     /// # Errors
     /// When it was not started again.
     pub fn scheduled_pause(&self, id: &str) -> Result<f64, Failure> {
-        let log = std::fs::read_to_string(self.state().join("events.jsonl"))?;
+        let log = std::fs::read_to_string(self.log())?;
         log.lines()
             .filter(|line| line.contains(id) && line.contains("\"event\":\"restart_scheduled\""))
             .filter_map(|line| serde_json::from_str::<Value>(line).ok()?["delay_ms"].as_f64())

@@ -4,7 +4,8 @@ use super::measure::{Samples, Subject, in_turns, until};
 use super::place::{PATIENCE, Place};
 use super::{Options, peers};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 use xtask::Failure;
 
 pub fn one(options: &Options) -> Result<Samples, Failure> {
@@ -37,12 +38,12 @@ fn start_at(options: &Options, mut place: Place, count: usize, rounds: usize) ->
     place.daemon()?;
     let (place, stamp, spawner) = (&place, options.probes.join("stamp"), options.probes.join("spawner"));
     let count_word = count.to_string();
-    let file = place.path("stamps");
+    let (file, gate) = (place.path("stamps"), place.gate()?);
     let (socket, key) = (place.socket()?, place.state().join("operator.key"));
 
     let floor = || {
         let mut command = Command::new(&spawner);
-        command.arg("bare").arg(&count_word).arg(&stamp).arg(&file);
+        command.arg("bare").arg(&count_word).arg(&stamp).arg(&file).arg(&gate);
         last_main(place, command, &file, count)
     };
     let mut finished = 0;
@@ -55,12 +56,14 @@ fn start_at(options: &Options, mut place: Place, count: usize, rounds: usize) ->
             .arg(place.project())
             .arg(&count_word)
             .arg(&stamp)
-            .arg(&file);
+            .arg(&file)
+            .arg(&gate);
         let taken = last_main(place, command, &file, count)?;
         // What the round left behind must not run into the next one.
         finished += count;
         until("the end of the round's agents", PATIENCE * 5, || {
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            place.open_gate().ok()?;
+            std::thread::sleep(Duration::from_millis(50));
             (place.count("success") >= finished).then_some(taken)
         })
     };
@@ -70,7 +73,7 @@ fn start_at(options: &Options, mut place: Place, count: usize, rounds: usize) ->
         tried += 1;
         let mut command = Command::new(&starter);
         command.arg(place.shim()).arg(place.path(&format!("shims-{tried}")));
-        command.arg(&count_word).arg(&stamp).arg(&file);
+        command.arg(&count_word).arg(&stamp).arg(&file).arg(&gate);
         last_main(place, command, &file, count)
     };
     let mut beside: Vec<(String, Subject<'_>)> = vec![("our shims without a daemon".into(), Box::new(shims_alone))];
@@ -85,15 +88,15 @@ pub fn successor(options: &Options) -> Result<Samples, Failure> {
     let mut place = options.place()?;
     place.daemon()?;
     let (place, stamp, spawner) = (&place, options.probes.join("stamp"), options.probes.join("spawner"));
-    let file = place.path("stamps");
+    let (file, gate) = (place.path("stamps"), place.gate()?);
     let floor = || {
         let mut command = Command::new(&spawner);
-        command.arg("respawn").arg(&stamp).arg(&file).arg("stay");
+        command.arg("respawn").arg(&stamp).arg(&file).arg(&gate);
         last_main(place, command, &file, 2)
     };
     // An agent of a kind that is started again; it never answers, so nothing else happens to it.
     // As a list: the floor has no shell around its program either.
-    let words = [stamp.display().to_string(), file.display().to_string(), "stay".into()];
+    let words = [stamp.display().to_string(), file.display().to_string(), gate.display().to_string()];
     let line = serde_json::to_string(&words)?;
     let ours = || {
         let _ = std::fs::remove_file(&file);
@@ -119,26 +122,51 @@ pub fn successor(options: &Options) -> Result<Samples, Failure> {
     Ok(samples)
 }
 
-/// Runs a spawner, and tells the time from its beginning to the last `main`.
+/// Runs a spawner, and tells the time from its beginning to the last `main`. Then the agents at the gate may go, which
+/// the spawner may wait for: what their end costs is no part of what others' start does.
 pub fn last_main(place: &Place, mut command: Command, file: &Path, count: usize) -> Result<f64, Failure> {
     let _ = std::fs::remove_file(file);
     place.environment(&mut command);
-    let output = command.output()?;
+    let mut spawner = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let last = last_stamp(file, count, || Ok(spawner.try_wait()?.is_some_and(|status| !status.success())));
+    // More than once: who has written its stamp may not stand at the gate yet.
+    while spawner.try_wait()?.is_none() {
+        place.open_gate()?;
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let output = spawner.wait_with_output()?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).trim().to_string().into());
     }
     let begun: i128 = String::from_utf8_lossy(&output.stdout).trim().parse()?;
-    since(file, begun, count)
+    Ok(between(begun, last?))
 }
 
 /// Milliseconds from `begun` to the last of `count` stamps.
 pub fn since(file: &Path, begun: i128, count: usize) -> Result<f64, Failure> {
-    let stamps = until("every agent's main", PATIENCE * 5, || {
-        let text = std::fs::read_to_string(file).ok()?;
+    Ok(between(begun, last_stamp(file, count, || Ok(false))?))
+}
+
+/// The last of `count` stamps, unless what makes them `failed`. It is asked seldom: the stamps tell the time, and asking
+/// is work for one of few processors.
+fn last_stamp(file: &Path, count: usize, mut failed: impl FnMut() -> Result<bool, Failure>) -> Result<i128, Failure> {
+    until("every agent's main", PATIENCE * 5, || {
+        match failed() {
+            Ok(false) => {}
+            Ok(true) => return Some(Err("the spawner failed".into())),
+            Err(failure) => return Some(Err(failure)),
+        }
+        let text = std::fs::read_to_string(file).unwrap_or_default();
         let stamps: Vec<i128> = text.lines().filter_map(|line| line.parse().ok()).collect();
-        (stamps.len() >= count).then_some(stamps)
-    })?;
-    let last = stamps.into_iter().max().unwrap_or(begun);
-    #[allow(clippy::cast_precision_loss)] // Microseconds are enough.
-    Ok((last - begun) as f64 / 1e6)
+        if stamps.len() < count {
+            std::thread::sleep(Duration::from_millis(2));
+            return None;
+        }
+        stamps.into_iter().max().map(Ok)
+    })?
+}
+
+#[allow(clippy::cast_precision_loss)] // Microseconds are enough.
+fn between(begun: i128, last: i128) -> f64 {
+    (last - begun) as f64 / 1e6
 }
