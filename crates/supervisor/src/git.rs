@@ -246,6 +246,10 @@ impl Git {
     fn once(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<Vec<u8>, GitError> {
         let mut command = bare(&self.top);
         self.person.tell(&mut command, &self.filters(args)?);
+        if self.is_clone {
+            // What is missing there would be fetched as its own configuration says, by whatever program that names.
+            command.env("GIT_NO_LAZY_FETCH", "1");
+        }
         // It may break while we work in it.
         command.envs(self.top.parent().map(|above| (CEILING, above)));
         if index.is_none() {

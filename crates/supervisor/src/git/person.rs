@@ -5,7 +5,8 @@
 //! directory: their git runs it there too. One that only a repository's configuration defines is never run: an agent can
 //! write there. In a worker's clone none is run at all: programs of this kind ask the clone's own configuration what to do
 //! (git-lfs, which program fetches), and that is the agent's. Where a filter that is not run would be needed, we say so,
-//! rather than commit something else.
+//! rather than commit something else. A driver that merges files is a program too: no git of ours runs one, it merges as git
+//! does by itself.
 
 use super::carry::Name;
 use super::command::{bare, run_bytes};
@@ -25,6 +26,8 @@ const ATTRIBUTES: &str = "core.attributesfile";
 const TRUSTED: &str = "safe.directory";
 /// What defines a filter.
 const FILTER: [&str; 4] = ["clean", "smudge", "process", "required"];
+/// Merges texts as git does without a driver.
+const MERGE: &str = "git merge-file --marker-size=%L %A %O %B";
 /// They look at objects and names alone, and so run no filter. Whatever reads an index may: `write-tree` does.
 const NO_FILES: [&str; 13] = [
     "commit-tree",
@@ -44,6 +47,15 @@ const NO_FILES: [&str; 13] = [
 
 /// What defines one filter: its keys and what they are set to.
 type Filter = BTreeMap<String, OsString>;
+
+/// What a repository's own configuration would have git run on files.
+#[derive(Debug, Default)]
+struct Programs {
+    /// Which keys it defines of which filter.
+    filters: BTreeMap<String, BTreeSet<String>>,
+    /// `merge.NAME.driver`.
+    drivers: BTreeSet<String>,
+}
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Person {
@@ -171,7 +183,9 @@ impl Git {
         for (name, filter) in of_person {
             told.extend(filter.iter().map(|(key, value)| (format!("filter.{name}.{key}"), value.clone())));
         }
-        for (name, keys) in self.repository_filters()? {
+        let own = self.programs()?;
+        told.extend(own.drivers.into_iter().map(|key| (key, MERGE.into())));
+        for (name, keys) in own.filters {
             let of_person = self.person.filters.get(&name).filter(|_| !self.is_clone);
             let is_foreign = is_foreign(of_person, &keys);
             for key in FILTER.iter().filter(|key| is_foreign || keys.contains(**key)) {
@@ -184,20 +198,23 @@ impl Git {
         Ok(told)
     }
 
-    /// The filters that the repository's own configuration defines, and which keys of them.
-    fn repository_filters(&self) -> Result<BTreeMap<String, BTreeSet<String>>, GitError> {
+    /// The programs that the repository's own configuration would have git run on files.
+    fn programs(&self) -> Result<Programs, GitError> {
         let mut command = bare(&self.top);
         self.person.tell(&mut command, &[]);
-        command.args(["config", "-z", "--name-only", "--get-regexp", "^filter\\."]);
+        command.args(["config", "-z", "--name-only", "--get-regexp", r"^(filter|merge)\."]);
         let listed = match run_bytes(command, b"", "config") {
             Err(error @ GitError::Unheard { .. }) => return Err(error),
             // There is none. Where git cannot read it, it cannot do what comes next either.
             listed => listed.unwrap_or_default(),
         };
-        let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut found = Programs::default();
         for key in listed.split(|byte| *byte == 0) {
-            if let Some((name, what)) = filter_key(&String::from_utf8_lossy(key)) {
-                found.entry(name.into()).or_default().insert(what.into());
+            let key = String::from_utf8_lossy(key).into_owned();
+            if let Some((name, what)) = filter_key(&key) {
+                found.filters.entry(name.into()).or_default().insert(what.into());
+            } else if key.starts_with("merge.") && key.ends_with(".driver") {
+                found.drivers.insert(key);
             }
         }
         Ok(found)
@@ -222,7 +239,7 @@ impl Git {
     }
 
     fn not_run(&self, in_clone: bool) -> Result<BTreeSet<String>, GitError> {
-        let repositorys = self.repository_filters()?;
+        let repositorys = self.programs()?.filters;
         let of_person = |name: &String| self.person.filters.get(name).filter(|_| !in_clone);
         let foreign = repositorys.iter().filter(|(name, keys)| is_foreign(of_person(name), keys));
         let mut not_run: BTreeSet<String> = foreign.map(|(name, _)| name.clone()).collect();

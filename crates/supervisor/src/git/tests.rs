@@ -310,6 +310,33 @@ fn a_clone_s_work_is_rebased_and_fast_forwarded_and_a_conflict_changes_nothing()
     assert_eq!(git.tip("main").expect("tip"), base);
 }
 
+/// The clone's configuration is its agent's: what merges files there must not be a program of the agent's, outside of its
+/// sandbox. What can be merged without it is merged all the same.
+#[test]
+fn a_clone_s_merge_driver_is_not_run() {
+    let repo = Repo::new();
+    repo.write("list.txt", "a\nb\nc\nd\ne\nf\ng\n");
+    repo.git(&["add", "list.txt"]);
+    repo.git(&["commit", "-qm", "a list"]);
+    let git = repo.open();
+    let dir = repo.dir.path().join(".muleteer/worktrees/tasks/1");
+    let clone = git.prepare_clone(&dir, "main").expect("a clone");
+    let base = clone.reset_clone(&git, "main").expect("at the tip");
+    let ran = repo.dir.path().join("ran");
+    let driver = format!("touch {}; cp %B %A", ran.display());
+    clone.git(&["config", "merge.an agent's.own.driver", &driver]).expect("configured");
+    clone.git(&["config", "merge.default", "an agent's.own"]).expect("configured");
+    std::fs::write(dir.join("list.txt"), "A\nb\nc\nd\ne\nf\ng\n").expect("a file");
+    let start = clone.start("t", &base).expect("start");
+    clone.commit(&start, "work").expect("commits").expect("something");
+    repo.write("list.txt", "a\nb\nc\nd\ne\nf\nG\n");
+    repo.git(&["commit", "-qam", "meanwhile"]);
+    let tip = clone.rebase(&git, "main").expect("rebases");
+    assert!(!ran.exists(), "the agent's program was run");
+    assert!(git.land(&clone, "main", &tip).expect("lands"));
+    assert_eq!(repo.read("list.txt").as_deref(), Some("A\nb\nc\nd\ne\nf\nG\n"), "both have their say");
+}
+
 #[test]
 fn a_harness_below_the_top_is_left_alone_too() {
     let repo = Repo::new();
