@@ -174,8 +174,8 @@ pub struct Door {
 impl Door {
     /// Whom to tell to start now.
     pub fn look(&mut self, limits: Pool, fleet: &Fleet, now: Timestamp) -> Admission {
-        let expected = self.expected(fleet, now);
-        let mut admission = admit_beside(limits, &expected, now, &self.kept());
+        self.forget(fleet);
+        let mut admission = admit_beside(limits, &self.expected(fleet, now), now, &self.kept());
         admission.start.retain(|id| fleet.get(id).is_some());
         let with_ticket = |id: &DispatchId| fleet.get(id).map(|d| (id.clone(), d.ticket()));
         self.promised = admission.start.iter().filter_map(with_ticket).collect();
@@ -196,7 +196,7 @@ impl Door {
         if fleet.get(id).is_some() {
             return vec![];
         }
-        self.expected(fleet, now);
+        self.forget(fleet);
         let kept = self.kept();
         self.reserved.push((id.clone(), made));
         let expected = self.expected(fleet, now);
@@ -224,13 +224,17 @@ impl Door {
         promised.chain(self.reserved.iter().map(|(id, _)| id)).cloned().collect()
     }
 
-    /// The fleet with those that are about to be made. What it shows already is forgotten.
-    fn expected<'a>(&mut self, fleet: &'a Fleet, now: Timestamp) -> Cow<'a, Fleet> {
+    /// What the fleet shows already is forgotten.
+    fn forget(&mut self, fleet: &Fleet) {
         let waits = |(id, ticket): &(DispatchId, Ticket)| {
             fleet.get(id).is_some_and(|d| d.ticket() == *ticket && !d.is_active() && !d.is_finished())
         };
         self.promised.retain(waits);
         self.reserved.retain(|(id, _)| fleet.get(id).is_none());
+    }
+
+    /// The fleet with those that are about to be made.
+    fn expected<'a>(&self, fleet: &'a Fleet, now: Timestamp) -> Cow<'a, Fleet> {
         let mut expected = Cow::Borrowed(fleet);
         for entry in self.reserved.iter().flat_map(|(_, made)| made) {
             let seq = expected.seq + 1;

@@ -54,6 +54,7 @@ pub async fn stand(
     let dir = daemon.paths.agent(dispatch.id.as_str());
     let deadline = tokio::time::Instant::now() + PREDECESSOR;
     let mut pause = Duration::from_millis(2);
+    let mut started = None;
     loop {
         match attach::probe(&dir).map_err(|error| format!("the agent's lock cannot be probed: {error}"))? {
             Liveness::Alive => match meta::read(&dir).map_err(|error| error.to_string())? {
@@ -81,7 +82,7 @@ pub async fn stand(
                 if let Err(error) = begin(daemon, dispatch, epoch, resume, &lock).await {
                     return Ok(Standing::CannotStart { error: error.message, permanent: error.permanent });
                 }
-                pause = Duration::from_millis(1);
+                pause = started.insert(daemon.shims.starting()).due();
             }
         }
         tokio::time::sleep(pause).await;

@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::Interest;
@@ -21,6 +22,10 @@ use tokio::time::{Instant, timeout};
 
 /// A zygote answers in a fraction of a millisecond; one that takes longer is stopped or stuck.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// A shim is there after so long, where it is alone, and so much later for each that is started beside it.
+const SOON: Duration = Duration::from_micros(700);
+const EACH: Duration = Duration::from_micros(300);
+const MOST: u32 = 100;
 /// So often at most is a new zygote tried.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -31,6 +36,8 @@ pub struct Shims {
     zygote: tokio::sync::Mutex<Zygote>,
     /// Those that this daemon started, and its zygotes.
     children: Mutex<Vec<u32>>,
+    /// Started, and not met yet.
+    starting: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +55,24 @@ struct Port {
     number: u64,
 }
 
+/// A shim that was started and that nobody has met yet.
+#[derive(Debug)]
+pub struct Starting<'a>(&'a AtomicU32);
+
+impl Starting<'_> {
+    /// When it will probably be there. Of many at once, each has to wait for its turn at a processor, and who looks for
+    /// it too early takes one from those that are still to start.
+    pub fn due(&self) -> Duration {
+        SOON + EACH * self.0.load(Ordering::Relaxed).min(MOST)
+    }
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// What became of a request to a zygote.
 enum Asked {
     Started(u32),
@@ -60,7 +85,7 @@ enum Asked {
 
 impl Shims {
     pub fn new(program: ShimProgram) -> Self {
-        Self { program, zygote: tokio::sync::Mutex::default(), children: Mutex::default() }
+        Self { program, zygote: tokio::sync::Mutex::default(), children: Mutex::default(), starting: AtomicU32::default() }
     }
 
     pub fn program(&self) -> &ShimProgram {
@@ -87,6 +112,12 @@ impl Shims {
             Asked::Lost => tracing::warn!(dir = %dir.display(), epoch, "the zygote died with a request"),
         }
         Ok(())
+    }
+
+    /// One more has been started, until this is dropped.
+    pub fn starting(&self) -> Starting<'_> {
+        self.starting.fetch_add(1, Ordering::Relaxed);
+        Starting(&self.starting)
     }
 
     async fn ask(&self, dir: &Path, lock: &LockGuard, epoch: u32) -> io::Result<Asked> {
@@ -191,4 +222,26 @@ impl Shims {
 
 async fn hear(socket: &UnixStream) -> io::Result<Option<zygote::Answer>> {
     socket.async_io(Interest::READABLE, || zygote::hear(socket.as_fd())).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_starts_many_looks_for_each_later_but_not_without_end() {
+        let count = AtomicU32::default();
+        let begin = || {
+            count.fetch_add(1, Ordering::Relaxed);
+            Starting(&count)
+        };
+        let first = begin();
+        assert_eq!(first.due(), Duration::from_millis(1));
+        let others: Vec<_> = (0..9).map(|_| begin()).collect();
+        assert_eq!(first.due(), SOON + EACH * 10);
+        drop(others);
+        assert_eq!(first.due(), Duration::from_millis(1));
+        count.store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(first.due(), SOON + EACH * MOST);
+    }
 }
