@@ -23,13 +23,9 @@ use trees::Index;
 use crate::mend;
 use command::{bare, failed, run, run_bytes, words};
 use muleteer_model::tasklist::{DAMAGED, OWN_FILES};
-#[cfg(test)]
-use muleteer_process::command::helper;
 use muleteer_process::group::may_be_at_work;
 use person::Person;
 use std::path::{Path, PathBuf};
-#[cfg(test)]
-use std::process::Stdio;
 use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
