@@ -15,7 +15,7 @@ use muleteer_model::pipeline::event::{Purpose, Triage};
 use muleteer_model::pipeline::judge::{self, JudgeResult};
 use muleteer_model::pipeline::{Input, Run, Stage, promotion};
 use muleteer_process::fault;
-use sha2::{Digest, Sha256};
+use muleteer_store::hash::sha256;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,10 +23,6 @@ use tokio::task::JoinSet;
 
 /// What agents may be able to put something else in the place of is read this far.
 const SPEC_LIMIT: u64 = 16 * 1024 * 1024;
-
-pub fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> Trouble {
     let path = path.display().to_string();
