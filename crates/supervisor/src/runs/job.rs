@@ -111,7 +111,7 @@ async fn begin(
     id: &DispatchId,
 ) -> Result<(), Trouble> {
     let _begins = hosted.begins.read().await;
-    let spec = super::steps::verified_spec(hosted, run).await?;
+    let spec = super::steps::verified_spec(&hosted.places, run)?;
     let dir = workdir(hosted, job);
     let purpose = job.start.purpose;
     fault::point("run.before_worktree");
