@@ -1,6 +1,6 @@
 //! Where the list is that a verb means, by what right it changes it, and errors in a user's words.
 
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::env_pass;
 use crate::failure::{Failure, chain};
 use crate::settings;
@@ -29,8 +29,7 @@ pub fn worker(said: Option<&str>) -> String {
 }
 
 pub fn here() -> Result<PathBuf, Failure> {
-    std::env::current_dir()
-        .map_err(|error| Failure::new("E_TASKS_MISSING", format!("the current directory cannot be used: {error}")))
+    context::here("E_TASKS_MISSING")
 }
 
 /// # Errors
