@@ -116,14 +116,18 @@ pub fn listed(error: &TaskListError) -> Failure {
 }
 
 pub fn git(error: &GitError) -> Failure {
-    match error {
-        GitError::NoRepository(_) | GitError::NoCommit(_) => Failure::of("E_NOT_A_REPOSITORY", error)
-            .hint("a task list needs git: run `git init` there, and commit once"),
-        GitError::Distrusted { dir, .. } => Failure::of("E_TASKS_GIT", error)
-            .hint(format!("if you trust it: git config --global --add safe.directory {}", dir.display())),
-        GitError::Filter { .. } | GitError::InTheWay { .. } | GitError::Failed { .. } | GitError::Unheard { .. } => {
-            Failure::of("E_TASKS_GIT", error)
-        }
+    let code = match error {
+        GitError::NoRepository(_) | GitError::NoCommit(_) => "E_NOT_A_REPOSITORY",
+        GitError::Distrusted { .. }
+        | GitError::Filter { .. }
+        | GitError::InTheWay { .. }
+        | GitError::Failed { .. }
+        | GitError::Unheard { .. } => "E_TASKS_GIT",
+    };
+    let failure = Failure::of(code, error);
+    match error.hint() {
+        Some(hint) => failure.hint(hint),
+        None => failure,
     }
 }
 
