@@ -31,6 +31,7 @@ pub mod cost;
 pub mod dispatch;
 pub mod doctor;
 pub mod event;
+mod fence;
 pub mod fleet;
 pub mod graph;
 pub mod id;

@@ -100,9 +100,9 @@ pub fn absolute(path: &Path) -> PathBuf {
 /// Where we are.
 ///
 /// # Errors
-/// `E_IO` when that is gone, or may not be looked at.
-pub fn here() -> Result<PathBuf, Failure> {
+/// `code` when that is gone, or may not be looked at.
+pub fn here(code: &str) -> Result<PathBuf, Failure> {
     std::env::current_dir().map_err(|error| {
-        Failure::new("E_IO", format!("the current directory cannot be used: {error}")).hint("go to one that is there")
+        Failure::new(code, format!("the current directory cannot be used: {error}")).hint("go to one that is there")
     })
 }

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 /// Runs `following` until it ends or the user has seen enough (Ctrl-C, or TERM), and exits by `otherwise` then.
@@ -53,13 +53,18 @@ pub async fn until_ctrl_c(
     what: &str,
     following: impl Future<Output = Result<Exit, Failure>>,
 ) -> Result<Exit, Failure> {
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::from)?;
+    let mut interrupt = interrupts()?;
     tokio::select! {
         done = following => return done,
         _ = interrupt.recv() => {}
     }
     stopped(context, what);
     Ok(Exit::Done)
+}
+
+/// Ctrl-C, heard from now on.
+fn interrupts() -> Result<Signal, Failure> {
+    signal(SignalKind::interrupt()).map_err(Failure::from)
 }
 
 fn stopped(context: &Context, what: &str) {
@@ -102,7 +107,7 @@ pub async fn or_left(
     left: Failure,
     waiting: impl Future<Output = Result<Exit, Failure>>,
 ) -> Result<Exit, Failure> {
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::from)?;
+    let mut interrupt = interrupts()?;
     let given_up = async {
         if context.out.json {
             wait().await
@@ -129,7 +134,7 @@ pub async fn or_left(
 /// # Errors
 /// When the system lets nobody listen for signals.
 pub async fn wait() -> Result<(), Failure> {
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::from)?;
+    let mut interrupt = interrupts()?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::from)?;
     tokio::select! {
         _ = interrupt.recv() => Ok(()),

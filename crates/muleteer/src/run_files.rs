@@ -22,7 +22,7 @@ impl Runs {
     /// # Errors
     /// When there is no current directory.
     pub fn here() -> Result<Self, Failure> {
-        let here = crate::context::here()?;
+        let here = crate::context::here("E_IO")?;
         let here = here.canonicalize().unwrap_or(here);
         Ok(Self { repo: settings::outermost(&here) })
     }

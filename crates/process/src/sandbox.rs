@@ -36,8 +36,9 @@ pub struct Plan {
     pub places: Vec<Place>,
 }
 
-/// A path, by its real name, and what it is in the sandbox: where it is a link, that stays as it is. Of two, the one further down wins; of two for the same path, the
-/// one that stands later in [`What`]. One that does not exist outside is left out.
+/// A path, by its real name, and what it is in the sandbox: where it is a link, that stays as it is. Of two, the one
+/// further down wins; of two for the same path, the one that stands later in [`What`]. One that does not exist outside
+/// is left out.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     pub path: PathBuf,

@@ -248,7 +248,7 @@ catalog! {
             attempt: 0,
             reuse: true,
         }));
-    AgentFinished: "It ended: `success`, `failure`, `timeout`, or `stopped` with its run, to be triggered again."
+    AgentFinished: "It ended: `success`, `failure` or `timeout`."
         = Event::AgentFinished(Box::new(run::AgentFinished {
             agent: 1,
             purpose: run::Purpose::Implement,

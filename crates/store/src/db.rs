@@ -140,7 +140,7 @@ impl Projection {
                 return Err(error);
             }
             if before > found.last_seq {
-                return Err(StoreError::DbAhead { file: self.path.clone(), applied: before, last: found.last_seq });
+                return Err(StoreError::DbAhead { file: events.into(), applied: before, last: found.last_seq });
             }
             read = Some(Cursor { offset: found.len, seq: found.last_seq });
         }

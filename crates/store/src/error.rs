@@ -25,7 +25,8 @@ pub enum StoreError {
     UnknownEvent { file: PathBuf, line: u64, event: String },
     #[error("{} ends at seq {last}, but seq {durable} was durable", .file.display())]
     Short { file: PathBuf, last: u64, durable: u64 },
-    #[error("{} has events up to seq {applied} in it, but the events end at {last}", .file.display())]
+    /// `file` is the log, which is what lacks something.
+    #[error("the database beside {} has events up to seq {applied} in it, but the log ends at {last}", .file.display())]
     DbAhead { file: PathBuf, applied: u64, last: u64 },
     #[error("{} has events up to seq {applied} in it; seq {given} cannot follow", .file.display())]
     DbGap { file: PathBuf, applied: u64, given: u64 },

@@ -9,6 +9,7 @@
 //! - [`tasklist`]: the files of the task-list harness.
 //! - [`bead_store`]: the bead store that the configuration names; [`beads`]: the embedded one; [`tbd`]: `tbd`'s.
 //! - [`catalog`]: every event once, as a sample and for `docs/events.md`.
+//! - [`hash`]: what says whether something is still what it was.
 
 pub mod atomic;
 pub mod bead_store;
@@ -17,6 +18,7 @@ pub mod catalog;
 pub mod db;
 pub mod error;
 pub mod events;
+pub mod hash;
 pub mod tail;
 pub mod tasklist;
 pub mod tbd;

@@ -23,13 +23,9 @@ use trees::Index;
 use crate::mend;
 use command::{bare, failed, run, run_bytes, words};
 use muleteer_model::tasklist::{DAMAGED, OWN_FILES};
-#[cfg(test)]
-use muleteer_process::command::helper;
 use muleteer_process::group::may_be_at_work;
 use person::Person;
 use std::path::{Path, PathBuf};
-#[cfg(test)]
-use std::process::Stdio;
 use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +51,19 @@ pub enum GitError {
 }
 
 impl GitError {
+    /// What a person with a task list can do about it, where the error does not say so itself.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoRepository(_) | Self::NoCommit(_) => {
+                Some("a task list needs git: run `git init` there, and commit once".into())
+            }
+            Self::Distrusted { dir, .. } => {
+                Some(format!("if you trust it: git config --global --add safe.directory {}", dir.display()))
+            }
+            Self::Filter { .. } | Self::InTheWay { .. } | Self::Failed { .. } | Self::Unheard { .. } => None,
+        }
+    }
+
     /// The lock that was in its way.
     fn lock(&self) -> Option<PathBuf> {
         let Self::Failed { said, .. } = self else { return None };

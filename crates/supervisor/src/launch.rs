@@ -156,7 +156,8 @@ pub const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Where in its clone, if it has one, the project is in the repository.
 fn working_directory(created: &Created) -> String {
     let Some(clone) = &created.worktree else { return created.project.clone() };
-    let top = clone.split_once("/.muleteer/worktrees/").map(|(top, _)| Path::new(top));
+    // The last: an agent in a clone asks for one within its own.
+    let top = clone.rsplit_once("/.muleteer/worktrees/").map(|(top, _)| Path::new(top));
     let below = top.and_then(|top| Path::new(&created.project).strip_prefix(top).ok());
     let there = below.map(|below| Path::new(clone).join(below)).filter(|dir| dir.is_dir());
     there.map_or_else(|| clone.clone(), |dir| dir.display().to_string())
@@ -465,6 +466,24 @@ mod tests {
     use super::*;
     use crate::context::alone;
     use muleteer_model::config::Pool;
+    use muleteer_model::event::Event;
+
+    #[test]
+    fn an_agent_works_where_its_project_is_in_its_clone_also_of_a_clone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let Event::DispatchCreated(mut created) = alone::sample("dispatch_created") else { panic!("another sample") };
+        let within = dir.path().join(".muleteer/worktrees/abcd2345");
+        for top in [dir.path(), &within] {
+            let (project, clone) = (top.join("web"), top.join(".muleteer/worktrees/bcde2345"));
+            created.project = project.display().to_string();
+            created.worktree = Some(clone.display().to_string());
+            assert_eq!(Path::new(&working_directory(&created)), clone, "it is not in what was committed");
+            std::fs::create_dir_all(clone.join("web")).expect("a directory");
+            assert_eq!(Path::new(&working_directory(&created)), clone.join("web"));
+        }
+        created.worktree = None;
+        assert_eq!(working_directory(&created), created.project);
+    }
 
     #[tokio::test]
     async fn an_agent_that_was_killed_before_it_began_is_not_started() {

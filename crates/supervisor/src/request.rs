@@ -23,6 +23,7 @@ use muleteer_model::role::{Catalog, Role, RoleError};
 use muleteer_model::{admission, prompt};
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::atomic;
+use muleteer_store::hash::sha256;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -398,7 +399,7 @@ fn terms(
     let mut channel = api_error::channel(backend, &credential, address.as_deref());
     if let Some(command) = command.filter(|_| backend == "subprocess") {
         // What one command prints of its limits says nothing of another's. By a hash: it may hold a secret.
-        let hash = crate::runs::steps::sha256(format!("{command:?}").as_bytes());
+        let hash = sha256(format!("{command:?}").as_bytes());
         channel = format!("{channel}, command {}", &hash[..8]);
     }
     Terms {

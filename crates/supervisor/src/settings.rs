@@ -99,11 +99,9 @@ pub fn main_checkout(top: &Path) -> PathBuf {
         let text = read_if_there(&top.join(".git")).ok()??;
         let git_dir = top.join(text.trim_end().strip_prefix("gitdir: ")?);
         let worktrees = git_dir.parent().filter(|folder| folder.ends_with(".git/worktrees"))?;
-        worktrees
-            .parent()?
-            .parent()
-            .map(Path::to_path_buf)
-            .filter(|main| main.join(".git").is_dir())
+        // It may be said as seen from the worktree, and then leads through it.
+        let main = worktrees.parent()?.parent()?.canonicalize().ok()?;
+        main.join(".git").is_dir().then_some(main)
     };
     linked().unwrap_or_else(|| top.to_path_buf())
 }
@@ -137,5 +135,27 @@ pub fn read_if_there(path: &Path) -> Result<Option<String>, Unreadable> {
         Ok(_) => std::fs::read_to_string(path).map(Some).map_err(fault),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
         Err(error) => Err(fault(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_main_checkout_is_no_path_through_a_worktree() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = dir.path().canonicalize().expect("a place");
+        let (main, worktree) = (root.join("main"), root.join("beside"));
+        std::fs::create_dir_all(main.join(".git/worktrees/beside")).expect("a repository");
+        std::fs::create_dir(&worktree).expect("a directory");
+        // git writes the second where `worktree.useRelativePaths` is set.
+        for from in [main.join(".git"), PathBuf::from("../main/.git")] {
+            let text = format!("gitdir: {}\n", from.join("worktrees/beside").display());
+            std::fs::write(worktree.join(".git"), text).expect("a file");
+            assert_eq!(main_checkout(&worktree), main, "{}", from.display());
+        }
+        std::fs::write(worktree.join(".git"), "gitdir: ../gone/.git/worktrees/beside\n").expect("a file");
+        assert_eq!([main_checkout(&worktree), main_checkout(&main)], [worktree, main]);
     }
 }

@@ -49,6 +49,10 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
         Event::AgentSpawned { pid, .. } => format!("agent started, pid {pid}"),
         Event::AgentAdopted { .. } => "agent adopted by a new daemon; it was not disturbed".into(),
         Event::StartFailed { error, .. } => format!("agent could not be started: {}", say(error)),
+        // What has no sessions may have a model.
+        Event::SessionStarted { session_id, model } if session_id.is_empty() => {
+            format!("model {}", say(model.as_ref()?))
+        }
         Event::SessionStarted { session_id, model } => {
             let model = model.as_ref().map(|model| format!(", model {}", say(model))).unwrap_or_default();
             format!("session {}{model}", code(session_id))

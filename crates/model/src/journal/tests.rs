@@ -120,6 +120,16 @@ fn events_leave_lines() {
 }
 
 #[test]
+fn what_has_no_sessions_has_only_a_model() {
+    let started = |id: &str, model: Option<&str>| {
+        line(Event::SessionStarted { session_id: id.into(), model: model.map(String::from) })
+    };
+    assert!(started("5f0c", Some("m")).ends_with("[harness] session `5f0c`, model m"));
+    assert!(started("", Some("m")).ends_with("[harness] model m"));
+    assert_eq!(started("", None), "(no line)");
+}
+
+#[test]
 fn a_line_from_outside_is_bounded() {
     let text = line(Event::ToolFailed { call_id: "t".into(), text: "x".repeat(1_000_000) });
     assert!(text.len() < 400 && !text.contains('\n'));

@@ -179,7 +179,7 @@ pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
         Input::Gathered { beads, closed_outside }
             if run.phase == Phase::Decompose && (run.beads.is_empty() || run.anew) =>
         {
-            gathered(run, &beads, &closed_outside)
+            gathered(&beads, &closed_outside)
         }
         Input::BeadsAccepted if !run.accepted => vec![Event::BeadsAccepted {}],
         Input::JobEnded { dispatch, end } => match run.job_by_dispatch(&dispatch) {
@@ -292,7 +292,7 @@ fn resume(
     events
 }
 
-fn gathered(run: &Run, beads: &[Bead], closed_outside: &[String]) -> Vec<Event> {
+fn gathered(beads: &[Bead], closed_outside: &[String]) -> Vec<Event> {
     let fatal = |code: &str, message: String| vec![Event::RunStopping { code: code.into(), message }];
     let work: Vec<&Bead> = beads.iter().filter(|bead| !bead.is_observation()).collect();
     if work.is_empty() {
@@ -314,10 +314,7 @@ fn gathered(run: &Run, beads: &[Bead], closed_outside: &[String]) -> Vec<Event> 
         .iter()
         .map(|bead| Planned::of(bead, |on| graph.index(on).is_some(), waited_for))
         .collect();
-    let created =
-        Event::BeadsCreated { count: planned.len() as u32, dependency_edges: graph.edges() as u32, beads: planned };
-    let _ = run;
-    vec![created]
+    vec![Event::BeadsCreated { count: planned.len() as u32, dependency_edges: graph.edges() as u32, beads: planned }]
 }
 
 fn outside(run: &Run, closed: &[String]) -> Vec<Event> {

@@ -1,6 +1,7 @@
 //! What a spec is called, for people: its first heading.
 
 use crate::agent_event::cut;
+use crate::fence::Fence;
 
 /// A longer title is cut.
 const TITLE: usize = 120;
@@ -37,12 +38,11 @@ fn body(text: &str) -> &str {
 }
 
 fn heading(lines: &[&str]) -> Option<String> {
-    let (mut fence, mut comment): (Option<&str>, bool) = (None, false);
+    let (mut fence, mut comment): (Option<Fence>, bool) = (None, false);
     for (at, whole) in lines.iter().enumerate() {
         let line = whole.trim_start_matches(' ');
         if let Some(open) = fence {
-            let closes = line.starts_with(open) && line.trim_end().trim_start_matches(&open[..1]).is_empty();
-            fence = fence.filter(|_| !closes);
+            fence = Some(open).filter(|open| !open.is_closed_by(line));
             continue;
         }
         comment |= line.starts_with("<!--");
@@ -54,12 +54,11 @@ fn heading(lines: &[&str]) -> Option<String> {
         if whole.len() - line.len() > 3 || whole.starts_with('\t') {
             continue;
         }
-        let marks = |mark: char| &line[..line.len() - line.trim_start_matches(mark).len()];
-        if let Some(open) = ['`', '~'].map(marks).into_iter().find(|open| open.len() >= 3) {
-            fence = Some(open);
+        fence = Fence::opened_by(line);
+        if fence.is_some() {
             continue;
         }
-        let level = marks('#').len();
+        let level = line.len() - line.trim_start_matches('#').len();
         let said = &line[level..];
         let underlined = lines.get(at + 1).is_some_and(|next| {
             let next = next.trim();
@@ -102,6 +101,7 @@ mod tests {
             ("# The plan\n\nThree files.\n", "The plan"),
             ("\u{feff}# Real Title\n## Second\n", "Real Title"),
             ("```sh\n# install\n```\n# Title\n", "Title"),
+            ("```inline``` words\n# Title\n", "Title"),
             ("~~~~\n~~~\n# no\n~~~~\n## Title ##\n", "Title"),
             ("---\ntitle: x\n# a comment\n---\n# Title\n", "Title"),
             ("+++\n# a comment\n+++\n\n# Title\n", "Title"),

@@ -2,6 +2,7 @@
 
 use super::list::{Status, Task, TaskList, valid_id};
 use super::outcome;
+use crate::fence::Fence;
 use jiff::Timestamp;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -68,19 +69,17 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
 pub fn checklist(text: &str, first: u64, now: Timestamp) -> Vec<Task> {
     let mut tasks: Vec<Task> = vec![];
     let mut open: Vec<(usize, usize)> = vec![];
-    let mut fenced: Option<Fence> = None;
+    // With the indentation of the item it is in.
+    let mut fenced: Option<(Fence, Option<usize>)> = None;
     for line in text.lines() {
         let body = line.trim_start();
         let indent = line.len() - body.len();
         // A block in an item ends with it.
-        if fenced
-            .as_ref()
-            .is_some_and(|fence| !body.is_empty() && fence.within.is_some_and(|above| indent <= above))
-        {
+        if !body.is_empty() && fenced.is_some_and(|(_, within)| within.is_some_and(|above| indent <= above)) {
             fenced = None;
         }
         let about = open.last().filter(|(above, _)| indent > *above && !body.is_empty());
-        if let Some(fence) = &fenced {
+        if let Some((fence, _)) = fenced {
             if let Some((_, at)) = about {
                 add_words(&mut tasks[*at], body);
             }
@@ -89,11 +88,11 @@ pub fn checklist(text: &str, first: u64, now: Timestamp) -> Vec<Task> {
             }
             continue;
         }
-        if let Some((mark, length)) = Fence::opened_by(body) {
+        if let Some(fence) = Fence::opened_by(body) {
             if let Some((_, at)) = about {
                 add_words(&mut tasks[*at], body);
             }
-            fenced = Some(Fence { mark, length, within: about.map(|(above, _)| *above) });
+            fenced = Some((fence, about.map(|(above, _)| *above)));
             continue;
         }
         let Some((done, title)) = item(body) else {
@@ -115,29 +114,6 @@ pub fn checklist(text: &str, first: u64, now: Timestamp) -> Vec<Task> {
         tasks.push(task);
     }
     tasks
-}
-
-/// A fenced code block, as `CommonMark` has it.
-struct Fence {
-    mark: char,
-    length: usize,
-    /// The indentation of the item it is in.
-    within: Option<usize>,
-}
-
-impl Fence {
-    fn opened_by(line: &str) -> Option<(char, usize)> {
-        let mark = line.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
-        let info = line.trim_start_matches(mark);
-        let length = line.len() - info.len();
-        // Else it is a code span.
-        (length >= 3 && (mark == '~' || !info.contains('`'))).then_some((mark, length))
-    }
-
-    fn is_closed_by(&self, line: &str) -> bool {
-        let rest = line.trim_start_matches(self.mark);
-        line.len() - rest.len() >= self.length && rest.trim().is_empty()
-    }
 }
 
 fn item(line: &str) -> Option<(bool, &str)> {

@@ -370,7 +370,7 @@ impl Open {
                 }
             }
             Event::SessionStarted { session_id, model } => {
-                self.session = Some(session_id.clone());
+                self.session = Some(session_id.clone()).filter(|id| !id.is_empty());
                 self.model = model.clone().or(self.model.take());
                 // Some tell who they are when they have begun.
                 let (session, model) = (json!(self.session), json!(self.model));

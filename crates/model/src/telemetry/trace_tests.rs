@@ -268,6 +268,25 @@ fn a_subagent_s_calls_are_below_the_call_that_runs_it_and_a_late_session_is_the_
 }
 
 #[test]
+fn what_has_no_sessions_has_no_conversation() {
+    let spans = spans(&records(vec![
+        created(Some(TRACE)),
+        Event::AttemptStarted { attempt: 1, epoch: 1, resume: None },
+        Event::TurnStarted { turn: 1, key: "k".into() },
+        Event::SessionStarted { session_id: String::new(), model: Some("m".into()) },
+        Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None },
+    ]));
+    let turn = spans.iter().find(|span| span.name == "invoke_agent developer").expect("a turn");
+    assert_eq!(attribute(turn, "gen_ai.request.model"), &json!("m"));
+    assert!(
+        spans
+            .iter()
+            .flat_map(|span| &span.attributes)
+            .all(|(key, _)| *key != "gen_ai.conversation.id")
+    );
+}
+
+#[test]
 fn a_task_list_s_run_stands_above_its_tasks() {
     let of_list = |mut records: Vec<Record>| {
         records.iter_mut().for_each(|record| record.entry.dispatch_id = None);

@@ -416,7 +416,7 @@ impl Store {
         if context.is_agent && in_run {
             return Ok(Self::Daemon);
         }
-        let here = crate::context::here()?;
+        let here = crate::context::here("E_IO")?;
         let top = settings::outermost(&here);
         let home = settings::beads_home(&top);
         let git = worktree::git_dir(&top).await;

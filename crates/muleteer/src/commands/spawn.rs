@@ -2,7 +2,7 @@
 
 use crate::commands::{follow, wait};
 use crate::connect::unexpected;
-use crate::context::{Context, absolute};
+use crate::context::{self, Context, absolute};
 use crate::env_pass;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -156,11 +156,7 @@ pub fn scenario(said: Option<&Path>) -> Result<Option<String>, Failure> {
 }
 
 fn project(args: &Args, context: &Context) -> Result<PathBuf, Failure> {
-    let here = || {
-        std::env::current_dir().map_err(|error| {
-            Failure::new("E_PROJECT_NOT_FOUND", format!("the current directory cannot be used: {error}"))
-        })
-    };
+    let here = || context::here("E_PROJECT_NOT_FOUND");
     let Some(word) = &args.project else { return here() };
     // Canonical: the daemon and the agent must mean the same directory whatever links lead to it.
     let directory = |path: &Path| path.is_dir().then(|| path.canonicalize().unwrap_or_else(|_| absolute(path)));

@@ -99,7 +99,7 @@ fn read_state(events: &Path, database: &Path) -> (EventFacts, DatabaseFacts) {
         Ok(None) => DatabaseFacts::None,
         Ok(Some(applied)) => match ahead(&applied) {
             Some(last) => {
-                let (error, hint) = said(&StoreError::DbAhead { file: database.into(), applied, last });
+                let (error, hint) = said(&StoreError::DbAhead { file: events.into(), applied, last });
                 DatabaseFacts::Broken { error, hint }
             }
             None => DatabaseFacts::Read { applied },

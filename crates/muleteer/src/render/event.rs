@@ -49,6 +49,8 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::AgentSpawned { pid, containment, .. } => format!("agent started, pid {pid} ({containment})"),
         Event::AgentAdopted { shim_pid, .. } => format!("agent adopted from shim {shim_pid}"),
         Event::StartFailed { error, .. } => bad(format!("start failed: {}", text(error))),
+        // What has no sessions may have a model.
+        Event::SessionStarted { session_id, model } if session_id.is_empty() => format!("model {}", model.as_ref()?),
         Event::SessionStarted { session_id, model } => {
             format!(
                 "session {}{}",
@@ -164,5 +166,20 @@ pub(super) fn word(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
         _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_sessions_has_only_a_model() {
+        let started = |id: &str, model: Option<&str>| {
+            describe(&Event::SessionStarted { session_id: id.into(), model: model.map(String::from) })
+        };
+        assert_eq!(started("5f0c", Some("m")).as_deref(), Some("session 5f0c, m"));
+        assert_eq!(started("", Some("m")).as_deref(), Some("model m"));
+        assert_eq!(started("", None), None);
     }
 }

@@ -1,8 +1,8 @@
 //! Where a list lives, and the names of what is beside it.
 
 use super::TaskListError;
+use crate::hash::sha256;
 use muleteer_model::tasklist::{ACTIVE, BACKUP, DAMAGED, INIT, PROGRESS, TASKS, TEMPORARY};
-use sha2::{Digest, Sha256};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -77,16 +77,12 @@ impl Root {
             .map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' })
             .collect();
         // Two ids may become one name.
-        self.private().join(format!("{name}-{}.{which}.txt", &hash(task.as_bytes())[..8]))
+        self.private().join(format!("{name}-{}.{which}.txt", &sha256(task.as_bytes())[..8]))
     }
 
     /// The lock every tool of this format takes (reference: "Concurrency Control"): in `/tmp` to the letter,
     /// whatever TMPDIR says, by the first 16 hex digits of the SHA-256 of the root's path.
     pub fn lock_dir(&self) -> PathBuf {
-        PathBuf::from(format!("/tmp/harness-{}.lock", &hash(self.0.as_os_str().as_bytes())[..16]))
+        PathBuf::from(format!("/tmp/harness-{}.lock", &sha256(self.0.as_os_str().as_bytes())[..16]))
     }
-}
-
-fn hash(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

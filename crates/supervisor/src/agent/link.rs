@@ -16,6 +16,7 @@ use muleteer_process::fault;
 use muleteer_protocol::shim::v1::{FromShim, Idem, Outcome, ToShim};
 use muleteer_shim::spool::{Cursor, ReadError, Reader, Record, State as BatchState};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -368,11 +369,7 @@ impl Spool {
         };
         let batch = match read {
             Ok(batch) => batch,
-            // Told once: it is looked at again for as long as its shim lives.
-            Err(error @ ReadError::Io { .. }) => {
-                let told = (self.refused == REFUSALS).then(|| launch::chain(&error));
-                return Ok((vec![], told, false));
-            }
+            Err(error @ ReadError::Io { .. }) => return Ok((vec![], self.refusal(&error)?, false)),
             Err(error) => {
                 let lost = error.to_string();
                 let Some(next) = error.resume().filter(|next| next.epoch == epoch) else {
@@ -391,6 +388,22 @@ impl Spool {
             self.cursor = last.end;
         }
         Ok((records, None, batch.state == BatchState::More && batch.next.epoch == epoch))
+    }
+
+    /// What is said of a spool that the system has refused so often. Told once: it is looked at again for as long as
+    /// its shim lives.
+    ///
+    /// # Errors
+    /// What passes by itself says nothing of the spool, and must not pass for the end of a dead shim's: its link begins
+    /// anew.
+    fn refusal(&self, error: &ReadError) -> Result<Option<String>, String> {
+        const PASSING: [Errno; 5] = [Errno::AGAIN, Errno::INTR, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+        if let ReadError::Io { source, .. } = error
+            && Errno::from_io_error(source).is_some_and(|errno| PASSING.contains(&errno))
+        {
+            return Err(launch::chain(error));
+        }
+        Ok((self.refused == REFUSALS).then(|| launch::chain(error)))
     }
 }
 
@@ -469,6 +482,24 @@ mod tests {
             heard.push(said.into_iter().filter_map(|frame| key_of(&frame)).collect::<Vec<_>>());
         }
         assert_eq!(heard, [vec![idem("prompt")], vec![idem("prompt")], vec![]]);
+    }
+
+    /// A machine that is out of descriptors for a moment has lost nothing that an agent said.
+    #[test]
+    fn what_passes_by_itself_does_not_make_a_spool_unreadable() {
+        let spool = |refused| Spool {
+            reader: Reader::open("/nowhere".as_ref()),
+            cursor: Cursor { epoch: 1, offset: 0 },
+            refused,
+        };
+        let error = |errno: Errno| ReadError::Io { dir: "/spool".into(), source: errno.into() };
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::AGAIN] {
+            assert!(spool(REFUSALS).refusal(&error(errno)).is_err_and(|why| why.contains("/spool")), "{errno}");
+        }
+        for errno in [Errno::IO, Errno::ACCESS, Errno::LOOP, Errno::STALE] {
+            assert!(spool(REFUSALS).refusal(&error(errno)).is_ok_and(|told| told.is_some()), "{errno}");
+            assert_eq!(spool(REFUSALS + 1).refusal(&error(errno)), Ok(None), "it was told");
+        }
     }
 
     /// Its supervisor starts it again; one that went on as if nothing were would never hear of its agent again.

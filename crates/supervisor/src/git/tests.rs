@@ -1,6 +1,7 @@
 use super::*;
 use muleteer_model::tasklist::Stand;
-use std::path::Path;
+use muleteer_process::command::helper;
+use std::process::Stdio;
 
 struct Repo {
     dir: tempfile::TempDir,

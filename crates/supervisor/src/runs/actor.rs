@@ -274,7 +274,7 @@ async fn carry(
         Effect::Freeze => steps::freeze(daemon, hosted, run).await.map(Some),
         Effect::SealGiven => criteria::seal_given(daemon, hosted, run).await.map(Some),
         Effect::Gather { made } => {
-            steps::verified_spec(hosted, run).await?;
+            steps::verified_spec(&hosted.places, run)?;
             steps::gather(hosted, run, made).await.map(Some)
         }
         Effect::AcceptBeads => steps::accept(hosted, run).await.map(Some),
@@ -285,7 +285,7 @@ async fn carry(
             steps::apply_verdict(daemon, hosted, run, iteration, verdict, &result).await.map(Some)
         }
         Effect::Finish => {
-            steps::verified_spec(hosted, run).await?;
+            steps::verified_spec(&hosted.places, run)?;
             publish::finish(daemon, hosted, run).await.map(Some)
         }
         Effect::WakeAt(_) => Ok(None),

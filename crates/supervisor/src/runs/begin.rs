@@ -219,9 +219,9 @@ async fn resume(
             let lock = take_lock(&places, &request.run_id)?;
             let run = read(&places)?.ok_or_else(missing)?;
             let settled = look(&run)?;
-            super::steps::check_spec(&places, &run)
+            super::steps::verified_spec(&places, &run)
                 .map_err(|error| fault(&error.code, &error.message, "put it back"))?;
-            super::steps::check_criteria(&run).await.map_err(|error| {
+            super::criteria::check(&run).await.map_err(|error| {
                 fault(
                     &error.code,
                     &error.message,

@@ -2,11 +2,12 @@
 
 use super::actor::Trouble;
 use super::host::Hosted;
-use super::steps::{io, sha256, stored};
+use super::steps::{io, stored};
 use crate::beneath::read_file;
 use crate::context::Daemon;
 use muleteer_model::event::Event;
 use muleteer_model::pipeline::{Input, Run, Sealed};
+use muleteer_store::hash::sha256;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

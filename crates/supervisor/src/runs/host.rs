@@ -453,3 +453,23 @@ impl Hosted {
         let _ = std::fs::remove_file(self.places.public.join("lock.json"));
     }
 }
+
+#[cfg(test)]
+impl Hosted {
+    /// Of the repository `repo` below `root`; what else it has is beside that.
+    pub fn alone(root: &Path, run_id: &str) -> Self {
+        let repo = root.join("repo");
+        let places = Places {
+            public: repo.join(".muleteer/runs").join(run_id),
+            private: root.join("state"),
+            sealed: root.join("sealed"),
+            acceptance: root.join("acceptance"),
+            worktrees: repo.join(".muleteer/worktrees").join(run_id),
+        };
+        std::fs::create_dir_all(&places.private).expect("a directory");
+        let lock = lock::lock_within(&root.join("lock"), std::time::Duration::from_secs(5)).expect("a lock");
+        let request = v1::Run { repo: repo.display().to_string(), ..v1::Run::default() };
+        let saved = Saved { v: 1, request, chosen: Chosen::default() };
+        Self::new(places, run_id, key_of(run_id).expect("a key"), saved, lock.expect("nobody has it"))
+    }
+}

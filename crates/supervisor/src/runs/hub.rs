@@ -87,7 +87,11 @@ pub async fn guard(hosted: &Hosted, target: &str) -> Result<Option<String>, Stri
     let led_away = beneath::remove(&hub, Path::new("commondir"));
     let pushed = take(hosted, target).await?;
     if let Pushed::Rewritten(now) = pushed {
-        let kept = undo(hosted, target, now).await?;
+        let kept = kept_as(now.as_deref());
+        if let Some(now) = &now {
+            keep::set(hosted, &kept, now, "cannot keep what was pushed").await?;
+        }
+        undo(hosted, target).await?;
         return Ok(Some(format!("a push to {target} that was no fast-forward was undone: {kept} is what it brought")));
     }
     Ok(led_away.then(|| "a file `commondir` that led the hub to another repository was taken away".into()))
@@ -102,34 +106,40 @@ pub async fn hold(hosted: &Hosted, target: &str) -> Result<Option<String>, Strin
     let name = format!("refs/heads/{target}");
     beneath::remove(&hub, Path::new("commondir"));
     let seen = keep::at(hosted, &name).await;
-    let now = match keep::loose(&hub, &name) {
-        Some(now) => Some(now),
-        None => keep::asked(hosted, &hub, &name).await?,
-    };
+    let now = stands(hosted, &name).await?;
     if now == seen {
         return Ok(None);
     }
+    let kept = kept_as(now.as_deref());
     if let Some(now) = &now {
-        let kept = format!("+{UNDONE}/{now}");
-        keep::fetch(hosted, &hub, now, &[&kept], "cannot keep what was pushed").await?;
+        keep::fetch(hosted, &hub, now, &[&format!("+{kept}")], "cannot keep what was pushed").await?;
     }
-    let kept = undo(hosted, target, now).await?;
+    undo(hosted, target).await?;
     Ok(Some(format!("a push to {target} while it was judged, or after, was undone: {kept} is what it brought")))
 }
 
-/// Puts the target back to what was verified; what it was is kept, and where is told.
-async fn undo(hosted: &Hosted, target: &str, now: Option<String>) -> Result<String, String> {
+/// Where a push that is undone is kept, in words where it brought nothing.
+fn kept_as(now: Option<&str>) -> String {
+    now.map_or_else(|| "nothing".into(), |now| format!("{UNDONE}/{now}"))
+}
+
+/// Puts the target back to what was verified. What it was is kept by then.
+async fn undo(hosted: &Hosted, target: &str) -> Result<(), String> {
     let hub = hosted.places.hub();
-    let mut kept = "nothing".to_string();
-    if let Some(now) = now {
-        kept = format!("{UNDONE}/{now}");
-        keep::set(hosted, &kept, &now, "cannot keep what was pushed").await?;
-    }
     let name = format!("refs/heads/{target}");
     let seen = keep::at(hosted, &name).await.ok_or("the integration branch is gone")?;
     beneath::replace(&hub, Path::new(&name), format!("{seen}\n").as_bytes())
-        .map_err(|error| format!("cannot undo a push: {name} of {}: {error}", hub.display()))?;
-    Ok(kept)
+        .map_err(|error| format!("cannot undo a push: {name} of {}: {error}", hub.display()))
+}
+
+/// Where a branch of the hub is; none if it is gone.
+async fn stands(hosted: &Hosted, name: &str) -> Result<Option<String>, String> {
+    let hub = hosted.places.hub();
+    match keep::loose(&hub, name) {
+        Some(now) => Ok(Some(now)),
+        // Where no file says it, git may know.
+        None => keep::asked(hosted, &hub, name).await,
+    }
 }
 
 /// The commit to begin from: the target, with what was pushed to it since. What is to be undone is left to
@@ -146,14 +156,7 @@ async fn take(hosted: &Hosted, target: &str) -> Result<Pushed, String> {
     let hub = hosted.places.hub();
     let name = format!("refs/heads/{target}");
     let seen = keep::at(hosted, &name).await.ok_or("the integration branch is gone")?;
-    // Where no file says it, git may know.
-    let now = match keep::loose(&hub, &name) {
-        Some(now) => now,
-        None => match keep::asked(hosted, &hub, &name).await? {
-            Some(now) => now,
-            None => return Ok(Pushed::Rewritten(None)),
-        },
-    };
+    let Some(now) = stands(hosted, &name).await? else { return Ok(Pushed::Rewritten(None)) };
     if now == seen {
         return Ok(Pushed::Nothing);
     }

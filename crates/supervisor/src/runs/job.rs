@@ -111,7 +111,7 @@ async fn begin(
     id: &DispatchId,
 ) -> Result<(), Trouble> {
     let _begins = hosted.begins.read().await;
-    let spec = super::steps::verified_spec(hosted, run).await?;
+    let spec = super::steps::verified_spec(&hosted.places, run)?;
     let dir = workdir(hosted, job);
     let purpose = job.start.purpose;
     fault::point("run.before_worktree");
@@ -656,14 +656,15 @@ async fn settle_bead(
         end.closed && (end.has_pushed() || (end.no_change && end.commits == 0)) || (maintained && end.closed);
     let finished = end.outcome == Outcome::Success || (end.unknown && !maintained);
     let close = !end.closed && finished && (pushed || maintained);
-    let newest = hosted.run().unwrap_or_else(|| run.clone());
+    // It goes on meanwhile.
+    let newest = || hosted.run().unwrap_or_else(|| run.clone());
     fault::point("run.before_bead");
     let op = if close {
         let reason = if pushed { "its commits are on the target branch" } else { "maintenance has ended" };
         Some(Op::Close { id: bead.id.clone(), reason: reason.into(), no_change: !pushed })
     } else if !complete && maintained {
         // Another one comes in the place of one whose run was stopped.
-        let reason = if newest.stopping.is_some() { "the run was stopped" } else { "maintenance has failed" };
+        let reason = if newest().stopping.is_some() { "the run was stopped" } else { "maintenance has failed" };
         Some(Op::Close { id: bead.id.clone(), reason: reason.into(), no_change: true })
     } else if !complete {
         Some(Op::Reopen { id: bead.id.clone() })
@@ -673,7 +674,7 @@ async fn settle_bead(
     if let Some(op) = op {
         beads::with_store(hosted, op, String::new()).await?;
     }
-    if pipeline::blocks(&newest, &job.start.dispatch, end) {
+    if pipeline::blocks(&newest(), &job.start.dispatch, end) {
         let blocked = Op::Update {
             id: bead.id.clone(),
             title: None,
@@ -748,5 +749,51 @@ mod tests {
         std::os::unix::fs::symlink("/dev/zero", dir.path().join("Makefile")).unwrap();
         std::os::unix::fs::symlink("/dev/zero", dir.path().join("package.json")).unwrap();
         assert!(commands(dir.path()).test.is_empty());
+    }
+
+    /// The run that is stopped does not record it as blocked, so its store must not either.
+    #[tokio::test]
+    async fn a_bead_is_not_blocked_whose_run_is_stopped_while_the_store_opens_it_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let past = ["run_started", "beads_created", "beads_accepted", "bead_assigned", "agent_started"];
+        let samples = muleteer_store::catalog::samples();
+        let of = |name: &&str| samples.iter().find(|record| record.entry.event.name() == *name).unwrap();
+        let mut run = Run::fold(past.iter().map(of)).unwrap();
+        run.settings.max_retries = 0;
+        let run = Arc::new(run);
+        let hosted = Arc::new(Hosted::alone(dir.path(), run.id()));
+        hosted.state.send_replace(Some(run.clone()));
+        let job = run.jobs.values().next().cloned().unwrap();
+        let id = job.start.bead_id.clone().unwrap();
+        let make = Op::Create {
+            title: "Parse the header".into(),
+            description: String::new(),
+            issue_type: "task".into(),
+            priority: 1,
+            labels: vec![],
+            depends_on: vec![],
+            key: None,
+            staged: None,
+        };
+        beads::with_store(&hosted, make, id.clone()).await.unwrap();
+        let mut end = JobEnd::new(Outcome::Failure, "exit code 1");
+        assert!(pipeline::blocks(&run, &job.start.dispatch, &end), "it was its last try");
+        let before = hosted.beads.lock().await;
+        let settling = settle_bead(&hosted, &run, &job, &id, &mut end);
+        let stopping = async {
+            drop(before);
+            // Served in turn: the bead has been shown by now.
+            let between = hosted.beads.lock().await;
+            while Arc::strong_count(&hosted.beads) == 1 {
+                tokio::task::yield_now().await;
+            }
+            let mut stopped = Run::clone(&run);
+            stopped.stopping = Some(pipeline::Stopping { code: String::new(), message: "enough".into() });
+            hosted.state.send_replace(Some(Arc::new(stopped)));
+            drop(between);
+        };
+        tokio::join!(settling, stopping).0.unwrap();
+        let found = beads::with_store(&hosted, Op::Show { id }, String::new()).await.unwrap();
+        assert_eq!(found.beads[0].status, Status::Open);
     }
 }

@@ -2,7 +2,6 @@
 
 use super::actor::Trouble;
 use super::beads::with_store;
-pub use super::criteria::check as check_criteria;
 use super::host::{Hosted, Places};
 use super::hub;
 use crate::beneath::read_file;
@@ -15,7 +14,7 @@ use muleteer_model::pipeline::event::{Purpose, Triage};
 use muleteer_model::pipeline::judge::{self, JudgeResult};
 use muleteer_model::pipeline::{Input, Run, Stage, promotion};
 use muleteer_process::fault;
-use sha2::{Digest, Sha256};
+use muleteer_store::hash::sha256;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,10 +22,6 @@ use tokio::task::JoinSet;
 
 /// What agents may be able to put something else in the place of is read this far.
 const SPEC_LIMIT: u64 = 16 * 1024 * 1024;
-
-pub fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> Trouble {
     let path = path.display().to_string();
@@ -105,13 +100,8 @@ pub async fn base(hosted: &Hosted, target: &str, configured: Option<String>) -> 
     }
 }
 
-/// The frozen spec, if it is what was frozen.
-pub async fn verified_spec(hosted: &Hosted, run: &Run) -> Result<String, Trouble> {
-    check_spec(&hosted.places, run)
-}
-
-/// As [`verified_spec`]; empty where nothing is frozen yet.
-pub fn check_spec(places: &Places, run: &Run) -> Result<String, Trouble> {
+/// The frozen spec, if it is what was frozen; empty where nothing is frozen yet.
+pub fn verified_spec(places: &Places, run: &Run) -> Result<String, Trouble> {
     let Some(frozen) = &run.frozen else { return Ok(String::new()) };
     let path = places.frozen_spec();
     let changed = |what: String| {
@@ -134,7 +124,7 @@ pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input
     let beads: Vec<Bead> = if made {
         staged(hosted).await?
     } else if run.anew {
-        // What a person has put off is not theirs to be asked about.
+        // Those that are blocked a person has put off at the gate, and they stay so.
         let found = with_store(hosted, list(vec![run_label(&hosted.run_id)], None), String::new()).await?;
         found.beads.into_iter().filter(|bead| bead.status != Status::Blocked).collect()
     } else {

@@ -42,14 +42,10 @@ pub fn listed(error: &TaskListError) -> WireError {
 pub fn unrepositoried(error: &GitError) -> WireError {
     let code = match error {
         GitError::NoRepository(_) | GitError::NoCommit(_) => "E_NOT_A_REPOSITORY",
-        GitError::Distrusted { dir, .. } => {
-            let hint = format!("if you trust it: git config --global --add safe.directory {}", dir.display());
-            return fault("E_TASKS_GIT", &error.to_string(), &hint);
-        }
-        GitError::Filter { .. } => return fault("E_TASKS_GIT", &error.to_string(), ""),
+        GitError::Distrusted { .. } | GitError::Filter { .. } => "E_TASKS_GIT",
         GitError::InTheWay { .. } | GitError::Failed { .. } | GitError::Unheard { .. } => "E_IO",
     };
-    fault(code, &error.to_string(), "a task list needs git: run `git init` there, and commit once")
+    fault(code, &error.to_string(), &error.hint().unwrap_or_default())
 }
 
 /// Begins a run. Sent again, it is answered, not repeated.

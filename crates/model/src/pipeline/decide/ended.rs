@@ -115,8 +115,8 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
     events
 }
 
-/// The verdict, if it can be acted on, and what it leaves out. A pass that does not decide on what the agents noted is
-/// asked for once more; then it counts, since it says all that a pass has to say, and what was noted waits on.
+/// The verdict, if it can be acted on, and what it leaves out, which its reason is to name. A pass that does not decide
+/// on what the agents noted counts all the same, since it says all that a pass has to say: what was noted waits on.
 fn readable<'a>(run: &Run, end: &'a JobEnd) -> Result<(&'a JudgeResult, String), String> {
     let result = end.verdict.as_ref().ok_or("it printed no verdict")?.as_ref().map_err(Clone::clone)?;
     let criteria = run.sealed.as_ref().is_some_and(|sealed| !sealed.path.is_empty());

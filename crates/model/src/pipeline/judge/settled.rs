@@ -181,7 +181,7 @@ mod tests {
         assert!(says(&[("o", "dismiss")]).settled(BOTH).is_err_and(|why| why.contains("there are none")));
         let both = says(&[("o1", "promote"), ("o1", "dismiss")]).settled(asked);
         assert!(both.is_err_and(|why| why.contains("promote and dismiss")));
-        // What a pass leaves out is said apart: it is asked for, and no reason to fail.
+        // What a pass leaves out is said apart, and is no reason to ask again.
         assert!(
             says(&[("o1", "dismiss")])
                 .decides(asked)

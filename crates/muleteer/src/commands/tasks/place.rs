@@ -1,6 +1,6 @@
 //! Where the list is that a verb means, by what right it changes it, and errors in a user's words.
 
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::env_pass;
 use crate::failure::{Failure, chain};
 use crate::settings;
@@ -29,8 +29,7 @@ pub fn worker(said: Option<&str>) -> String {
 }
 
 pub fn here() -> Result<PathBuf, Failure> {
-    std::env::current_dir()
-        .map_err(|error| Failure::new("E_TASKS_MISSING", format!("the current directory cannot be used: {error}")))
+    context::here("E_TASKS_MISSING")
 }
 
 /// # Errors
@@ -117,14 +116,18 @@ pub fn listed(error: &TaskListError) -> Failure {
 }
 
 pub fn git(error: &GitError) -> Failure {
-    match error {
-        GitError::NoRepository(_) | GitError::NoCommit(_) => Failure::of("E_NOT_A_REPOSITORY", error)
-            .hint("a task list needs git: run `git init` there, and commit once"),
-        GitError::Distrusted { dir, .. } => Failure::of("E_TASKS_GIT", error)
-            .hint(format!("if you trust it: git config --global --add safe.directory {}", dir.display())),
-        GitError::Filter { .. } | GitError::InTheWay { .. } | GitError::Failed { .. } | GitError::Unheard { .. } => {
-            Failure::of("E_TASKS_GIT", error)
-        }
+    let code = match error {
+        GitError::NoRepository(_) | GitError::NoCommit(_) => "E_NOT_A_REPOSITORY",
+        GitError::Distrusted { .. }
+        | GitError::Filter { .. }
+        | GitError::InTheWay { .. }
+        | GitError::Failed { .. }
+        | GitError::Unheard { .. } => "E_TASKS_GIT",
+    };
+    let failure = Failure::of(code, error);
+    match error.hint() {
+        Some(hint) => failure.hint(hint),
+        None => failure,
     }
 }
 

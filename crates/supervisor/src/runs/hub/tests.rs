@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use super::super::clones::Work;
-use super::super::host::{Chosen, Hosted, Places, Saved, key_of};
+use super::super::host::Hosted;
 use super::*;
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -42,19 +42,7 @@ impl Stage {
         std::fs::write(repo.join("README.md"), "read me\n").unwrap();
         git_in(&repo, &["add", "--all"]);
         git_in(&repo, &["commit", "--quiet", "--message=first"]);
-        let places = Places {
-            public: repo.join(".muleteer/runs").join(RUN),
-            private: root.join("state"),
-            sealed: root.join("sealed"),
-            acceptance: root.join("acceptance"),
-            worktrees: repo.join(".muleteer/worktrees").join(RUN),
-        };
-        std::fs::create_dir_all(&places.private).unwrap();
-        let lock = muleteer_process::lock::lock_within(&root.join("lock"), std::time::Duration::from_secs(5));
-        let request =
-            muleteer_protocol::v1::Run { repo: repo.display().to_string(), ..muleteer_protocol::v1::Run::default() };
-        let saved = Saved { v: 1, request, chosen: Chosen::default() };
-        let hosted = Hosted::new(places, RUN, key_of(RUN).unwrap(), saved, lock.unwrap().unwrap());
+        let hosted = Hosted::alone(&root, RUN);
         Self { _dir: dir, root, hosted }
     }
 
