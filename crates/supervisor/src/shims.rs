@@ -85,7 +85,12 @@ enum Asked {
 
 impl Shims {
     pub fn new(program: ShimProgram) -> Self {
-        Self { program, zygote: tokio::sync::Mutex::default(), children: Mutex::default(), starting: AtomicU32::default() }
+        Self {
+            program,
+            zygote: tokio::sync::Mutex::default(),
+            children: Mutex::default(),
+            starting: AtomicU32::default(),
+        }
     }
 
     pub fn program(&self) -> &ShimProgram {
