@@ -470,7 +470,7 @@ fn load_config(daemon: &Daemon, request: &v1::Run, repo: &Path) -> Result<Arc<Co
     crate::request::load(
         daemon,
         request.config.as_deref(),
-        &crate::settings::repository(repo),
+        Some(&crate::settings::repository(repo)),
         request.env.iter().chain(&request.extra_env).cloned().collect(),
     )
 }
