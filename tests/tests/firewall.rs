@@ -232,6 +232,40 @@ fn an_agent_that_pushes_to_the_real_base_branch_stops_the_run() {
     stage.world.finish(Some(daemon));
 }
 
+/// What is read-only can be connected to: a container engine that listens there does whatever it is told to, outside.
+#[test]
+fn a_container_engine_answers_no_agent_unless_the_configuration_says_so() {
+    use std::os::unix::net::UnixListener;
+    let test = "a_container_engine_answers_no_agent_unless_the_configuration_says_so";
+    if !confined() {
+        return skip(test, "no namespaces");
+    }
+    for (configured, reached) in [("", false), ("sandbox: {show: [~/engine/docker.sock]}\n", true)] {
+        let stage = Stage::new(&attack(
+            "for socket in \"$HOME/engine/docker.sock\" \"$HOME/link\"; do timeout 5 muleteer --socket \"$socket\" daemon stop; done\n\
+             rm -f \"$HOME/engine/docker.sock\" && through removed\nmv \"$HOME/engine\" \"$HOME/moved\" && through moved\ntrue",
+        ));
+        if !configured.is_empty() {
+            stage.configure(configured);
+        }
+        let home = stage.world.home();
+        std::fs::create_dir(home.join("engine")).unwrap();
+        let socket = home.join("engine/docker.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        std::os::unix::fs::symlink("engine/docker.sock", home.join("link")).unwrap();
+        let named = format!("unix://{}", socket.display());
+        let daemon = stage.world.daemon_with(&[("DOCKER_HOST", &named)]);
+        let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
+        let log = std::fs::read_to_string(home.join("attack.log")).unwrap();
+        // Whoever connected is in its queue still, though it may have gone.
+        assert_eq!(listener.accept().is_ok(), reached, "{configured}: {log}");
+        assert_eq!(through(&stage), "", "{log}");
+        assert_eq!(document["enforced"]["acceptance_hidden"], "enforced");
+        stage.world.finish(Some(daemon));
+    }
+}
+
 /// With everything below HOME, as it is for a person: the folders above what is hidden stay where they are.
 #[test]
 fn no_parent_of_what_is_hidden_can_be_moved_away() {

@@ -3,7 +3,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | hidden | our state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory |
+//! | hidden | our state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory, the sockets of container engines and of keys' agents |
 //! | its own, gone with it | `/tmp`, `/var/tmp`, `/dev/shm`, TMPDIR |
 //! | written | its worktree (the judge: read-only), HOME, the hub (whoever pushes), its own folders |
 //! | read-only | everything else; inside HOME the repository and our configuration too, with what they are links to |
@@ -16,9 +16,41 @@ use muleteer_process::sandbox::{Place, Plan, What};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+/// Where those listen that do for whoever connects what the sandbox keeps an agent from: folders of theirs, and
+/// sockets beside what others have there. `/var/run` is `/run` nearly everywhere.
+const ENGINES: [&str; 9] = [
+    "/run/user",
+    "/run/podman",
+    "/run/containerd",
+    "/run/crio",
+    "/run/k3s",
+    "/run/buildkit",
+    "/run/libvirt",
+    "/run/incus",
+    "/var/run/podman",
+];
+const SOCKETS: [&str; 5] = [
+    "/run/docker.sock",
+    "/var/run/docker.sock",
+    "/var/lib/incus/unix.socket",
+    "/var/lib/lxd/unix.socket",
+    "/var/snap/lxd/common/lxd/unix.socket",
+];
+const SOCKETS_AT_HOME: [&str; 7] = [
+    ".docker/run/docker.sock",
+    ".docker/desktop/docker.sock",
+    ".rd/docker.sock",
+    ".gnupg/S.gpg-agent",
+    ".gnupg/S.gpg-agent.extra",
+    ".gnupg/S.gpg-agent.browser",
+    ".gnupg/S.gpg-agent.ssh",
+];
+/// Variables that name such a socket, by its path or as `unix://PATH`.
+const NAMING: [&str; 3] = ["DOCKER_HOST", "CONTAINER_HOST", "SSH_AUTH_SOCK"];
 /// Below an agent's folder, what its own program reads and writes.
 const OWN: [&str; 4] = ["rehearsal", "claude", "codex", "acp"];
 /// Where Claude Code and Codex keep what was said, below HOME and CODEX_HOME: a sealed agent's own.
@@ -45,7 +77,8 @@ pub async fn possible(daemon: &Daemon) -> Result<(), String> {
 
 async fn attempt(daemon: &Daemon) -> Result<(), String> {
     let file = daemon.paths.state_dir.join("sandbox-probe.json");
-    let plan = Plan::new(vec![Place { path: "/tmp".into(), what: What::Scratch }]);
+    let closed = Place { path: file.clone(), what: What::Closed };
+    let plan = Plan::new(vec![Place { path: "/tmp".into(), what: What::Scratch }, closed]);
     write(&file, &plan).map_err(|error| crate::launch::chain(&error))?;
     let words = daemon.shims.program().confining(&daemon.muleteer, &file, Path::new("/"));
     let (program, rest) = words.split_first().ok_or("no program")?;
@@ -101,6 +134,19 @@ pub struct Ground<'a> {
     pub muleteer: &'a Path,
     /// Repositories with runs or worktrees.
     pub repos: Vec<PathBuf>,
+    /// What is named by the daemon's own environment.
+    pub sockets: Vec<PathBuf>,
+}
+
+/// The sockets that an environment names.
+fn named(value: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
+    let path = |text: String| PathBuf::from(text.strip_prefix("unix://").unwrap_or(&text));
+    NAMING
+        .iter()
+        .filter_map(|name| value(name))
+        .map(path)
+        .filter(|path| path.is_absolute())
+        .collect()
 }
 
 /// Makes the folders that the plan hides, so that what comes to be in them later is hidden too, and that of the
@@ -126,6 +172,7 @@ pub fn plan_of(
         runtime: &daemon.paths.runtime_dir,
         muleteer: &daemon.muleteer,
         repos: repos.into_iter().collect(),
+        sockets: named(|name| std::env::var(name).ok()),
     };
     for dir in [ground.state.join("sealed"), ground.cache.to_owned()] {
         let _ = std::fs::create_dir_all(dir);
@@ -152,6 +199,7 @@ pub fn plan(
     scratch.extend(absolute("TMPDIR"));
     let mut hidden = vec![ground.state.to_owned(), ground.cache.to_owned(), ground.runtime.to_owned()];
     hidden.extend(absolute("XDG_RUNTIME_DIR"));
+    hidden.extend(ENGINES.map(PathBuf::from).into_iter().filter(|dir| dir.is_dir()));
     for repo in &ground.repos {
         hidden.extend(["runs", "worktrees"].map(|name| repo.join(".muleteer").join(name)));
     }
@@ -191,6 +239,15 @@ pub fn plan(
     }
     for path in hidden {
         set(path, What::Hidden);
+    }
+    let at_home = |home: PathBuf| SOCKETS_AT_HOME.map(|name| home.join(name));
+    let known = SOCKETS
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(absolute("HOME").into_iter().flat_map(at_home));
+    let named = named(|name| value(name).map(String::from));
+    for path in known.chain(named).chain(ground.sockets.iter().cloned()).filter(|path| is_socket(path)) {
+        set(path, What::Closed);
     }
     for path in [agent_dir.join("pub"), agent_dir.join("prompt"), ground.state.join("bin")] {
         set(path, What::Show);
@@ -237,6 +294,10 @@ pub fn plan(
     }
     pin(&mut places);
     Plan::new(places.into_iter().map(|(path, what)| Place { path, what }).collect())
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
 }
 
 /// A mountpoint cannot be moved away, but a directory above it can: each of those is made one too.
@@ -331,6 +392,7 @@ mod tests {
             runtime: &root.join("run"),
             muleteer: Path::new("/usr/bin/muleteer"),
             repos: vec![repo.clone()],
+            sockets: vec![],
         };
         let confined = Confined { write: vec![worktree.clone()], ..Confined::default() };
         let env = [("HOME".to_string(), home.display().to_string())];
@@ -372,6 +434,7 @@ mod tests {
             runtime: &root.join("run"),
             muleteer: Path::new("/usr/bin/muleteer"),
             repos: vec![],
+            sockets: vec![],
         };
         let env = [("HOME".to_string(), home.display().to_string())];
         let plan = plan(&ground, &Confined::default(), "subprocess", &env, &[], &state.join("agents/a"));
@@ -386,6 +449,49 @@ mod tests {
             assert_eq!(what(pinned), Some(What::Write), "{pinned}");
         }
         assert_eq!(what(".config/muleteer/config.yaml"), None, "it lies in what is read-only");
+    }
+
+    #[test]
+    fn a_socket_that_the_environment_names_is_closed_unless_the_configuration_shows_it() {
+        use std::os::unix::net::UnixListener;
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let (home, state) = (root.join("home"), root.join("state"));
+        let (docker, keys, signing) =
+            (home.join("engine/docker.sock"), home.join("keys.sock"), home.join(".gnupg/S.gpg-agent"));
+        for path in [&home.join("engine"), &home.join(".gnupg"), &state] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        let _listening = [&docker, &keys, &signing].map(|path| UnixListener::bind(path).unwrap());
+        std::fs::write(home.join("file"), "").unwrap();
+        std::os::unix::fs::symlink(&docker, home.join("link")).unwrap();
+        let ground = Ground {
+            state: &state,
+            cache: &root.join("cache"),
+            config: &root.join("config"),
+            runtime: &root.join("run"),
+            muleteer: Path::new("/usr/bin/muleteer"),
+            repos: vec![],
+            sockets: vec![keys.clone()],
+        };
+        let env = |docker: &str| {
+            let docker = format!("unix://{}", home.join(docker).display());
+            [("HOME".to_string(), home.display().to_string()), ("DOCKER_HOST".to_string(), docker)]
+        };
+        let what = |env: &[(String, String)], confined: &Confined, path: &Path| {
+            let plan = plan(&ground, confined, "subprocess", env, &[], &state.join("agents/a"));
+            plan.places.into_iter().find(|place| place.path == path).map(|place| place.what)
+        };
+        let none = Confined::default();
+        for named in ["engine/docker.sock", "link"] {
+            assert_eq!(what(&env(named), &none, &docker), Some(What::Closed), "{named}");
+            assert_eq!(what(&env(named), &none, &home.join("engine")), Some(What::Write), "pinned, so that it stays");
+        }
+        assert_eq!(what(&env("file"), &none, &home.join("file")), None, "only what is a socket");
+        assert_eq!(what(&env("file"), &none, &keys), Some(What::Closed), "the daemon's environment counts too");
+        assert_eq!(what(&env("file"), &none, &signing), Some(What::Closed));
+        let shown = Confined { show: vec![docker.clone()], ..Confined::default() };
+        assert_eq!(what(&env("link"), &shown, &docker), Some(What::Show));
     }
 
     /// A judge's conversations are kept apart, on a machine its CLI was never used on too, and its transcript
@@ -406,6 +512,7 @@ mod tests {
             runtime: &root.join("run"),
             muleteer: Path::new("/usr/bin/muleteer"),
             repos: vec![],
+            sockets: vec![],
         };
         let confined = Confined { talk: Some(talk.clone()), ..Confined::default() };
         let codex = root.join("elsewhere/codex");
