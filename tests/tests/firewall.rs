@@ -322,3 +322,44 @@ true
     at_home(&["daemon", "stop", "--agents", "stop"]).run();
     stage.world.wait_for_nothing_left(&[]);
 }
+
+/// Where HOME is the repository agents may write what lies there: then nothing is said to be enforced that is not, and
+/// what git, the harness and the next run go by is read-only all the same.
+#[test]
+fn a_repository_that_is_home_keeps_what_is_gone_by() {
+    if !confined() {
+        return skip("a_repository_that_is_home_keeps_what_is_gone_by", "no namespaces");
+    }
+    let mut stage = Stage::new(&attack(
+        r#"
+for file in .muleteer/config.yaml .muleteer/roles/judge.md .muleteer/guidelines/mine.md .muleteer/new .git/config .git/hooks/post-merge .git/refs/heads/mine .config/muleteer/config.yaml; do
+  mkdir -p "$HOME/$(dirname "$file")" 2>/dev/null
+  { echo "sandbox: off" >> "$HOME/$file"; } 2>/dev/null && through "wrote $file"
+done
+for name in .muleteer .git .config; do
+  mv -T "$HOME/$name" "$HOME/$name.moved" 2>/dev/null && through "moved $name"
+done
+echo scratch > "$HOME/scratch" || through "cannot write HOME"
+true
+"#,
+    ));
+    // The repository is made HOME, rather than the other way round: it lies where the script looks.
+    let identity = std::fs::read_to_string(stage.world.home().join(".gitconfig")).unwrap();
+    std::fs::remove_dir_all(stage.world.home()).unwrap();
+    std::fs::rename(&stage.repo.path, stage.world.home()).unwrap();
+    stage.repo.path = stage.world.home();
+    stage.repo.write(".gitconfig", &identity);
+    let at_home = |args: &[&str]| stage.muleteer(args).without_env("XDG_CONFIG_HOME");
+    let agent = stage.agent.to_str().unwrap();
+    let output = at_home(&["run", "--spec", "plan.md", "--backend", "subprocess", "--command", agent, "--json"]).run();
+    let log = std::fs::read_to_string(stage.world.home().join("attack.log")).unwrap_or_default();
+    assert_eq!(through(&stage), "", "{log}");
+    let document = last(&output.expect_code(0).stdout);
+    assert!(stage.world.home().join("scratch").exists(), "{log}");
+    assert_eq!(document["enforced"]["judge_read_only"], "checked", "{document}");
+    assert_eq!(document["enforced"]["acceptance_hidden"], "enforced", "{document}");
+    let report = at_home(&["run", "report", document["run_id"].as_str().unwrap()]).ok();
+    assert!(report.contains("HOME, which agents may write, is in the repository"), "{report}");
+    at_home(&["daemon", "stop", "--agents", "stop"]).run();
+    stage.world.wait_for_nothing_left(&[]);
+}

@@ -6,7 +6,7 @@
 //! | hidden | our state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory, the sockets of container engines and of keys' agents |
 //! | its own, gone with it | `/tmp`, `/var/tmp`, `/dev/shm`, TMPDIR |
 //! | written | its worktree (the judge: read-only), HOME, the hub (whoever pushes), its own folders |
-//! | read-only | everything else; inside HOME the repository and our configuration too, with what they are links to |
+//! | read-only | everything else; inside HOME the repository and our configuration too, with what they are links to. Of a repository that HOME is, its `.git` and `.muleteer` |
 //!
 //! Who pushes can write the hub, and so can also destroy it: then the run fails, and what was verified is in the
 //! harness's own repository.
@@ -178,6 +178,14 @@ pub fn plan_of(
         let _ = std::fs::create_dir_all(dir);
     }
     let _ = muleteer_store::atomic::create_dir_durable(ground.config, 0o700);
+    let home = env
+        .iter()
+        .rev()
+        .find(|(name, _)| name == "HOME")
+        .map(|(_, home)| real(PathBuf::from(home)));
+    for repo in ground.repos.iter().filter(|repo| Some(real((*repo).clone())) == home) {
+        let _ = std::fs::create_dir(repo.join(".muleteer"));
+    }
     plan(&ground, confined, backend, env, argv, agent_dir)
 }
 
@@ -286,7 +294,8 @@ pub fn plan(
         }
     }
     let folders = ground.repos.iter().map(|repo| repo.join(".muleteer")).chain([ground.config.to_owned()]);
-    for path in folders.flat_map(|folder| settings_of(&folder)).flat_map(|path| followed(&path)) {
+    let settings = folders.flat_map(|folder| settings_of(&folder)).flat_map(|path| followed(&path));
+    for path in settings.chain(ground.repos.iter().flat_map(|repo| git_dirs(repo))) {
         let above = path.ancestors().find_map(|above| places.get(above));
         if above == Some(&What::Write) {
             places.entry(path).or_insert(What::Show);
@@ -322,10 +331,33 @@ fn pin(places: &mut BTreeMap<PathBuf, What>) {
 
 /// What is read of a folder of configuration, the user's or a repository's: any of it may be a link to elsewhere.
 fn settings_of(folder: &Path) -> Vec<PathBuf> {
-    let roles = folder.join("roles");
-    let files = std::fs::read_dir(&roles).into_iter().flatten().flatten().map(|entry| entry.path());
-    let files: Vec<_> = files.take(crate::settings::ROLES_LIMIT).collect();
-    [vec![folder.to_owned(), folder.join("config.yaml"), roles], files].concat()
+    let files = |dir: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        entries.take(crate::settings::ROLES_LIMIT).collect()
+    };
+    let dirs = ["roles", "guidelines"].map(|name| folder.join(name));
+    let within = dirs.iter().flat_map(|dir| files(dir)).collect();
+    [vec![folder.to_owned(), folder.join("config.yaml")], dirs.to_vec(), within].concat()
+}
+
+/// Whether HOME, which agents may write, is the repository or lies in it.
+pub fn holds(repo: &Path, home: &str) -> bool {
+    let home = Path::new(home);
+    home.is_absolute() && real(home.to_owned()).starts_with(real(repo.to_owned()))
+}
+
+/// What git works with in a repository: with its `.git`, where that is a file, what it leads to, and what several
+/// checkouts share.
+fn git_dirs(repo: &Path) -> Vec<PathBuf> {
+    let leads = |file: PathBuf, before: &str| {
+        let text = crate::settings::read_if_there(&file).ok()??;
+        Some(file.parent()?.join(text.trim_end().strip_prefix(before)?))
+    };
+    let top = repo.join(".git");
+    let own = leads(top.clone(), "gitdir: ");
+    let shared = leads(own.as_ref().unwrap_or(&top).join("commondir"), "");
+    let there = [Some(top), own, shared].into_iter().flatten().filter(|path| path.exists());
+    there.flat_map(|path| followed(&path)).collect()
 }
 
 /// The links that lead to what `path` is, which anybody who may write beside them could lead elsewhere, and what it
@@ -449,6 +481,72 @@ mod tests {
             assert_eq!(what(pinned), Some(What::Write), "{pinned}");
         }
         assert_eq!(what(".config/muleteer/config.yaml"), None, "it lies in what is read-only");
+    }
+
+    #[test]
+    fn of_a_repository_that_home_is_what_others_go_by_is_read_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let (home, state) = (root.join("home"), root.join("state"));
+        let (linked, worktree) = (home.join("src/linked"), home.join(".muleteer/worktrees/run/bead-1"));
+        let shared = home.join("src/main/.git");
+        let own = shared.join("worktrees/linked");
+        for path in [&home.join(".git/hooks"), &home.join(".muleteer/runs"), &linked, &own, &worktree, &state] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        std::fs::write(linked.join(".git"), format!("gitdir: {}\n", own.display())).unwrap();
+        std::fs::write(own.join("commondir"), "../..\n").unwrap();
+        let (moved, link) = (home.join("elsewhere"), home.join("src/moved/.git"));
+        std::fs::create_dir_all(home.join("src/moved")).unwrap();
+        let dots = home.join("dots");
+        for path in [&moved, &dots] {
+            std::fs::create_dir(path).unwrap();
+        }
+        std::os::unix::fs::symlink(&moved, &link).unwrap();
+        std::os::unix::fs::symlink(&dots, home.join(".muleteer/guidelines")).unwrap();
+        let ground = Ground {
+            state: &state,
+            cache: &root.join("cache"),
+            config: &home.join(".config/muleteer"),
+            runtime: &root.join("run"),
+            muleteer: Path::new("/usr/bin/muleteer"),
+            repos: vec![home.clone(), linked.clone(), home.join("src/moved")],
+            sockets: vec![],
+        };
+        let confined = Confined { write: vec![worktree.clone()], ..Confined::default() };
+        let env = [("HOME".to_string(), home.display().to_string())];
+        let plan = plan(&ground, &confined, "subprocess", &env, &[], &state.join("agents/a"));
+        let what = |path: &Path| plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone());
+        assert_eq!(what(&home), Some(What::Write));
+        for shown in
+            [home.join(".git"), home.join(".muleteer"), home.join(".config/muleteer"), linked, shared, moved, dots]
+        {
+            assert_eq!(what(&shown), Some(What::Show), "{}", shown.display());
+        }
+        assert_eq!(what(&home.join("src/main")), Some(What::Write), "pinned");
+        assert_eq!(what(&home.join(".muleteer/runs")), Some(What::Hidden));
+        assert_eq!(what(&worktree), Some(What::Write));
+    }
+
+    #[test]
+    fn whether_home_is_in_the_repository() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let home = root.join("home");
+        std::fs::create_dir_all(home.join("repo")).unwrap();
+        std::os::unix::fs::symlink(&home, root.join("link")).unwrap();
+        let text = |path: &Path| path.display().to_string();
+        for (repo, named, expected) in [
+            (home.clone(), text(&home), true),
+            (home.clone(), text(&root.join("link")), true),
+            (root.clone(), text(&home), true),
+            (PathBuf::from("/"), text(&home), true),
+            (home.join("repo"), text(&home), false),
+            (home.clone(), text(&root.join("home2")), false),
+            (home.clone(), String::new(), false),
+        ] {
+            assert_eq!(holds(&repo, &named), expected, "{named} in {}", repo.display());
+        }
     }
 
     #[test]
