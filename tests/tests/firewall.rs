@@ -232,6 +232,40 @@ fn an_agent_that_pushes_to_the_real_base_branch_stops_the_run() {
     stage.world.finish(Some(daemon));
 }
 
+/// What is read-only can be connected to: a container engine that listens there does whatever it is told to, outside.
+#[test]
+fn a_container_engine_answers_no_agent_unless_the_configuration_says_so() {
+    use std::os::unix::net::UnixListener;
+    let test = "a_container_engine_answers_no_agent_unless_the_configuration_says_so";
+    if !confined() {
+        return skip(test, "no namespaces");
+    }
+    for (configured, reached) in [("", false), ("sandbox: {show: [~/engine/docker.sock]}\n", true)] {
+        let stage = Stage::new(&attack(
+            "for socket in \"$HOME/engine/docker.sock\" \"$HOME/link\"; do timeout 5 muleteer --socket \"$socket\" daemon stop; done\n\
+             rm -f \"$HOME/engine/docker.sock\" && through removed\nmv \"$HOME/engine\" \"$HOME/moved\" && through moved\ntrue",
+        ));
+        if !configured.is_empty() {
+            stage.configure(configured);
+        }
+        let home = stage.world.home();
+        std::fs::create_dir(home.join("engine")).unwrap();
+        let socket = home.join("engine/docker.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        std::os::unix::fs::symlink("engine/docker.sock", home.join("link")).unwrap();
+        let named = format!("unix://{}", socket.display());
+        let daemon = stage.world.daemon_with(&[("DOCKER_HOST", &named)]);
+        let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
+        let log = std::fs::read_to_string(home.join("attack.log")).unwrap();
+        // Whoever connected is in its queue still, though it may have gone.
+        assert_eq!(listener.accept().is_ok(), reached, "{configured}: {log}");
+        assert_eq!(through(&stage), "", "{log}");
+        assert_eq!(document["enforced"]["acceptance_hidden"], "enforced");
+        stage.world.finish(Some(daemon));
+    }
+}
+
 /// With everything below HOME, as it is for a person: the folders above what is hidden stay where they are.
 #[test]
 fn no_parent_of_what_is_hidden_can_be_moved_away() {
@@ -285,6 +319,47 @@ true
     } else {
         assert!(!config.join("config.yaml").exists());
     }
+    at_home(&["daemon", "stop", "--agents", "stop"]).run();
+    stage.world.wait_for_nothing_left(&[]);
+}
+
+/// Where HOME is the repository agents may write what lies there: then nothing is said to be enforced that is not, and
+/// what git, the harness and the next run go by is read-only all the same.
+#[test]
+fn a_repository_that_is_home_keeps_what_is_gone_by() {
+    if !confined() {
+        return skip("a_repository_that_is_home_keeps_what_is_gone_by", "no namespaces");
+    }
+    let mut stage = Stage::new(&attack(
+        r#"
+for file in .muleteer/config.yaml .muleteer/roles/judge.md .muleteer/guidelines/mine.md .muleteer/new .git/config .git/hooks/post-merge .git/refs/heads/mine .config/muleteer/config.yaml; do
+  mkdir -p "$HOME/$(dirname "$file")" 2>/dev/null
+  { echo "sandbox: off" >> "$HOME/$file"; } 2>/dev/null && through "wrote $file"
+done
+for name in .muleteer .git .config; do
+  mv -T "$HOME/$name" "$HOME/$name.moved" 2>/dev/null && through "moved $name"
+done
+echo scratch > "$HOME/scratch" || through "cannot write HOME"
+true
+"#,
+    ));
+    // The repository is made HOME, rather than the other way round: it lies where the script looks.
+    let identity = std::fs::read_to_string(stage.world.home().join(".gitconfig")).unwrap();
+    std::fs::remove_dir_all(stage.world.home()).unwrap();
+    std::fs::rename(&stage.repo.path, stage.world.home()).unwrap();
+    stage.repo.path = stage.world.home();
+    stage.repo.write(".gitconfig", &identity);
+    let at_home = |args: &[&str]| stage.muleteer(args).without_env("XDG_CONFIG_HOME");
+    let agent = stage.agent.to_str().unwrap();
+    let output = at_home(&["run", "--spec", "plan.md", "--backend", "subprocess", "--command", agent, "--json"]).run();
+    let log = std::fs::read_to_string(stage.world.home().join("attack.log")).unwrap_or_default();
+    assert_eq!(through(&stage), "", "{log}");
+    let document = last(&output.expect_code(0).stdout);
+    assert!(stage.world.home().join("scratch").exists(), "{log}");
+    assert_eq!(document["enforced"]["judge_read_only"], "checked", "{document}");
+    assert_eq!(document["enforced"]["acceptance_hidden"], "enforced", "{document}");
+    let report = at_home(&["run", "report", document["run_id"].as_str().unwrap()]).ok();
+    assert!(report.contains("HOME, which agents may write, is in the repository"), "{report}");
     at_home(&["daemon", "stop", "--agents", "stop"]).run();
     stage.world.wait_for_nothing_left(&[]);
 }

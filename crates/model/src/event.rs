@@ -689,6 +689,11 @@ impl Created {
         self.multi_turn || self.resumable
     }
 
+    /// The directory that what it does is seen from.
+    pub fn directory(&self) -> &str {
+        self.worktree.as_deref().unwrap_or(&self.project)
+    }
+
     /// The project in a person's eyes: clones come and go, and nobody has heard of them.
     pub fn project_name(&self) -> &str {
         self.repository.as_deref().unwrap_or(&self.project)
@@ -702,7 +707,7 @@ impl Created {
 
     /// The repository of what its agent has others do in `dir`, where that is a clone of its own or its run's.
     pub fn repository_of(&self, dir: &Path) -> Option<&str> {
-        let own = self.worktree.as_deref().unwrap_or(&self.project);
+        let own = self.directory();
         Some(self.project_name()).filter(|name| dir.starts_with(own) && *name != own)
     }
 

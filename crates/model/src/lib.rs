@@ -11,7 +11,8 @@
 //! - [`config`]: layers of settings and where each came from; [`role`]: who an agent is;
 //!   [`prompt`]: what it is told; [`journal`]: the file it and the harness write.
 //! - [`tasklist`]: the rules of the task-list harness.
-//! - [`ask`]: what an agent waits to be told; [`permission`]: what it need not ask.
+//! - [`ask`]: what an agent waits to be told; [`permission`]: what it need not ask; [`descent`]: what it may have of
+//!   the agent that dispatched it.
 //! - [`doctor`]: what to make of the facts about a machine; [`telemetry`]: spans and metrics of the events.
 //! - [`bead`]: the nodes of a run's graph, [`graph`]: what holds what back, [`schedule`]: who is next,
 //!   [`layered`]: how a graph is drawn;
@@ -28,6 +29,7 @@ pub mod ask;
 pub mod bead;
 pub mod config;
 pub mod cost;
+pub mod descent;
 pub mod dispatch;
 pub mod doctor;
 pub mod event;

@@ -228,7 +228,10 @@ pub type Decided = (Option<Position>, Event);
 /// Decides what an input means. Inputs that a state has no use for decide nothing.
 pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
     match input {
-        Input::Admitted(ticket) if d.phase == Phase::Queued && d.stop.is_none() && ticket == d.ticket() => {
+        // Who has nothing to begin with ends by itself.
+        Input::Admitted(ticket)
+            if d.phase == Phase::Queued && d.stop.is_none() && ticket == d.ticket() && used_up(d).is_none() =>
+        {
             plain(start_attempt(d, d.attempts + 1))
         }
         Input::Line { at, events } if is_working(d, at.epoch) && at > d.position => line(d, at, &events),

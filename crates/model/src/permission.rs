@@ -21,6 +21,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// Bytes of a rule.
+const LONGEST: usize = 2000;
+
 /// Who answers (`by`) where the policy does.
 pub const POLICY: &str = "policy";
 
@@ -35,6 +38,9 @@ pub struct Policy {
     pub ask: Vec<Rule>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<Rule>,
+    /// The policies of those by whom its agent was dispatched: it may do what each of them may as well.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub within: Vec<Policy>,
 }
 
 /// One layer's word: the configuration's, a category's, a role's.
@@ -95,7 +101,62 @@ pub struct Decision {
 impl Policy {
     /// Nothing is ever asked or refused: an agent need not be told of a policy at all.
     pub fn is_open(&self) -> bool {
-        self.mode == Mode::Allow && self.ask.is_empty() && self.deny.is_empty()
+        self.mode == Mode::Allow && self.ask.is_empty() && self.deny.is_empty() && self.within.is_empty()
+    }
+
+    /// Holds it within another agent's policy as well: the stricter word of the two counts.
+    pub fn hold_within(&mut self, above: Policy) {
+        let Policy { within, .. } = above;
+        let own = Policy { within: vec![], ..above };
+        for policy in [own].into_iter().chain(within) {
+            if !policy.is_open() && !self.within.contains(&policy) {
+                self.within.push(policy);
+            }
+        }
+    }
+
+    /// Whether others' policies hold it.
+    pub fn is_held(&self) -> bool {
+        !self.within.is_empty()
+    }
+
+    /// What has to be asked about by one or the other of the policies that count.
+    pub fn asks(&self) -> impl Iterator<Item = &Rule> {
+        self.all().flat_map(|policy| &policy.ask)
+    }
+
+    /// What is refused by one or the other of them.
+    pub fn denies(&self) -> impl Iterator<Item = &Rule> {
+        self.all().flat_map(|policy| &policy.deny)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Policy> {
+        std::iter::once(self).chain(&self.within)
+    }
+
+    /// What it forbids in `dir` it forbids there also of who works somewhere else.
+    pub fn forbid_in(&mut self, dir: &str) {
+        self.each(&|policy| {
+            for rules in [&mut policy.ask, &mut policy.deny] {
+                // One that would be too long to be read again is about all files.
+                let short = |rule: Rule| if rule.fits() { rule } else { Rule { content: None, ..rule } };
+                let there: Vec<_> = rules.iter().filter_map(|rule| rule.anchored(dir)).map(short).collect();
+                rules.extend(there);
+            }
+        });
+    }
+
+    /// What it allows in `dir` it allows there, and not where somebody else works.
+    pub fn allow_in(&mut self, dir: &str) {
+        self.each(&|policy| {
+            let there = policy.allow.drain(..).map(|rule| rule.anchored(dir).unwrap_or(rule));
+            policy.allow = there.filter(Rule::fits).collect();
+        });
+    }
+
+    fn each(&mut self, change: &dyn Fn(&mut Policy)) {
+        change(self);
+        self.within.iter_mut().for_each(change);
     }
 
     /// What `layers` say, the strongest first: the rules of all count, and the mode of the first that
@@ -111,7 +172,13 @@ impl Policy {
             }
             rules
         };
-        Self { mode, allow: all(|layer| &layer.allow), ask: all(|layer| &layer.ask), deny: all(|layer| &layer.deny) }
+        Self {
+            mode,
+            allow: all(|layer| &layer.allow),
+            ask: all(|layer| &layer.ask),
+            deny: all(|layer| &layer.deny),
+            within: vec![],
+        }
     }
 
     /// Puts the agent's home directory for `~`.
@@ -129,6 +196,17 @@ impl Policy {
     /// What the policy says of an ask of an agent that works in `cwd`; `None` where somebody has to be
     /// asked.
     pub fn decide(&self, ask: &Ask, cwd: &str) -> Option<Decision> {
+        self.all().map(|policy| policy.word(ask, cwd)).min_by_key(leave)?
+    }
+
+    /// Whether those by whom its agent was dispatched need not ask for what it asks for: else none of them can give it.
+    pub fn is_given_above(&self, ask: &Ask, cwd: &str) -> bool {
+        let given = |policy: &Policy| policy.word(ask, cwd).is_some_and(|said| said.verdict == Verdict::Allow);
+        ask.kind == AskKind::Question || self.within.iter().all(given)
+    }
+
+    /// Its own, without those that hold it.
+    fn word(&self, ask: &Ask, cwd: &str) -> Option<Decision> {
         let by = |verdict, rule: String| Some(Decision { verdict, rule });
         if let Some(rule) = self.deny.iter().find(|rule| rule.matches(ask, cwd, Strictness::Any)) {
             return by(Verdict::Deny, rule.to_string());
@@ -151,6 +229,15 @@ impl Policy {
     }
 }
 
+/// The stricter, the less.
+fn leave(word: &Option<Decision>) -> u8 {
+    match word {
+        Some(Decision { verdict: Verdict::Allow, .. }) => 2,
+        None => 1,
+        Some(_) => 0,
+    }
+}
+
 /// How much of a call a rule must fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Strictness {
@@ -164,17 +251,25 @@ enum Strictness {
 const EDITING: [&str; 4] = ["Edit", "Write", "MultiEdit", "NotebookEdit"];
 const READING: [&str; 5] = ["Read", "Grep", "Glob", "LS", "NotebookRead"];
 
+fn is_file(tool: &str) -> bool {
+    EDITING.contains(&tool) || READING.contains(&tool)
+}
+
+/// Whatever it is about.
+fn is_all(content: &str) -> bool {
+    matches!(content, "*" | "**" | ":*")
+}
+
 impl Rule {
     fn matches(&self, ask: &Ask, cwd: &str, strictness: Strictness) -> bool {
         if !self.names(&ask.tool) {
             return false;
         }
-        let Some(content) = self.content.as_deref().filter(|content| !matches!(*content, "*" | "**" | ":*")) else {
+        let Some(content) = self.content.as_deref().filter(|content| !is_all(content)) else {
             return true;
         };
         let unknown = strictness == Strictness::Any;
         let text = |keys: &[&str]| keys.iter().find_map(|key| ask.input.get(*key)?.as_str());
-        let is_file = |tool: &str| EDITING.contains(&tool) || READING.contains(&tool);
         let subject = match self.tool.as_str() {
             "Bash" => text(&["command"]),
             tool if is_file(tool) => text(&["file_path", "notebook_path", "path"]),
@@ -189,6 +284,17 @@ impl Rule {
             "WebFetch" => domain(content, subject).unwrap_or(unknown),
             _ => wild(content, subject),
         }
+    }
+
+    /// A rule about files of its agent's directory, for who works elsewhere; `None` for all others.
+    fn anchored(&self, dir: &str) -> Option<Self> {
+        let content = self.content.as_deref().filter(|_| is_file(&self.tool))?;
+        (!content.starts_with("//") && !is_all(content))
+            .then(|| Self { tool: self.tool.clone(), content: Some(format!("/{}", absolute_pattern(content, dir))) })
+    }
+
+    fn fits(&self) -> bool {
+        self.to_string().len() <= LONGEST
     }
 
     fn names(&self, tool: &str) -> bool {
@@ -255,21 +361,22 @@ fn prefix(pattern: &str, text: &str) -> bool {
 fn path(pattern: &str, path: &str, cwd: &str) -> Option<bool> {
     let absolute = |path: &str| if path.starts_with('/') { path.to_string() } else { format!("{cwd}/{path}") };
     let path = normal(&absolute(path))?;
-    let anchored = match pattern.strip_prefix("//") {
-        Some(rest) => format!("/{rest}"),
-        None => {
-            let inner = pattern.strip_prefix("./").or_else(|| pattern.strip_prefix('/'));
-            match inner {
-                Some(inner) => format!("{cwd}/{inner}"),
-                // A name without a slash is meant wherever it stands, as in a .gitignore.
-                None if !pattern.trim_end_matches('/').contains('/') => format!("{cwd}/**/{pattern}"),
-                None => format!("{cwd}/{pattern}"),
-            }
-        }
-    };
+    let anchored = absolute_pattern(pattern, cwd);
     let pattern: Vec<_> = anchored.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
     Some(segments(&pattern, &parts))
+}
+
+fn absolute_pattern(pattern: &str, cwd: &str) -> String {
+    if let Some(rest) = pattern.strip_prefix("//") {
+        return format!("/{rest}");
+    }
+    match pattern.strip_prefix("./").or_else(|| pattern.strip_prefix('/')) {
+        Some(inner) => format!("{cwd}/{inner}"),
+        // A name without a slash is meant wherever it stands, as in a .gitignore.
+        None if !pattern.trim_end_matches('/').contains('/') => format!("{cwd}/**/{pattern}"),
+        None => format!("{cwd}/{pattern}"),
+    }
 }
 
 /// `.` and `..` taken out; `None` above the root.
@@ -339,7 +446,7 @@ impl TryFrom<String> for Rule {
         let plain = tool
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '*'));
-        if !named || !plain || content.is_some_and(str::is_empty) || text.len() > 2000 {
+        if !named || !plain || content.is_some_and(str::is_empty) || text.len() > LONGEST {
             return Err(bad());
         }
         Ok(Self { tool: tool.into(), content: content.map(str::to_string) })

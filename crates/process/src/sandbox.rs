@@ -67,6 +67,8 @@ pub enum What {
     Write,
     /// What lies at another path, to be written.
     Instead(PathBuf),
+    /// A socket that nobody answers at: what is read-only can be connected to.
+    Closed,
 }
 
 /// Which step failed, and the system's word.
@@ -200,8 +202,9 @@ fn mount_all(plan: &Plan) -> Result<(), SandboxError> {
     for place in &places {
         let from = match &place.what {
             What::Hidden | What::Scratch => None,
-            What::Show | What::Write => Some(&place.path),
-            What::Instead(other) => Some(other),
+            What::Show | What::Write => Some(place.path.as_path()),
+            What::Instead(other) => Some(other.as_path()),
+            What::Closed => Some(Path::new("/dev/null")),
         };
         trees.push(match from {
             None => None,
@@ -227,7 +230,9 @@ fn mount_all(plan: &Plan) -> Result<(), SandboxError> {
                 mount("tmpfs", path, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(mode))
                     .map_err(errno(format!("tmpfs over {shown}")))?;
             }
-            What::Show | What::Write | What::Instead(_) => {
+            // Where it is hidden it is closed.
+            What::Closed if path.symlink_metadata().is_err() => {}
+            What::Show | What::Write | What::Instead(_) | What::Closed => {
                 let Some(tree) = tree else { continue };
                 let is_dir = rustix::fs::fstat(tree)
                     .map_err(errno(format!("stat {shown}")))

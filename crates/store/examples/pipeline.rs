@@ -163,6 +163,7 @@ fn settings() -> RunSettings {
         cleanup: true,
         confined: false,
         unconfined: String::new(),
+        exposed: String::new(),
         budget_usd: None,
         max_runtime_s: None,
     }

@@ -506,6 +506,7 @@ fn run_settings() -> run::RunSettings {
         max_runtime_s: Some(3600),
         confined: false,
         unconfined: "unshare: Operation not permitted (os error 1)".into(),
+        exposed: String::new(),
     }
 }
 

@@ -3,10 +3,10 @@
 //!
 //! | | |
 //! |---|---|
-//! | hidden | our state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory |
+//! | hidden | our state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory, the sockets of container engines and of keys' agents |
 //! | its own, gone with it | `/tmp`, `/var/tmp`, `/dev/shm`, TMPDIR |
 //! | written | its worktree (the judge: read-only), HOME, the hub (whoever pushes), its own folders |
-//! | read-only | everything else; inside HOME the repository and our configuration too, with what they are links to |
+//! | read-only | everything else; inside HOME the repository and our configuration too, with what they are links to. Of a repository that HOME is, its `.git` and `.muleteer` |
 //!
 //! Who pushes can write the hub, and so can also destroy it: then the run fails, and what was verified is in the
 //! harness's own repository.
@@ -16,9 +16,41 @@ use muleteer_process::sandbox::{Place, Plan, What};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+/// Where those listen that do for whoever connects what the sandbox keeps an agent from: folders of theirs, and
+/// sockets beside what others have there. `/var/run` is `/run` nearly everywhere.
+const ENGINES: [&str; 9] = [
+    "/run/user",
+    "/run/podman",
+    "/run/containerd",
+    "/run/crio",
+    "/run/k3s",
+    "/run/buildkit",
+    "/run/libvirt",
+    "/run/incus",
+    "/var/run/podman",
+];
+const SOCKETS: [&str; 5] = [
+    "/run/docker.sock",
+    "/var/run/docker.sock",
+    "/var/lib/incus/unix.socket",
+    "/var/lib/lxd/unix.socket",
+    "/var/snap/lxd/common/lxd/unix.socket",
+];
+const SOCKETS_AT_HOME: [&str; 7] = [
+    ".docker/run/docker.sock",
+    ".docker/desktop/docker.sock",
+    ".rd/docker.sock",
+    ".gnupg/S.gpg-agent",
+    ".gnupg/S.gpg-agent.extra",
+    ".gnupg/S.gpg-agent.browser",
+    ".gnupg/S.gpg-agent.ssh",
+];
+/// Variables that name such a socket, by its path or as `unix://PATH`.
+const NAMING: [&str; 3] = ["DOCKER_HOST", "CONTAINER_HOST", "SSH_AUTH_SOCK"];
 /// Below an agent's folder, what its own program reads and writes.
 const OWN: [&str; 4] = ["rehearsal", "claude", "codex", "acp"];
 /// Where Claude Code and Codex keep what was said, below HOME and CODEX_HOME: a sealed agent's own.
@@ -45,7 +77,8 @@ pub async fn possible(daemon: &Daemon) -> Result<(), String> {
 
 async fn attempt(daemon: &Daemon) -> Result<(), String> {
     let file = daemon.paths.state_dir.join("sandbox-probe.json");
-    let plan = Plan::new(vec![Place { path: "/tmp".into(), what: What::Scratch }]);
+    let closed = Place { path: file.clone(), what: What::Closed };
+    let plan = Plan::new(vec![Place { path: "/tmp".into(), what: What::Scratch }, closed]);
     write(&file, &plan).map_err(|error| crate::launch::chain(&error))?;
     let words = daemon.shims.program().confining(&daemon.muleteer, &file, Path::new("/"));
     let (program, rest) = words.split_first().ok_or("no program")?;
@@ -101,6 +134,19 @@ pub struct Ground<'a> {
     pub muleteer: &'a Path,
     /// Repositories with runs or worktrees.
     pub repos: Vec<PathBuf>,
+    /// What is named by the daemon's own environment.
+    pub sockets: Vec<PathBuf>,
+}
+
+/// The sockets that an environment names.
+fn named(value: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
+    let path = |text: String| PathBuf::from(text.strip_prefix("unix://").unwrap_or(&text));
+    NAMING
+        .iter()
+        .filter_map(|name| value(name))
+        .map(path)
+        .filter(|path| path.is_absolute())
+        .collect()
 }
 
 /// Makes the folders that the plan hides, so that what comes to be in them later is hidden too, and that of the
@@ -126,11 +172,20 @@ pub fn plan_of(
         runtime: &daemon.paths.runtime_dir,
         muleteer: &daemon.muleteer,
         repos: repos.into_iter().collect(),
+        sockets: named(|name| std::env::var(name).ok()),
     };
     for dir in [ground.state.join("sealed"), ground.cache.to_owned()] {
         let _ = std::fs::create_dir_all(dir);
     }
     let _ = muleteer_store::atomic::create_dir_durable(ground.config, 0o700);
+    let home = env
+        .iter()
+        .rev()
+        .find(|(name, _)| name == "HOME")
+        .map(|(_, home)| real(PathBuf::from(home)));
+    for repo in ground.repos.iter().filter(|repo| Some(real((*repo).clone())) == home) {
+        let _ = std::fs::create_dir(repo.join(".muleteer"));
+    }
     plan(&ground, confined, backend, env, argv, agent_dir)
 }
 
@@ -152,6 +207,7 @@ pub fn plan(
     scratch.extend(absolute("TMPDIR"));
     let mut hidden = vec![ground.state.to_owned(), ground.cache.to_owned(), ground.runtime.to_owned()];
     hidden.extend(absolute("XDG_RUNTIME_DIR"));
+    hidden.extend(ENGINES.map(PathBuf::from).into_iter().filter(|dir| dir.is_dir()));
     for repo in &ground.repos {
         hidden.extend(["runs", "worktrees"].map(|name| repo.join(".muleteer").join(name)));
     }
@@ -192,6 +248,15 @@ pub fn plan(
     for path in hidden {
         set(path, What::Hidden);
     }
+    let at_home = |home: PathBuf| SOCKETS_AT_HOME.map(|name| home.join(name));
+    let known = SOCKETS
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(absolute("HOME").into_iter().flat_map(at_home));
+    let named = named(|name| value(name).map(String::from));
+    for path in known.chain(named).chain(ground.sockets.iter().cloned()).filter(|path| is_socket(path)) {
+        set(path, What::Closed);
+    }
     for path in [agent_dir.join("pub"), agent_dir.join("prompt"), ground.state.join("bin")] {
         set(path, What::Show);
     }
@@ -229,7 +294,8 @@ pub fn plan(
         }
     }
     let folders = ground.repos.iter().map(|repo| repo.join(".muleteer")).chain([ground.config.to_owned()]);
-    for path in folders.flat_map(|folder| settings_of(&folder)).flat_map(|path| followed(&path)) {
+    let settings = folders.flat_map(|folder| settings_of(&folder)).flat_map(|path| followed(&path));
+    for path in settings.chain(ground.repos.iter().flat_map(|repo| git_dirs(repo))) {
         let above = path.ancestors().find_map(|above| places.get(above));
         if above == Some(&What::Write) {
             places.entry(path).or_insert(What::Show);
@@ -237,6 +303,10 @@ pub fn plan(
     }
     pin(&mut places);
     Plan::new(places.into_iter().map(|(path, what)| Place { path, what }).collect())
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
 }
 
 /// A mountpoint cannot be moved away, but a directory above it can: each of those is made one too.
@@ -261,10 +331,33 @@ fn pin(places: &mut BTreeMap<PathBuf, What>) {
 
 /// What is read of a folder of configuration, the user's or a repository's: any of it may be a link to elsewhere.
 fn settings_of(folder: &Path) -> Vec<PathBuf> {
-    let roles = folder.join("roles");
-    let files = std::fs::read_dir(&roles).into_iter().flatten().flatten().map(|entry| entry.path());
-    let files: Vec<_> = files.take(crate::settings::ROLES_LIMIT).collect();
-    [vec![folder.to_owned(), folder.join("config.yaml"), roles], files].concat()
+    let files = |dir: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        entries.take(crate::settings::ROLES_LIMIT).collect()
+    };
+    let dirs = ["roles", "guidelines"].map(|name| folder.join(name));
+    let within = dirs.iter().flat_map(|dir| files(dir)).collect();
+    [vec![folder.to_owned(), folder.join("config.yaml")], dirs.to_vec(), within].concat()
+}
+
+/// Whether HOME, which agents may write, is the repository or lies in it.
+pub fn holds(repo: &Path, home: &str) -> bool {
+    let home = Path::new(home);
+    home.is_absolute() && real(home.to_owned()).starts_with(real(repo.to_owned()))
+}
+
+/// What git works with in a repository: with its `.git`, where that is a file, what it leads to, and what several
+/// checkouts share.
+fn git_dirs(repo: &Path) -> Vec<PathBuf> {
+    let leads = |file: PathBuf, before: &str| {
+        let text = crate::settings::read_if_there(&file).ok()??;
+        Some(file.parent()?.join(text.trim_end().strip_prefix(before)?))
+    };
+    let top = repo.join(".git");
+    let own = leads(top.clone(), "gitdir: ");
+    let shared = leads(own.as_ref().unwrap_or(&top).join("commondir"), "");
+    let there = [Some(top), own, shared].into_iter().flatten().filter(|path| path.exists());
+    there.flat_map(|path| followed(&path)).collect()
 }
 
 /// The links that lead to what `path` is, which anybody who may write beside them could lead elsewhere, and what it
@@ -331,6 +424,7 @@ mod tests {
             runtime: &root.join("run"),
             muleteer: Path::new("/usr/bin/muleteer"),
             repos: vec![repo.clone()],
+            sockets: vec![],
         };
         let confined = Confined { write: vec![worktree.clone()], ..Confined::default() };
         let env = [("HOME".to_string(), home.display().to_string())];
@@ -372,6 +466,7 @@ mod tests {
             runtime: &root.join("run"),
             muleteer: Path::new("/usr/bin/muleteer"),
             repos: vec![],
+            sockets: vec![],
         };
         let env = [("HOME".to_string(), home.display().to_string())];
         let plan = plan(&ground, &Confined::default(), "subprocess", &env, &[], &state.join("agents/a"));
@@ -386,6 +481,115 @@ mod tests {
             assert_eq!(what(pinned), Some(What::Write), "{pinned}");
         }
         assert_eq!(what(".config/muleteer/config.yaml"), None, "it lies in what is read-only");
+    }
+
+    #[test]
+    fn of_a_repository_that_home_is_what_others_go_by_is_read_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let (home, state) = (root.join("home"), root.join("state"));
+        let (linked, worktree) = (home.join("src/linked"), home.join(".muleteer/worktrees/run/bead-1"));
+        let shared = home.join("src/main/.git");
+        let own = shared.join("worktrees/linked");
+        for path in [&home.join(".git/hooks"), &home.join(".muleteer/runs"), &linked, &own, &worktree, &state] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        std::fs::write(linked.join(".git"), format!("gitdir: {}\n", own.display())).unwrap();
+        std::fs::write(own.join("commondir"), "../..\n").unwrap();
+        let (moved, link) = (home.join("elsewhere"), home.join("src/moved/.git"));
+        std::fs::create_dir_all(home.join("src/moved")).unwrap();
+        let dots = home.join("dots");
+        for path in [&moved, &dots] {
+            std::fs::create_dir(path).unwrap();
+        }
+        std::os::unix::fs::symlink(&moved, &link).unwrap();
+        std::os::unix::fs::symlink(&dots, home.join(".muleteer/guidelines")).unwrap();
+        let ground = Ground {
+            state: &state,
+            cache: &root.join("cache"),
+            config: &home.join(".config/muleteer"),
+            runtime: &root.join("run"),
+            muleteer: Path::new("/usr/bin/muleteer"),
+            repos: vec![home.clone(), linked.clone(), home.join("src/moved")],
+            sockets: vec![],
+        };
+        let confined = Confined { write: vec![worktree.clone()], ..Confined::default() };
+        let env = [("HOME".to_string(), home.display().to_string())];
+        let plan = plan(&ground, &confined, "subprocess", &env, &[], &state.join("agents/a"));
+        let what = |path: &Path| plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone());
+        assert_eq!(what(&home), Some(What::Write));
+        for shown in
+            [home.join(".git"), home.join(".muleteer"), home.join(".config/muleteer"), linked, shared, moved, dots]
+        {
+            assert_eq!(what(&shown), Some(What::Show), "{}", shown.display());
+        }
+        assert_eq!(what(&home.join("src/main")), Some(What::Write), "pinned");
+        assert_eq!(what(&home.join(".muleteer/runs")), Some(What::Hidden));
+        assert_eq!(what(&worktree), Some(What::Write));
+    }
+
+    #[test]
+    fn whether_home_is_in_the_repository() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let home = root.join("home");
+        std::fs::create_dir_all(home.join("repo")).unwrap();
+        std::os::unix::fs::symlink(&home, root.join("link")).unwrap();
+        let text = |path: &Path| path.display().to_string();
+        for (repo, named, expected) in [
+            (home.clone(), text(&home), true),
+            (home.clone(), text(&root.join("link")), true),
+            (root.clone(), text(&home), true),
+            (PathBuf::from("/"), text(&home), true),
+            (home.join("repo"), text(&home), false),
+            (home.clone(), text(&root.join("home2")), false),
+            (home.clone(), String::new(), false),
+        ] {
+            assert_eq!(holds(&repo, &named), expected, "{named} in {}", repo.display());
+        }
+    }
+
+    #[test]
+    fn a_socket_that_the_environment_names_is_closed_unless_the_configuration_shows_it() {
+        use std::os::unix::net::UnixListener;
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let (home, state) = (root.join("home"), root.join("state"));
+        let (docker, keys, signing) =
+            (home.join("engine/docker.sock"), home.join("keys.sock"), home.join(".gnupg/S.gpg-agent"));
+        for path in [&home.join("engine"), &home.join(".gnupg"), &state] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        let _listening = [&docker, &keys, &signing].map(|path| UnixListener::bind(path).unwrap());
+        std::fs::write(home.join("file"), "").unwrap();
+        std::os::unix::fs::symlink(&docker, home.join("link")).unwrap();
+        let ground = Ground {
+            state: &state,
+            cache: &root.join("cache"),
+            config: &root.join("config"),
+            runtime: &root.join("run"),
+            muleteer: Path::new("/usr/bin/muleteer"),
+            repos: vec![],
+            sockets: vec![keys.clone()],
+        };
+        let env = |docker: &str| {
+            let docker = format!("unix://{}", home.join(docker).display());
+            [("HOME".to_string(), home.display().to_string()), ("DOCKER_HOST".to_string(), docker)]
+        };
+        let what = |env: &[(String, String)], confined: &Confined, path: &Path| {
+            let plan = plan(&ground, confined, "subprocess", env, &[], &state.join("agents/a"));
+            plan.places.into_iter().find(|place| place.path == path).map(|place| place.what)
+        };
+        let none = Confined::default();
+        for named in ["engine/docker.sock", "link"] {
+            assert_eq!(what(&env(named), &none, &docker), Some(What::Closed), "{named}");
+            assert_eq!(what(&env(named), &none, &home.join("engine")), Some(What::Write), "pinned, so that it stays");
+        }
+        assert_eq!(what(&env("file"), &none, &home.join("file")), None, "only what is a socket");
+        assert_eq!(what(&env("file"), &none, &keys), Some(What::Closed), "the daemon's environment counts too");
+        assert_eq!(what(&env("file"), &none, &signing), Some(What::Closed));
+        let shown = Confined { show: vec![docker.clone()], ..Confined::default() };
+        assert_eq!(what(&env("link"), &shown, &docker), Some(What::Show));
     }
 
     /// A judge's conversations are kept apart, on a machine its CLI was never used on too, and its transcript
@@ -406,6 +610,7 @@ mod tests {
             runtime: &root.join("run"),
             muleteer: Path::new("/usr/bin/muleteer"),
             repos: vec![],
+            sockets: vec![],
         };
         let confined = Confined { talk: Some(talk.clone()), ..Confined::default() };
         let codex = root.join("elsewhere/codex");

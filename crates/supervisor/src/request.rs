@@ -20,7 +20,7 @@ use muleteer_model::opening::Calls;
 use muleteer_model::permission::{Mode, Policy};
 use muleteer_model::prompt::{Briefing, ResultForm};
 use muleteer_model::role::{Catalog, Role, RoleError};
-use muleteer_model::{admission, prompt};
+use muleteer_model::{admission, descent, prompt};
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::atomic;
 use muleteer_store::hash::sha256;
@@ -158,15 +158,19 @@ pub async fn prepare(
     }
     // A clone of its own is not made yet; who works through a list or a spec was told at its beginning.
     let place = (!spawn.worktree && matches!(asker, Asker::Operator | Asker::Agent(_))).then_some(project.as_path());
-    let Means { config, role, backend, configured, agent } = means(daemon, spawn, &project, place)?;
-    let category = config
-        .category(&role.category)
-        .map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?;
     let parent = match asker {
         Asker::Agent(parent) => Some(parent.clone()),
         Asker::Operator | Asker::Tasks(_) | Asker::Run(_) => None,
     };
     let fleet = daemon.snapshot();
+    let above = parent.as_ref().and_then(|parent| fleet.get(parent));
+    let held = above.map(|above| descent::policy(&above.created, &spawn.project, spawn.worktree));
+    let held = held.filter(|policy| !policy.is_open());
+    let holder = above.map(|above| &*above.created).filter(|_| held.is_some());
+    let Means { config, role, backend, configured, agent } = means(daemon, spawn, &project, place, holder)?;
+    let category = config
+        .category(&role.category)
+        .map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?;
     let parent_of = |id: &DispatchId| fleet.get(id)?.created.parent.clone();
     // The configuration comes with the request, so an agent could choose it: it may only ask for less than the daemon's.
     let max_depth = config.pool.max_depth.min(daemon.pool_limits.max_depth);
@@ -187,7 +191,14 @@ pub async fn prepare(
     limits.max_turns = spawn.max_turns.or(limits.max_turns);
     limits.timeout_s = spawn.timeout_s.or(limits.timeout_s);
 
-    let permissions = permissions(backend, &role, &config, category, spawn)?;
+    if let Some(above) = above {
+        let asked = limits.budget_usd;
+        limits.budget_usd = descent::budget(&fleet, &above.id, asked);
+        if limits.budget_usd != asked {
+            tracing::info!(dispatch = %id, parent = %above.id, ?asked, left = ?limits.budget_usd, "a child's budget is what its parent has left");
+        }
+    }
+    let permissions = permissions(backend, &role, &config, category, spawn, held)?;
     let mut own = passed(daemon, spawn, asker);
     own.retain(|(name, _)| !name.starts_with(config::ENV_PREFIX));
     let keeps = |name: &str| config.env.pass.iter().any(|named| named == name) || !is_of_another(backend.name(), name);
@@ -342,10 +353,24 @@ struct Means {
     agent: Option<Known>,
 }
 
-/// `place`: where the agent will work, as far as that is there already.
-fn means(daemon: &Daemon, spawn: &v1::Spawn, project: &Path, place: Option<&Path>) -> Result<Means, WireError> {
+/// `place`: where the agent will work, as far as that is there already. `holder`: whoever asks, if a policy holds it.
+fn means(
+    daemon: &Daemon,
+    spawn: &v1::Spawn,
+    project: &Path,
+    place: Option<&Path>,
+    holder: Option<&Created>,
+) -> Result<Means, WireError> {
     let top = settings::repository(project);
-    let config = load_config(daemon, spawn, &top)?;
+    let mut config = load_config(daemon, spawn, &top)?;
+    if holder.is_some() {
+        // Another program, or a flag of its own, would take the policy away: these are the user's to say.
+        if spawn.command.is_some() {
+            return Err(unheld("which program it runs is not an agent's to say"));
+        }
+        let own = load(daemon, None, None, vec![])?;
+        config = Arc::new(config.with_backends_of(&own));
+    }
     let role = find_role(daemon, spawn, &top, &config)?;
     let path = spawn
         .env
@@ -355,6 +380,10 @@ fn means(daemon: &Daemon, spawn: &v1::Spawn, project: &Path, place: Option<&Path
         .find(|(name, _)| name == "PATH")
         .map(|(_, value)| value.as_str());
     let (backend, configured) = choose_backend(spawn, place, &role, &config, path)?;
+    // It does what its scenario says, and asks only where that says so.
+    if backend.name() == "rehearsal" && holder.is_some_and(|holder| !descent::is_rehearsed(holder)) {
+        return Err(unheld("a rehearsal is held by no policy"));
+    }
     let agent = if backend.by_calls() { acp::agent(spawn, &config, path)? } else { None };
     if backend.name() == "rehearsal"
         && let Some(scenario) = &spawn.scenario
@@ -369,7 +398,7 @@ fn means(daemon: &Daemon, spawn: &v1::Spawn, project: &Path, place: Option<&Path
 /// # Errors
 /// As [`prepare`]: nothing is wrong with a prompt.
 pub fn check(daemon: &Daemon, spawn: &v1::Spawn) -> Result<(), WireError> {
-    means(daemon, spawn, Path::new(&spawn.project), None).map(drop)
+    means(daemon, spawn, Path::new(&spawn.project), None, None).map(drop)
 }
 
 /// Its way to the model API, as far as its environment tells: names of variables, never their values.
@@ -424,13 +453,14 @@ fn codex_config(home: Option<&Path>) -> String {
     }
 }
 
-/// What the agent may do without asking, and whether its backend can be held to it.
+/// What the agent may do without asking, and whether its backend can be held to it; `held`: to what by those above it.
 fn permissions(
     backend: &dyn Backend,
     role: &Role,
     config: &Config,
     category: &config::Category,
     spawn: &v1::Spawn,
+    held: Option<Policy>,
 ) -> Result<Policy, WireError> {
     // What a rehearsal asks was written to be asked.
     let otherwise = if backend.name() == "rehearsal" { Mode::Ask } else { Mode::Allow };
@@ -439,15 +469,28 @@ fn permissions(
     if let Some((_, home)) = env.into_iter().find(|(name, home)| name == "HOME" && home.starts_with('/')) {
         policy.at_home(home);
     }
+    if let Some(held) = held {
+        policy.hold_within(held);
+    }
     if policy.is_open() || backend.capabilities().asks {
         return Ok(policy);
     }
+    let message = format!("the {} backend can neither ask for permission nor be refused it", backend.name());
+    if policy.is_held() {
+        return Err(unheld(&message));
+    }
     Err(fault(
         "E_UNSUPPORTED",
-        &format!("the {} backend can neither ask for permission nor be refused it", backend.name()),
+        &message,
         "give the role, its category or the configuration `permissions: {mode: allow}` without `ask` and `deny`, and \
          bound the agent by its CLI's own means (backends.<name>.args)",
     ))
+}
+
+/// What would take the policy away that holds whoever asks.
+fn unheld(message: &str) -> WireError {
+    let hint = "whoever dispatches it is held by a policy, and so must be whom it dispatches: name a backend that asks";
+    fault("E_UNSUPPORTED", message, hint)
 }
 
 /// Ids made from the dispatch's: the same create again is recognised by the ledger.
@@ -470,19 +513,19 @@ fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireError> {
 
 fn load_config(daemon: &Daemon, spawn: &v1::Spawn, top: &Path) -> Result<Arc<Config>, WireError> {
     let env = spawn.env.iter().chain(&spawn.extra_env).cloned().collect();
-    load(daemon, spawn.config.as_deref(), top, env)
+    load(daemon, spawn.config.as_deref(), Some(top), env)
 }
 
 /// The configuration in force for a project, as the asking client's environment has it; `top` is the project's
-/// [`settings::repository`].
+/// [`settings::repository`], if it is to count.
 pub(crate) fn load(
     daemon: &Daemon,
     given: Option<&str>,
-    top: &Path,
+    top: Option<&Path>,
     mut env: Vec<(String, String)>,
 ) -> Result<Arc<Config>, WireError> {
     let given = given.map(Path::new);
-    let sources = settings::sources(&daemon.paths, Some(top), given).map_err(|error| WireError {
+    let sources = settings::sources(&daemon.paths, top, given).map_err(|error| WireError {
         file: Some(error.path.display().to_string()),
         ..fault(config::CODE, &error.to_string(), "")
     })?;

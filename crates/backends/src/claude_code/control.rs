@@ -136,6 +136,7 @@ fn answers(input: &Value, text: &str) -> Option<Value> {
 /// What it is to ask about or to refuse by itself. What is allowed is said by us, when it asks, so that
 /// each such leave is on record.
 pub(super) fn settings(policy: &Policy) -> String {
-    let texts = |rules: &[Rule]| rules.iter().map(Rule::to_string).collect::<Vec<_>>();
-    json!({"permissions": {"ask": texts(&policy.ask), "deny": texts(&policy.deny)}}).to_string()
+    let ask: Vec<_> = policy.asks().map(Rule::to_string).collect();
+    let deny: Vec<_> = policy.denies().map(Rule::to_string).collect();
+    json!({"permissions": {"ask": ask, "deny": deny}}).to_string()
 }

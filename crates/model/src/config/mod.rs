@@ -154,6 +154,12 @@ impl std::ops::Deref for Config {
 }
 
 impl Config {
+    /// The same, with agents' CLIs called as another configuration has it.
+    pub fn with_backends_of(&self, other: &Self) -> Self {
+        let settings = Settings { backends: other.settings.backends.clone(), ..self.settings.clone() };
+        Self { settings, origins: self.origins.clone() }
+    }
+
     /// The embedded defaults alone.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
     };
     let answer = if ask.kind == AskKind::Other {
         deny(OURSELVES, format!("`{}` is not known here", ask.tool), None)
-    } else if let Some(said) = d.created.permissions.decide(ask, cwd(d)) {
+    } else if let Some(said) = d.created.permissions.decide(ask, d.created.directory()) {
         let text = match said.verdict {
             Verdict::Deny => format!("The policy of this role does not allow it ({}).", said.rule),
             _ => String::new(),
@@ -90,9 +90,4 @@ pub(super) fn effects(d: &Dispatch) -> impl Iterator<Item = Effect> {
         .answered()
         .filter(move |_| working)
         .map(|(pending, _)| Effect::Answer { id: pending.id.clone() })
-}
-
-/// Where the agent works.
-fn cwd(d: &Dispatch) -> &str {
-    d.created.worktree.as_deref().unwrap_or(&d.created.project)
 }

@@ -6,7 +6,7 @@ fn rules(texts: &[&str]) -> Vec<Rule> {
 }
 
 fn policy(mode: Mode, allow: &[&str], ask: &[&str], deny: &[&str]) -> Policy {
-    Policy { mode, allow: rules(allow), ask: rules(ask), deny: rules(deny) }
+    Policy { mode, allow: rules(allow), ask: rules(ask), deny: rules(deny), ..Policy::default() }
 }
 
 fn bash(command: &str) -> Ask {
@@ -176,6 +176,48 @@ fn the_rules_of_all_layers_count_and_the_strongest_mode() {
     let policy = Policy::of(&[&role, &category, &config], Mode::Allow);
     assert_eq!(policy, Policy { mode: Mode::Ask, deny: rules(&["Bash(rm *)", "WebFetch"]), ..Policy::default() });
     assert_eq!(Policy::of(&[&Permissions::default()], Mode::Ask).mode, Mode::Ask);
+}
+
+/// Each pair of policies, on asks that each of them judges in its own way: the word is the stricter of the two.
+#[test]
+fn within_another_policy_the_stricter_word_counts() {
+    let some = [
+        policy(Mode::Allow, &[], &[], &[]),
+        policy(Mode::Allow, &["Bash(git *)"], &["Bash(git push *)"], &["Bash(rm *)"]),
+        policy(Mode::Ask, &["Bash(git *)", "Read"], &[], &["Bash(rm *)"]),
+        policy(Mode::Ask, &["Bash(git push *)"], &["Read(.env)"], &["WebFetch"]),
+        policy(Mode::Deny, &["Bash(git *)", "Read(src/**)"], &["Bash(ls)"], &[]),
+        policy(Mode::Deny, &["*"], &["Bash(rm *)"], &["Read(.env)"]),
+    ];
+    let asks = ["git push x", "git status", "ls", "rm x", "make"].map(bash).into_iter();
+    let asks = asks.chain([".env", "src/a", "b"].map(|path| file("Read", path)));
+    let question = Ask { kind: AskKind::Question, ..Ask::tool("AskUserQuestion", json!({})) };
+    let asks: Vec<_> = asks.chain([Ask::tool("WebFetch", json!({"url": "https://x"})), question]).collect();
+    let rank = |word: Option<Decision>| match word.map(|word| word.verdict) {
+        Some(Verdict::Allow) => 2,
+        None => 1,
+        Some(_) => 0,
+    };
+    for above in &some {
+        for own in &some {
+            let mut held = own.clone();
+            held.hold_within(above.clone());
+            for ask in &asks {
+                let words = [own, above, &held].map(|policy| rank(policy.decide(ask, "/repo")));
+                assert_eq!(words[2], words[0].min(words[1]), "{ask:?}: {own:?} within {above:?}");
+                let given = ask.kind == AskKind::Question || words[1] == 2;
+                assert_eq!(held.is_given_above(ask, "/repo"), given, "{ask:?} within {above:?}");
+            }
+            assert_eq!((held.is_held(), held.is_open()), (!above.is_open(), own.is_open() && above.is_open()));
+            let denies: Vec<_> = held.denies().collect();
+            assert!(own.deny.iter().chain(&above.deny).all(|rule| denies.contains(&rule)), "a CLI is told of all");
+            let text = serde_json::to_string(&held).unwrap();
+            assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), held, "{text}");
+            let mut twice = held.clone();
+            twice.hold_within(above.clone());
+            assert_eq!(twice, held);
+        }
+    }
 }
 
 #[test]

@@ -403,7 +403,7 @@ impl Enforced {
         let word = |holds: bool| if holds { "enforced" } else { "checked" };
         let confined = run.settings.confined;
         Self {
-            judge_read_only: word(confined),
+            judge_read_only: word(confined && run.settings.exposed.is_empty()),
             acceptance_hidden: word(confined && run.settings.unconfined.is_empty()),
         }
     }

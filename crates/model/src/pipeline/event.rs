@@ -65,6 +65,9 @@ pub struct RunSettings {
     /// Why it does not; beside `confined`, why the criteria are hidden from nobody.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unconfined: String,
+    /// Why they may write files of the repository all the same.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub exposed: String,
     #[serde(default)]
     pub budget_usd: Option<f64>,
     #[serde(default)]

@@ -31,6 +31,7 @@ pub(super) fn settings() -> RunSettings {
         cleanup: true,
         confined: false,
         unconfined: String::new(),
+        exposed: String::new(),
         budget_usd: None,
         max_runtime_s: None,
     }

@@ -112,6 +112,8 @@ fn news(run: &Run) -> Markup {
                 "The judge's read-only view and the criteria's secrecy were checked, not enforced"
                 @if !run.settings.unconfined.is_empty() { ": " (cut(&run.settings.unconfined, PROSE)) }
             }
+        } @else if !run.settings.exposed.is_empty() {
+            p.note { "The judge's read-only view was checked, not enforced: " (cut(&run.settings.exposed, PROSE)) }
         }
     }
 }

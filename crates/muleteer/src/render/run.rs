@@ -126,6 +126,10 @@ pub fn report(run: &Run) -> String {
     } else if !run.settings.unconfined.is_empty() {
         let _ = writeln!(text, "  the criteria's secrecy was not enforced: {}", safe(&run.settings.unconfined));
     }
+    if !run.settings.exposed.is_empty() {
+        let _ =
+            writeln!(text, "  the judge's read-only view was checked, not enforced: {}", safe(&run.settings.exposed));
+    }
     text.push_str(&ending(run));
     text
 }

@@ -38,6 +38,7 @@ impl Tale {
             cleanup: true,
             confined: true,
             unconfined: String::new(),
+            exposed: String::new(),
             budget_usd: None,
             max_runtime_s: None,
         };

@@ -5,11 +5,11 @@ use crate::agent::journal::JournalMsg;
 use crate::agent::life::LifeMsg;
 use crate::context::Daemon;
 use crate::ledger::{entry, try_append};
-use crate::request::{check_model, fault};
+use crate::request::{Asker, check_model, fault};
 use crate::view;
-use muleteer_model::ask::{self, Unanswerable, Verdict};
+use muleteer_model::ask::{self, Answer, Ask, Unanswerable, Verdict};
 use muleteer_model::dispatch::Dispatch;
-use muleteer_model::event::{Entry, Event};
+use muleteer_model::event::{Created, Entry, Event};
 use muleteer_model::life::Input;
 use muleteer_protocol::v1::{Reply, WireError};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub async fn answer(
     request: Option<&str>,
     said: &str,
     key: &str,
-    by: String,
+    asker: &Asker,
 ) -> Result<Reply, WireError> {
     if said.len() > ANSWER_LIMIT {
         let message = format!("the answer has {} bytes: at most {ANSWER_LIMIT} are taken", said.len());
@@ -43,15 +43,34 @@ pub async fn answer(
         if !backend.is_ok_and(|backend| backend.can_say(&pending.ask, &answer)) {
             return Err(refused(&dispatch, &Unanswerable::NoSuchOption));
         }
+        if matches!(asker, Asker::Agent(_)) && !may_give(&dispatch.created, &pending.ask, &answer) {
+            return Err(not_given(&dispatch));
+        }
         (pending.id.clone(), answer, pending.answer.is_some())
     };
     let reply = replied(&dispatch, &request_id, answer.verdict);
-    let input = Input::Answer { id: request_id, answer, by, key: key.into() };
+    let input = Input::Answer { id: request_id, answer, by: asker.name(), key: key.into() };
     if known || command(daemon, &dispatch.id, input).await? {
         return Ok(reply);
     }
     // Between the look and the word somebody has answered, perhaps this very client, or the agent has gone on.
     heard(&*find(daemon, id)?, key).ok_or_else(|| refused(&dispatch, &Unanswerable::NothingOpen))
+}
+
+/// An agent gives those it dispatched no leave that it has not itself.
+fn may_give(created: &Created, ask: &Ask, answer: &Answer) -> bool {
+    let leave = match answer.verdict {
+        Verdict::Allow => true,
+        Verdict::Text => ask.option(&answer.text).is_some(),
+        Verdict::Deny => false,
+    };
+    !leave || created.permissions.is_given_above(ask, created.directory())
+}
+
+fn not_given(dispatch: &Dispatch) -> WireError {
+    let message = format!("dispatch {} asks for what you would have to ask for yourself", dispatch.id);
+    let hint = "you may deny it; a person may allow it";
+    WireError { dispatch_id: Some(dispatch.id.to_string()), ..fault("E_FORBIDDEN", &message, hint) }
 }
 
 /// The reply to a request that was carried out before, and whose client may not have heard so.

@@ -55,8 +55,8 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         }
         Request::Interrupt { id } => Ok(interrupt(&daemon, &id, connection.identity.as_str()).await.map(Some)),
         Request::Answer { id, request, answer: said, key } => {
-            let by = asker(&connection.identity).name();
-            Ok(answer::answer(&daemon, &id, request.as_deref(), &said, &key, by).await.map(Some))
+            let by = asker(&connection.identity);
+            Ok(answer::answer(&daemon, &id, request.as_deref(), &said, &key, &by).await.map(Some))
         }
         Request::SetModel { id, key, model } => {
             let by = asker(&connection.identity).name();

@@ -85,7 +85,7 @@ async fn create(
         let message = format!("{} has no commit yet", repo.display());
         return Err(fault("E_NOT_A_REPOSITORY", &message, "commit something first: agents start from a commit"));
     }
-    let settings = confine(daemon, &repo, &config, run_settings(request, &config)?).await;
+    let settings = confine(daemon, request, &config, run_settings(request, &config)?).await;
     let bead_label = request
         .bead_label
         .clone()
@@ -163,7 +163,7 @@ async fn resume(
     let mut chosen = chosen(&config);
     // How the store is called may change, which it is may not.
     chosen.beads.store = before.chosen.beads.store;
-    let mut settings = confine(daemon, &repo, &config, run_settings(&kept, &config)?).await;
+    let mut settings = confine(daemon, &kept, &config, run_settings(&kept, &config)?).await;
     settings.judge_only = request.from_phase.as_deref() == Some(JUDGE_ONLY);
     let from = match request.from_phase.as_deref() {
         None => None,
@@ -470,7 +470,7 @@ fn load_config(daemon: &Daemon, request: &v1::Run, repo: &Path) -> Result<Arc<Co
     crate::request::load(
         daemon,
         request.config.as_deref(),
-        &crate::settings::repository(repo),
+        Some(&crate::settings::repository(repo)),
         request.env.iter().chain(&request.extra_env).cloned().collect(),
     )
 }
@@ -626,6 +626,7 @@ fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSettings, WireE
         max_runtime_s: request.max_runtime_s,
         confined: false,
         unconfined: String::new(),
+        exposed: String::new(),
     })
 }
 
@@ -645,7 +646,8 @@ fn chosen(config: &Config) -> Chosen {
 }
 
 /// Whether its agents are held back by the kernel, or it is only looked at afterwards what they did.
-async fn confine(daemon: &Daemon, repo: &Path, config: &Config, settings: RunSettings) -> RunSettings {
+async fn confine(daemon: &Daemon, request: &v1::Run, config: &Config, settings: RunSettings) -> RunSettings {
+    let repo = Path::new(&request.repo);
     let unconfined = match config.sandbox.exceptions() {
         None => "the configuration says `sandbox: off`".into(),
         Some(_) => crate::confine::possible(daemon).await.err().unwrap_or_default(),
@@ -658,7 +660,12 @@ async fn confine(daemon: &Daemon, repo: &Path, config: &Config, settings: RunSet
         }
         _ => unconfined,
     };
-    RunSettings { confined, unconfined: committed, ..settings }
+    let home = request.env.iter().find(|(name, _)| name == "HOME").map_or("", |(_, home)| home.as_str());
+    let exposed = match confined && crate::confine::holds(repo, home) {
+        true => format!("HOME, which agents may write, is in the repository {}", repo.display()),
+        false => String::new(),
+    };
+    RunSettings { confined, unconfined: committed, exposed, ..settings }
 }
 
 #[cfg(test)]

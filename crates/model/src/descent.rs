@@ -1,0 +1,205 @@
+//! What an agent that another one dispatched may have: never more than that one has.
+//!
+//! Its configuration comes with the request, so whoever dispatches it can choose it. Whatever that says, of the policy
+//! the stricter word counts, and of the budget the least that is left.
+
+use crate::event::Created;
+use crate::fleet::Fleet;
+use crate::id::DispatchId;
+use crate::permission::{Mode, Policy};
+use std::collections::BTreeSet;
+
+/// What `parent` holds a child to that is dispatched in `project`, or in a clone that is made of it.
+pub fn policy(parent: &Created, project: &str, clone: bool) -> Policy {
+    let mut policy = parent.permissions.clone();
+    // What a rehearsal asks was written to be asked, and is no policy of anybody's.
+    if is_rehearsed(parent) && policy.mode == Mode::Ask {
+        policy.mode = Mode::Allow;
+    }
+    let there = parent.directory();
+    let same = project == there;
+    if !same || clone {
+        policy.forbid_in(there);
+    }
+    if !same {
+        policy.allow_in(there);
+    }
+    policy
+}
+
+pub fn is_rehearsed(created: &Created) -> bool {
+    created.backend == "rehearsal"
+}
+
+/// The budget of a child of `parent` that asks for `asked`. All that an agent's descendants use is taken from its own
+/// budget, so that it is bounded by what all above it have left.
+pub fn budget(fleet: &Fleet, parent: &DispatchId, asked: Option<f64>) -> Option<f64> {
+    let mut least = asked;
+    let mut next = fleet.get(parent);
+    // Ancestors are older, so this ends.
+    while let Some(dispatch) = next {
+        if let Some(limit) = dispatch.created.limits.budget_usd {
+            let left = (limit - spent(fleet, &dispatch.id)).max(0.0);
+            least = Some(least.map_or(left, |least| least.min(left)));
+        }
+        next = dispatch.created.parent.as_ref().and_then(|parent| fleet.get(parent));
+    }
+    least
+}
+
+/// By a dispatch and all that descend from it.
+fn spent(fleet: &Fleet, id: &DispatchId) -> f64 {
+    let mut family = BTreeSet::from([id]);
+    let mut usd = 0.0;
+    // Who was dispatched comes after whoever did it.
+    for dispatch in fleet.iter() {
+        if dispatch.created.parent.as_ref().is_some_and(|parent| family.contains(parent)) {
+            family.insert(&dispatch.id);
+        }
+        if family.contains(&dispatch.id) {
+            usd += dispatch.spend.cost_usd.max(0.0);
+        }
+    }
+    usd
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::ask::{Ask, Verdict};
+    use crate::dispatch::tests::created;
+    use crate::event::{Entry, Event, Record, VERSION};
+    use crate::permission::Rule;
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    fn id(name: &str) -> DispatchId {
+        DispatchId::try_from(name.to_string()).unwrap()
+    }
+
+    fn tell(fleet: &mut Fleet, name: &str, event: Event) {
+        let entry = Entry { id: String::new(), dispatch_id: Some(id(name)), at: None, more: false, event };
+        fleet.apply(&Record { v: VERSION, seq: fleet.seq + 1, ts: Timestamp::UNIX_EPOCH, entry });
+    }
+
+    fn made(fleet: &mut Fleet, name: &str, parent: Option<&str>, budget_usd: Option<f64>) {
+        let mut created = Created { parent: parent.map(id), ..created() };
+        created.limits.budget_usd = budget_usd;
+        tell(fleet, name, Event::DispatchCreated(Box::new(created)));
+    }
+
+    fn used(fleet: &mut Fleet, name: &str, cost_usd: f64) {
+        let model = "m".to_string();
+        let (input, output, cache_read, cache_write, cumulative, total_usd) = (1, 1, 0, 0, false, None);
+        let event =
+            Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, cumulative, total_usd };
+        tell(fleet, name, event);
+    }
+
+    #[test]
+    fn a_child_has_what_is_left_of_all_budgets_above_it() {
+        let mut fleet = Fleet::default();
+        made(&mut fleet, "aaaa", None, Some(10.0));
+        made(&mut fleet, "bbbb", Some("aaaa"), None);
+        made(&mut fleet, "cccc", Some("bbbb"), Some(2.0));
+        made(&mut fleet, "zzzz", None, None);
+        let of = |fleet: &Fleet, parent: &str, asked| budget(fleet, &id(parent), asked);
+        assert_eq!(of(&fleet, "aaaa", None), Some(10.0), "also who names none");
+        assert_eq!(of(&fleet, "aaaa", Some(99.0)), Some(10.0));
+        assert_eq!(of(&fleet, "aaaa", Some(1.0)), Some(1.0), "who asks for less gets that");
+        assert_eq!(of(&fleet, "bbbb", None), Some(10.0), "through one that has none of its own");
+        assert_eq!(of(&fleet, "cccc", None), Some(2.0));
+        assert_eq!((of(&fleet, "zzzz", None), of(&fleet, "zzzz", Some(99.0))), (None, Some(99.0)));
+        used(&mut fleet, "aaaa", 3.0);
+        used(&mut fleet, "cccc", 1.5);
+        used(&mut fleet, "zzzz", 50.0);
+        assert_eq!(of(&fleet, "aaaa", None), Some(5.5), "what its own and theirs have used");
+        assert_eq!(of(&fleet, "cccc", None), Some(0.5));
+        used(&mut fleet, "bbbb", 5.25);
+        assert_eq!(of(&fleet, "cccc", None), Some(0.25), "the least that is left counts");
+        used(&mut fleet, "aaaa", 5.0);
+        used(&mut fleet, "zzzz", -50.0);
+        assert_eq!(of(&fleet, "cccc", Some(1.0)), Some(0.0));
+        assert_eq!(of(&fleet, "zzzz", None), None);
+    }
+
+    fn rules(texts: &[&str]) -> Vec<Rule> {
+        texts.iter().map(|text| Rule::try_from((*text).to_string()).unwrap()).collect()
+    }
+
+    fn parent(mode: Mode, allow: &[&str], ask: &[&str], deny: &[&str]) -> Created {
+        let permissions = Policy { mode, allow: rules(allow), ask: rules(ask), deny: rules(deny), ..Policy::default() };
+        Created { backend: "claude-code".into(), project: "/repo".into(), permissions, ..created() }
+    }
+
+    /// What one with a policy of its own that is open may do in `cwd`, dispatched by `parent`.
+    fn may(parent: &Created, project: &str, clone: Option<&str>, (tool, what): (&str, &str)) -> Option<Verdict> {
+        let mut own = Policy::default();
+        own.hold_within(policy(parent, project, clone.is_some()));
+        let ask = Ask::tool(tool, json!({"command": what, "file_path": what}));
+        own.decide(&ask, clone.unwrap_or(project)).map(|said| said.verdict)
+    }
+
+    /// By the directory that it is dispatched in a child would get at what its parent may not.
+    #[test]
+    fn rules_about_files_mean_the_parents_files_wherever_its_child_works() {
+        use Verdict::{Allow, Deny};
+        let clone = Some("/repo/.muleteer/worktrees/x");
+        let forbidden = parent(Mode::Allow, &[], &["Edit(docs/**)"], &["Edit(src/**)", "Read(.env)", "Bash(rm *)"]);
+        for (project, clone, call, expected) in [
+            ("/repo", None, ("Edit", "src/a"), Some(Deny)),
+            ("/repo", None, ("Edit", "other/a"), Some(Allow)),
+            ("/repo", clone, ("Edit", "src/a"), Some(Deny)),
+            ("/repo", clone, ("Edit", "/repo/src/a"), Some(Deny)),
+            ("/repo/src", None, ("Write", "a"), Some(Deny)),
+            ("/repo/src", None, ("Write", "../docs/a"), None),
+            ("/", None, ("Edit", "/repo/src/a"), Some(Deny)),
+            ("/", None, ("Read", "/repo/sub/.env"), Some(Deny)),
+            ("/other", None, ("Bash", "rm -rf /"), Some(Deny)),
+        ] {
+            assert_eq!(may(&forbidden, project, clone, call), expected, "{call:?} in {project} {clone:?}");
+        }
+        let allowed = parent(Mode::Ask, &["Edit(src/**)", "Bash(git *)"], &[], &[]);
+        for (project, clone, call, expected) in [
+            ("/repo", None, ("Edit", "src/a"), Some(Allow)),
+            ("/repo", clone, ("Edit", "src/a"), Some(Allow)),
+            ("/etc", None, ("Edit", "src/a"), None),
+            ("/etc", None, ("Edit", "/repo/src/a"), Some(Allow)),
+            ("/etc", clone, ("Edit", "src/a"), None),
+            ("/etc", None, ("Bash", "git status"), Some(Allow)),
+        ] {
+            assert_eq!(may(&allowed, project, clone, call), expected, "{call:?} in {project} {clone:?}");
+        }
+        let long = format!("/{}", "long/".repeat(500));
+        let far = Created { project: long.clone(), ..parent(Mode::Ask, &["Edit(src/**)"], &[], &["Read(src/**)"]) };
+        assert_eq!(may(&far, "/etc", None, ("Edit", &format!("{long}src/a"))), None);
+        assert_eq!(
+            may(&far, "/etc", None, ("Read", "/x")),
+            Some(Deny),
+            "rather too much than what cannot be read again"
+        );
+    }
+
+    #[test]
+    fn what_holds_an_agent_holds_all_that_descend_from_it() {
+        let first = parent(Mode::Ask, &["Read"], &[], &["WebFetch"]);
+        let mut second = Policy { mode: Mode::Allow, deny: rules(&["Bash(rm *)"]), ..Policy::default() };
+        second.hold_within(policy(&first, "/repo", false));
+        let second = Created { permissions: second, ..first };
+        let call = |tool, what| may(&second, "/repo", None, (tool, what));
+        assert_eq!(call("WebFetch", "https://x"), Some(Verdict::Deny));
+        assert_eq!(call("Bash", "rm x"), Some(Verdict::Deny));
+        assert_eq!((call("Bash", "ls"), call("Read", "a")), (None, Some(Verdict::Allow)));
+    }
+
+    /// Its mode is there to have it ask, and is no word on anybody else.
+    #[test]
+    fn of_a_rehearsal_only_the_rules_count() {
+        let rehearsed = Created { backend: "rehearsal".into(), ..parent(Mode::Ask, &[], &[], &[]) };
+        assert!(policy(&rehearsed, "/repo", false).is_open());
+        let rehearsed = Created { backend: "rehearsal".into(), ..parent(Mode::Ask, &[], &[], &["Bash(rm *)"]) };
+        assert!(!policy(&rehearsed, "/repo", false).is_open());
+        assert!(!policy(&parent(Mode::Ask, &[], &[], &[]), "/repo", false).is_open());
+    }
+}

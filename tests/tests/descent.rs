@@ -1,0 +1,146 @@
+//! What an agent that another one dispatched may have: never more than that one, whatever configuration is given to it.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_tests::{PATIENCE, Repo, World, program, wait_until};
+use serde_json::{Value, json};
+
+fn created(world: &World, id: &str) -> Value {
+    world.events_of(id, "dispatch_created").pop().unwrap()
+}
+
+/// A rehearsal whose only step is `step`.
+fn scenario(world: &World, name: &str, step: &str) -> String {
+    let file = world.path().join(name);
+    let text = format!("v: 1\nturns:\n  - steps:\n      - {step}\n      - result: {{status: success, summary: s}}\n");
+    std::fs::write(&file, text).unwrap();
+    file.display().to_string()
+}
+
+/// The rehearsed agent that runs `script`, which has to succeed.
+fn parent(world: &World, repo: &Repo, script: &str) -> String {
+    let file = world.path().join("parent.sh");
+    std::fs::write(&file, script).unwrap();
+    let run = scenario(world, "parent.yaml", &format!("run: sh -e {} > said 2>&1", file.display()));
+    let spawn = ["spawn", "developer", repo.to_str(), "the parent", "--backend", "rehearsal", "--scenario", &run];
+    let id = world.muleteer(&spawn).ok();
+    let entry = world.wait_for_end(&id);
+    let said = std::fs::read_to_string(repo.path.join("said")).unwrap_or_default();
+    assert_eq!(entry["state"], "success", "{entry}: {said}");
+    id
+}
+
+#[test]
+fn no_configuration_takes_a_childs_parents_policy_away() {
+    let world = World::new();
+    world.configure("permissions: {deny: [\"*\"]}\n");
+    program::write(&world.bin().join("codex"), "#!/bin/sh\nexec sleep 60\n");
+    let (repo, other) = (world.repo("repo"), world.repo("other"));
+    std::fs::create_dir(other.path.join(".muleteer")).unwrap();
+    let open = "permissions: {mode: allow, deny: []}\nbackends: {claude_code: {args: [--permission-mode, bypassPermissions]}}\n";
+    other.write(".muleteer/config.yaml", open);
+    let file = world.path().join("open.yaml");
+    std::fs::write(&file, open).unwrap();
+    let daemon = world.daemon();
+    let child = scenario(&world, "child.yaml", "ask: {permission: \"rm -rf build\", for: 5s}");
+    let spawn = format!("muleteer spawn developer DIR 'the child' --backend rehearsal --scenario '{child}' --wait");
+    let there = spawn.replace("DIR", &format!("'{}'", other.to_str()));
+    let here = spawn.replace("DIR", ".");
+    let by_file = format!("--config '{}'", file.display());
+    let none = "MULETEER_CONFIG__PERMISSIONS__MODE=allow MULETEER_CONFIG__PERMISSIONS__DENY='[]'";
+    program::write(&world.bin().join("claude"), "#!/bin/sh\nexec sleep 60\n");
+    let claude = format!("muleteer spawn developer . x --backend claude-code {by_file}");
+    let command = format!("{claude} --command 'touch ran' --json");
+    let command_of_any = format!("muleteer spawn developer . x --backend codex {by_file} --json");
+    let script = format!(
+        "{here} > child-1\n{here} {by_file} > child-2\n{there} > child-3\n{none} {here} > child-4\n\
+         {claude} > claude\n! {command} > refused-1\n! {command_of_any} > refused-2\n"
+    );
+    parent(&world, &repo, &script);
+    for child in ["child-1", "child-2", "child-3", "child-4"] {
+        let id = std::fs::read_to_string(repo.path.join(child)).unwrap();
+        let id = id.trim();
+        let answered = world.events_of(id, "permission_answered");
+        let said: Vec<_> = answered.iter().map(|event| (&event["answer"], &event["by"], &event["rule"])).collect();
+        let denied = (&json!("deny"), &json!("policy"), &json!("*"));
+        assert_eq!(said, [denied], "{child}");
+        let within = &created(&world, id)["permissions"]["within"][0];
+        assert_eq!(within["deny"], json!(["*"]), "and it is on record: {child}");
+    }
+    for refused in ["refused-1", "refused-2"] {
+        let said = std::fs::read_to_string(repo.path.join(refused)).unwrap();
+        assert!(said.contains("E_UNSUPPORTED") && said.contains("whoever dispatches it"), "{refused}: {said}");
+    }
+    assert!(!repo.path.join("ran").exists(), "who cannot ask is not held by a policy");
+    let claude = std::fs::read_to_string(repo.path.join("claude")).unwrap();
+    let saved = world.state().join("agents").join(claude.trim()).join("request.json");
+    let saved: Value = serde_json::from_str(&std::fs::read_to_string(saved).unwrap()).unwrap();
+    assert_eq!(saved["args"], json!([]), "a flag would take it away as well");
+    world.muleteer(&["kill", claude.trim()]).ok();
+    // A person's own is as before.
+    let spawn = ["--config", file.to_str().unwrap(), "spawn", "developer", repo.to_str(), "x"];
+    let id = world
+        .muleteer(&[&spawn[..], &["--backend", "subprocess", "--command", "true"]].concat())
+        .ok();
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    world.finish(Some(daemon));
+}
+
+/// What it must ask a person for it must not have asked of itself.
+#[test]
+fn an_agent_allows_its_child_nothing_that_it_would_have_to_ask_for() {
+    let world = World::new();
+    world.configure("permissions: {ask: [\"*\"]}\n");
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let child = scenario(&world, "child.yaml", "ask: {permission: \"rm -rf build\"}");
+    let script = format!(
+        "id=$(muleteer spawn developer . 'the child' --backend rehearsal --scenario '{child}')\necho $id > child\n\
+         while [ \"$(muleteer status $id --json | grep -c '\"waiting\"')\" = 0 ]; do sleep 0.1; done\n\
+         ! muleteer answer $id allow --json > answered\n"
+    );
+    parent(&world, &repo, &script);
+    let answered = std::fs::read_to_string(repo.path.join("answered")).unwrap();
+    assert!(answered.contains("E_FORBIDDEN"), "{answered}");
+    let child = std::fs::read_to_string(repo.path.join("child")).unwrap();
+    let child = child.trim();
+    assert_eq!(world.dispatch(child)["state"], "waiting");
+    world.muleteer(&["answer", child, "allow"]).ok();
+    assert_eq!(world.wait_for_end(child)["state"], "success");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_childs_budget_is_what_its_parent_has_left() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let rich = world.path().join("rich.yaml");
+    std::fs::write(&rich, "categories: {coding: {budget_usd: 99}}\n").unwrap();
+    let none = world.path().join("none.yaml");
+    std::fs::write(&none, "categories: {coding: {budget_usd: null}}\n").unwrap();
+    let daemon = world.daemon();
+    let spend = |usd: f64| format!("echo '{{\"type\":\"usage\",\"input\":1,\"output\":1,\"cost_usd\":{usd}}}'");
+    let spawn = format!("muleteer spawn developer . x --backend subprocess --command \"{}\"", "sh spends.sh");
+    repo.write("spends.sh", &format!("cat > /dev/null\n{}\n", spend(0.25)));
+    let (rich, none) = (rich.display(), none.display());
+    let script = format!(
+        "{}; while [ ! -e go ]; do sleep 0.05; done; {spawn} --config {rich} --wait > child-1; \
+         {spawn} --budget-usd 99 --wait > child-2; {spawn} --config {none} --wait > child-3; \
+         {spawn} --budget-usd 0.01 --wait > child-4; true",
+        spend(0.5)
+    );
+    let parent = world.spawn(&repo, &script, &["--budget-usd", "1"]).ok();
+    wait_until("what it spent to be known", PATIENCE, || world.events_of(&parent, "usage_recorded").pop());
+    repo.write("go", "");
+    assert_eq!(world.wait_for_end(&parent)["state"], "success");
+    let child = |n: usize| std::fs::read_to_string(repo.path.join(format!("child-{n}"))).unwrap().trim().to_string();
+    for (n, budget) in [(1, 0.5), (2, 0.25), (3, 0.0), (4, 0.0)] {
+        assert_eq!(created(&world, &child(n))["limits"]["budget_usd"], budget, "child {n}");
+    }
+    for n in [3, 4] {
+        let entry = world.dispatch(&child(n));
+        assert!(entry["reason"].as_str().unwrap().contains("budget"), "{entry}");
+        assert_eq!(world.events_of(&child(n), "agent_spawned"), Vec::<Value>::new(), "nothing is left to begin with");
+    }
+    world.finish(Some(daemon));
+}
