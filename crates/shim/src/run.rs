@@ -271,6 +271,7 @@ impl Shim {
         // The agent has it now, and what was read and made for its start is not needed again.
         shim.launch.env = vec![];
         memory::give_back();
+        output::wake_in_time();
         Ok(shim)
     }
 
