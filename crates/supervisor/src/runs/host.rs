@@ -3,6 +3,7 @@
 //! ```text
 //! <repo>/.muleteer/runs/<id>/    frozen-spec.md checkpoint.yml run-log.yml events.jsonl lock lock.json
 //! <state>/runs/<id>/             run.json (private: the agents' environment) spec.md hub.git keep.git clone/ bases/ heads/ live
+//!                                undone-<dispatch>
 //! <state>/sealed/<id>/           acceptance/ judge-results/
 //! <cache>/<id>/acceptance/       the criteria
 //! ```
@@ -223,6 +224,11 @@ impl Places {
 
     pub fn hub(&self) -> PathBuf {
         self.private.join("hub.git")
+    }
+
+    /// What was undone of what the agent of this dispatch, or somebody while it was at work, had pushed.
+    pub fn undone(&self, job: &str) -> PathBuf {
+        self.private.join(format!("undone-{job}"))
     }
 
     /// The harness's own repository.

@@ -78,8 +78,8 @@ enum Pushed {
 }
 
 /// What an agent that can write the hub has done to the target: anything but a fast-forward is undone, and
-/// kept beside it. Says so.
-pub async fn guard(hosted: &Hosted, target: &str) -> Result<Option<String>, String> {
+/// kept beside it. Says so, to the job that has ended also when it is asked again.
+pub async fn guard(hosted: &Hosted, target: &str, job: Option<&str>) -> Result<Option<String>, String> {
     let _one = hosted.git.lock().await;
     keep::ensure(hosted, target, None).await?;
     let hub = hosted.places.hub();
@@ -91,15 +91,20 @@ pub async fn guard(hosted: &Hosted, target: &str) -> Result<Option<String>, Stri
         if let Some(now) = &now {
             keep::set(hosted, &kept, now, "cannot keep what was pushed").await?;
         }
+        let said = format!("a push to {target} that was no fast-forward was undone: {kept} is what it brought");
+        note(hosted, job, &said)?;
         undo(hosted, target).await?;
-        return Ok(Some(format!("a push to {target} that was no fast-forward was undone: {kept} is what it brought")));
+        return Ok(Some(said));
     }
-    Ok(led_away.then(|| "a file `commondir` that led the hub to another repository was taken away".into()))
+    let noted = noted(hosted, job)?;
+    Ok(noted.or_else(|| {
+        led_away.then(|| "a file `commondir` that led the hub to another repository was taken away".into())
+    }))
 }
 
 /// Lets the target be what it was verified to be: from when it is judged nobody has anything more to push. What was
-/// pushed nevertheless is undone, and kept beside it. Says so.
-pub async fn hold(hosted: &Hosted, target: &str) -> Result<Option<String>, String> {
+/// pushed nevertheless is undone, and kept beside it. Says so, as [`guard`] does.
+pub async fn hold(hosted: &Hosted, target: &str, job: Option<&str>) -> Result<Option<String>, String> {
     let _one = hosted.git.lock().await;
     keep::ensure(hosted, target, None).await?;
     let hub = hosted.places.hub();
@@ -108,14 +113,29 @@ pub async fn hold(hosted: &Hosted, target: &str) -> Result<Option<String>, Strin
     let seen = keep::at(hosted, &name).await;
     let now = stands(hosted, &name).await?;
     if now == seen {
-        return Ok(None);
+        return noted(hosted, job);
     }
     let kept = kept_as(now.as_deref());
     if let Some(now) = &now {
         keep::fetch(hosted, &hub, now, &[&format!("+{kept}")], "cannot keep what was pushed").await?;
     }
+    let said = format!("a push to {target} while it was judged, or after, was undone: {kept} is what it brought");
+    note(hosted, job, &said)?;
     undo(hosted, target).await?;
-    Ok(Some(format!("a push to {target} while it was judged, or after, was undone: {kept} is what it brought")))
+    Ok(Some(said))
+}
+
+/// Notes for a job what is about to be undone: once it is, nothing shows it any more, and whoever dies before it is on
+/// record would have let the job pass for one that pushed nothing.
+fn note(hosted: &Hosted, job: Option<&str>, said: &str) -> Result<(), String> {
+    let Some(job) = job else { return Ok(()) };
+    muleteer_store::atomic::write_atomic(&hosted.places.undone(job), said.as_bytes(), 0o600)
+        .map_err(|error| crate::launch::chain(&error))
+}
+
+fn noted(hosted: &Hosted, job: Option<&str>) -> Result<Option<String>, String> {
+    let Some(path) = job.map(|job| hosted.places.undone(job)) else { return Ok(None) };
+    crate::settings::read_if_there(&path).map_err(|error| crate::launch::chain(&error))
 }
 
 /// Where a push that is undone is kept, in words where it brought nothing.

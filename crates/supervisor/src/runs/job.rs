@@ -530,7 +530,7 @@ async fn settle(
         Purpose::Implement | Purpose::Maintain => {
             let bead = job.start.bead_id.clone().unwrap_or_default();
             hub::unlock(hosted, &run.target()).await;
-            end.undone = hub::guard(hosted, &run.target()).await.map_err(git)?;
+            end.undone = hub::guard(hosted, &run.target(), Some(&job.start.dispatch)).await.map_err(git)?;
             let target = run.target();
             let (work, remote) =
                 tokio::join!(hub::work(hosted, &dir, &target), super::publish::remote_lately(hosted, run));
@@ -573,7 +573,7 @@ async fn settle(
             }
         }
         Purpose::Judge => {
-            end.undone = hub::hold(hosted, &run.target()).await.map_err(git)?;
+            end.undone = hub::hold(hosted, &run.target(), Some(&job.start.dispatch)).await.map_err(git)?;
             // It is not the judge's doing that the disk has less.
             let dirty = !outlived && hub::is_dirty(hosted, &dir).await.map_err(git)?;
             end.wrote = dirty || end.undone.is_some();

@@ -47,7 +47,10 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     let target = run.target();
     hub::unlock(hosted, &target).await;
     // What was judged is published, and nothing besides.
-    let undone = if run.settings.judge { hub::hold(hosted, &target).await } else { hub::guard(hosted, &target).await };
+    let undone = match run.settings.judge {
+        true => hub::hold(hosted, &target, None).await,
+        false => hub::guard(hosted, &target, None).await,
+    };
     if let Some(message) = undone.map_err(failed)? {
         daemon.note(Event::Fault { what: format!("the hub of {}", hosted.run_id), message });
     }

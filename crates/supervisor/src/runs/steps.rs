@@ -46,7 +46,7 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     // The run's own repositories borrow from this one: a person may rewrite the branch, and git forget what was on it.
     keep_base(hosted, Some(&base_commit)).await;
     hub::ensure(hosted, &base_commit, &target).await.map_err(failed)?;
-    hub::guard(hosted, &target).await.map_err(failed)?;
+    hub::guard(hosted, &target, None).await.map_err(failed)?;
     super::publish::remember_remote(hosted, &base_branch).await;
     // Of an earlier try at this: the branch stays where it was.
     let base_commit = hub::commit(hosted, &target).await.unwrap_or(base_commit);

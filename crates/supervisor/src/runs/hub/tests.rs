@@ -80,7 +80,7 @@ impl Stage {
     /// Everything the harness does after an agent, and after the last one.
     async fn after(&self, dir: &Path) -> (Option<String>, Work) {
         unlock(&self.hosted, TARGET).await;
-        let said = guard(&self.hosted, TARGET).await.unwrap();
+        let said = guard(&self.hosted, TARGET, None).await.unwrap();
         let work = work(&self.hosted, dir, TARGET).await.unwrap();
         is_dirty(&self.hosted, dir).await.unwrap();
         discard(&self.hosted, dir, TARGET).await.unwrap();
@@ -168,7 +168,7 @@ async fn what_was_only_pulled_is_nobody_s_own_and_what_was_rebased_and_pushed_is
     let (hub, target) = (stage.hub(), format!("HEAD:{TARGET}"));
     let hub = hub.to_str().unwrap();
     git_in(&dir, &["pull", "--quiet", "--ff-only", hub, TARGET]);
-    guard(&stage.hosted, TARGET).await.unwrap();
+    guard(&stage.hosted, TARGET, None).await.unwrap();
     let pulled = work(&stage.hosted, &dir, TARGET).await.unwrap();
     assert_eq!(pulled, Work { whole: false, ..Work::new(1, true) });
     assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
@@ -228,7 +228,7 @@ async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_
     assert_eq!((git_in(&dir, &["rev-parse", "HEAD"]), git_in(&dir, &["status", "--porcelain"])), (head, String::new()));
     assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:README.md"]), "");
     git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
-    assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
     let done = work(&stage.hosted, &dir, TARGET).await.unwrap();
     assert_eq!((done.commits, done.on_target), (2, true));
 
@@ -299,7 +299,7 @@ async fn what_stands_in_a_clone_without_its_git_directory_is_kept() {
     let dir = stage.bead("one").await;
     std::fs::write(dir.join("more"), "more\n").unwrap();
     std::fs::remove_dir_all(dir.join(".git")).unwrap();
-    assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
     assert_eq!(work(&stage.hosted, &dir, TARGET).await.unwrap(), Work::new(0, true));
     assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap(), "nobody can tell that it was not");
     let said = worktree(&stage.hosted, &dir, TARGET, Some("one"), true).await.unwrap().unwrap();
@@ -313,18 +313,22 @@ async fn what_stands_in_a_clone_without_its_git_directory_is_kept() {
 async fn what_is_pushed_while_the_target_is_judged_is_undone_and_kept() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
-    assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
-    assert_eq!(hold(&stage.hosted, TARGET).await.unwrap(), None);
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
+    assert_eq!(hold(&stage.hosted, TARGET, None).await.unwrap(), None);
     let judged = commit(&stage.hosted, TARGET).await.unwrap();
     stage.commit(&dir, "late");
     let late = git_in(&dir, &["rev-parse", "HEAD"]);
     git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
-    let said = hold(&stage.hosted, TARGET).await.unwrap().unwrap();
+    let (judge, other) = ("abcd2345", "bcde2345");
+    let said = hold(&stage.hosted, TARGET, Some(judge)).await.unwrap().unwrap();
     assert!(said.contains(&format!("refs/muleteer/undone/{late}")), "{said}");
     assert_eq!(git_in(&stage.hub(), &["rev-parse", &format!("refs/heads/{TARGET}")]), judged);
     assert_eq!(commit(&stage.hosted, TARGET).await, Some(judged));
     assert_eq!(git_in(&stage.keep(), &["show", &format!("refs/muleteer/undone/{late}:late")]), "late");
-    assert_eq!(hold(&stage.hosted, TARGET).await.unwrap(), None);
+    // Whoever heard it may have died before it was on record.
+    assert_eq!(hold(&stage.hosted, TARGET, Some(judge)).await.unwrap(), Some(said));
+    assert_eq!(hold(&stage.hosted, TARGET, Some(other)).await.unwrap(), None);
+    assert_eq!(hold(&stage.hosted, TARGET, None).await.unwrap(), None);
 }
 
 /// What is not looked at is not kept, so it must not go.
@@ -413,7 +417,7 @@ async fn links_in_the_hub_lead_nowhere() {
     std::fs::remove_dir_all(stage.hub().join("refs/heads")).unwrap();
     std::fs::create_dir_all(victim.join("heads/muleteer")).unwrap();
     symlink(victim.join("heads"), stage.hub().join("refs/heads")).unwrap();
-    assert!(guard(&stage.hosted, TARGET).await.is_err());
+    assert!(guard(&stage.hosted, TARGET, None).await.is_err());
     assert_eq!(std::fs::read_dir(victim.join("heads/muleteer")).unwrap().count(), 0);
     assert_eq!(commit(&stage.hosted, TARGET).await, Some(seen));
 }
@@ -430,23 +434,25 @@ fn filetime(path: &Path) -> std::time::Duration {
 async fn a_target_that_is_rewritten_or_taken_away_is_put_back() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
-    assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
     let seen = commit(&stage.hosted, TARGET).await.unwrap();
     let name = format!("refs/heads/{TARGET}");
     let evil = git_in(&stage.hub(), &["commit-tree", "-m", "evil", &format!("{seen}^{{tree}}")]);
     git_in(&stage.hub(), &["update-ref", &name, &evil]);
-    let said = guard(&stage.hosted, TARGET).await.unwrap().unwrap();
+    let job = "abcd2345";
+    let said = guard(&stage.hosted, TARGET, Some(job)).await.unwrap().unwrap();
     assert!(said.contains(&format!("refs/muleteer/undone/{evil}")), "{said}");
+    assert_eq!(guard(&stage.hosted, TARGET, Some(job)).await.unwrap(), Some(said), "it may have been lost");
     assert_eq!(git_in(&stage.hub(), &["rev-parse", &name]), seen);
     assert_eq!(git_in(&stage.keep(), &["log", "-1", "--format=%s", &evil]), "evil");
     git_in(&stage.hub(), &["update-ref", "-d", &name]);
-    assert!(guard(&stage.hosted, TARGET).await.unwrap().unwrap().contains("nothing"));
+    assert!(guard(&stage.hosted, TARGET, None).await.unwrap().unwrap().contains("nothing"));
     assert_eq!(git_in(&stage.hub(), &["rev-parse", &name]), seen);
-    assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
     // Replaced objects are not what they are said to be, in a hub or a clone.
     git_in(&stage.hub(), &["replace", "--graft", &evil, &seen]);
     git_in(&stage.hub(), &["update-ref", &name, &evil]);
-    assert!(guard(&stage.hosted, TARGET).await.unwrap().is_some());
+    assert!(guard(&stage.hosted, TARGET, None).await.unwrap().is_some());
     git_in(&dir, &["checkout", "--quiet", "--detach", &git_in(&dir, &["commit-tree", "-m", "x", "HEAD^{tree}"])]);
     git_in(&dir, &["replace", "HEAD", &seen]);
     assert!(!work(&stage.hosted, &dir, TARGET).await.unwrap().on_target);
@@ -498,7 +504,7 @@ async fn a_run_that_was_begun_before_goes_on() {
     std::fs::create_dir_all(&bases).unwrap();
     std::fs::write(bases.join("bead-one-1"), &base).unwrap();
     std::fs::write(stage.hosted.places.private.join("seen"), &base).unwrap();
-    assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
     assert_eq!(commit(&stage.hosted, TARGET).await, Some(git_in(&clone, &["rev-parse", "HEAD"])));
     assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
     assert!(!git_in(&stage.keep(), &["for-each-ref", "--format=%(refname)"]).contains("rebased"));
@@ -523,7 +529,7 @@ async fn what_a_killed_daemon_left_is_in_nobody_s_way() {
     let next = stage.bead("two").await;
     assert!(!partial.exists());
     // A second time nothing else comes of it.
-    assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
     assert_eq!(work(&stage.hosted, &next, TARGET).await.unwrap(), Work::new(1, true));
     assert_eq!(work(&stage.hosted, &next, TARGET).await.unwrap(), Work::new(1, true));
     discard(&stage.hosted, &next, TARGET).await.unwrap();
@@ -584,7 +590,7 @@ async fn a_clone_that_is_no_repository_any_more_is_its_agent_s_failure() {
         let dir = stage.bead(name).await;
         stage.commit(&dir, "more");
         std::fs::rename(dir.join(".git").join(broken), stage.root.join(format!("{name}-gone"))).unwrap();
-        assert_eq!(guard(&stage.hosted, TARGET).await.unwrap(), None);
+        assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
         let work = work(&stage.hosted, &dir, TARGET).await.unwrap();
         assert!(work.unreadable.is_some() && !work.on_target, "{broken}");
         // What it had pushed nobody can tell, and whoever finds it there need not do it again.
