@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use muleteer_process::fault::PUSH_POINTS;
 use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage, last};
 use muleteer_tests::wait_until;
 
@@ -134,6 +135,31 @@ fn a_judge_that_writes_is_not_believed() {
     let output = stage.begin(&["--json"]).run().expect_code(4);
     assert_eq!(last(&output.stdout)["error"]["code"], "E_JUDGE_WROTE");
     stage.world.finish(Some(daemon));
+}
+
+/// Once the push is undone nothing shows it any more.
+#[test]
+fn a_judge_that_pushes_is_not_believed_whenever_the_daemon_dies() {
+    let push = "judge) test -e \"$HOME/pushed\" || { echo x > late.txt; git add late.txt; git commit --quiet --message late; \
+                git push --quiet \"$MULETEER_REMOTE\" HEAD:\"$MULETEER_TARGET_BRANCH\"; git reset --quiet --hard HEAD~1; \
+                touch \"$HOME/pushed\"; }; ";
+    for point in PUSH_POINTS {
+        let stage = Stage::new(&AGENT.replace("judge) ", push));
+        stage.configure("sandbox: off\n");
+        let mut first = stage.world.daemon_with(&[("MULETEER_FAULT", point)]);
+        let run = stage.begin(&["--detach"]).ok();
+        first.ended();
+        let second = stage.world.daemon();
+        let document = stage.over(&run);
+        assert_eq!(document["status"], "completed", "{point}: {document}");
+        assert!(stage.names(&run).iter().any(|name| name == "push_undone"), "{point}: {:?}", stage.names(&run));
+        let events = stage.events(&run);
+        let verdicts: Vec<_> = events.iter().filter(|event| event["event"] == "judge_finished").collect();
+        assert_eq!(verdicts[0]["verdict"], "discarded", "{point}: {verdicts:?}");
+        let branch = document["target_branch"].as_str().unwrap();
+        assert!(!stage.repo.git(&["log", "--format=%s", branch]).contains("late"), "{point}");
+        stage.world.finish(Some(second));
+    }
 }
 
 #[test]

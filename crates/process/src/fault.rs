@@ -83,6 +83,9 @@ pub const RUN_POINTS: &[&str] = &[
 /// Those around each call that changes something in the real `tbd`.
 pub const TBD_POINTS: &[&str] = &["tbd.before_call", "tbd.after_call"];
 
+/// Those around the undoing of a push to a run's hub, which only an agent leads to that does what it must not.
+pub const PUSH_POINTS: &[&str] = &["hub.push_noted", "hub.push_undone"];
+
 /// Passes the named point. Does nothing unless compiled with `fault-points` and asked to.
 #[inline(always)]
 pub fn point(name: &'static str) {
@@ -126,7 +129,7 @@ mod armed {
 
     pub(super) fn pass(name: &str) {
         debug_assert!(
-            [super::POINTS, super::RUN_POINTS, super::TBD_POINTS]
+            [super::POINTS, super::RUN_POINTS, super::TBD_POINTS, super::PUSH_POINTS]
                 .iter()
                 .any(|points| points.contains(&name)),
             "fault point {name} is not listed"

@@ -407,6 +407,27 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    /// Where everything is below one directory, unless a test says otherwise.
+    struct Base {
+        state: PathBuf,
+        cache: PathBuf,
+        config: PathBuf,
+        runtime: PathBuf,
+    }
+
+    impl Base {
+        fn of(root: &Path) -> Self {
+            let [state, cache, config, runtime] = ["state", "cache", "config", "run"].map(|name| root.join(name));
+            Self { state, cache, config, runtime }
+        }
+
+        fn ground(&self, repos: Vec<PathBuf>) -> Ground<'_> {
+            let muleteer = Path::new("/usr/bin/muleteer");
+            let Self { state, cache, config, runtime } = self;
+            Ground { state, cache, config, runtime, muleteer, repos, sockets: vec![] }
+        }
+    }
+
     #[test]
     fn what_lies_above_a_protected_path_is_pinned_and_the_repository_in_home_is_read_only() {
         let dir = tempfile::tempdir().unwrap();
@@ -417,15 +438,13 @@ mod tests {
         for path in [&state, &worktree, &repo.join(".muleteer/runs")] {
             std::fs::create_dir_all(path).unwrap();
         }
-        let ground = Ground {
-            state: &state,
-            cache: &home.join(".cache/muleteer"),
-            config: &home.join(".config/muleteer"),
-            runtime: &root.join("run"),
-            muleteer: Path::new("/usr/bin/muleteer"),
-            repos: vec![repo.clone()],
-            sockets: vec![],
+        let base = Base {
+            state: state.clone(),
+            cache: home.join(".cache/muleteer"),
+            config: home.join(".config/muleteer"),
+            ..Base::of(&root)
         };
+        let ground = base.ground(vec![repo.clone()]);
         let confined = Confined { write: vec![worktree.clone()], ..Confined::default() };
         let env = [("HOME".to_string(), home.display().to_string())];
         let plan = plan(&ground, &confined, "subprocess", &env, &[], &state.join("agents/a"));
@@ -459,15 +478,8 @@ mod tests {
         link(Path::new("../../dot/current/config.yaml"), &config.join("config.yaml"));
         link(&home.join("dot/current/roles"), &config.join("roles"));
         link(&home.join("lone/b.md"), &home.join("dot/v2/roles/b.md"));
-        let ground = Ground {
-            state: &state,
-            cache: &root.join("cache"),
-            config: &config,
-            runtime: &root.join("run"),
-            muleteer: Path::new("/usr/bin/muleteer"),
-            repos: vec![],
-            sockets: vec![],
-        };
+        let base = Base { config: config.clone(), ..Base::of(&root) };
+        let ground = base.ground(vec![]);
         let env = [("HOME".to_string(), home.display().to_string())];
         let plan = plan(&ground, &Confined::default(), "subprocess", &env, &[], &state.join("agents/a"));
         let what = |path: &str| {
@@ -504,15 +516,8 @@ mod tests {
         }
         std::os::unix::fs::symlink(&moved, &link).unwrap();
         std::os::unix::fs::symlink(&dots, home.join(".muleteer/guidelines")).unwrap();
-        let ground = Ground {
-            state: &state,
-            cache: &root.join("cache"),
-            config: &home.join(".config/muleteer"),
-            runtime: &root.join("run"),
-            muleteer: Path::new("/usr/bin/muleteer"),
-            repos: vec![home.clone(), linked.clone(), home.join("src/moved")],
-            sockets: vec![],
-        };
+        let base = Base { config: home.join(".config/muleteer"), ..Base::of(&root) };
+        let ground = base.ground(vec![home.clone(), linked.clone(), home.join("src/moved")]);
         let confined = Confined { write: vec![worktree.clone()], ..Confined::default() };
         let env = [("HOME".to_string(), home.display().to_string())];
         let plan = plan(&ground, &confined, "subprocess", &env, &[], &state.join("agents/a"));
@@ -563,15 +568,8 @@ mod tests {
         let _listening = [&docker, &keys, &signing].map(|path| UnixListener::bind(path).unwrap());
         std::fs::write(home.join("file"), "").unwrap();
         std::os::unix::fs::symlink(&docker, home.join("link")).unwrap();
-        let ground = Ground {
-            state: &state,
-            cache: &root.join("cache"),
-            config: &root.join("config"),
-            runtime: &root.join("run"),
-            muleteer: Path::new("/usr/bin/muleteer"),
-            repos: vec![],
-            sockets: vec![keys.clone()],
-        };
+        let base = Base::of(&root);
+        let ground = Ground { sockets: vec![keys.clone()], ..base.ground(vec![]) };
         let env = |docker: &str| {
             let docker = format!("unix://{}", home.join(docker).display());
             [("HOME".to_string(), home.display().to_string()), ("DOCKER_HOST".to_string(), docker)]
@@ -603,15 +601,8 @@ mod tests {
         for path in [&home, &agent] {
             std::fs::create_dir_all(path).unwrap();
         }
-        let ground = Ground {
-            state: &state,
-            cache: &root.join("cache"),
-            config: &root.join("config"),
-            runtime: &root.join("run"),
-            muleteer: Path::new("/usr/bin/muleteer"),
-            repos: vec![],
-            sockets: vec![],
-        };
+        let base = Base::of(&root);
+        let ground = base.ground(vec![]);
         let confined = Confined { talk: Some(talk.clone()), ..Confined::default() };
         let codex = root.join("elsewhere/codex");
         let env =

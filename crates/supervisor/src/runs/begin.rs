@@ -660,12 +660,22 @@ async fn confine(daemon: &Daemon, request: &v1::Run, config: &Config, settings: 
         }
         _ => unconfined,
     };
-    let home = request.env.iter().find(|(name, _)| name == "HOME").map_or("", |(_, home)| home.as_str());
-    let exposed = match confined && crate::confine::holds(repo, home) {
+    let exposed = if confined { exposed(request, config) } else { String::new() };
+    RunSettings { confined, unconfined: committed, exposed, ..settings }
+}
+
+/// Why the run's agents may write files of its repository: one of them may have a HOME that is there.
+fn exposed(request: &v1::Run, config: &Config) -> String {
+    let asked = request.env.iter().chain(&request.extra_env).rev().find(|(name, _)| name == "HOME");
+    let of_backends = BackendChoice::ALL
+        .into_iter()
+        .filter_map(|name| config.backends.get(name)?.env.get("HOME").cloned());
+    let repo = Path::new(&request.repo);
+    let mut homes = asked.map(|(_, home)| home.clone()).into_iter().chain(of_backends);
+    match homes.any(|home| crate::confine::holds(repo, &home)) {
         true => format!("HOME, which agents may write, is in the repository {}", repo.display()),
         false => String::new(),
-    };
-    RunSettings { confined, unconfined: committed, exposed, ..settings }
+    }
 }
 
 #[cfg(test)]
@@ -678,6 +688,28 @@ mod tests {
     fn one_bead_is_no_beads() {
         assert!(unscoped(1).starts_with("a bead is open, ") && unscoped(1).ends_with("about it"));
         assert!(unscoped(2).starts_with("2 beads are open, "));
+    }
+
+    /// Whoever gives agents a HOME, it is theirs to write.
+    #[test]
+    fn a_home_in_the_repository_is_told_whoever_says_it() {
+        let elsewhere = Config::defaults().unwrap();
+        let source =
+            config::Source::new(config::Layer::User, "config.yaml", "backends: {codex: {env: {HOME: /repo/h}}}\n");
+        let of_a_backend = config::load(&[source], &[]).unwrap();
+        let home = |path: Option<&str>| path.map(|path| ("HOME".into(), path.into())).into_iter().collect();
+        for (env, extra, config, expected) in [
+            (Some("/home/p"), None, &elsewhere, false),
+            (Some("/repo"), None, &elsewhere, true),
+            (Some("/home/p"), Some("/repo/h"), &elsewhere, true),
+            (Some("/repo"), Some("/home/p"), &elsewhere, false),
+            (None, None, &elsewhere, false),
+            (Some("/home/p"), None, &of_a_backend, true),
+        ] {
+            let request =
+                v1::Run { repo: "/repo".into(), env: home(env), extra_env: home(extra), ..v1::Run::default() };
+            assert_eq!(!exposed(&request, config).is_empty(), expected, "{env:?} {extra:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::host::Hosted;
 use super::keep::{self, HUB, UNDONE};
 use crate::beneath;
 use crate::worktree::{DURABLE, git, run};
+use muleteer_process::fault;
 use muleteer_store::atomic::put_dir;
 use std::path::{Path, PathBuf};
 
@@ -92,9 +93,7 @@ pub async fn guard(hosted: &Hosted, target: &str, job: Option<&str>) -> Result<O
             keep::set(hosted, &kept, now, "cannot keep what was pushed").await?;
         }
         let said = format!("a push to {target} that was no fast-forward was undone: {kept} is what it brought");
-        note(hosted, job, &said)?;
-        undo(hosted, target).await?;
-        return Ok(Some(said));
+        return undo(hosted, target, job, said).await.map(Some);
     }
     let noted = noted(hosted, job)?;
     Ok(noted.or_else(|| {
@@ -120,19 +119,10 @@ pub async fn hold(hosted: &Hosted, target: &str, job: Option<&str>) -> Result<Op
         keep::fetch(hosted, &hub, now, &[&format!("+{kept}")], "cannot keep what was pushed").await?;
     }
     let said = format!("a push to {target} while it was judged, or after, was undone: {kept} is what it brought");
-    note(hosted, job, &said)?;
-    undo(hosted, target).await?;
-    Ok(Some(said))
+    undo(hosted, target, job, said).await.map(Some)
 }
 
-/// Notes for a job what is about to be undone: once it is, nothing shows it any more, and whoever dies before it is on
-/// record would have let the job pass for one that pushed nothing.
-fn note(hosted: &Hosted, job: Option<&str>, said: &str) -> Result<(), String> {
-    let Some(job) = job else { return Ok(()) };
-    muleteer_store::atomic::write_atomic(&hosted.places.undone(job), said.as_bytes(), 0o600)
-        .map_err(|error| crate::launch::chain(&error))
-}
-
+/// What was said when a push was undone for this job.
 fn noted(hosted: &Hosted, job: Option<&str>) -> Result<Option<String>, String> {
     let Some(path) = job.map(|job| hosted.places.undone(job)) else { return Ok(None) };
     crate::settings::read_if_there(&path).map_err(|error| crate::launch::chain(&error))
@@ -143,13 +133,22 @@ fn kept_as(now: Option<&str>) -> String {
     now.map_or_else(|| "nothing".into(), |now| format!("{UNDONE}/{now}"))
 }
 
-/// Puts the target back to what was verified. What it was is kept by then.
-async fn undo(hosted: &Hosted, target: &str) -> Result<(), String> {
+/// Puts the target back to what was verified. What it was is kept by then. What is `said` of it is noted for the job
+/// first: once it is undone nothing shows it any more, and whoever dies before it is on record would have let the job
+/// pass for one that pushed nothing.
+async fn undo(hosted: &Hosted, target: &str, job: Option<&str>, said: String) -> Result<String, String> {
     let hub = hosted.places.hub();
     let name = format!("refs/heads/{target}");
     let seen = keep::at(hosted, &name).await.ok_or("the integration branch is gone")?;
+    if let Some(job) = job {
+        muleteer_store::atomic::write_atomic(&hosted.places.undone(job), said.as_bytes(), 0o600)
+            .map_err(|error| crate::launch::chain(&error))?;
+    }
+    fault::point("hub.push_noted");
     beneath::replace(&hub, Path::new(&name), format!("{seen}\n").as_bytes())
-        .map_err(|error| format!("cannot undo a push: {name} of {}: {error}", hub.display()))
+        .map_err(|error| format!("cannot undo a push: {name} of {}: {error}", hub.display()))?;
+    fault::point("hub.push_undone");
+    Ok(said)
 }
 
 /// Where a branch of the hub is; none if it is gone.
