@@ -4,7 +4,8 @@
 
 use muleteer_tests::spec_stage::{AGENT, SpecStage};
 use muleteer_tests::task_list::Scene;
-use muleteer_tests::{PATIENCE, Repo, World, program, wait_until};
+use muleteer_tests::skip::skip;
+use muleteer_tests::{PATIENCE, Repo, World, crash, program, wait_until};
 use serde_json::json;
 
 /// A program of the project's own, which is in its history.
@@ -228,5 +229,29 @@ fn what_is_noted_in_a_linked_working_directory_does_not_go_with_it() {
     repo.git(&["worktree", "remove", beside.to_str().unwrap()]);
     let listed = world.muleteer(&["bead", "list", "--json"]).current_dir(&repo.path).run().expect_code(0);
     assert!(listed.stdout.contains("precious"), "{listed:?}");
+    world.finish(Some(daemon));
+}
+
+/// Docker's own filter answers ENOSYS to it, since it cannot see what is asked for.
+#[test]
+fn an_agent_is_started_where_there_is_no_clone3() {
+    if let Err(why) = crash::syscalls::available() {
+        return skip("an_agent_is_started_where_there_is_no_clone3", &why);
+    }
+    let world = World::new();
+    let repo = world.repo("repo");
+    let log = world.path().join("strace.log");
+    let log = log.to_str().unwrap();
+    let refused = ["-e", "trace=clone3", "-e", "inject=clone3:error=ENOSYS"];
+    // Its children too: the zygote is one. `-D`: the daemon stays our own child.
+    let words = [&["strace", "-D", "-f", "--seccomp-bpf", "-qq", "-o", log][..], &refused].concat();
+    let daemon = world.daemon_under(&words.into_iter().map(String::from).collect::<Vec<_>>());
+    wait_until("the daemon to answer", PATIENCE, || (world.status()["daemon"]["running"] == true).then_some(()));
+    let command = r#"["sh", "-c", "cat > /dev/null; touch \"$HOME/ran\""]"#;
+    let args = ["spawn", "developer", repo.to_str(), "x", "--backend", "subprocess", "--command", command, "--wait"];
+    world.muleteer(&args).run().expect_code(0);
+    assert!(world.home().join("ran").exists());
+    let calls = std::fs::read_to_string(log).unwrap();
+    assert!(calls.contains("(INJECTED)"), "nothing was refused: {calls}");
     world.finish(Some(daemon));
 }

@@ -7,14 +7,16 @@
 use std::io;
 use std::path::Path;
 
-/// Makes user, mount and pid namespaces, mounts a private `/tmp` and a fresh `/proc`, and runs this
+/// Makes user, mount and pid namespaces, mounts a private `/tmp`, which it takes, puts elsewhere and makes read-only
+/// as the sandbox does (newer calls, that a container's filter may not know), and a fresh `/proc`, and runs this
 /// program once more in there. The calling process must have one thread.
 ///
 /// # Errors
 /// The step that failed, and the system's word.
 #[cfg(target_os = "linux")]
 pub fn namespaces() -> Result<String, String> {
-    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
+    use rustix::mount::{mount, mount_change, move_mount, open_tree};
     let step = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     unshare().map_err(step("unshare"))?;
@@ -26,6 +28,11 @@ pub fn namespaces() -> Result<String, String> {
     let errno = |what: &'static str| move |error: rustix::io::Errno| format!("{what}: {}", io::Error::from(error));
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(errno("private mounts"))?;
     mount("tmpfs", "/tmp", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, None).map_err(errno("tmpfs"))?;
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = open_tree(rustix::fs::CWD, "/tmp", clone).map_err(errno("open_tree"))?;
+    move_mount(&tree, "", rustix::fs::CWD, "/tmp", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .map_err(errno("move_mount"))?;
+    crate::sandbox::set_read_only(Path::new("/tmp"), true).map_err(step("mount_setattr"))?;
     // The pid namespace begins with the next child; a fresh /proc can only be mounted from within.
     let mut inner = crate::command::helper("/proc/self/exe");
     let output = inner.args(["probe", "inner"]).output().map_err(step("a child in the pid namespace"))?;

@@ -278,7 +278,7 @@ struct MountAttr {
 }
 
 #[cfg(target_os = "linux")]
-fn set_read_only(path: &Path, recursive: bool) -> io::Result<()> {
+pub(crate) fn set_read_only(path: &Path, recursive: bool) -> io::Result<()> {
     const MOUNT_ATTR_RDONLY: u64 = 1;
     let path = CString::new(path.as_os_str().as_bytes())?;
     let attr = MountAttr { set: MOUNT_ATTR_RDONLY, ..MountAttr::default() };

@@ -211,20 +211,21 @@ unsafe fn fork_into(_: BorrowedFd<'_>) -> Option<libc::pid_t> {
 }
 
 /// Forks a brother: a copy of this process whose parent is *our* parent, who reaps it. `None` in the brother, its pid here.
+/// By the old `clone`: a filter cannot look into what `clone3` is given, so container engines have it answer ENOSYS.
 ///
 /// # Errors
-/// As of `fork`; always `Unsupported` but on Linux (5.3).
+/// As of `fork`; always `Unsupported` but on Linux.
 ///
 /// # Safety
 /// Only in a process of one thread: of others the brother would have what they were in the middle of, and not them.
 #[cfg(target_os = "linux")]
 pub unsafe fn fork_brother() -> io::Result<Option<u32>> {
-    // SAFETY: plain numbers; zero means nothing of that kind. A brother's death is told as ours would be.
-    let mut how: libc::clone_args = unsafe { std::mem::zeroed() };
-    how.flags = libc::CLONE_PARENT as u64;
+    // A brother's death is told as ours would be. Which architecture has flags and stack the other way round: see clone(2).
+    let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
+    let (first, second) = if cfg!(target_arch = "s390x") { (0, flags) } else { (flags, 0) };
     // SAFETY: without CLONE_VM and a stack the brother is a copy of us, as after `fork`; and there is one thread, so
     // nothing that the C library does around a fork is missed.
-    match unsafe { libc::syscall(libc::SYS_clone3, &raw const how, size_of::<libc::clone_args>()) } {
+    match unsafe { libc::syscall(libc::SYS_clone, first, second, 0, 0, 0) } {
         0 => Ok(None),
         -1 => Err(io::Error::last_os_error()),
         pid => Ok(Some(pid as u32)),
