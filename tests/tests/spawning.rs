@@ -232,6 +232,23 @@ fn what_is_noted_in_a_linked_working_directory_does_not_go_with_it() {
     world.finish(Some(daemon));
 }
 
+#[test]
+fn a_scenario_s_fault_is_told_with_what_to_do() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let scenario = world.path().join("scenario.yaml");
+    let spawn = |text: &str| {
+        std::fs::write(&scenario, text).unwrap();
+        let with = ["--backend", "rehearsal", "--scenario", scenario.to_str().unwrap(), "--json"];
+        let refused = world.muleteer(&[&["spawn", "developer", repo.to_str(), "x"][..], &with].concat()).run();
+        refused.expect_code(2).json()["error"].clone()
+    };
+    let error = spawn("v: 1\nturns: [{steps: [{sya: a}]}]\n");
+    assert_eq!((&error["code"], &error["line"]), (&"E_SCENARIO_INVALID".into(), &2.into()), "{error}");
+    assert!(error["hint"].as_str().unwrap().contains("`say`"), "{error}");
+    world.finish(None);
+}
+
 /// Docker's own filter answers ENOSYS to it, since it cannot see what is asked for.
 #[test]
 fn an_agent_is_started_where_there_is_no_clone3() {

@@ -77,7 +77,8 @@ pub struct RoleSource {
     pub layer: RoleLayer,
     /// Its path; the name of the file without `.md` is the role's name where the file gives none.
     pub file: String,
-    pub text: String,
+    /// Or why it cannot be read, which is that file's fault and no other role's.
+    pub text: Result<String, String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -123,7 +124,7 @@ pub fn shipped() -> Vec<RoleSource> {
         .map(|(name, text)| RoleSource {
             layer: RoleLayer::Shipped,
             file: format!("{name}.md (built in)"),
-            text: (*text).into(),
+            text: Ok((*text).into()),
         })
         .collect()
 }
@@ -149,13 +150,18 @@ fn one_of_each(layer: &[&RoleSource]) -> BTreeMap<String, Result<Role, ConfigErr
     for source in layer {
         let (name, read) = named(source);
         let read = match (roles.remove(&name), read) {
-            (Some(Ok(first)), Ok(role)) => Err(twice(&first, &role, &source.text)),
+            (Some(Ok(first)), Ok(role)) => Err(twice(&first, &role, text_of(source))),
             (Some(Err(error)), _) => Err(error),
             (_, read) => read,
         };
         roles.insert(name, read);
     }
     roles
+}
+
+/// Nothing of one that cannot be read.
+fn text_of(source: &RoleSource) -> &str {
+    source.text.as_deref().unwrap_or_default()
 }
 
 fn twice(first: &Role, second: &Role, text: &str) -> ConfigError {
@@ -201,7 +207,7 @@ impl Catalog {
         let faulty = self.roles().filter_map(|role| Some((role, config.category(&role.category).err()?)));
         let located = faulty.map(|(role, unknown)| {
             let source = sources.iter().find(|source| source.layer == role.layer && source.file == role.file);
-            let text = source.map_or("", |source| &source.text);
+            let text = source.map_or("", text_of);
             let error = ConfigError::new(format!("role `{}`: {unknown}", role.name))
                 .with_hint(Some(unknown.hint))
                 .at(Some(&role.file), text, place_of(text, "category"));
@@ -228,8 +234,12 @@ pub fn resolve(name: &str, sources: &[RoleSource]) -> Result<Role, RoleError> {
 /// # Errors
 /// The first fault, located.
 pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
-    let text = source.text.strip_prefix('\u{feff}').unwrap_or(&source.text);
     let file = Some(source.file.as_str());
+    let text = source
+        .text
+        .as_ref()
+        .map_err(|why| ConfigError::new(format!("the role cannot be read: {why}")).at(file, "", None))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (front, body) = split(text).map_err(|error| error.at(file, text, Some(Place { line: 1, column: 1 })))?;
     let front = match source.layer {
         RoleLayer::ClaudeAgents => claude_agent(&front),

@@ -97,6 +97,19 @@ pub fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
+/// What configuration and roles are seen from: `--project`, or where we are.
+///
+/// # Errors
+/// `E_PROJECT_NOT_FOUND` when that is no directory.
+pub fn seen_from(project: Option<&Path>) -> Result<PathBuf, Failure> {
+    match project {
+        Some(path) if !path.is_dir() => {
+            Err(Failure::new("E_PROJECT_NOT_FOUND", format!("{} is not a directory", path.display())))
+        }
+        path => Ok(absolute(path.unwrap_or(".".as_ref()))),
+    }
+}
+
 /// Where we are.
 ///
 /// # Errors

@@ -21,6 +21,7 @@ const TABLE: &[(&[&str], i32, &str)] = &[
     (&["run", "--model", " "], 2, "E_USAGE"),
     (&["model", "k3f9", ""], 2, "E_USAGE"),
     (&["config", "check", "--project", "nowhere"], 2, "E_PROJECT_NOT_FOUND"),
+    (&["roles", "--project", "nowhere"], 2, "E_PROJECT_NOT_FOUND"),
     (&["journal", "-f"], 2, "E_USAGE"),
     (&["send", "k3f9", " "], 2, "E_PROMPT_MISSING"),
     (&["send", "k3f9", "go on"], 2, "E_NOT_FOUND"),
@@ -137,6 +138,28 @@ fn a_role_of_no_category_is_shown_with_its_place() {
     user.write(".config/muleteer/config.yaml", "categories: {reserch: {timeout: 1h}}\n");
     let said = user.run(&["config", "check"]);
     assert_eq!(said.code, 0, "{said:?}");
+}
+
+/// Only whoever asks for that role is refused.
+#[test]
+fn a_role_that_cannot_be_read_is_a_fault_of_its_own() {
+    let user = User::new();
+    user.write(".config/muleteer/roles/critic.md", "You are.\n");
+    // Neither needs a right that root has anyway.
+    std::fs::create_dir(user.path(".config/muleteer/roles/folder.md")).unwrap();
+    std::fs::write(user.path(".config/muleteer/roles/latin.md"), b"Sei sch\xf6n.\n").unwrap();
+    let listed = user.run(&["roles", "--json"]).json();
+    let names: Vec<_> = listed["roles"].as_array().unwrap().iter().map(|role| role["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"critic") && names.contains(&"developer"), "{names:?}");
+    assert_eq!(user.run(&["roles", "critic"]).code, 0);
+    for (name, at) in [("folder", 0), ("latin", 1)] {
+        let file = listed["errors"][at]["file"].as_str().unwrap();
+        assert!(file.ends_with(&format!("roles/{name}.md")), "{listed}");
+        let refused = user.run(&["roles", name, "--json"]);
+        let error = &refused.json()["error"];
+        assert_eq!((refused.code, &error["code"], &error["file"]), (2, &"E_CONFIG_INVALID".into(), &file.into()), "{error}");
+    }
+    assert_eq!(user.run(&["config", "check"]).code, 2);
 }
 
 #[test]

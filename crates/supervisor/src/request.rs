@@ -589,7 +589,11 @@ fn check_scenario(path: &str) -> Result<(), WireError> {
             line: Some(error.line).filter(|line| *line > 0),
             column: Some(error.column).filter(|column| *column > 0),
             snippet: error.snippet.clone(),
-            ..fault("E_SCENARIO_INVALID", &error.message, "docs/rehearsal.md describes the format")
+            ..fault(
+                "E_SCENARIO_INVALID",
+                &error.message,
+                error.hint.as_deref().unwrap_or("docs/rehearsal.md describes the format"),
+            )
         })),
     }
 }

@@ -53,7 +53,7 @@ pub fn config(sources: &[Source], env: &[(String, String)]) -> Result<Config, Ve
 /// The role files of the user and the project, whose [`repository`] `top` is; the shipped ones come on their own.
 ///
 /// # Errors
-/// When a directory or file that is there cannot be read.
+/// When a directory that is there cannot be read; a file's fault is its role's.
 pub fn roles(paths: &Paths, top: Option<&Path>) -> Result<Vec<RoleSource>, Unreadable> {
     let mut folders = vec![(RoleLayer::User, paths.config_dir.join("roles"))];
     if let Some(top) = top {
@@ -74,7 +74,7 @@ pub fn roles(paths: &Paths, top: Option<&Path>) -> Result<Vec<RoleSource>, Unrea
             .collect();
         files.sort();
         for path in files {
-            if let Some(text) = read_if_there(&path)? {
+            if let Some(text) = read_if_there(&path).map_err(|error| error.source.to_string()).transpose() {
                 sources.push(RoleSource { layer, file: path.display().to_string(), text });
             }
         }

@@ -2,7 +2,7 @@ use super::*;
 use crate::config::Config;
 
 fn source(layer: RoleLayer, file: &str, text: &str) -> RoleSource {
-    RoleSource { layer, file: file.into(), text: text.into() }
+    RoleSource { layer, file: file.into(), text: Ok(text.into()) }
 }
 
 fn project(text: &str) -> RoleSource {

@@ -1,6 +1,6 @@
 //! `config`: what is in force, and from which file and line each value came.
 
-use crate::context::{Context, absolute};
+use crate::context::{Context, seen_from};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::render::{DIM, RESET, safe};
@@ -8,7 +8,7 @@ use crate::settings;
 use muleteer_model::config::{Layer, Origin, schema};
 use muleteer_model::role::Catalog;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -59,19 +59,9 @@ impl Args {
 
 pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     match &args.verb {
-        Sub::Show { key, project } => show(context, key.as_deref(), &dir(project.as_deref())?),
-        Sub::Check { project } => check(context, &dir(project.as_deref())?),
+        Sub::Show { key, project } => show(context, key.as_deref(), &seen_from(project.as_deref())?),
+        Sub::Check { project } => check(context, &seen_from(project.as_deref())?),
         Sub::Schema => context.out.document(&schema()).map(|()| Exit::Done),
-    }
-}
-
-/// Where it is seen from.
-fn dir(project: Option<&Path>) -> Result<PathBuf, Failure> {
-    match project {
-        Some(path) if !path.is_dir() => {
-            Err(Failure::new("E_PROJECT_NOT_FOUND", format!("{} is not a directory", path.display())))
-        }
-        path => Ok(absolute(path.unwrap_or(".".as_ref()))),
     }
 }
 

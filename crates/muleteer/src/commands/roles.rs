@@ -1,6 +1,6 @@
 //! `roles`: who can be sent, and where each role comes from.
 
-use crate::context::{Context, absolute};
+use crate::context::{Context, seen_from};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::render::table::{Align, Cell, layout};
@@ -31,7 +31,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    let project = absolute(args.project.as_deref().unwrap_or(".".as_ref()));
+    let project = seen_from(args.project.as_deref())?;
     let sources = settings::role_sources(context, Some(&project))?;
     let catalog = Catalog::new(&sources);
     if let Some(name) = &args.name {
