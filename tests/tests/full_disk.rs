@@ -105,3 +105,39 @@ fn what_a_shim_died_of_is_in_the_reason() {
     world.expect_clean_end(Some(daemon));
     drop(disk);
 }
+
+/// Whoever fills the disk must be ended before anything else can be done, and by whoever comes after the daemon too.
+#[test]
+fn an_agent_is_ended_however_full_the_disk_is() {
+    for daemon_dies in [false, true] {
+        let world = World::new();
+        let Some(disk) = SmallDisk::mount(&world.path().join("state")) else {
+            return skip("an_agent_is_ended_however_full_the_disk_is", "a tmpfs cannot be mounted here (not root)");
+        };
+        let repo = world.repo("repo");
+        let mut daemon = world.daemon();
+        let scenario = world.path().join("scenario.yaml");
+        std::fs::write(&scenario, "v: 1\nturns: [{steps: [{hang: {}}]}]\n").unwrap();
+        let args = ["spawn", "developer", repo.to_str(), "x", "--backend", "rehearsal", "--scenario"];
+        let spawned = world.muleteer(&[&args[..], &[scenario.to_str().unwrap()]].concat()).run();
+        let id = spawned.expect_code(0).stdout.trim().to_string();
+        wait_until("the agent to run", PATIENCE, || (world.dispatch(&id)["state"] == "running").then_some(()));
+        disk.fill();
+        // The last page of the log has room yet.
+        for text in ["x".repeat(500), "x".into()] {
+            wait_until("no room for another word", PATIENCE, || {
+                let said = world.muleteer(&["send", &id, &text, "--json"]).run();
+                (said.code == Some(3)).then_some(())
+            });
+        }
+        if daemon_dies {
+            daemon.kill_9();
+            daemon = world.daemon();
+        }
+        world.muleteer(&["kill", &id]).run().expect_code(0);
+        assert_eq!(world.wait_for_end(&id)["state"], "killed", "the daemon died: {daemon_dies}");
+        disk.empty();
+        world.expect_clean_end(Some(daemon));
+        drop(disk);
+    }
+}

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use muleteer_tests::skip::skip;
 use muleteer_tests::spec_stage::{AGENT, SpecStage};
 use muleteer_tests::task_list::Scene;
-use muleteer_tests::skip::skip;
 use muleteer_tests::{PATIENCE, Repo, World, crash, program, wait_until};
 use serde_json::json;
 

@@ -149,7 +149,12 @@ fn a_role_that_cannot_be_read_is_a_fault_of_its_own() {
     std::fs::create_dir(user.path(".config/muleteer/roles/folder.md")).unwrap();
     std::fs::write(user.path(".config/muleteer/roles/latin.md"), b"Sei sch\xf6n.\n").unwrap();
     let listed = user.run(&["roles", "--json"]).json();
-    let names: Vec<_> = listed["roles"].as_array().unwrap().iter().map(|role| role["name"].as_str().unwrap()).collect();
+    let names: Vec<_> = listed["roles"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|role| role["name"].as_str().unwrap())
+        .collect();
     assert!(names.contains(&"critic") && names.contains(&"developer"), "{names:?}");
     assert_eq!(user.run(&["roles", "critic"]).code, 0);
     for (name, at) in [("folder", 0), ("latin", 1)] {
@@ -157,7 +162,11 @@ fn a_role_that_cannot_be_read_is_a_fault_of_its_own() {
         assert!(file.ends_with(&format!("roles/{name}.md")), "{listed}");
         let refused = user.run(&["roles", name, "--json"]);
         let error = &refused.json()["error"];
-        assert_eq!((refused.code, &error["code"], &error["file"]), (2, &"E_CONFIG_INVALID".into(), &file.into()), "{error}");
+        assert_eq!(
+            (refused.code, &error["code"], &error["file"]),
+            (2, &"E_CONFIG_INVALID".into(), &file.into()),
+            "{error}"
+        );
     }
     assert_eq!(user.run(&["config", "check"]).code, 2);
 }

@@ -6,6 +6,7 @@ use crate::ledger::Opened;
 use crate::notify;
 use crate::owned::own;
 use crate::paths::Paths;
+use crate::reserve;
 use crate::settings;
 use crate::tree::ROOT;
 use jiff::Timestamp;
@@ -15,9 +16,9 @@ use muleteer_model::event::{Entry, Event};
 use muleteer_model::telemetry::{self, Settings};
 use muleteer_process::{descriptors, identity, lock};
 use muleteer_shim::start::ShimProgram;
-use muleteer_store::StoreError;
 use muleteer_store::db::Projection;
 use muleteer_store::tail::Cursor;
+use muleteer_store::{AppendError, StoreError};
 use ractor::Actor;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -121,7 +122,8 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         boot_id: identity::boot_id(),
         socket: Some(paths.socket.clone()),
     };
-    lock::write_note(&lock_path, &note).map_err(io(&lock_path))?;
+    let no_room = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
+    reserve::at_need(&paths.reserve(), no_room, || lock::write_note(&lock_path, &note)).map_err(io(&lock_path))?;
     let sources = settings::sources(&paths, None, options.config.as_deref())?;
     // What is no text is nobody's setting.
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
@@ -144,6 +146,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         tracing::warn!("telemetry: {what}");
     }
     let (opened, backlog) = recover(&paths, &note)?;
+    reserve::keep(&paths.reserve());
     let boot = Boot {
         generation: opened.fleet.generation,
         opened: Some(opened),
@@ -190,7 +193,9 @@ fn recover(paths: &Paths, note: &Note) -> Result<(Opened, Backlog), StartError> 
         .into_iter()
         .map(|event| Entry { id: random_key(), dispatch_id: None, at: None, more: false, event })
         .collect();
-    opened.append(&entries).map_err(|error| StartError::Append(error.to_string()))?;
+    let no_room = |error: &AppendError| matches!(error, AppendError::Full { .. });
+    reserve::at_need(&paths.reserve(), no_room, || opened.append(&entries))
+        .map_err(|error| StartError::Append(error.to_string()))?;
     tracing::info!(generation, seq = opened.fleet.seq, cut_bytes = recovery.cut_bytes, "recovered");
     backlog.until = Cursor { offset: recovery.len, seq: recovery.last_seq };
     Ok((opened, backlog))

@@ -34,6 +34,7 @@ pub mod pool;
 pub mod projection;
 pub mod prune;
 pub mod request;
+mod reserve;
 pub mod runs;
 pub mod settings;
 pub mod shims;

@@ -108,6 +108,11 @@ impl Paths {
         self.state_dir.join("daemon.lock")
     }
 
+    /// Room for a start on a full disk.
+    pub fn reserve(&self) -> PathBuf {
+        self.state_dir.join("reserve")
+    }
+
     /// What an operator's client shows (design.md, "Identity and trust").
     pub fn operator_key(&self) -> PathBuf {
         self.state_dir.join("operator.key")

@@ -1,0 +1,89 @@
+//! Room that is set aside in the state directory, for a start on a full disk: a daemon that cannot say that it began
+//! can end nobody, and the one who fills the disk may be an agent.
+
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Bytes. A start writes a note beside its lock and one or two events: a page or two.
+const SIZE: u64 = 64 << 10;
+
+/// Carries out `step`, and once more with the reserve given up where there was no room for it.
+///
+/// # Errors
+/// Those of `step`.
+pub(crate) fn at_need<T, E>(
+    path: &Path,
+    full: impl Fn(&E) -> bool,
+    mut step: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    match step() {
+        Err(error) if full(&error) && std::fs::remove_file(path).is_ok() => {
+            tracing::warn!(path = %path.display(), "the disk is full: its reserve is given up, for this start");
+            step()
+        }
+        outcome => outcome,
+    }
+}
+
+/// Sets it aside, if it is not. Where there is no room for it the next start tries again.
+pub(crate) fn keep(path: &Path) {
+    if std::fs::metadata(path).is_ok_and(|file| file.len() == SIZE) {
+        return;
+    }
+    let made = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .and_then(allocate);
+    if let Err(error) = made {
+        tracing::warn!(path = %path.display(), %error, "no room is set aside for a start on a full disk");
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn allocate(file: File) -> io::Result<()> {
+    match fallocate(&file, FallocateFlags::empty(), 0, SIZE) {
+        // Not every file system can; these zeros take room on all but those that compress.
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+            io::copy(&mut io::Read::take(io::repeat(0), SIZE), &mut &file).map(|_| ())
+        }
+        outcome => Ok(outcome?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_given_up_once_and_kept_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("reserve");
+        let mut tried = 0;
+        let mut fails = |path: &Path, full: bool| {
+            tried = 0;
+            let outcome: Result<(), bool> = at_need(
+                path,
+                |full| *full,
+                || {
+                    tried += 1;
+                    Err(full)
+                },
+            );
+            assert_eq!(outcome, Err(full));
+            tried
+        };
+        assert_eq!(fails(&path, true), 1, "there is none yet");
+        keep(&path);
+        assert_eq!(std::fs::metadata(&path).expect("a file").len(), SIZE);
+        assert_eq!((fails(&path, false), path.exists()), (1, true), "it would not help");
+        assert_eq!((fails(&path, true), path.exists()), (2, false));
+        keep(&path);
+        assert!(path.exists());
+    }
+}
