@@ -450,3 +450,57 @@ fn limits_that_a_command_prints_are_nobody_else_s() {
     world.muleteer(&["kill", &struck]).run();
     world.finish(Some(daemon));
 }
+
+/// A shim that stands still ends nobody, counts no time and answers no one.
+#[test]
+fn an_agent_that_stops_its_shim_is_ended_all_the_same() {
+    let stopping = "kill -STOP $PPID; echo stopped >> effects; sleep 1000";
+    let again = "trap '' TERM; while :; do kill -STOP $PPID; echo stopped >> effects; sleep 0.01; done";
+    let world = World::new();
+    let daemon = world.daemon();
+    let faults = |id: &str| {
+        let faults = world.events_of(id, "fault").into_iter();
+        faults.map(|fault| fault["message"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    let start = |name: &str, script: &str, more: &[&str]| {
+        let repo = world.repo(name);
+        let id = world.spawn(&repo, script, more).ok();
+        wait_until("the shim to be stopped", PATIENCE, || (!repo.effects("effects").is_empty()).then_some(()));
+        id
+    };
+    let once = start("once", stopping, &[]);
+    world.muleteer(&["kill", &once]).run().expect_code(0);
+    assert_eq!(world.wait_for_end(&once)["state"], "killed");
+    let told = faults(&once);
+    assert!(told.len() == 1 && told[0].contains("told to go on"), "{told:?}");
+
+    let again = start("again", again, &[]);
+    world.muleteer(&["kill", &again]).run().expect_code(0);
+    assert_eq!(world.wait_for_end(&again)["state"], "killed");
+    let told = faults(&again);
+    assert!(told.iter().all(|told| told.contains("told to go on") || told.contains("it is killed")), "{told:?}");
+
+    let limited = start("limited", stopping, &["--timeout", "2s"]);
+    let ended = world.wait_for_end(&limited);
+    assert_eq!(ended["state"], "failed", "{ended}");
+    assert!(world.events_of(&limited, "dispatch_finished")[0].to_string().contains("timeout"), "{ended}");
+
+    let left = start("left", stopping, &[]);
+    world.muleteer(&["daemon", "stop", "--agents", "stop"]).run().expect_code(0);
+    assert_eq!(world.dispatch(&left)["state"], "killed");
+    world.finish(Some(daemon));
+}
+
+/// Nobody knows yet who it is: it has not said so.
+#[test]
+fn a_shim_that_is_stopped_before_it_says_who_it_is_goes_on() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let once = world.path().join("once");
+    let variables = [("MULETEER_FAULT", "shim.begun=stop"), ("MULETEER_FAULT_ONCE", once.to_str().unwrap())];
+    let daemon = world.daemon_with(&variables);
+    let id = world.spawn(&repo, "echo start >> effects", &["--wait"]).run().expect_code(0);
+    assert_eq!(repo.effects("effects"), ["start"]);
+    assert_eq!(world.events_of(id.stdout.trim(), "fault").len(), 1);
+    world.finish(Some(daemon));
+}

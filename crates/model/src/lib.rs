@@ -20,7 +20,8 @@
 //! - [`admission`]: who starts next; [`restart`]: who starts again, and when; [`cost`]: what it came to;
 //!   [`retention`]: what need not be kept; [`api_error`]: what trouble with the model API means, and
 //!   [`pressure`]: what it means for the others.
-//! - [`opening`]: how a session is opened with an agent that is spoken to by calls.
+//! - [`opening`]: how a session is opened with an agent that is spoken to by calls;
+//!   [`shim_watch`]: what is done about a shim that does not answer.
 
 pub mod admission;
 pub mod agent_event;
@@ -50,6 +51,7 @@ pub mod result;
 pub mod retention;
 pub mod role;
 pub mod schedule;
+pub mod shim_watch;
 pub mod stall;
 pub mod tasklist;
 pub mod tbd;

@@ -24,6 +24,7 @@ pub const POINTS: &[&str] = &[
     "zygote.asked",
     "zygote.forked",
     "start.after_shim",
+    "shim.begun",
     "shim.meta_written",
     "shim.forked",
     "shim.recorded",

@@ -30,6 +30,8 @@ pub struct Stat {
     pub zombie: bool,
     /// Its first thread has ended, which looks like a zombie; other threads go on.
     pub leader_gone: bool,
+    /// Stopped by a signal, until one tells it to go on. Not by a debugger.
+    pub stopped: bool,
     /// Resident memory in bytes; 0 if not known.
     pub rss: u64,
     /// Cpu time it has used.

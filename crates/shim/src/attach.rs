@@ -3,6 +3,8 @@
 use crate::meta::{self, Meta};
 use crate::start::read_key;
 use muleteer_process::clock::awake;
+use muleteer_process::host::host;
+use muleteer_process::identity::{self, ProcessId};
 use muleteer_process::lock::{self, LockGuard};
 use muleteer_protocol::shim::v1::{FromShim, MAX_BODY, ToShim, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,6 +21,8 @@ use std::time::Duration;
 pub const SOCKET: &str = "sock";
 /// The lock's name in the agent's directory.
 pub const LOCK: &str = "lock";
+/// What a shim is called by the system.
+const NAME: &str = "muleteer-shim";
 
 /// Whether an agent's shim lives.
 #[derive(Debug)]
@@ -38,6 +42,23 @@ pub fn probe(agent_dir: &Path) -> io::Result<Liveness> {
 /// Like [`probe`], but waits up to `limit` for the lock to become free. Blocks the thread.
 pub fn probe_within(agent_dir: &Path, limit: Duration) -> io::Result<Liveness> {
     Ok(lock::lock_within(&agent_dir.join(LOCK), limit)?.map_or(Liveness::Alive, Liveness::Dead))
+}
+
+/// The process that is the agent's shim, if one lives and can be seen: as `meta.json` says, and before the shim has said
+/// it, by its name and where it stands.
+pub fn shim_of(agent_dir: &Path) -> Option<ProcessId> {
+    let told = meta::read(agent_dir).ok().flatten();
+    let ours = |meta: &Meta| meta.boot_id == identity::boot_id() && meta.pid_namespace == identity::pid_namespace();
+    if let Some(meta) = told.filter(|meta| ours(meta) && meta.shim.is_alive()) {
+        return Some(meta.shim);
+    }
+    let dir = agent_dir.canonicalize().ok()?;
+    let is_it = |pid: u32| {
+        host().name(pid).as_deref() == Some(NAME) && host().cwd(pid).is_ok_and(|cwd| cwd.as_ref() == Some(&dir))
+    };
+    // What an older one has forked, and not yet made an agent of, has the same name.
+    let found = host().pids().into_iter().filter(|pid| is_it(*pid)).filter_map(ProcessId::of);
+    found.filter(|shim| shim.is_alive()).min_by_key(|shim| (shim.start_time, shim.pid))
 }
 
 /// Where to connect to a shim. A socket's path has room for about 107 bytes, so one that is longer leads through an open

@@ -179,6 +179,7 @@ impl Shim {
     fn start(epoch: u32, place: &Place) -> io::Result<Box<Self>> {
         let dir = Path::new(".");
         let _ = rustix::process::setsid();
+        fault::point("shim.begun");
         let lock = take_over_lock(dir)?;
         // Sockets and files of ours are nobody else's, from the moment they exist.
         let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));

@@ -3,6 +3,7 @@
 
 use crate::context::{Daemon, random_key};
 use crate::request::Saved;
+use crate::stuck::Stuck;
 use muleteer_backends::{Collector, LaunchSpec, StdinMode};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::{Created, PromptKind};
@@ -55,6 +56,7 @@ pub async fn stand(
     let deadline = tokio::time::Instant::now() + PREDECESSOR;
     let mut pause = Duration::from_millis(2);
     let mut started = None;
+    let mut stuck = Stuck::new();
     loop {
         match attach::probe(&dir).map_err(|error| format!("the agent's lock cannot be probed: {error}"))? {
             Liveness::Alive => match meta::read(&dir).map_err(|error| error.to_string())? {
@@ -68,7 +70,11 @@ pub async fn stand(
                         dir.join(attach::LOCK).display()
                     ));
                 }
-                // Just started and not yet written down, or a predecessor ending what it left.
+                // Just started and not yet written down, or a predecessor ending what it left: that takes its time.
+                meta if stuck.due() <= tokio::time::Instant::now() => {
+                    let killed = || daemon.snapshot().get(&dispatch.id).is_some_and(|now| now.stop.is_some());
+                    stuck.look(daemon, &dispatch.id, meta.is_none() && killed()).await?;
+                }
                 _ => {}
             },
             Liveness::Dead(lock) if was_tried(&dir, dispatch, epoch)? => return Ok(Standing::Dead { lock }),
@@ -273,7 +279,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Of a dispatch's time, what earlier attempts did not use. Never 0, which would mean no limit.
-fn left(timeout_s: u64, used_ms: u64) -> u64 {
+pub fn left(timeout_s: u64, used_ms: u64) -> u64 {
     timeout_s.saturating_mul(1000).saturating_sub(used_ms).max(1)
 }
 

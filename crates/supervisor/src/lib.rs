@@ -38,6 +38,7 @@ mod reserve;
 pub mod runs;
 pub mod settings;
 pub mod shims;
+mod stuck;
 pub mod tasklist;
 pub mod telemetry;
 pub mod tree;

@@ -163,6 +163,7 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
         start_time: fields[22 - 3].parse().ok()?,
         zombie: dead && threads <= 1,
         leader_gone: dead && threads > 1,
+        stopped: fields[0] == "T",
         rss: number(24).unwrap_or(0).max(0) as u64 * rustix::param::page_size() as u64,
         cpu: time(ticks(14) + ticks(15)),
         reaped_cpu: time(ticks(16) + ticks(17)),
@@ -180,7 +181,11 @@ mod tests {
         let stat = parse_stat(line).unwrap();
         assert_eq!((stat.pid, stat.parent, stat.group, stat.session), (42, 1, 42, 40));
         assert_eq!(stat.start_time, 9876);
-        assert!(!stat.zombie && !stat.leader_gone);
+        assert!(!stat.zombie && !stat.leader_gone && !stat.stopped);
+        for (state, stopped) in [(" T 1 42", true), (" t 1 42", false)] {
+            let line = String::from_utf8_lossy(line).replace(" S 1 42", state);
+            assert_eq!(parse_stat(line.as_bytes()).unwrap().stopped, stopped, "{state}");
+        }
         let only_leader_gone = String::from_utf8_lossy(line)
             .replace(" S 1 42", " Z 1 42")
             .replace(" 20 0 1 0 ", " 20 0 5 0 ");

@@ -101,6 +101,7 @@ fn parse(line: &str) -> Option<Stat> {
         start_time,
         leader_gone: false,
         zombie: state.starts_with('Z'),
+        stopped: state.starts_with('T'),
         rss: u64::from(rss) * 1024,
         cpu,
         reaped_cpu: Duration::ZERO,
@@ -128,7 +129,8 @@ mod tests {
         let one = parse("  42     1    42  1024 Ss   00:01:05 Sat Nov 21 23:09:25 2026").unwrap();
         let other = parse("  42     1    42  1024 Z    1-00:00:00 Sat Nov 21 23:09:26 2026").unwrap();
         assert_eq!((one.pid, one.parent, one.group, one.rss), (42, 1, 42, 1 << 20));
-        assert!(!one.zombie && other.zombie);
+        assert!(!one.zombie && other.zombie && !one.stopped);
+        assert!(parse("  42     1    42  1024 T    1-00:00:00 Sat Nov 21 23:09:26 2026").unwrap().stopped);
         assert_ne!(one.start_time, other.start_time);
         assert_eq!((one.cpu.as_secs(), other.cpu.as_secs()), (65, 86_400));
         assert_eq!(cpu_time("0:01.50"), Duration::from_millis(1500));

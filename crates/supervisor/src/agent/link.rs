@@ -8,6 +8,7 @@ use super::life::LifeMsg;
 use crate::context::{AgentSlots, Daemon};
 use crate::launch::{self, ShimPort, Standing, Swept};
 use crate::owned::{own, survive};
+use crate::stuck::Stuck;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::Position;
 use muleteer_model::id::DispatchId;
@@ -139,12 +140,16 @@ struct Session {
     resume: Option<String>,
     /// Sent and not yet answered, in order: sent again on a new connection, under the same keys.
     unanswered: VecDeque<ToShim>,
+    /// When what its dispatch may use of time is over, and it should have ended.
+    over: Option<Instant>,
+    stuck: Stuck,
 }
 
 impl Session {
     fn new(daemon: &Arc<Daemon>, id: &DispatchId, epoch: u32, resume: Option<String>) -> Self {
         let slots = daemon.agent(id);
-        Self { daemon: daemon.clone(), id: id.clone(), slots, epoch, resume, unanswered: VecDeque::new() }
+        let (unanswered, stuck) = (VecDeque::new(), Stuck::new());
+        Self { daemon: daemon.clone(), id: id.clone(), slots, epoch, resume, unanswered, over: None, stuck }
     }
 
     fn dispatch(&self) -> Result<Arc<Dispatch>, String> {
@@ -157,6 +162,9 @@ impl Session {
 
     async fn serve(mut self, mut inbox: mpsc::Receiver<Command>) -> Result<(), String> {
         let dispatch = self.dispatch()?;
+        // Of an adopted one, a little late.
+        let left = dispatch.created.limits.timeout_s.map(|timeout| launch::left(timeout, dispatch.used_ms));
+        self.over = left.and_then(|left| Instant::now().checked_add(Duration::from_millis(left)));
         let backend = muleteer_backends::by_name(&dispatch.created.backend).map_err(|error| error.to_string())?;
         let last_line = !dispatch.created.has_turns();
         let mut drain = Drain::new(self.epoch, dispatch.position, backend.parser(), last_line);
@@ -187,6 +195,10 @@ impl Session {
                         Err(error) => {
                             // It may be about to bind, or about to die; the lock tells which.
                             tracing::debug!(id = %self.id, %error, "no connection to the shim yet");
+                            while let Ok(Command(frame)) = inbox.try_recv() {
+                                self.unanswered.push_back(*frame);
+                            }
+                            self.look_after().await?;
                             tokio::time::sleep(Duration::from_millis(5)).await;
                         }
                     }
@@ -227,6 +239,29 @@ impl Session {
         if drain.survivors > 0 {
             let message = format!("{} processes of {} could not be ended", drain.survivors, self.id);
             self.daemon.fault(&self.id, "survivors", message);
+        }
+        Ok(())
+    }
+
+    /// It was asked for something, or should have ended its agent by itself, and has not yet.
+    fn owes(&self) -> bool {
+        let over = self.over.is_some_and(|over| over <= Instant::now());
+        over || self.is_ending() || !self.unanswered.is_empty()
+    }
+
+    /// Its agent is to be ended.
+    fn is_ending(&self) -> bool {
+        self.daemon.snapshot().get(&self.id).is_some_and(|dispatch| dispatch.stop.is_some())
+    }
+
+    /// Looks at a shim that owes us something, when that is due.
+    async fn look_after(&mut self) -> Result<(), String> {
+        if !self.owes() {
+            self.stuck.content();
+        } else if self.stuck.due() <= Instant::now() {
+            let ending = |frame: &ToShim| matches!(frame, ToShim::Terminate { .. });
+            let silent = self.unanswered.iter().any(ending);
+            Box::pin(self.stuck.look(&self.daemon, &self.id, silent)).await?;
         }
         Ok(())
     }
@@ -273,6 +308,9 @@ impl Session {
                 }
                 look_at = Instant::now() + if more { Duration::ZERO } else { LOOK_AGAIN };
             }
+            self.look_after().await?;
+            let wake =
+                if self.owes() { look_at.min(self.stuck.due()) } else { look_at.min(self.over.unwrap_or(look_at)) };
             tokio::select! {
                 command = inbox.recv() => {
                     let Some(Command(frame)) = command else { return Ok(()) };
@@ -289,7 +327,7 @@ impl Session {
                         return Ok(());
                     }
                 },
-                () = tokio::time::sleep_until(look_at) => {}
+                () = tokio::time::sleep_until(wake) => {}
             }
         }
     }

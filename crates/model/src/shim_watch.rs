@@ -1,0 +1,111 @@
+//! What is done about a shim that was asked for something and does not do it: its own agent may have stopped it, and
+//! then nobody would ever end either.
+//!
+//! It counts what was found and no clock: a daemon that was itself held up must not take its own silence for the shim's.
+
+use std::time::Duration;
+
+/// So often a shim is told to go on. Who is found stopped once more is ended.
+pub const GO_ONS: u32 = 3;
+/// A shim that was told to end its agent answers at once; this is for a machine on which nothing is at once.
+pub const SILENCE: Duration = Duration::from_secs(15);
+/// More than this between two looks is the looker's own absence.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// One shim, from when it was last heard of to do what it was asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ShimWatch {
+    stopped: u32,
+    silent: Duration,
+    /// Which acts were told of.
+    told: (bool, bool),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    Nothing,
+    /// It is told to go on (`SIGCONT`).
+    GoOn {
+        /// Nobody was told yet, and is to be before the signal is sent.
+        tell: bool,
+    },
+    /// It is killed, and its agent with it.
+    Kill {
+        why: Why,
+        /// As of [`Act::GoOn`].
+        tell: bool,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    StoppedAgain,
+    Silent,
+}
+
+impl ShimWatch {
+    /// What to do about one that was asked for something and is found `stopped` or not. `silence` is how long ago the
+    /// last look was, where it was told to end its agent and has not answered yet.
+    pub fn look(&mut self, stopped: bool, silence: Option<Duration>) -> Act {
+        self.silent = silence.map_or(Duration::ZERO, |since| self.silent + since.min(LONGEST));
+        let why = if stopped && self.stopped >= GO_ONS {
+            Why::StoppedAgain
+        } else if self.silent >= SILENCE {
+            Why::Silent
+        } else if stopped {
+            self.stopped += 1;
+            return Act::GoOn { tell: !std::mem::replace(&mut self.told.0, true) };
+        } else {
+            return Act::Nothing;
+        };
+        Act::Kill { why, tell: !std::mem::replace(&mut self.told.1, true) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Option<Duration> = Some(Duration::from_secs(1));
+
+    #[test]
+    fn one_that_is_stopped_goes_on_three_times_and_is_then_killed() {
+        let mut watch = ShimWatch::default();
+        assert_eq!(watch.look(false, None), Act::Nothing);
+        for tell in [true, false, false] {
+            assert_eq!(watch.look(true, None), Act::GoOn { tell });
+            assert_eq!(watch.look(false, None), Act::Nothing, "it goes on");
+        }
+        for tell in [true, false] {
+            assert_eq!(watch.look(true, None), Act::Kill { why: Why::StoppedAgain, tell });
+        }
+    }
+
+    #[test]
+    fn one_that_does_not_answer_a_kill_is_killed() {
+        let mut watch = ShimWatch::default();
+        for _ in 0..14 {
+            assert_eq!(watch.look(false, SECOND), Act::Nothing);
+        }
+        assert_eq!(watch.look(false, SECOND), Act::Kill { why: Why::Silent, tell: true });
+        assert_eq!(watch.look(false, SECOND), Act::Kill { why: Why::Silent, tell: false });
+    }
+
+    #[test]
+    fn who_answers_is_silent_no_more() {
+        let mut watch = ShimWatch::default();
+        for _ in 0..100 {
+            assert_eq!(watch.look(false, SECOND), Act::Nothing);
+            assert_eq!(watch.look(false, None), Act::Nothing);
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_was_away_does_not_take_that_for_silence() {
+        let mut watch = ShimWatch::default();
+        for _ in 0..2 {
+            assert_eq!(watch.look(false, Some(Duration::from_secs(3600))), Act::Nothing);
+        }
+        assert_eq!(watch.look(true, None), Act::GoOn { tell: true });
+    }
+}
