@@ -20,11 +20,11 @@ fn passings(point: &str) -> &'static [u32] {
     if point.starts_with("ledger.") { &[1, 2, 4] } else { &[1] }
 }
 
-/// Those of task lists and of answers are not passed by a dispatch that asks nothing; `task_lists.rs` and
-/// [`an_answer_is_neither_lost_nor_given_twice`] try them, as [`a_zygote_that_dies_takes_nothing_along`] does the zygote's.
+/// Those of task lists, of clones and of answers are not passed by a dispatch that asks nothing and has no clone;
+/// `task_lists.rs`, `recovery.rs` and [`an_answer_is_neither_lost_nor_given_twice`] try them, as [`a_zygote_that_dies_takes_nothing_along`] does the zygote's.
 fn dispatch_points() -> impl Iterator<Item = &'static &'static str> {
     let elsewhere = |point: &str| {
-        ["tasks.", "git.", "zygote.", "prune."].iter().any(|of| point.starts_with(of)) || point.ends_with("_answer")
+        ["tasks.", "git.", "zygote.", "prune.", "clone."].iter().any(|of| point.starts_with(of)) || point.ends_with("_answer")
     };
     POINTS.iter().filter(move |point| !elsewhere(point))
 }

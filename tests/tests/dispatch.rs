@@ -351,6 +351,10 @@ fn a_worktree_keeps_the_checkout_clean_and_its_branch_comes_home() {
     let daemon = world.daemon();
     let script = format!("echo new > b.txt && git add b.txt && git commit --quiet -m 'Add b' && {RESULT}");
     let id = world.spawn(&repo, &script, &["--wait", "--worktree"]).ok();
+    let made = world.events_of(&id, "worktree_created");
+    assert_eq!(made.len(), 1);
+    assert_eq!(made[0]["base"], repo.git(&["rev-parse", "HEAD"]).trim());
+    assert_eq!(made[0]["path"], world.dispatch(&id)["worktree"]);
     assert_eq!(repo.read("b.txt"), "", "the checkout is untouched");
     assert_eq!(repo.git(&["show", &format!("muleteer/{id}:b.txt")]), "new");
     assert_eq!(repo.git(&["status", "--porcelain"]), "", "`.muleteer` and the journals stay out of git status");

@@ -487,6 +487,27 @@ fn a_clone_left_in_part_is_made_again(killed: bool) {
     world.finish(Some(daemon));
 }
 
+/// By the daemon that made it, or by the next one.
+#[test]
+fn a_clone_that_was_made_is_told_once_whoever_finds_it() {
+    for point in ["clone.made", "start.before_shim", "start.after_shim"] {
+        let world = World::new();
+        let repo = world.repo("repo");
+        let mut daemon = world.daemon_with(&[("MULETEER_FAULT", point)]);
+        let id = world.spawn(&repo, "echo start >> ../../../effects", &["--worktree"]).ok();
+        daemon.ended();
+        let untold = world.events_of(&id, "worktree_created").is_empty();
+        assert_eq!(untold, point == "clone.made", "{point}");
+        let daemon = world.daemon();
+        assert_eq!(world.wait_for_end(&id)["state"], "success", "{point}");
+        let told = world.events_of(&id, "worktree_created");
+        assert_eq!(told.len(), 1, "{point}");
+        assert_eq!(told[0]["base"], repo.git(&["rev-parse", "HEAD"]).trim(), "{point}");
+        assert_eq!(repo.effects("effects"), ["start"], "{point}");
+        world.finish(Some(daemon));
+    }
+}
+
 /// Without the files that name them nobody can look for what an agent left, so nothing is started beside it.
 #[test]
 fn an_agent_whose_directory_was_emptied_under_it_is_blocked_and_not_started_twice() {

@@ -75,6 +75,8 @@ pub struct Dispatch {
     /// What the agent said last in its turn, where nothing but that is its answer.
     pub said: Option<String>,
     pub containment: Option<String>,
+    /// That the clone it works in was made is on record.
+    pub cloned: bool,
     pub prompts: Vec<Prompt>,
     pub spend: Spend,
     pub position: Position,
@@ -305,6 +307,7 @@ impl Dispatch {
             call_failed: None,
             said: None,
             containment: None,
+            cloned: false,
             prompts: vec![],
             spend: Spend::default(),
             position: Position::default(),

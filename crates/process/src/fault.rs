@@ -20,6 +20,7 @@ pub const POINTS: &[&str] = &[
     "gate.create_replied",
     "pool.look",
     "life.attempt_durable",
+    "clone.made",
     "start.before_shim",
     "zygote.asked",
     "zygote.forked",

@@ -1,13 +1,16 @@
 //! Effects around an agent's start and end, each with its probe: the lock, the worktree, the spool.
 //! Called by the actors; everything here may be repeated.
 
+use crate::agent::journal::JournalMsg;
 use crate::context::{Daemon, random_key};
+use crate::ledger::{append, entry};
 use crate::request::Saved;
 use crate::stuck::Stuck;
 use muleteer_backends::{Collector, LaunchSpec, StdinMode};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::{Created, PromptKind};
 use muleteer_model::id::DispatchId;
+use muleteer_model::life::{self, Input};
 use muleteer_model::telemetry::settings::Target;
 use muleteer_model::telemetry::{Context, ids};
 use muleteer_model::{prompt, result};
@@ -141,11 +144,14 @@ async fn begin(
     let dir = daemon.paths.agent(dispatch.id.as_str());
     if let Some(worktree) = &dispatch.created.worktree {
         let (project, worktree) = (Path::new(&dispatch.created.project), Path::new(worktree));
-        if dispatch.distrusts_clone() && crate::worktree::discard(worktree)? {
+        let again = dispatch.distrusts_clone() && crate::worktree::discard(worktree)?;
+        if again {
             let message = "the machine was started anew before anybody worked in it, so it is made again";
             daemon.fault(&dispatch.id, format!("the clone of {}", dispatch.id), message);
         }
         crate::worktree::ensure(project, worktree, &dispatch.id).await?;
+        fault::point("clone.made");
+        tell_clone(daemon, &dispatch.id, worktree, again).await?;
     }
     let saved = Saved::read(&dir)?;
     let launch = launch_of(daemon, dispatch, &saved, epoch, resume)?;
@@ -153,6 +159,26 @@ async fn begin(
     fault::point("start.before_shim");
     daemon.shims.start(&dir, lock, epoch).await?;
     fault::point("start.after_shim");
+    Ok(())
+}
+
+/// Records the clone that an agent is to work in, unless that was done. Not of one in which somebody has worked: what
+/// is checked out there is not what it was made of, and its configuration is its agent's.
+async fn tell_clone(daemon: &Daemon, id: &DispatchId, worktree: &Path, again: bool) -> Result<(), StartError> {
+    let Some(dispatch) = daemon.snapshot().get(id).cloned() else { return Ok(()) };
+    if dispatch.containment.is_some() || (dispatch.cloned && !again) {
+        return Ok(());
+    }
+    let base = crate::worktree::head(worktree).await.unwrap_or_default();
+    let made = Input::WorktreeMade { path: worktree.display().to_string(), base, again };
+    let entries: Vec<_> = life::decide(&dispatch, made)
+        .into_iter()
+        .map(|(at, event)| entry(id, at, event))
+        .collect();
+    let records = append(daemon, entries)
+        .await
+        .map_err(|error| StartError { message: error.to_string(), permanent: false })?;
+    daemon.agent(id).journal.cast(JournalMsg::Records(records));
     Ok(())
 }
 

@@ -107,6 +107,7 @@ impl Dispatch {
                     self.phase = Phase::Working { attempt, epoch, pid: *pid, shim_pid: *shim_pid, turn: Turn::None };
                 }
             }
+            Event::WorktreeCreated { .. } => self.cloned = true,
             Event::SessionStarted { session_id, model } => {
                 self.session_id = Some(session_id.clone()).filter(|id| !id.is_empty());
                 self.session_model = model.clone().or(self.session_model.take());

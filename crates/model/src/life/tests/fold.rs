@@ -276,8 +276,13 @@ fn a_limit_ends_when_the_api_said() {
 #[test]
 fn where_it_works_is_noted() {
     let mut told = Told::new(MULTI);
-    assert!(told.feed(Input::WorktreeMade { path: "/w".into(), base: "abc".into() }));
-    assert_eq!(told.log.last(), Some(&Event::WorktreeCreated { path: "/w".into(), base: "abc".into() }));
+    let made = |base: &str, again| Input::WorktreeMade { path: "/w".into(), base: base.into(), again };
+    let noted = |base: &str| Event::WorktreeCreated { path: "/w".into(), base: base.into() };
+    assert!(told.feed(made("abc", false)));
+    assert_eq!(told.log.last(), Some(&noted("abc")));
+    assert!(!told.feed(made("abc", false)), "once");
+    assert!(told.feed(made("def", true)), "another one, in its place");
+    assert_eq!(told.log.last(), Some(&noted("def")));
 }
 
 #[test]
