@@ -24,7 +24,8 @@ fn passings(point: &str) -> &'static [u32] {
 /// `task_lists.rs`, `recovery.rs` and [`an_answer_is_neither_lost_nor_given_twice`] try them, as [`a_zygote_that_dies_takes_nothing_along`] does the zygote's.
 fn dispatch_points() -> impl Iterator<Item = &'static &'static str> {
     let elsewhere = |point: &str| {
-        ["tasks.", "git.", "zygote.", "prune.", "clone."].iter().any(|of| point.starts_with(of)) || point.ends_with("_answer")
+        ["tasks.", "git.", "zygote.", "prune.", "clone."].iter().any(|of| point.starts_with(of))
+            || point.ends_with("_answer")
     };
     POINTS.iter().filter(move |point| !elsewhere(point))
 }

@@ -37,6 +37,28 @@ fn a_relative_program_is_looked_for_where_the_agent_works() {
     world.finish(Some(daemon));
 }
 
+/// What would be taken and not kept.
+#[test]
+fn a_limit_or_a_variable_that_would_not_be_kept_is_refused() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let refused = |more: &[&str], flag: &str| {
+        let output = world.spawn(&repo, "true", &[more, &["--json"]].concat()).run().expect_code(2);
+        assert_eq!(output.error_code(), "E_USAGE", "{more:?}: {output:?}");
+        assert!(output.json()["error"]["message"].to_string().contains(flag), "{output:?}");
+    };
+    refused(&["--max-turns", "3"], "--max-turns");
+    refused(&["--env", "MULETEER_ROLE=boss"], "--env");
+    refused(&["--env", "TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"], "TRACEPARENT");
+    assert_eq!(world.status()["dispatches"], json!([]), "and nothing was made");
+    world
+        .spawn(&repo, "test \"$MY_OWN\" = x", &["--env", "MY_OWN=x", "--wait"])
+        .run()
+        .expect_code(0);
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn who_names_a_program_that_is_not_there_is_refused_at_once() {
     let world = World::new();

@@ -263,7 +263,9 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             plain(vec![Event::AgentAdopted { shim_pid, epoch }])
         }
         Input::Probed { epoch, key, reading } => plain(probe::probed(d, epoch, key, &reading)),
-        Input::WorktreeMade { path, base, again } if again || !d.cloned => plain(vec![Event::WorktreeCreated { path, base }]),
+        Input::WorktreeMade { path, base, again } if again || !d.cloned => {
+            plain(vec![Event::WorktreeCreated { path, base }])
+        }
         Input::WorkFetched { branch, commit } if matches!(d.phase, Phase::Closing { .. }) && d.fetched.is_none() => {
             plain(vec![Event::WorkFetched { branch, commit }])
         }

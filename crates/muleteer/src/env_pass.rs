@@ -6,6 +6,33 @@
 
 use muleteer_model::telemetry;
 
+/// Set for each agent by the one who starts it, or for those of a run (contract.md, "Variables every agent gets"):
+/// whatever else gives them a value, it is not kept.
+const OURS: &[&str] = &[
+    "MULETEER_SOCKET",
+    "MULETEER_DISPATCH_ID",
+    "MULETEER_ROLE",
+    "MULETEER_JOURNAL",
+    "MULETEER_PROMPT_FILE",
+    "MULETEER_NONCE",
+    "MULETEER_PURPOSE",
+    "MULETEER_RUN_ID",
+    "MULETEER_ITERATION",
+    "MULETEER_ATTEMPT",
+    "MULETEER_BEAD_ID",
+    "MULETEER_TARGET_BRANCH",
+    "MULETEER_REMOTE",
+    "MULETEER_SPEC_FILE",
+    "MULETEER_ACCEPTANCE_DIR",
+    "MULETEER_OBSERVATIONS",
+    "TRACEPARENT",
+];
+
+/// Whether an agent's value of a variable is ours to set, and nobody else's.
+pub fn is_ours(name: &str) -> bool {
+    OURS.contains(&name)
+}
+
 /// Passed always. A `*` stands for any ending.
 pub const BUILT_IN: &[&str] = &[
     // The person and the machine.

@@ -384,6 +384,11 @@ fn means(
     if backend.name() == "rehearsal" && holder.is_some_and(|holder| !descent::is_rehearsed(holder)) {
         return Err(unheld("a rehearsal is held by no policy"));
     }
+    let capabilities = backend.capabilities();
+    if spawn.max_turns.is_some() && !(capabilities.multi_turn || capabilities.resumable) {
+        let message = format!("--max-turns cannot be kept: the {} backend has no turns to count", backend.name());
+        return Err(fault("E_USAGE", &message, "leave --max-turns out; --timeout ends a command that takes too long"));
+    }
     let agent = if backend.by_calls() { acp::agent(spawn, &config, path)? } else { None };
     if backend.name() == "rehearsal"
         && let Some(scenario) = &spawn.scenario

@@ -332,6 +332,9 @@ pub fn model_name(text: &str) -> Result<String, String> {
 
 pub fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
+        Some((name, _)) if env_pass::is_ours(name) => {
+            Err(format!("{name} is set by muleteer itself, so that another value would not be kept: leave it out"))
+        }
         Some((name, value)) if !name.is_empty() && !value.contains('\0') => Ok((name.into(), value.into())),
         _ => Err("NAME=VALUE is wanted".into()),
     }
@@ -357,6 +360,10 @@ mod tests {
         assert!(command_line("[ -f x ]").is_ok() && command_line("[\"ls\"]").is_ok());
         assert!(variable("=x").is_err() && variable("X").is_err());
         assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
+        for ours in ["MULETEER_ROLE=x", "TRACEPARENT=", "MULETEER_BEAD_ID=b1"] {
+            assert!(variable(ours).is_err_and(|error| error.contains("set by muleteer itself")), "{ours}");
+        }
+        assert!(variable("MULETEER_SCENARIO=s.yaml").is_ok(), "which is the person's to say");
     }
 
     #[test]
