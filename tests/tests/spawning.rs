@@ -37,6 +37,43 @@ fn a_relative_program_is_looked_for_where_the_agent_works() {
     world.finish(Some(daemon));
 }
 
+#[test]
+fn a_repository_that_git_refuses_is_refused_in_its_words() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    // As one of another user's; who trusts everything on this machine is not asked.
+    let daemon = world.daemon_with(&[("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1"), ("GIT_CONFIG_SYSTEM", "/dev/null")]);
+    let refused = world.spawn(&repo, "true", &["--worktree", "--json"]).run().expect_code(2);
+    assert_eq!(refused.error_code(), "E_NOT_A_REPOSITORY");
+    let said = refused.json()["error"].to_string();
+    assert!(said.contains("dubious ownership") && said.contains("safe.directory"), "{said}");
+    assert_eq!(world.status()["dispatches"], json!([]));
+    world.finish(Some(daemon));
+}
+
+/// What borrows its objects is told where they are on one line.
+#[test]
+fn a_repository_whose_path_has_a_line_break_lends_to_no_clone_and_says_so() {
+    let world = World::new();
+    let repo = world.repo("two\nlines");
+    let daemon = world.daemon();
+    let spec = world.path().join("plan.md");
+    std::fs::write(&spec, "# Plan\n\nDo it.\n").unwrap();
+    let run = ["run", "--spec", spec.to_str().unwrap(), "--command", "true", "--json"];
+    let refused = [
+        world.spawn(&repo, "true", &["--worktree", "--json"]).run(),
+        world.muleteer(&run).current_dir(&repo.path).run(),
+    ];
+    for refused in refused {
+        let refused = refused.expect_code(2);
+        assert_eq!(refused.error_code(), "E_NOT_A_REPOSITORY");
+        assert!(refused.json()["error"]["message"].to_string().contains("line break"), "{refused:?}");
+    }
+    world.spawn(&repo, "echo ran >> effects", &["--wait"]).run().expect_code(0);
+    assert_eq!(repo.effects("effects"), ["ran"], "without a clone it works");
+    world.finish(Some(daemon));
+}
+
 /// What would be taken and not kept.
 #[test]
 fn a_limit_or_a_variable_that_would_not_be_kept_is_refused() {

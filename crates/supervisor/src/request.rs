@@ -230,8 +230,16 @@ pub async fn prepare(
         worktree::exclude(git_dir)
             .map_err(|error| internal(&format!("{}: {error}", git_dir.join("info/exclude").display())))?;
     } else if spawn.worktree {
+        if let Some(why) = worktree::refusal(&project).await {
+            let message = format!("--worktree needs a git repository, and that of {}: {why}", project.display());
+            return Err(fault("E_NOT_A_REPOSITORY", &message, ""));
+        }
         let message = format!("--worktree needs a git repository, and {} is in none", project.display());
         return Err(fault("E_NOT_A_REPOSITORY", &message, "run `git init` there, or leave --worktree out"));
+    }
+    if spawn.worktree {
+        worktree::lends(top)
+            .map_err(|why| fault("E_NOT_A_REPOSITORY", &format!("--worktree: {why}"), worktree::RENAME))?;
     }
     if spawn.worktree && worktree::head(top).await.is_none() {
         let message = format!("--worktree makes a clone of a commit, and {} has none yet", top.display());

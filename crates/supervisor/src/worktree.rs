@@ -358,6 +358,26 @@ pub async fn top(dir: &Path) -> Option<std::path::PathBuf> {
     run(git(dir).args(["rev-parse", "--show-toplevel"]), "").await.ok().map(Into::into)
 }
 
+/// What git says where it refuses to work in the repository that `dir` is in; none where it is in none.
+pub async fn refusal(dir: &Path) -> Option<String> {
+    let asked = run(git(dir).args(["rev-parse", "--show-toplevel"]), "git does not work there").await;
+    asked.err().filter(|why| !why.contains("not a git repository"))
+}
+
+/// Whether a clone can borrow the objects of a repository.
+///
+/// # Errors
+/// git writes down where they are on one line, so that a path with a line break leads nowhere.
+pub fn lends(top: &Path) -> Result<(), String> {
+    match top.as_os_str().as_bytes().contains(&b'\n') {
+        true => Err(format!("git can make no clone that shares the objects of {top:?}: its path has a line break")),
+        false => Ok(()),
+    }
+}
+
+/// What to do where a repository does not lend.
+pub const RENAME: &str = "give the directory a name without one";
+
 /// The commit that is checked out, if there is one.
 pub async fn head(dir: &Path) -> Option<String> {
     run(git(dir).args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]), "").await.ok()

@@ -77,7 +77,14 @@ async fn create(
     }
     let config = load_config(daemon, request, &repo)?;
     let (spec, title) = spec(request)?;
-    if worktree::top(&repo).await.is_none_or(|top| top != repo) {
+    worktree::lends(&repo).map_err(|why| fault("E_NOT_A_REPOSITORY", &why, worktree::RENAME))?;
+    let top = worktree::top(&repo).await;
+    if top.is_none()
+        && let Some(why) = worktree::refusal(&repo).await
+    {
+        return Err(fault("E_NOT_A_REPOSITORY", &format!("{}: {why}", repo.display()), ""));
+    }
+    if top.is_none_or(|top| top != repo) {
         let message = format!("{} is not the top of a git repository", repo.display());
         return Err(fault("E_NOT_A_REPOSITORY", &message, "a run works in a git repository: `git init` makes one"));
     }

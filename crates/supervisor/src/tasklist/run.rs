@@ -220,6 +220,12 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
     });
     let opened = opened.await.map_err(|e| error(e.to_string()))?;
     let (mode, project, mended) = opened.map_err(|error| broken(&error))?;
+    if in_clones(asked.concurrency, mode)
+        && let Err(why) = crate::worktree::lends(project.top())
+    {
+        let (status, reason) = ("error".into(), format!("{why}: {}", crate::worktree::RENAME));
+        return Err(Finished { status, reason, code: Some("E_NOT_A_REPOSITORY".into()) });
+    }
     for message in mended {
         daemon.note(Event::Fault { what: format!("task list {list}"), message });
     }

@@ -99,13 +99,10 @@ impl Repositories {
 
     async fn ask(&self, dir: &Path, real: PathBuf, link: &Path) -> Option<Places> {
         let asked_at = SystemTime::now();
-        let words = ["rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir", "--git-dir"];
-        let said = run(git(dir).args(words), "").await;
+        let places = Places::ask(dir).await;
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.remove(&real);
-        let said = said.ok()?;
-        let [top, common, own] = said.lines().collect::<Vec<_>>()[..] else { return None };
-        let places = Places { top: top.into(), common: common.into(), own: own.into() };
+        let places = places?;
         let read = [
             link.to_owned(),
             places.top.clone(),
@@ -122,6 +119,24 @@ impl Repositories {
             known.insert(real, Kept { places: places.clone(), marks });
         }
         Some(places)
+    }
+}
+
+impl Places {
+    const WORDS: [&str; 3] = ["--show-toplevel", "--git-common-dir", "--git-dir"];
+
+    async fn ask(dir: &Path) -> Option<Self> {
+        let ask = async |words: &[&str]| {
+            run(git(dir).args(["rev-parse", "--path-format=absolute"]).args(words), "").await.ok()
+        };
+        let said = ask(&Self::WORDS).await?;
+        if let [top, common, own] = said.lines().collect::<Vec<_>>()[..] {
+            return Some(Self { top: top.into(), common: common.into(), own: own.into() });
+        }
+        // A path has a line break.
+        let [top, common, own] = Self::WORDS.map(|word| [word]);
+        let places = (ask(&top).await?, ask(&common).await?, ask(&own).await?);
+        Some(Self { top: places.0.into(), common: places.1.into(), own: places.2.into() })
     }
 }
 
@@ -225,6 +240,16 @@ mod tests {
 
         git_in(&top, &["checkout", "-q", "--detach"]).await;
         assert_eq!(of(&asked, &top).await, Some(Repository { branch: None, ..found }));
+    }
+
+    #[tokio::test]
+    async fn a_repository_whose_path_has_a_line_break_is_one_too() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let top = dir.path().canonicalize().expect("a path").join("two\nlines");
+        std::fs::create_dir(&top).expect("a directory");
+        git_in(&top, &["init", "-q", "-b", "main"]).await;
+        let found = Repository { top: top.clone(), git_dir: top.join(".git"), branch: Some("main".into()) };
+        assert_eq!(of(&Repositories::default(), &top).await, Some(found));
     }
 
     /// Asks until the answer is kept: right after a change it is not.
