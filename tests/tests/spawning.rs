@@ -74,6 +74,26 @@ fn a_repository_whose_path_has_a_line_break_lends_to_no_clone_and_says_so() {
     world.finish(Some(daemon));
 }
 
+/// A command makes hardly any events: what it prints is what there is to see.
+#[test]
+fn who_follows_a_command_sees_what_it_prints() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let script = "echo first; while [ ! -e go ]; do sleep 0.05; done; echo complaint >&2; printf 'no newline'";
+    let following = world.spawn(&repo, script, &["--follow"]).start();
+    wait_until("its first line", PATIENCE, || following.stdout_so_far().contains("first").then_some(()));
+    repo.write("go", "");
+    let output = following.finish().expect_code(0);
+    let at = |text: &str| output.stdout.find(text).unwrap_or_else(|| panic!("no `{text}` in {}", output.stdout));
+    assert!(at("first") < at("complaint") && at("no newline") < at("agent exited"), "{}", output.stdout);
+    assert_eq!(output.stdout.matches("first").count(), 1);
+    assert!(!output.stdout.contains('\u{1b}'), "colours are for terminals: {:?}", output.stdout);
+    let lines = world.spawn(&repo, "echo first", &["--follow", "--json"]).run().expect_code(0);
+    assert!(lines.stdout.lines().all(|line| line.starts_with('{')), "{lines:?}");
+    world.finish(Some(daemon));
+}
+
 /// What would be taken and not kept.
 #[test]
 fn a_limit_or_a_variable_that_would_not_be_kept_is_refused() {

@@ -1,20 +1,25 @@
 //! `spawn --follow`: what one dispatch does, until it has ended.
 
+use crate::commands::logs::Printed;
 use crate::commands::wait;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::file_watch::FileWatch;
 use crate::history::{self, Seen};
 use crate::interrupt::until_ctrl_c;
 use crate::render::event;
 use muleteer_model::event::Event;
 use muleteer_protocol::v1::Request;
+use std::cell::RefCell;
 use std::ops::ControlFlow;
+use tokio::sync::Notify;
 
-/// Shows the events of dispatch `id`, then exits by how it ended. With `--json` the last line is the
-/// dispatch as `status` shows it.
+/// Shows the events of dispatch `id`, then exits by how it ended; of a command, which makes hardly any, also what it
+/// prints. With `--json` only events, and the last line is the dispatch as `status` shows it.
 pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
     let following = async {
+        let (printed, begun) = (RefCell::new(None::<Printed>), Notify::new());
         let mut each = |seen: Seen<'_>| {
             let Some(record) = seen
                 .record
@@ -22,6 +27,17 @@ pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
             else {
                 return Ok(ControlFlow::Continue(()));
             };
+            match (&record.entry.event, &mut *printed.borrow_mut()) {
+                (Event::DispatchCreated(created), printed) if !created.has_turns() && !context.out.json => {
+                    *printed = Some(Printed::of(context, id, &created.backend)?);
+                    begun.notify_one();
+                }
+                // On record only when all of it was read.
+                (Event::AgentExited { .. } | Event::DispatchFinished { .. }, Some(printed)) => {
+                    printed.show_rest(context)?;
+                }
+                _ => {}
+            }
             if context.out.json {
                 context.out.line(seen.line)?;
             } else if let Some(line) = event::line(record) {
@@ -32,7 +48,24 @@ pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
         };
         let from = history::last_seqs(context, 1000);
         let client = context.connect_if_running().await?;
+        let printing = async {
+            begun.notified().await;
+            let watch = FileWatch::on(&[&context.paths.spool(id)])?;
+            loop {
+                let show = || printed.borrow_mut().as_mut().map_or(Ok(false), |printed| printed.show_some(context));
+                while show()? {
+                    tokio::task::yield_now().await;
+                }
+                watch.changed().await;
+            }
+        };
         let showing = history::events(context, client, from, true, &mut each);
+        let showing = async {
+            tokio::select! {
+                shown = showing => shown,
+                never = printing => never,
+            }
+        };
         tokio::pin!(showing);
         // Asks the next daemon where one goes away, and starts it: without one nothing ends.
         tokio::select! {

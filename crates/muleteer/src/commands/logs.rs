@@ -51,7 +51,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let backend = muleteer_backends::by_name(&dispatch.created.backend)
         .map_err(|error| Failure::of(error.code(), &error).hint(error.hint()).dispatch(&id))?;
     let mut lines = SpoolLines::new(backend);
-    let mut show = |piece: Piece| show(context, args, piece);
+    let mut show = |piece: Piece| show(context, args.raw, piece);
     if args.follow {
         let following = follow(context, &mut fleet, &id, &mut lines, args.raw, &mut show);
         return until_unheard(context, &format!("{id} goes on"), following).await;
@@ -119,13 +119,40 @@ async fn follow(
     }
 }
 
-fn show(context: &Context, args: &Args, piece: Piece) -> Result<(), Failure> {
+/// What an agent prints, shown part by part beside something else.
+pub(super) struct Printed {
+    at: Place,
+    lines: SpoolLines,
+}
+
+impl Printed {
+    pub fn of(context: &Context, id: &str, backend: &str) -> Result<Self, Failure> {
+        let backend =
+            muleteer_backends::by_name(backend).map_err(|error| Failure::of(error.code(), &error).dispatch(id))?;
+        Ok(Self { at: Place::new(&context.paths.spool(id)), lines: SpoolLines::new(backend) })
+    }
+
+    /// Shows the next part of what was printed since; false when that was all there is by now.
+    pub fn show_some(&mut self, context: &Context) -> Result<bool, Failure> {
+        let Some(pieces) = self.at.pieces(&mut self.lines, false)? else { return Ok(false) };
+        pieces.into_iter().try_for_each(|piece| show(context, false, piece))?;
+        Ok(true)
+    }
+
+    /// Shows the rest, to the last line. Only of an agent that is gone: another may print without end.
+    pub fn show_rest(&mut self, context: &Context) -> Result<(), Failure> {
+        while self.show_some(context)? {}
+        self.lines.finish().into_iter().try_for_each(|piece| show(context, false, piece))
+    }
+}
+
+fn show(context: &Context, raw: bool, piece: Piece) -> Result<(), Failure> {
     let out = &context.out;
     match piece {
-        Piece::Bytes { stream: Stream::Stdout, bytes, .. } if args.raw => out.bytes(&bytes),
+        Piece::Bytes { stream: Stream::Stdout, bytes, .. } if raw => out.bytes(&bytes),
         Piece::Bytes { .. } => Ok(()),
         // Lost records are said on stderr: the bytes on stdout must stay the agent's alone.
-        Piece::Gap { message } if args.raw || !out.json => {
+        Piece::Gap { message } if raw || !out.json => {
             out.note(format!("part of the log is lost: {message}"));
             Ok(())
         }
