@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use muleteer_tests::wait::holds_for;
 use muleteer_tests::{PATIENCE, Repo, World, program, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 const RESULT: &str = r#"echo '{"type":"result","status":"success","summary":"made it","changes":["a.txt"]}'"#;
 
@@ -238,6 +240,56 @@ fn the_journal_is_written_and_the_agents_own_lines_are_picked_up() {
     assert_eq!(world.muleteer(&["journal", &id]).ok(), text.trim());
     let entries = world.events_of(&id, "journal_entry");
     assert!(entries.iter().any(|event| event["text"].as_str().unwrap().contains("found the cause")), "{entries:?}");
+    world.finish(Some(daemon));
+}
+
+/// In place, which empties the file first: at once, and slowly while a line of ours is due; and as editors do.
+#[test]
+fn an_agent_that_rewrites_its_journal_keeps_its_lines() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let script = r#"
+        for n in 1 2 3 4 5 6; do
+            cat "$MULETEER_JOURNAL" > t; echo "- at once $n" >> t; cat t > "$MULETEER_JOURNAL"; sleep 0.1
+        done
+        echo "- plainly 1" >> "$MULETEER_JOURNAL"
+        cat "$MULETEER_JOURNAL" > t; echo "- moved 1" >> t; mv t "$MULETEER_JOURNAL"
+        cat "$MULETEER_JOURNAL" > t
+        {
+            cat t; echo "- slowly 1"
+            echo '{"type":"tool_call","id":"a","name":"Due","input":{}}' >&3
+            while [ ! -e go ]; do sleep 0.05; done
+            echo "- slowly 2"
+        } 3>&1 > "$MULETEER_JOURNAL"
+        while [ ! -e end ]; do sleep 0.05; done
+    "#;
+    let id = world.spawn(&repo, script, &[]).ok();
+    wait_until("our line to be due", PATIENCE, || (!world.events_of(&id, "tool_called").is_empty()).then_some(()));
+    let journal = world.dispatch(&id)["journal"].as_str().unwrap().to_string();
+    let text = || std::fs::read_to_string(&journal).unwrap_or_default();
+    holds_for("that nothing is put into what is being written", Duration::from_millis(600), || {
+        text().ends_with("- slowly 1\n")
+    });
+    repo.write("go", "");
+    wait_until("our line to be put back once it is closed", PATIENCE, || text().contains("Due").then_some(()));
+    repo.write("end", "");
+    world.wait_for_end(&id);
+    let text = wait_until("the journal to be completed", PATIENCE, || {
+        Some(text()).filter(|text| text.contains("Status: completed"))
+    });
+    let mut lines: Vec<String> = (1..=6).map(|n| format!("- at once {n}")).collect();
+    lines.extend(["- plainly 1", "- moved 1", "- slowly 1", "- slowly 2"].map(String::from));
+    let entries = world.events_of(&id, "journal_entry");
+    assert_eq!(entries.iter().map(|entry| entry["text"].as_str().unwrap()).collect::<Vec<_>>(), lines);
+    for line in
+        lines
+            .iter()
+            .map(String::as_str)
+            .chain(["attempt 1 started", "agent started", "tool_use: Due", "finished"])
+    {
+        assert_eq!(text.matches(line).count(), 1, "{line} in\n{text}");
+    }
     world.finish(Some(daemon));
 }
 

@@ -22,6 +22,19 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreErr
     durable(path, bytes, mode)?.rename(path)
 }
 
+/// As [`write_atomic`], if `still` says so when nothing is left to do but to put the new file in the old one's place;
+/// whether it did.
+///
+/// # Errors
+/// As [`write_atomic`].
+pub fn write_atomic_if(path: &Path, bytes: &[u8], mode: u32, still: impl FnOnce() -> bool) -> Result<bool, StoreError> {
+    let temporary = durable(path, bytes, mode)?;
+    if !still() {
+        return Ok(false);
+    }
+    temporary.rename(path).map(|()| true)
+}
+
 /// Writes files that nobody counts on before this returns, in place and with `mode` (less the umask), and makes them and
 /// the directories durable; they wait for the disk together. The directories are there, and among them is each that
 /// got a new entry.

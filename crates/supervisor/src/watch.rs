@@ -4,9 +4,11 @@ use crate::agent::journal::JournalMsg;
 use crate::context::Daemon;
 use muleteer_model::event::Event;
 use muleteer_model::id::DispatchId;
+use muleteer_model::journal::hand::{Touch, Touches};
+use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,7 +30,7 @@ pub struct State {
     watcher: Option<RecommendedWatcher>,
     files: HashMap<PathBuf, DispatchId>,
     folders: HashMap<PathBuf, u32>,
-    changed: Arc<Mutex<HashSet<PathBuf>>>,
+    changed: Arc<Mutex<HashMap<PathBuf, Touches>>>,
 }
 
 impl Actor for Watch {
@@ -101,8 +103,10 @@ impl Actor for Watch {
             }
             WatchMsg::Changed => {
                 let changed = std::mem::take(&mut *state.changed.lock().unwrap_or_else(PoisonError::into_inner));
-                for id in changed.iter().filter_map(|file| state.files.get(file)) {
-                    state.daemon.agent(id).journal.cast(JournalMsg::FileChanged);
+                for (file, touches) in changed {
+                    if let Some(id) = state.files.get(&file) {
+                        state.daemon.agent(id).journal.cast(JournalMsg::FileChanged(touches));
+                    }
                 }
             }
         }
@@ -110,17 +114,28 @@ impl Actor for Watch {
     }
 }
 
-fn watcher(actor: ActorRef<WatchMsg>, changed: Arc<Mutex<HashSet<PathBuf>>>) -> notify::Result<RecommendedWatcher> {
+fn watcher(
+    actor: ActorRef<WatchMsg>,
+    changed: Arc<Mutex<HashMap<PathBuf, Touches>>>,
+) -> notify::Result<RecommendedWatcher> {
     notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         let Ok(event) = event else { return };
-        if event.kind.is_access() {
-            return;
-        }
+        let touch = match event.kind {
+            EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(Touch::Closed),
+            EventKind::Access(_) => return,
+            EventKind::Modify(ModifyKind::Data(_)) => Some(Touch::Written),
+            EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) => Some(Touch::Renamed),
+            // Who makes a file may not have written to it yet; what else there is does not tell who is at it.
+            _ => None,
+        };
         // However fast an agent writes, at most one message waits.
-        let mut set = changed.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = set.is_empty();
-        set.extend(event.paths);
-        if first && !set.is_empty() {
+        let mut all = changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = all.is_empty();
+        for path in event.paths {
+            let touches = all.entry(path).or_default();
+            touch.into_iter().for_each(|touch| touches.add(touch));
+        }
+        if first && !all.is_empty() {
             let _ = actor.cast(WatchMsg::Changed);
         }
     })

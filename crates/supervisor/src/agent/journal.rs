@@ -9,8 +9,10 @@ use crate::context::Daemon;
 use crate::ledger::{append, entry};
 use crate::watch::WatchMsg;
 use jiff::tz::Offset;
+use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::id::DispatchId;
+use muleteer_model::journal::hand::{Act, Hand, Need, STILL, Touches};
 use muleteer_model::journal::{self, Header, Status};
 use muleteer_process::fault;
 use muleteer_store::{atomic, tail};
@@ -34,7 +36,9 @@ pub enum JournalMsg {
     Boot,
     /// Events of this dispatch that are durable.
     Records(Vec<Record>),
-    FileChanged,
+    FileChanged(Touches),
+    /// [`STILL`] ago it had to be replaced, and stood so.
+    Still(Option<Stand>),
     WatchAgain,
     /// Answered once the file is there: it is made before the agent is started, who may write at once.
     Ready(RpcReplyPort<()>),
@@ -57,15 +61,30 @@ pub struct State {
     /// What keeps the file from being written, said once.
     fault: Option<String>,
     settled: Option<Settled>,
+    hand: Hand,
+    /// How we left the file, when we last wrote to it.
+    left: Option<Stand>,
+    /// The file was made, or found: an agent may be started.
+    begun: bool,
+    /// The file is to be looked at again after [`STILL`].
+    wants_another_look: bool,
+    /// A [`JournalMsg::Still`] is on its way.
+    due: bool,
+}
+
+/// Which file it is, how long, and when it last changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stand {
+    inode: u64,
+    len: u64,
+    changed: (i64, i64),
 }
 
 /// How the file stood when it was last found, or made, complete. While it stands so, nobody but us has
 /// touched it, and keeping it up to date is one append, however long it has become.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Settled {
-    inode: u64,
-    len: u64,
-    changed: (i64, i64),
+    stand: Stand,
     /// Newest record in it.
     seq: u64,
     status: Status,
@@ -110,24 +129,30 @@ impl Actor for Journal {
             too_large: false,
             fault: None,
             settled: None,
+            hand: Hand::default(),
+            left: None,
+            begun: false,
+            wants_another_look: false,
+            due: false,
         })
     }
 
     async fn handle(
         &self,
-        _: ActorRef<JournalMsg>,
+        myself: ActorRef<JournalMsg>,
         message: JournalMsg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
             JournalMsg::Boot => {
                 state.replay()?;
-                Box::pin(state.catch_up()).await?;
+                Box::pin(state.catch_up(false)).await?;
                 state.watch();
                 // What was written before the watcher saw it.
                 if !state.is_settled() {
-                    Box::pin(state.catch_up()).await?;
+                    Box::pin(state.catch_up(false)).await?;
                 }
+                state.begun = true;
                 state.daemon.agent(&state.id).has_journal.store(true, Ordering::SeqCst);
             }
             JournalMsg::Records(records) => {
@@ -136,13 +161,22 @@ impl Actor for Journal {
                 }
                 match state.extend() {
                     Ok(true) => state.fault = None,
-                    Ok(false) => Box::pin(state.catch_up()).await?,
+                    Ok(false) => Box::pin(state.catch_up(false)).await?,
                     Err(error) => state.complain(&error.to_string()),
                 }
             }
-            // It was our own hand.
-            JournalMsg::FileChanged if state.is_settled() => {}
-            JournalMsg::FileChanged => Box::pin(state.catch_up()).await?,
+            JournalMsg::FileChanged(touches) => {
+                let ours = state.left.is_some() && state.left == state.stand();
+                state.hand.touched(touches, ours);
+                if !state.is_settled() {
+                    Box::pin(state.catch_up(false)).await?;
+                }
+            }
+            JournalMsg::Still(then) => {
+                state.due = false;
+                let still = then == state.stand();
+                Box::pin(state.catch_up(still)).await?;
+            }
             JournalMsg::WatchAgain => state.watch(),
             JournalMsg::Ready(reply) => {
                 let _ = reply.send(());
@@ -150,11 +184,17 @@ impl Actor for Journal {
             JournalMsg::Flush(reply) => {
                 // The last look is a whole one, whatever the clock of the file system missed.
                 state.settled = None;
-                Box::pin(state.catch_up()).await?;
+                state.hand.left();
+                Box::pin(state.catch_up(true)).await?;
                 state.daemon.watcher.cast(WatchMsg::Unwatch(state.id.clone()));
                 let _ = reply.send(());
             }
         }
+        if state.wants_another_look && !std::mem::replace(&mut state.due, true) {
+            let then = state.stand();
+            myself.send_after(STILL, move || JournalMsg::Still(then));
+        }
+        state.wants_another_look = false;
         Ok(())
     }
 }
@@ -186,6 +226,9 @@ impl State {
     /// Renders a record once. They come by several ways (life, gate, our own appends) and so in no
     /// certain order; the file has them in the order of the log.
     fn take(&mut self, record: &Record) {
+        if let Event::AgentExited { .. } = &record.entry.event {
+            self.hand.left();
+        }
         if let Event::JournalEntry { text } = &record.entry.event {
             self.theirs.entry(record.seq).or_insert_with(|| text.clone());
         } else if let Some(line) = journal::harness_line(record, Offset::UTC) {
@@ -199,12 +242,12 @@ impl State {
         self.ours.values().cloned().collect()
     }
 
-    /// Takes the agent's lines from the file, and gives it ours.
-    async fn catch_up(&mut self) -> Result<(), ActorProcessingErr> {
+    /// Takes the agent's lines from the file, and gives it ours. `still`: the file has not changed for [`STILL`].
+    async fn catch_up(&mut self, still: bool) -> Result<(), ActorProcessingErr> {
         match self.look() {
             Ok(Some(seen)) => {
                 self.pick_up(&seen.text).await?;
-                self.write(&seen);
+                self.write(&seen, still);
             }
             Ok(None) => {}
             Err(error) => self.complain(&error.to_string()),
@@ -214,7 +257,7 @@ impl State {
 
     /// The file as it is now.
     fn look(&mut self) -> Result<Option<Seen>, ActorProcessingErr> {
-        let before = self.stand();
+        let before = self.settling();
         Ok(self.read()?.map(|text| Seen { before, text }))
     }
 
@@ -248,38 +291,56 @@ impl State {
             .map_or(Status::InProgress, |dispatch| journal::status_of(dispatch))
     }
 
-    fn stand(&self) -> Option<Settled> {
+    /// None when there is no file.
+    fn stand(&self) -> Option<Stand> {
         let meta = std::fs::symlink_metadata(&self.path).ok()?;
+        Some(Stand { inode: meta.ino(), len: meta.len(), changed: (meta.ctime(), meta.ctime_nsec()) })
+    }
+
+    fn settling(&self) -> Option<Settled> {
         let seq = self.ours.keys().next_back().copied().unwrap_or_default();
-        let changed = (meta.ctime(), meta.ctime_nsec());
-        Some(Settled { inode: meta.ino(), len: meta.len(), changed, seq, status: self.status() })
+        Some(Settled { stand: self.stand()?, seq, status: self.status() })
     }
 
     fn is_settled(&self) -> bool {
-        self.settled.is_some() && self.settled == self.stand()
+        self.settled.is_some() && self.settled == self.settling()
+    }
+
+    /// There is no agent, not yet or not any more.
+    fn is_alone(&self) -> bool {
+        let dispatch = self.daemon.snapshot().get(&self.id).cloned();
+        let unbegun = |dispatch: &Dispatch| !self.begun && dispatch.containment.is_none();
+        dispatch.is_none_or(|dispatch| unbegun(&dispatch) || dispatch.is_finished())
     }
 
     /// Appends what came since the file was complete; `false` when it takes a closer look.
     fn extend(&mut self) -> Result<bool, ActorProcessingErr> {
-        let (Some(then), Some(now)) = (self.settled, self.stand()) else { return Ok(false) };
-        if (Settled { seq: then.seq, ..now }) != then {
+        let (Some(then), Some(now)) = (self.settled, self.settling()) else { return Ok(false) };
+        if (Settled { seq: then.seq, ..now }) != then || self.hand.is_at_it() {
             return Ok(false);
         }
         let fresh: String = self.ours.range(then.seq + 1..).map(|(_, line)| format!("{line}\n")).collect();
         if !fresh.is_empty() {
-            fault::point("journal.mid_batch");
-            beneath::append(&self.path, fresh.as_bytes())?;
-            let now = self.stand();
+            self.append(&fresh)?;
+            let now = self.settling();
             // Somebody else's line may stand before or behind ours now: then it takes a closer look.
-            self.settled = now.filter(|now| now.len == then.len + fresh.len() as u64);
+            self.settled = now.filter(|now| now.stand.len == then.stand.len + fresh.len() as u64);
+            self.left = self.settled.map(|now| now.stand);
         }
         Ok(self.settled.is_some())
     }
 
+    fn append(&mut self, text: &str) -> Result<(), ActorProcessingErr> {
+        fault::point("journal.mid_batch");
+        beneath::append(&self.path, text.as_bytes())?;
+        self.hand.appended();
+        Ok(())
+    }
+
     /// Brings the file up to date. A journal that cannot be written is a fault on record, not a reason
     /// to hold up the work: its lines follow from the ledger and can be written later.
-    fn write(&mut self, seen: &Seen) {
-        match self.try_write(seen) {
+    fn write(&mut self, seen: &Seen, still: bool) {
+        match self.try_write(seen, still) {
             Ok(()) => self.fault = None,
             Err(error) => self.complain(&error.to_string()),
         }
@@ -293,39 +354,66 @@ impl State {
         }
     }
 
-    /// By appending where that is all it takes, since an agent may be appending at the same moment;
-    /// else by replacing the file.
-    fn try_write(&mut self, seen: &Seen) -> Result<(), ActorProcessingErr> {
+    /// By appending where that is all it takes, since an agent may be appending at the same moment; else by replacing
+    /// the file. Either when nobody is at it.
+    fn try_write(&mut self, seen: &Seen, still: bool) -> Result<(), ActorProcessingErr> {
         self.settled = None;
         let (existing, status) = (seen.text.as_str(), self.status());
-        let Some(wanted) = journal::reconcile(existing, &self.header, &self.expected(), status, Offset::UTC) else {
-            // Complete, if it is still the file that was read, to its end and a newline.
-            self.settled = seen.before.filter(|before| {
-                existing.ends_with('\n') && existing.len() as u64 == before.len && Some(*before) == self.stand()
-            });
-            return Ok(());
+        let wanted = journal::reconcile(existing, &self.header, &self.expected(), status, Offset::UTC);
+        let rest = wanted
+            .as_deref()
+            .and_then(|wanted| wanted.strip_prefix(existing))
+            .filter(|_| seen.before.is_some());
+        let need = match (&wanted, rest) {
+            (None, _) => Need::Nothing,
+            (Some(_), Some(_)) => Need::Append,
+            (Some(_), None) => Need::Replace,
         };
-        fault::point("journal.mid_batch");
-        match wanted.strip_prefix(existing) {
-            Some(rest) if !existing.is_empty() => {
-                beneath::append(&self.path, rest.as_bytes())?;
+        let wanted = wanted.as_deref().unwrap_or(existing);
+        match self.hand.act(need, still, self.is_alone()) {
+            Act::Nothing => {
+                // Complete, if it is still the file that was read, to its end and a newline.
+                self.settled = seen.before.filter(|before| {
+                    existing.ends_with('\n')
+                        && existing.len() as u64 == before.stand.len
+                        && Some(*before) == self.settling()
+                });
+                return Ok(());
             }
-            _ => {
-                if let Some(folder) = self.path.parent() {
-                    std::fs::create_dir_all(folder)?;
-                }
-                // Somebody may have written since we read: then the watcher calls us again.
-                if self.read()?.as_deref() == Some(existing) {
-                    // Our lines follow from the ledger; only an agent's own are worth waiting for the disk.
-                    let write = if existing.is_empty() { atomic::write_whole } else { atomic::write_atomic };
-                    write(&self.path, wanted.as_bytes(), 0o644)?;
+            Act::Append => self.append(rest.unwrap_or_default())?,
+            Act::Replace => {
+                if !self.replace(existing, wanted)? {
+                    self.wants_another_look = true;
+                    return Ok(());
                 }
             }
+            Act::Later => {
+                self.wants_another_look = true;
+                return Ok(());
+            }
+            Act::Wait => return Ok(()),
         }
         // Of a line without its end, the agent's lines do not hold the whole yet.
         let whole = existing.is_empty() || existing.ends_with('\n');
-        self.settled = self.stand().filter(|now| whole && now.len == wanted.len() as u64 && now.status == status);
+        let now = self.settling().filter(|now| now.stand.len == wanted.len() as u64);
+        self.left = now.map(|now| now.stand);
+        self.settled = now.filter(|now| whole && now.status == status);
         Ok(())
+    }
+
+    /// False where somebody has written since it was read.
+    fn replace(&mut self, existing: &str, wanted: &str) -> Result<bool, ActorProcessingErr> {
+        fault::point("journal.mid_batch");
+        if let Some(folder) = self.path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let path = self.path.clone();
+        let mut same = || self.read().is_ok_and(|now| now.as_deref() == Some(existing));
+        if existing.is_empty() {
+            // Our lines follow from the ledger; only an agent's own are worth waiting for the disk.
+            return Ok(same() && atomic::write_whole(&path, wanted.as_bytes(), 0o644).map(|()| true)?);
+        }
+        Ok(atomic::write_atomic_if(&path, wanted.as_bytes(), 0o644, same)?)
     }
 
     /// The file as it is; empty when there is none, `None` when it is out of all proportion. Its agent may have put

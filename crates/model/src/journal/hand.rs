@@ -1,0 +1,180 @@
+//! Whether somebody else's hand is at a journal's file, and so what we may do to it.
+//!
+//! ```text
+//!  written (not by us)         closed, or replaced by another file
+//!        ┌──────────── At it ────────────┐
+//!        │     nothing of ours is put    │
+//!        │        into the file          ▼
+//!      Nobody ◀──────────────────────────┘    what is missing at its end is appended at once;
+//!                                             it is replaced after STILL without any change
+//! ```
+//!
+//! Who rewrites a file in place (`cat new > file`) empties it first: were it replaced then, what is still to be written
+//! would go to a file without a name.
+
+use std::time::Duration;
+
+/// A file that was left alone for so long may be replaced.
+pub const STILL: Duration = Duration::from_millis(200);
+
+/// What the file system has told of a file since it was last asked, in any number. Bounded, however much that is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Touches {
+    closes: u32,
+    /// Written to, and not closed since.
+    written: bool,
+    renamed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Touch {
+    Written,
+    /// By somebody who had it open for writing.
+    Closed,
+    /// Another file has the name now, or none.
+    Renamed,
+}
+
+impl Touches {
+    pub fn add(&mut self, touch: Touch) {
+        match touch {
+            Touch::Written => self.written = true,
+            Touch::Closed => (self.closes, self.written) = (self.closes.saturating_add(1), false),
+            Touch::Renamed => (self.renamed, self.written) = (true, false),
+        }
+    }
+}
+
+/// What the file lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    Nothing,
+    /// Lines at its end, all else being there.
+    Append,
+    Replace,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    Nothing,
+    Append,
+    Replace,
+    /// It is to be looked at again after [`STILL`].
+    Later,
+    /// Whoever is at it closes it, or its agent ends.
+    Wait,
+}
+
+/// Who is at one file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Hand {
+    at_it: bool,
+    /// Closes of our own that were not told yet.
+    own: u32,
+}
+
+impl Hand {
+    /// Somebody else has written to the file and not closed it: nothing is put into it.
+    pub fn is_at_it(&self) -> bool {
+        self.at_it
+    }
+
+    /// What was told of the file. `ours`: it stands as we left it, so that nobody else has written to it since.
+    pub fn touched(&mut self, touches: Touches, ours: bool) {
+        let own = self.own.min(touches.closes);
+        self.own -= own;
+        if ours || touches.renamed || touches.closes > own {
+            self.at_it = false;
+        }
+        if touches.written && !ours {
+            self.at_it = true;
+        }
+    }
+
+    /// We have appended to it, and closed it.
+    pub fn appended(&mut self) {
+        self.own = self.own.saturating_add(1);
+    }
+
+    /// Its agent is gone with all its processes.
+    pub fn left(&mut self) {
+        *self = Self::default();
+    }
+
+    /// What to do about what the file lacks. `still`: it has not changed for [`STILL`]. `alone`: there is no agent, not
+    /// yet or not any more.
+    pub fn act(&self, need: Need, still: bool, alone: bool) -> Act {
+        match need {
+            Need::Nothing => Act::Nothing,
+            Need::Append if alone || !self.at_it => Act::Append,
+            Need::Replace if alone || (still && !self.at_it) => Act::Replace,
+            Need::Append | Need::Replace if self.at_it => Act::Wait,
+            Need::Append | Need::Replace => Act::Later,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Touch::{Closed, Renamed, Written};
+
+    fn told(hand: &mut Hand, touches: &[Touch], ours: bool) {
+        let mut all = Touches::default();
+        touches.iter().for_each(|touch| all.add(*touch));
+        hand.touched(all, ours);
+    }
+
+    #[test]
+    fn nothing_is_put_into_a_file_that_is_being_written() {
+        let mut hand = Hand::default();
+        // However still it is, and whether it was emptied or grew.
+        for touches in [&[Written][..], &[Written, Written], &[]] {
+            told(&mut hand, touches, false);
+            for need in [Need::Append, Need::Replace] {
+                assert_eq!(hand.act(need, true, false), Act::Wait);
+            }
+        }
+        told(&mut hand, &[Closed], false);
+        assert_eq!(hand.act(Need::Append, false, false), Act::Append);
+        assert_eq!(hand.act(Need::Replace, false, false), Act::Later);
+        assert_eq!(hand.act(Need::Replace, true, false), Act::Replace);
+        assert_eq!(hand.act(Need::Nothing, true, false), Act::Nothing);
+    }
+
+    #[test]
+    fn a_rewrite_that_was_over_before_it_was_told_holds_nothing_up() {
+        let mut hand = Hand::default();
+        told(&mut hand, &[Written, Written, Closed], false);
+        assert_eq!(hand.act(Need::Append, false, false), Act::Append);
+        told(&mut hand, &[Written, Closed, Written], false);
+        assert_eq!(hand.act(Need::Append, false, false), Act::Wait, "the next has begun");
+        told(&mut hand, &[Renamed], false);
+        assert_eq!(hand.act(Need::Append, false, false), Act::Append, "an editor has put another in its place");
+    }
+
+    #[test]
+    fn our_own_hand_is_nobody_else_s() {
+        let mut hand = Hand::default();
+        hand.appended();
+        told(&mut hand, &[Written], true);
+        told(&mut hand, &[Closed], true);
+        assert_eq!(hand, Hand::default());
+        // Somebody begins right after us, before what we did was told.
+        hand.appended();
+        told(&mut hand, &[Written], false);
+        told(&mut hand, &[Closed], false);
+        assert_eq!(hand.act(Need::Append, true, false), Act::Wait, "it was our own close");
+        told(&mut hand, &[Written, Closed], false);
+        assert_eq!(hand, Hand::default());
+    }
+
+    #[test]
+    fn an_agent_that_is_gone_is_not_waited_for() {
+        let mut hand = Hand::default();
+        told(&mut hand, &[Written], false);
+        assert_eq!(hand.act(Need::Replace, false, true), Act::Replace);
+        hand.left();
+        assert_eq!(hand.act(Need::Append, false, false), Act::Append);
+    }
+}
