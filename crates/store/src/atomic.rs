@@ -281,6 +281,18 @@ mod tests {
     }
 
     #[test]
+    fn what_has_changed_meanwhile_stays_and_leaves_no_litter() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("journal.md");
+        write_atomic(&path, b"one", 0o644).expect("writes");
+        for (same, then) in [(false, b"one"), (true, b"two")] {
+            assert_eq!(write_atomic_if(&path, b"two", 0o644, || same).expect("writes"), same);
+            assert_eq!(fs::read(&path).expect("reads"), then);
+            assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 1);
+        }
+    }
+
+    #[test]
     fn a_failed_replacement_leaves_the_old_one_and_no_litter() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("taken");
