@@ -188,6 +188,7 @@ fn who_comes_from_a_sandbox_and_shows_no_key_may_only_read() {
             .unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
+    world.wait_for_state(&id, &["running"]);
     let sandbox = ["--no-new-privs"];
     assert_eq!(ask(&sandbox, "status").0, Some(0));
     let (code, said) = ask(&sandbox, "kill");
