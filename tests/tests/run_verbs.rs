@@ -414,3 +414,35 @@ fn a_verdict_that_says_nothing_of_what_was_asked_is_none() {
     assert_eq!(count(&stage, run, "judge_finished"), 2, "it was asked once more");
     stage.world.finish(Some(daemon));
 }
+
+/// Whatever runs them, and whether or not that has a place for rules.
+#[test]
+fn every_coding_agent_is_told_the_guidelines() {
+    let script =
+        "#!/bin/sh\ncat > \"$HOME/told\"\nmuleteer bead close \"$MULETEER_BEAD_ID\" --reason seen --no-change\n";
+    let stage = Stage::new(script);
+    stage.configure(
+        "run: {acceptance: {generate: false}, phases: {implement: {guidelines: [house]}, judge: {enabled: false}}}\n",
+    );
+    std::fs::create_dir_all(stage.repo.path.join(".muleteer/guidelines")).unwrap();
+    stage.repo.write(".muleteer/guidelines/house.md", "Every name is a whole word.\n");
+    let scenario = "v: 1\nturns:\n  - steps:\n      - run: printf %s \"$prompt\" > \"$HOME/told\"\n      - run: muleteer bead close \"$bead\" --reason seen --no-change\n      - result: {status: success, summary: seen}\n";
+    stage.repo.write("scenario.yaml", scenario);
+    let daemon = stage.world.daemon();
+    let told = stage.world.home().join("told");
+    for label in ["subprocess", "rehearsal"] {
+        stage.muleteer(&["bead", "create", "--title", "One", "--label", label]).ok();
+        let done = match label {
+            "subprocess" => stage.begin(&["--json", "--bead-label", label]),
+            _ => {
+                let args = ["--backend", label, "--scenario", "scenario.yaml", "--bead-label", label, "--json"];
+                stage.muleteer(&[&["run", "--spec", "plan.md"][..], &args].concat())
+            }
+        };
+        assert_eq!(last(&done.run().expect_code(0).stdout)["beads"]["closed"], 1, "{label}");
+        let said = std::fs::read_to_string(&told).unwrap();
+        assert!(said.contains("## Guidelines\n\nEvery name is a whole word."), "{label}: {said}");
+        std::fs::remove_file(&told).unwrap();
+    }
+    stage.world.finish(Some(daemon));
+}

@@ -19,11 +19,21 @@ pub struct Capabilities {
     pub receipts: bool,
     /// A prompt that comes in the middle of a turn becomes part of it.
     pub folds: bool,
-    /// Has no place for the role's text but the first prompt ([`muleteer_model::prompt::dispatch`]).
-    pub briefed_by_prompt: bool,
+    pub briefed: Briefed,
     pub interrupt: Interrupt,
     /// Asks for permission, or asks questions, and waits for the answer ([`crate::Backend::answer`]).
     pub asks: bool,
+}
+
+/// Where an agent gets what is said beside its task: its role's text, and the rules of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Briefed {
+    /// Appended to the CLI's own system prompt.
+    InSystemPrompt,
+    /// In front of the first prompt ([`muleteer_model::prompt::dispatch`]).
+    InFirstPrompt,
+    /// It gets the task as it is. What it must know is part of that.
+    Nowhere,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

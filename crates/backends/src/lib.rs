@@ -37,7 +37,7 @@ pub use assembly::Assembly;
 pub use error::BackendError;
 pub use keys::is_of_another;
 pub use launch::{
-    Capabilities, Collector, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec, StdinMode, find_program,
+    Briefed, Capabilities, Collector, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec, StdinMode, find_program,
     named_program, seen_from,
 };
 pub use lines::{LINE_LIMIT, Line, Parser};

@@ -6,7 +6,7 @@
 use crate::launch::Command;
 use crate::lines::LineParser;
 use crate::own_lines::{OwnLines, Plain};
-use crate::{Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode};
+use crate::{Backend, BackendError, Briefed, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode};
 
 pub const NAME: &str = "subprocess";
 /// What to do where the program of a list is missing.
@@ -28,7 +28,7 @@ impl Backend for Subprocess {
             structured: false,
             receipts: false,
             folds: false,
-            briefed_by_prompt: false,
+            briefed: Briefed::Nowhere,
             interrupt: Interrupt::BySignal,
             asks: false,
         }

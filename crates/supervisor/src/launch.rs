@@ -6,7 +6,7 @@ use crate::context::{Daemon, random_key};
 use crate::ledger::{append, entry};
 use crate::request::Saved;
 use crate::stuck::Stuck;
-use muleteer_backends::{Collector, LaunchSpec, StdinMode};
+use muleteer_backends::{Briefed, Collector, LaunchSpec, StdinMode};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::{Created, PromptKind};
 use muleteer_model::id::DispatchId;
@@ -376,7 +376,7 @@ pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Res
     let path = dir.join("prompt").join(format!("{key}.md"));
     let kind = dispatch.prompt(key).map(|prompt| prompt.kind);
     match tokio::fs::read_to_string(&path).await {
-        Ok(task) if kind == Some(PromptKind::Initial) && is_briefed_by_prompt(&dispatch.created.backend) => {
+        Ok(task) if kind == Some(PromptKind::Initial) && is_briefed_in_prompt(&dispatch.created.backend) => {
             let saved = Saved::read(&dir)?;
             return Ok(prompt::dispatch(&task, saved.system_prompt.as_deref()));
         }
@@ -393,8 +393,8 @@ pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Res
     Ok(text)
 }
 
-fn is_briefed_by_prompt(backend: &str) -> bool {
-    muleteer_backends::by_name(backend).is_ok_and(|backend| backend.capabilities().briefed_by_prompt)
+fn is_briefed_in_prompt(backend: &str) -> bool {
+    muleteer_backends::by_name(backend).is_ok_and(|backend| backend.capabilities().briefed == Briefed::InFirstPrompt)
 }
 
 /// Brings a worktree's commits home. Without a worktree there is nothing to bring; what cannot be

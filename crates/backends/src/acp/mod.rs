@@ -22,7 +22,9 @@ pub(crate) use result::broken_off;
 use crate::find_program;
 use crate::launch::Cli;
 use crate::lines::LineParser;
-use crate::{Backend, BackendError, Capabilities, Command, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode};
+use crate::{
+    Backend, BackendError, Briefed, Capabilities, Command, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode,
+};
 use muleteer_model::ask::{Answer, Ask};
 use muleteer_model::opening::Call;
 use muleteer_model::prompt;
@@ -131,7 +133,7 @@ impl Backend for Acp {
             resumable: true,
             structured: false,
             receipts: false,
-            briefed_by_prompt: true,
+            briefed: Briefed::InFirstPrompt,
             interrupt: Interrupt::ByStdin,
             asks: true,
             folds: false,

@@ -12,7 +12,8 @@ mod transcript;
 use crate::launch::{Cli, Collector};
 use crate::lines::LineParser;
 use crate::{
-    Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode, Transcripts,
+    Backend, BackendError, Briefed, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode,
+    Transcripts,
 };
 use muleteer_model::ask::{Answer, Ask};
 use serde_json::json;
@@ -57,7 +58,7 @@ impl Backend for ClaudeCode {
             structured: true,
             receipts: true,
             folds: true,
-            briefed_by_prompt: false,
+            briefed: Briefed::InSystemPrompt,
             interrupt: Interrupt::ByStdin,
             asks: true,
         }

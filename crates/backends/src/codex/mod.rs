@@ -18,7 +18,8 @@ pub use provider::{Provider, provider};
 use crate::launch::Cli;
 use crate::lines::LineParser;
 use crate::{
-    Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode, Transcripts,
+    Backend, BackendError, Briefed, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode,
+    Transcripts,
 };
 use muleteer_model::prompt;
 use serde_json::Value;
@@ -74,7 +75,7 @@ impl Backend for Codex {
             structured: false,
             receipts: false,
             folds: false,
-            briefed_by_prompt: true,
+            briefed: Briefed::InFirstPrompt,
             interrupt: Interrupt::BySignal,
             asks: false,
         }

@@ -14,7 +14,9 @@ pub use vars::{UnknownVariable, Vars};
 
 use crate::lines::LineParser;
 use crate::own_lines::{OwnLines, Plain};
-use crate::{Backend, BackendError, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode, Transcripts};
+use crate::{
+    Backend, BackendError, Briefed, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode, Transcripts,
+};
 use muleteer_model::ask::{Answer, Ask, AskKind, Verdict};
 
 const NAME: &str = "rehearsal";
@@ -41,7 +43,7 @@ impl Backend for Rehearsal {
             structured: false,
             receipts: true,
             folds: false,
-            briefed_by_prompt: false,
+            briefed: Briefed::Nowhere,
             interrupt: Interrupt::ByStdin,
             asks: true,
         }

@@ -10,6 +10,7 @@ use crate::ledger;
 use crate::request::{self, Asker, Part};
 use crate::settings;
 use crate::worktree::no_room;
+use muleteer_backends::Briefed;
 use muleteer_model::agent_event::cut;
 use muleteer_model::bead::{self, OBSERVATION, Op, Status, run_label};
 use muleteer_model::dispatch::{Dispatch, Stop};
@@ -398,7 +399,7 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), Trouble> {
 /// are rules, not a task, and outlive a compaction. Elsewhere they are part of the prompt.
 fn apart(run: &Run) -> bool {
     muleteer_backends::by_name(crate::acp::split(&run.settings.backend).0)
-        .is_ok_and(|backend| !backend.capabilities().briefed_by_prompt)
+        .is_ok_and(|backend| backend.capabilities().briefed == Briefed::InSystemPrompt)
 }
 
 /// What an agent of a bead is told as a rule.
