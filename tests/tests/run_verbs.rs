@@ -446,3 +446,37 @@ fn every_coding_agent_is_told_the_guidelines() {
     }
     stage.world.finish(Some(daemon));
 }
+
+/// A coding agent works on the bead that it was given, and on nothing that it makes of it.
+#[test]
+fn a_coding_agent_may_close_its_bead_and_change_nothing_else_of_it() {
+    let tries = r#"implement)
+  try() { code=0; muleteer bead "$@" --json >> "$HOME/said" 2>/dev/null || code=$?; echo "$code $*" >> "$HOME/codes"; }
+  mine=$MULETEER_BEAD_ID
+  try label "$mine" run:run-2026-01-01-abcdef
+  try label "$mine" "run:$MULETEER_RUN_ID" --remove
+  try update "$mine" --title "Another"
+  try update "$mine" --description "Nothing"
+  try update "$mine" --status blocked
+  try reopen "$mine"
+  try create --title "Elsewhere" --label run:run-2026-01-01-abcdef
+"#;
+    let stage = Stage::new(&content().replace("implement)\n", tries));
+    stage.configure("run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n");
+    let daemon = stage.world.daemon();
+    let done = last(&stage.begin(&["--json", "--concurrency", "1"]).run().expect_code(0).stdout);
+    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    let codes = std::fs::read_to_string(stage.world.home().join("codes")).unwrap();
+    assert_eq!(codes.lines().count(), 3 * 7);
+    assert!(codes.lines().all(|line| line.starts_with("3 ")), "{codes}");
+    let said = std::fs::read_to_string(stage.world.home().join("said")).unwrap();
+    for line in said.lines() {
+        let error = &last(line)["error"];
+        assert_eq!(error["code"], "E_FORBIDDEN", "{line}");
+        assert!(error["hint"].as_str().is_some_and(|hint| hint.contains("bead close")), "{line}");
+    }
+    let beads = stage.muleteer(&["bead", "list", "--json"]).json();
+    let titles: Vec<_> = beads.as_array().unwrap().iter().map(|bead| bead["title"].as_str().unwrap()).collect();
+    assert_eq!(titles, ["Base", "Left", "Right", "Observation: odd"]);
+    stage.world.finish(Some(daemon));
+}

@@ -3,7 +3,7 @@
 //! | purpose | may |
 //! |---|---|
 //! | `decompose` | create (staged), and change what it created |
-//! | `implement`, `maintain` | note observations, and close or describe its own bead |
+//! | `implement`, `maintain` | note observations, and close its own bead |
 //! | the others | read |
 
 use super::actor::Trouble;
@@ -86,8 +86,11 @@ fn permitted(run: &Run, job: &Job, op: &Op, key: &str, resolve: &Resolve<'_>) ->
     let label = run_label(run.id());
     let coding = matches!(purpose, Purpose::Implement | Purpose::Maintain);
     let forbidden = |what: &str| {
-        let hint = match &job.start.bead_id {
-            Some(bead) => format!("your bead is {bead}; what else you notice is for `bead create --label observation`"),
+        let hint = match job.start.bead_id.as_ref().filter(|_| coding) {
+            Some(bead) => format!(
+                "`bead close {bead}` says that your bead is done; what else you notice is for `bead create --label \
+                 observation`"
+            ),
             None => String::new(),
         };
         Err(fault("E_FORBIDDEN", &format!("an agent for `{}` may not {what}", purpose.as_str()), &hint))
@@ -115,6 +118,9 @@ fn permitted(run: &Run, job: &Job, op: &Op, key: &str, resolve: &Resolve<'_>) ->
             if purpose != Purpose::Decompose && !coding {
                 return forbidden("make beads");
             }
+            if coding && let Some(other) = labels.iter().find(|one| one.starts_with(&run_label("")) && **one != label) {
+                return forbidden(&format!("make a bead of `{other}`"));
+            }
             let mut labels = labels.clone();
             labels.push(label);
             if coding {
@@ -132,12 +138,10 @@ fn permitted(run: &Run, job: &Job, op: &Op, key: &str, resolve: &Resolve<'_>) ->
                 staged: (purpose == Purpose::Decompose).then_some(staged),
             })
         }
-        Op::Close { id, .. } | Op::Reopen { id } if !changes(id)? => forbidden(&format!("close or reopen bead {id}")),
-        Op::Update { id, status, .. } => {
-            if !changes(id)? || (coding && status.is_some()) {
-                return forbidden(&format!("change bead {id} so"));
-            }
-            Ok(op.clone())
+        Op::Close { id, .. } if !changes(id)? => forbidden(&format!("close bead {id}")),
+        // What a bead is, and of which run, its agent does not say.
+        Op::Reopen { id } | Op::Update { id, .. } if coding || !changes(id)? => {
+            forbidden(&format!("change bead {id} so"))
         }
         Op::DepAdd { id, .. } | Op::DepRm { id, .. } if purpose != Purpose::Decompose || !changes(id)? => {
             forbidden(&format!("change what bead {id} waits for"))
