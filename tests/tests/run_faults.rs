@@ -344,30 +344,41 @@ fn a_branch_is_pushed_to_where_the_person_pushes() {
     stage.world.finish(Some(daemon));
 }
 
-/// A clone of a part of the past, as CI systems make it.
-/// Whatever it has pushed has been judged by nobody, and the run's own branch would follow it.
+/// Whatever it has pushed has been judged by nobody, and the run's own branch would follow it. The remote is the base
+/// branch's, whatever it is called.
 #[test]
 fn an_agent_that_pushes_to_the_remote_by_itself_stops_the_run() {
-    let stage = Stage::new(&AGENT.replace(
-        "  muleteer bead close \"$MULETEER_BEAD_ID\"",
-        "  git push --quiet \"$HOME/origin.git\" HEAD:main\n  muleteer bead close \"$MULETEER_BEAD_ID\"",
-    ));
-    stage.configure(UNJUDGED);
-    let origin = stage.world.home().join("origin.git");
-    let origin = origin.to_str().unwrap();
-    stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
-    stage.repo.git(&["remote", "add", "origin", origin]);
-    stage.repo.git(&["push", "--quiet", "origin", "main"]);
-    let daemon = stage.world.daemon();
-    let stopped = begun(&stage, &[], 4);
-    let message = stopped["error"]["message"].as_str().unwrap_or_default();
-    assert_eq!(stopped["error"]["code"], "E_REMOTE_CHANGED", "{stopped}");
-    assert!(message.contains("to main of the remote by itself"), "{message}");
-    let branches = stage.repo.git(&["branch", "--list", "muleteer/*"]);
-    assert_eq!(branches, "", "nothing of it is brought home");
-    stage.world.finish(Some(daemon));
+    for remotes in [&["origin"][..], &["upstream"], &["origin", "upstream"]] {
+        let stage = Stage::new(&AGENT.replace(
+            "  muleteer bead close \"$MULETEER_BEAD_ID\"",
+            "  git push --quiet \"$HOME/last.git\" HEAD:main\n  muleteer bead close \"$MULETEER_BEAD_ID\"",
+        ));
+        stage.configure(UNJUDGED);
+        for name in remotes {
+            let path = stage
+                .world
+                .home()
+                .join(if Some(name) == remotes.last() { "last.git" } else { "other.git" });
+            let path = path.to_str().unwrap();
+            stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", path]);
+            stage.repo.git(&["remote", "add", name, path]);
+            stage.repo.git(&["push", "--quiet", name, "main"]);
+        }
+        if remotes.len() > 1 {
+            stage.repo.git(&["config", "branch.main.remote", "upstream"]);
+        }
+        let daemon = stage.world.daemon();
+        let stopped = begun(&stage, &[], 4);
+        let message = stopped["error"]["message"].as_str().unwrap_or_default();
+        assert_eq!(stopped["error"]["code"], "E_REMOTE_CHANGED", "{remotes:?}: {stopped}");
+        assert!(message.contains("to main of the remote by itself"), "{message}");
+        let branches = stage.repo.git(&["branch", "--list", "muleteer/*"]);
+        assert_eq!(branches, "", "nothing of it is brought home");
+        stage.world.finish(Some(daemon));
+    }
 }
 
+/// A clone of a part of the past, as CI systems make it.
 #[test]
 fn a_run_works_in_a_shallow_clone() {
     let stage = Stage::new(AGENT);

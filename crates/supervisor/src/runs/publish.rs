@@ -5,8 +5,7 @@
 
 use super::actor::Trouble;
 use super::host::Hosted;
-use super::keep;
-use super::{clones, hub};
+use super::{clones, hub, keep};
 use crate::context::Daemon;
 use crate::git::{Git, GitError};
 use crate::mend;
@@ -21,8 +20,11 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::process::Command;
 
+mod remote;
 #[cfg(test)]
 mod tests;
+
+use remote::{Remote, settings};
 
 /// In the harness's own repository: the branch as it was rebased, by what it was before, and what was pushed, by
 /// its name.
@@ -74,7 +76,7 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
         && run.count(Stage::Blocked) == 0
         // With a commit checked out and no branch there is nothing that a pull request could be made to.
         && base != "HEAD"
-        && let Some(place) = Place::find(hosted).await
+        && let Some(place) = Place::find(hosted, &base).await
     {
         fault::point("run.before_pr");
         pr = Some(place.pull_request(hosted, run, &target, &base).await);
@@ -87,10 +89,10 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
 /// Where the real remote's base branch is, asked with the person's own credentials. `None` where there is
 /// no remote, or it does not answer soon.
 async fn remote_base(hosted: &Hosted, base: &str) -> Option<String> {
-    let origin = git_run(git(&hosted.repo).args(["remote", "get-url", "origin"]), "").await.ok()?;
-    let place = Place::new(hosted, PathBuf::new(), vec![]);
+    let remote = Remote::find(&hosted.repo, base).await?;
+    let place = Place::new(hosted, PathBuf::new(), remote, vec![]);
     let name = format!("refs/heads/{base}");
-    let asked = ["ls-remote", origin.as_str(), &name];
+    let asked = ["ls-remote", place.remote.fetch.as_str(), &name];
     let said = place.git(&asked, REMOTE_PATIENCE, "").await.ok()?;
     said.split_whitespace().next().map(str::to_string)
 }
@@ -237,6 +239,7 @@ async fn sweep(hosted: &Hosted, run: &Run) {
 /// Where a pull request can be made: a remote, and `gh`.
 struct Place {
     gh: PathBuf,
+    remote: Remote,
     env: Vec<(String, String)>,
     /// How the repository says that its remote is reached.
     settings: Vec<(String, String)>,
@@ -246,17 +249,17 @@ struct Place {
 }
 
 impl Place {
-    fn new(hosted: &Hosted, gh: PathBuf, settings: Vec<(String, String)>) -> Self {
+    fn new(hosted: &Hosted, gh: PathBuf, remote: Remote, settings: Vec<(String, String)>) -> Self {
         let (repo, own) = (hosted.repo.clone(), hosted.places.keep());
-        Self { gh, env: hosted.person_env(), settings, repo, own }
+        Self { gh, remote, env: hosted.person_env(), settings, repo, own }
     }
 
-    async fn find(hosted: &Hosted) -> Option<Self> {
+    async fn find(hosted: &Hosted, base: &str) -> Option<Self> {
         let env = hosted.person_env();
         let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
         let gh = muleteer_backends::find_program("gh", path.as_deref().map(OsStr::new))?;
-        git_run(git(&hosted.repo).args(["remote", "get-url", "origin"]), "").await.ok()?;
-        Some(Self::new(hosted, gh, settings(&hosted.repo).await))
+        let remote = Remote::find(&hosted.repo, base).await?;
+        Some(Self::new(hosted, gh, remote, settings(&hosted.repo).await))
     }
 
     /// With the person's own environment: it is the person's remote and the person's credentials.
@@ -284,7 +287,7 @@ impl Place {
     }
 
     /// [`Self::git`] on the harness's own repository. It stands in the person's, as a `git push` of theirs would.
-    async fn remote(&self, args: &[&str], patience: Duration, what: &str) -> Result<String, String> {
+    async fn from_own(&self, args: &[&str], patience: Duration, what: &str) -> Result<String, String> {
         let own = self.own.display().to_string();
         self.git(&[&["--git-dir", own.as_str()], args].concat(), patience, what).await
     }
@@ -308,14 +311,12 @@ impl Place {
     /// Rebases onto the base as the remote has it, pushes, and asks for the pull request. Each step looks first
     /// whether it was taken before a crash.
     async fn pull_request(&self, hosted: &Hosted, run: &Run, target: &str, base: &str) -> Result<String, String> {
-        let origin = address(&hosted.repo, false).await?;
-        let push_to = address(&hosted.repo, true).await?;
-        let (commit, conflicts) = self.rebased(hosted, target, base, &origin).await?;
+        let (commit, conflicts) = self.rebased(hosted, target, base).await?;
         let mut head = target.to_string();
-        if self.push(hosted, &push_to, &commit, &head).await.is_err() {
+        if self.push(hosted, &commit, &head).await.is_err() {
             // Protected, or somebody else's: beside it, then.
             head = format!("{target}-rebased");
-            self.push(hosted, &push_to, &commit, &head).await?;
+            self.push(hosted, &commit, &head).await?;
         }
         fault::point("run.pushed");
         if let Some(url) = self.known(&head).await {
@@ -352,21 +353,15 @@ impl Place {
 
     /// The branch on top of what the remote's base has come to, kept so that a second try makes no other commits;
     /// where that conflicts the branch as it is, and the files.
-    async fn rebased(
-        &self,
-        hosted: &Hosted,
-        target: &str,
-        base: &str,
-        origin: &str,
-    ) -> Result<(String, String), String> {
+    async fn rebased(&self, hosted: &Hosted, target: &str, base: &str) -> Result<(String, String), String> {
         let tip = hub::commit(hosted, target).await.ok_or("the branch is gone")?;
         let kept = format!("{REBASED}/{tip}");
         if let Some(commit) = keep::at(hosted, &kept).await {
             return Ok((commit, String::new()));
         }
         let refspec = format!("+refs/heads/{base}:{BASE}");
-        let fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", origin, &refspec];
-        if self.remote(&fetch, TRANSFER, "cannot fetch the base branch").await.is_err() {
+        let fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", &self.remote.fetch, &refspec];
+        if self.from_own(&fetch, TRANSFER, "cannot fetch the base branch").await.is_err() {
             // Nothing of it is there yet: there is nothing to be rebased onto.
             return Ok((tip, String::new()));
         }
@@ -392,10 +387,10 @@ impl Place {
     }
 
     /// Pushes `commit` as `name`, over nothing but what this run had pushed there before.
-    async fn push(&self, hosted: &Hosted, origin: &str, commit: &str, name: &str) -> Result<(), String> {
-        let full = format!("refs/heads/{name}");
-        let asked = ["ls-remote", origin, &full];
-        let there = self.remote(&asked, GH_PATIENCE, "the remote does not answer").await?;
+    async fn push(&self, hosted: &Hosted, commit: &str, name: &str) -> Result<(), String> {
+        let (full, to) = (format!("refs/heads/{name}"), self.remote.push.as_str());
+        let asked = ["ls-remote", to, &full];
+        let there = self.from_own(&asked, GH_PATIENCE, "the remote does not answer").await?;
         let there = there.split_whitespace().next().unwrap_or_default().to_string();
         if there == commit {
             return Ok(());
@@ -405,35 +400,10 @@ impl Place {
             return Err(format!("{name} is there already, and not by this run"));
         }
         let (lease, refspec) = (format!("--force-with-lease={full}:{there}"), format!("{commit}:{full}"));
-        let push = ["push", "--quiet", &lease, origin, &refspec];
-        self.remote(&push, TRANSFER, "cannot push the branch").await?;
+        let push = ["push", "--quiet", &lease, to, &refspec];
+        self.from_own(&push, TRANSFER, "cannot push the branch").await?;
         keep::set(hosted, &ours, commit, "cannot remember what was pushed").await
     }
-}
-
-/// How the person's repository says that its remote is reached; what the person says for all of them, git reads by
-/// itself. No clone of an agent's is asked.
-async fn settings(repo: &Path) -> Vec<(String, String)> {
-    const REACHING: &str = r"^(core\.(sshcommand|gitproxy|askpass)|ssh\.variant|credential\.|http\.)";
-    let said = git_run(git(repo).args(["config", "--includes", "-z", "--get-regexp", REACHING]), "").await;
-    let said = said.unwrap_or_default();
-    said.split('\0')
-        .filter_map(|setting| match setting.split_once('\n') {
-            Some((key, value)) => Some((key.to_string(), value.to_string())),
-            // Named and given nothing: it is on.
-            None => (!setting.is_empty()).then(|| (setting.to_string(), "true".to_string())),
-        })
-        .collect()
-}
-
-/// Where the remote is, as git takes it in any directory; for pushing it may be elsewhere.
-async fn address(repo: &Path, push: bool) -> Result<String, String> {
-    let args: &[&str] =
-        if push { &["remote", "get-url", "--push", "origin"] } else { &["remote", "get-url", "origin"] };
-    let url = git_run(git(repo).args(args), "there is no remote").await?;
-    // `host:path` is an address of ssh, unless a slash comes first.
-    let is_address = url.split('/').next().is_some_and(|first| first.contains(':'));
-    Ok(if is_address { url } else { repo.join(&url).display().to_string() })
 }
 
 fn body(run: &Run, conflicts: &str) -> String {

@@ -47,10 +47,14 @@ async fn the_push_goes_the_way_that_the_repository_names() {
         .map(|(name, value)| (name.into(), value.into()))
         .to_vec();
     let settings = settings(&repo).await;
-    let place = Place { gh: PathBuf::new(), env, settings, repo: repo.clone(), own };
     let url = format!("host:{}", root.path().join("origin.git").display());
+    let remote = Remote { fetch: url.clone(), push: url.clone() };
+    let place = Place { gh: PathBuf::new(), remote, env, settings, repo: repo.clone(), own };
     let refspec = format!("{commit}:refs/heads/main");
-    place.remote(&["push", "--quiet", &url, &refspec], TRANSFER, "cannot push").await.unwrap();
+    place
+        .from_own(&["push", "--quiet", &url, &refspec], TRANSFER, "cannot push")
+        .await
+        .unwrap();
     assert_eq!(git_in(&root.path().join("origin.git"), &["rev-parse", "main"]), commit);
     let asked = std::fs::read_to_string(repo.join("asked")).unwrap();
     assert!(asked.starts_with("t host git-receive-pack"), "{asked}");
@@ -81,4 +85,28 @@ async fn only_how_the_remote_is_reached_is_taken_from_the_repository() {
     ];
     assert_eq!(settings(&repo).await, expected.map(|(key, value)| (key.to_string(), value.to_string())));
     assert_eq!(settings(&root.path().join("none")).await, []);
+}
+
+/// As git itself chooses.
+#[tokio::test]
+async fn the_remote_is_the_base_branch_s_or_the_only_one() {
+    let root = tempfile::tempdir().unwrap();
+    let repo = root.path();
+    git_in(repo, &["init", "--quiet"]);
+    let at = async |base: &str| Remote::find(repo, base).await.map(|remote| remote.fetch);
+    assert_eq!(at("main").await, None);
+    git_in(repo, &["remote", "add", "upstream", "host:up.git"]);
+    assert_eq!(at("main").await.as_deref(), Some("host:up.git"), "the only one");
+    git_in(repo, &["remote", "add", "other", "host:other.git"]);
+    assert_eq!(at("main").await, None, "nothing says which");
+    git_in(repo, &["remote", "add", "origin", "host:origin.git"]);
+    assert_eq!(at("main").await.as_deref(), Some("host:origin.git"));
+    git_in(repo, &["config", "branch.main.remote", "other"]);
+    assert_eq!(at("main").await.as_deref(), Some("host:other.git"));
+    assert_eq!(at("next").await.as_deref(), Some("host:origin.git"));
+    git_in(repo, &["config", "branch.next.remote", "."]);
+    assert_eq!(at("next").await.as_deref(), Some("host:origin.git"));
+    git_in(repo, &["config", "branch.next.remote", "../elsewhere.git"]);
+    let elsewhere = repo.join("../elsewhere.git").display().to_string();
+    assert_eq!(at("next").await, Some(elsewhere), "an address without a name");
 }
