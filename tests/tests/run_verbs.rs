@@ -480,3 +480,24 @@ fn a_coding_agent_may_close_its_bead_and_change_nothing_else_of_it() {
     assert_eq!(titles, ["Base", "Left", "Right", "Observation: odd"]);
     stage.world.finish(Some(daemon));
 }
+
+/// Whoever has a remote expects the branch there.
+#[test]
+fn a_branch_that_is_not_pushed_says_why() {
+    let stage = Stage::new(&content());
+    stage.configure("run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n");
+    let origin = stage.world.path().join("origin.git");
+    stage.repo.git(&["init", "--quiet", "--bare", origin.to_str().unwrap()]);
+    stage.repo.git(&["remote", "add", "upstream", origin.to_str().unwrap()]);
+    stage.repo.git(&["checkout", "--quiet", "--detach"]);
+    program::write(&stage.world.bin().join("gh"), "#!/bin/sh\nexit 1\n");
+    let daemon = stage.world.daemon();
+    let done = stage.begin(&[]).run().expect_code(0);
+    assert!(done.stderr.contains("it is not pushed: the run began from a commit"), "{}", done.stderr);
+    assert!(done.stdout.contains("not pushed: the run began from a commit"), "{}", done.stdout);
+    let run = stage.status()["run_id"].as_str().unwrap().to_string();
+    let events = stage.events(&run);
+    let published = events.iter().find(|event| event["event"] == "branch_published").unwrap();
+    assert!(published["unpushed"].as_str().is_some_and(|why| why.contains("on no branch")), "{published}");
+    stage.world.finish(Some(daemon));
+}

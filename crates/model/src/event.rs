@@ -550,6 +550,9 @@ pub enum Event {
         commit: String,
         /// How a person merges it.
         merge: String,
+        /// Why it is in the repository only, although there is a remote.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unpushed: Option<String>,
     },
     PrCreated {
         url: String,

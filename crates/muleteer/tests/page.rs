@@ -171,7 +171,12 @@ fn what_others_wrote_is_text_and_is_cut() {
     }
     tale.event(Event::JudgeFinished(Box::new(found)));
     tale.event(Event::PrCreated { url: "javascript:alert(1)//https://example.invalid/".into() });
-    tale.event(Event::BranchPublished { branch: evil.into(), commit: evil.into(), merge: evil.into() });
+    tale.event(Event::BranchPublished {
+        branch: evil.into(),
+        commit: evil.into(),
+        merge: evil.into(),
+        unpushed: Some(evil.into()),
+    });
     tale.event(Event::RunFailed { code: evil.into(), message: long, status: RunStatus::Failed });
     let page = page(&tale.chronicle, &setting());
     sound(&page);

@@ -312,8 +312,8 @@ catalog! {
         };
     IterationStarted: "What the judge found is worked on."
         = Event::IterationStarted { iteration: 2, beads: vec![planned()] };
-    BranchPublished: "The integration branch is in the repository; `merge` is how to merge it."
-        = Event::BranchPublished { branch: format!("muleteer/{RUN}"), commit: "9fceb02d".into(), merge: "git merge".into() };
+    BranchPublished: "The integration branch is in the repository; `merge` is how to merge it, `unpushed` why it is nowhere else where there is a remote."
+        = Event::BranchPublished { branch: format!("muleteer/{RUN}"), commit: "9fceb02d".into(), merge: "git merge".into(), unpushed: Some("2 of 15 beads are blocked".into()) };
     PrCreated: "There is a pull request."
         = Event::PrCreated { url: "https://example.org/pull/1".into() };
     RunStopping: "No agent is started any more, and those that live are ended. Without a code it is to rest."

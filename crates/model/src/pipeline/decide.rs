@@ -47,7 +47,8 @@ pub enum Input {
         branch: String,
         commit: String,
         merge: String,
-        pr: Option<Result<String, String>>,
+        /// None where nobody wants one, or there is no remote.
+        pr: Option<PullRequest>,
     },
     Resume {
         settings: Box<RunSettings>,
@@ -67,6 +68,16 @@ pub enum Input {
         code: String,
         message: String,
     },
+}
+
+/// What came of the pull request that a run is to end with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PullRequest {
+    /// Where it is.
+    Made(String),
+    Failed(String),
+    /// There is a remote, and why nothing is pushed there.
+    Unpushed(String),
 }
 
 /// Where a run is told to go on from.
@@ -360,17 +371,31 @@ fn applied(run: &Run, triage: Triage) -> Vec<Event> {
     events
 }
 
-fn published(
-    run: &Run,
-    branch: String,
-    commit: String,
-    merge: String,
-    pr: Option<Result<String, String>>,
-) -> Vec<Event> {
-    let mut events = vec![Event::BranchPublished { branch, commit, merge }];
+/// Why the branch of a run stays here, although there is a remote to push it to. `gh` is there or not.
+pub fn unpushed(run: &Run, gh: bool) -> Option<String> {
+    let blocked = run.count(Stage::Blocked);
+    if run.started.target != "auto" {
+        return Some(format!("{} was chosen for it by name, so it is yours to push", run.target()));
+    }
+    if blocked > 0 {
+        return Some(format!("{blocked} of {} beads are blocked", run.beads.len()));
+    }
+    // With a commit checked out and no branch there is nothing that a pull request could be made to.
+    if run.frozen.as_ref().is_none_or(|frozen| frozen.base_branch == "HEAD") {
+        return Some("the run began from a commit that is on no branch, to which no pull request can be made".into());
+    }
+    (!gh).then(|| "`gh`, which makes the pull request, is not on your PATH".into())
+}
+
+fn published(run: &Run, branch: String, commit: String, merge: String, pr: Option<PullRequest>) -> Vec<Event> {
+    let (pr, unpushed) = match pr {
+        Some(PullRequest::Unpushed(why)) => (None, Some(why)),
+        pr => (pr, None),
+    };
+    let mut events = vec![Event::BranchPublished { branch, commit, merge, unpushed }];
     match pr {
-        Some(Ok(url)) if run.pr_url.is_none() => events.push(Event::PrCreated { url }),
-        Some(Err(message)) => {
+        Some(PullRequest::Made(url)) if run.pr_url.is_none() => events.push(Event::PrCreated { url }),
+        Some(PullRequest::Failed(message)) => {
             events.push(Event::RunStopping { code: "E_PR_CREATE_FAILED".into(), message });
             return events;
         }

@@ -49,6 +49,6 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use decide::{Barred, GoOn, Input, JobEnd, Settled, advance, blocks, decide, may_go_on};
+pub use decide::{Barred, GoOn, Input, JobEnd, PullRequest, Settled, advance, blocks, decide, may_go_on, unpushed};
 pub use effects::{Effect, effects};
 pub use state::{Blocked, Frozen, Iteration, Job, JudgeStage, Maintenance, Run, Sealed, Stage, Stopping, TaskState};

@@ -72,6 +72,8 @@ pub struct Run {
     pub slowdowns: u32,
     pub cost_usd: f64,
     pub published: Option<String>,
+    /// Why that is in the repository only.
+    pub unpushed: Option<String>,
     pub pr_url: Option<String>,
     pub stopping: Option<Stopping>,
     /// Why it rests, with the status it shows meanwhile.
@@ -230,6 +232,7 @@ impl Run {
             slowdowns: 0,
             cost_usd: 0.0,
             published: None,
+            unpushed: None,
             pr_url: None,
             stopping: None,
             resting: None,
@@ -555,7 +558,10 @@ impl Run {
                 self.iterations.push(Iteration::new(ts));
                 self.plan(beads);
             }
-            Event::BranchPublished { branch, .. } => self.published = Some(branch.clone()),
+            Event::BranchPublished { branch, unpushed, .. } => {
+                self.published = Some(branch.clone());
+                self.unpushed.clone_from(unpushed);
+            }
             Event::PrCreated { url } => self.pr_url = Some(url.clone()),
             Event::RunStopping { code, message } => {
                 self.stopping = Some(Stopping { code: code.clone(), message: message.clone() });

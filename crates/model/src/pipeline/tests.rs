@@ -4,6 +4,7 @@ use super::effects::{Effect, effects};
 use super::event::*;
 use super::judge::{self, Acceptance, Issue, JudgeResult, NewBead, Observation, SpecDrift};
 use super::state::{Run, Stage};
+use super::{Frozen, PullRequest, unpushed};
 use crate::bead::{BLOCKS, Bead, Dependency, Status};
 use crate::event::{Entry, Event, Outcome, Record};
 use jiff::Timestamp;
@@ -522,6 +523,34 @@ fn a_run_with_beads_left_is_partial_whoever_brought_it_to_its_end() {
     assert_eq!(play.run.outcome, Some(RunStatus::Partial));
     let told = checkpoint::document(&play.run).error.expect("it never exits 0, and says why");
     assert!(told.code == "E_BEADS_BLOCKED" && told.message.contains("are not done: "), "{told:?}");
+}
+
+#[test]
+fn a_branch_that_is_not_pushed_says_why() {
+    let frozen = |branch: &str| Frozen {
+        sha256: String::new(),
+        base_branch: branch.into(),
+        base_commit: "c0".into(),
+        target_branch: "t".into(),
+    };
+    let mut play = Play::with(RunSettings { judge: false, ..settings() }, vec![bead("a", &[])]);
+    play.done("a");
+    play.run.frozen = Some(frozen("main"));
+    assert_eq!(unpushed(&play.run, true), None);
+    assert!(unpushed(&play.run, false).is_some_and(|why| why.contains("`gh`")));
+    let mut of = play.run.clone();
+    of.frozen = Some(frozen("HEAD"));
+    assert!(unpushed(&of, true).is_some_and(|why| why.contains("on no branch")));
+    let mut of = play.run.clone();
+    of.started.target = "feature".into();
+    assert!(unpushed(&of, true).is_some_and(|why| why.contains("yours to push")));
+    let mut of = play.run.clone();
+    of.beads.values_mut().for_each(|task| task.stage = Stage::Blocked);
+    assert_eq!(unpushed(&of, true).as_deref(), Some("1 of 1 beads are blocked"));
+    let pr = Some(PullRequest::Unpushed("nobody may".into()));
+    play.feed(Input::Published { branch: "b".into(), commit: "c".into(), merge: "m".into(), pr });
+    assert_eq!(play.run.outcome, Some(RunStatus::Completed), "it is no failure");
+    assert_eq!(play.run.unpushed.as_deref(), Some("nobody may"));
 }
 
 #[test]

@@ -69,6 +69,9 @@ fn ending(run: &Run) -> String {
             let _ = writeln!(text, "  result    branch {branch}: git checkout {base} && git merge {branch}");
         }
     }
+    if let Some(why) = &run.unpushed {
+        let _ = writeln!(text, "  not pushed: {}", safe(why));
+    }
     if let Some(url) = &run.pr_url {
         let _ = writeln!(text, "  pull request {url}");
     }
@@ -239,7 +242,13 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::IterationStarted { iteration, beads } => {
             format!("{BOLD}iteration {iteration}{RESET}: {} beads", beads.len())
         }
-        Event::BranchPublished { branch, merge, .. } => format!("the result is on {branch}: {}", text(merge)),
+        Event::BranchPublished { branch, merge, unpushed, .. } => {
+            let not = unpushed
+                .iter()
+                .map(|why| format!("; it is not pushed: {}", text(why)))
+                .collect::<String>();
+            format!("the result is on {branch}: {}{not}", text(merge))
+        }
         Event::PrCreated { url } => format!("pull request {url}"),
         Event::RunStopping { code, message } if code.is_empty() => warn(format!("stopping: {}", text(message))),
         Event::RunStopping { code, message } => bad(format!("stopping: {code} {}", text(message))),

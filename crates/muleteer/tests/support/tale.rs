@@ -170,7 +170,12 @@ impl Tale {
     pub fn complete(&mut self) {
         self.event(Event::PhaseChanged { phase: Phase::Finish });
         let branch = "muleteer/run-2026-02-12-a1b2c3".to_string();
-        self.event(Event::BranchPublished { merge: format!("git merge {branch}"), branch, commit: "0".repeat(40) });
+        self.event(Event::BranchPublished {
+            merge: format!("git merge {branch}"),
+            branch,
+            commit: "0".repeat(40),
+            unpushed: None,
+        });
         self.event(Event::PrCreated { url: "https://example.invalid/pull/7".into() });
         let total_beads = self.chronicle.run.beads.len() as u32;
         self.event(Event::RunCompleted { status: RunStatus::Completed, total_beads });

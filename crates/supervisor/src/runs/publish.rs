@@ -12,7 +12,7 @@ use crate::mend;
 use crate::worktree::{self, DURABLE, HARMLESS, LEADING_AWAY, complaint, fetching, git, output, run as git_run};
 use muleteer_model::agent_event::cut;
 use muleteer_model::event::Event;
-use muleteer_model::pipeline::{Input, Run, Stage};
+use muleteer_model::pipeline::{Input, PullRequest, Run, Stage, unpushed};
 use muleteer_process::fault;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -59,37 +59,45 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     let commit = hub::commit(hosted, &target)
         .await
         .ok_or_else(|| failed(format!("the branch {target} is gone")))?;
-    if let Some(message) = trespassed(hosted, run, remote_now(hosted, run).await).await {
+    let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.clone()).unwrap_or_default();
+    let remote = Remote::find(&hosted.repo, &base).await;
+    if let Some(message) = trespassed(hosted, run, remote_now(hosted, run, remote.clone()).await).await {
         return Err(Trouble::new("E_REMOTE_CHANGED", message));
     }
     fault::point("run.before_publish");
     let branch = bring_home(hosted, &target).await.map_err(failed)?;
     super::steps::keep_base(hosted, None).await;
     fault::point("run.after_publish");
-    let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.clone()).unwrap_or_default();
     let merge =
         if branch == base { format!("it is on {base}") } else { format!("git checkout {base} && git merge {branch}") };
-    let mut pr = None;
-    if run.settings.pull_request
-        && run.started.target == "auto"
-        && run.pr_url.is_none()
-        && run.count(Stage::Blocked) == 0
-        // With a commit checked out and no branch there is nothing that a pull request could be made to.
-        && base != "HEAD"
-        && let Some(place) = Place::find(hosted, &base).await
-    {
-        fault::point("run.before_pr");
-        pr = Some(place.pull_request(hosted, run, &target, &base).await);
-        fault::point("run.after_pr");
-    }
+    let wanted = run.settings.pull_request && run.pr_url.is_none();
+    let pr = match remote.filter(|_| wanted) {
+        Some(remote) => Some(pull_request(hosted, run, remote, &base).await),
+        None => None,
+    };
     sweep(hosted, run).await;
     Ok(Input::Published { branch, commit, merge, pr })
 }
 
-/// Where the real remote's base branch is, asked with the person's own credentials. `None` where there is
-/// no remote, or it does not answer soon.
-async fn remote_base(hosted: &Hosted, base: &str) -> Option<String> {
-    let remote = Remote::find(&hosted.repo, base).await?;
+async fn pull_request(hosted: &Hosted, run: &Run, remote: Remote, base: &str) -> PullRequest {
+    let env = hosted.person_env();
+    let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
+    let gh = muleteer_backends::find_program("gh", path.map(OsStr::new));
+    if let Some(why) = unpushed(run, gh.is_some()) {
+        return PullRequest::Unpushed(why);
+    }
+    let place = Place::new(hosted, gh.unwrap_or_default(), remote, settings(&hosted.repo).await);
+    fault::point("run.before_pr");
+    let made = place.pull_request(hosted, run, &run.target(), base).await;
+    fault::point("run.after_pr");
+    match made {
+        Ok(url) => PullRequest::Made(url),
+        Err(message) => PullRequest::Failed(message),
+    }
+}
+
+/// Where the remote's base branch is, asked with the person's own credentials. `None` where it does not answer soon.
+async fn remote_base(hosted: &Hosted, remote: Remote, base: &str) -> Option<String> {
     let place = Place::new(hosted, PathBuf::new(), remote, vec![]);
     let name = format!("refs/heads/{base}");
     let asked = ["ls-remote", place.remote.fetch.as_str(), &name];
@@ -107,13 +115,14 @@ pub async fn remote_lately(hosted: &Hosted, run: &Run) -> Option<String> {
         }
         *asked = Some(now);
     }
-    remote_now(hosted, run).await
+    let base = &run.frozen.as_ref()?.base_branch;
+    remote_now(hosted, run, Remote::find(&hosted.repo, base).await).await
 }
 
 /// Where the real remote's base branch is now, if it is known where it was.
-async fn remote_now(hosted: &Hosted, run: &Run) -> Option<String> {
+async fn remote_now(hosted: &Hosted, run: &Run, remote: Option<Remote>) -> Option<String> {
     remembered(hosted).exists().then_some(())?;
-    remote_base(hosted, &run.frozen.as_ref()?.base_branch).await
+    remote_base(hosted, remote?, &run.frozen.as_ref()?.base_branch).await
 }
 
 fn remembered(hosted: &Hosted) -> PathBuf {
@@ -122,7 +131,8 @@ fn remembered(hosted: &Hosted) -> PathBuf {
 
 /// Notes where the real remote's base branch was when the run began.
 pub async fn remember_remote(hosted: &Hosted, base: &str) {
-    if let Some(commit) = remote_base(hosted, base).await {
+    let Some(remote) = Remote::find(&hosted.repo, base).await else { return };
+    if let Some(commit) = remote_base(hosted, remote, base).await {
         let _ = muleteer_store::atomic::write_atomic(&remembered(hosted), commit.as_bytes(), 0o600);
     }
 }
@@ -252,14 +262,6 @@ impl Place {
     fn new(hosted: &Hosted, gh: PathBuf, remote: Remote, settings: Vec<(String, String)>) -> Self {
         let (repo, own) = (hosted.repo.clone(), hosted.places.keep());
         Self { gh, remote, env: hosted.person_env(), settings, repo, own }
-    }
-
-    async fn find(hosted: &Hosted, base: &str) -> Option<Self> {
-        let env = hosted.person_env();
-        let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
-        let gh = muleteer_backends::find_program("gh", path.as_deref().map(OsStr::new))?;
-        let remote = Remote::find(&hosted.repo, base).await?;
-        Some(Self::new(hosted, gh, remote, settings(&hosted.repo).await))
     }
 
     /// With the person's own environment: it is the person's remote and the person's credentials.
