@@ -501,3 +501,36 @@ fn a_branch_that_is_not_pushed_says_why() {
     assert!(published["unpushed"].as_str().is_some_and(|why| why.contains("on no branch")), "{published}");
     stage.world.finish(Some(daemon));
 }
+
+/// Nobody follows it, so there is no Ctrl-C.
+#[test]
+fn a_detached_run_is_stopped_whole_and_goes_on() {
+    let stage = Stage::new(&content().replace("implement)\n", "implement)\n  test -e \"$HOME/go\" || sleep 600\n"));
+    stage.configure("run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n");
+    let daemon = stage.world.daemon();
+    assert_eq!(stage.muleteer(&["run", "stop", "--json"]).run().expect_code(2).error_code(), "E_NOT_FOUND");
+    let begin = || stage.begin(&["--detach"]).ok().trim().to_string();
+    let run = begin();
+    let at_work = || {
+        wait_until("a bead to be worked on", PATIENCE, || {
+            (stage.status()["beads"]["in_progress"].as_u64()? > 0).then_some(())
+        })
+    };
+    at_work();
+    let stop = |args: &[&str]| stage.muleteer(&[&["run", "stop", "--json"], args].concat()).run().expect_code(0).json();
+    let stopped = stop(&[]);
+    assert_eq!((&stopped["status"], &stopped["agents"]), (&"pending".into(), &0.into()), "{stopped}");
+    assert_eq!(stopped["error"]["code"], "E_RUN_STOPPED", "{stopped}");
+    assert!(processes::shims(&stage.world.processes()).is_empty());
+    // It rests already.
+    let hash = run.rsplit('-').next().unwrap();
+    assert_eq!(stop(&[hash])["status"], "pending");
+    stage.muleteer(&["run", "--resume", &run, "--detach"]).run().expect_code(0);
+    at_work();
+    assert_eq!(stop(&[hash])["status"], "pending");
+    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    let done = last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    assert_eq!(stop(&[&run])["status"], "completed");
+    stage.world.finish(Some(daemon));
+}

@@ -88,6 +88,22 @@ impl Runs {
         }
     }
 
+    /// The only run that is under way.
+    ///
+    /// # Errors
+    /// `E_NOT_FOUND` where there is none, `E_AMBIGUOUS` where there are several.
+    pub fn under_way(&self) -> Result<String, Failure> {
+        let is_live = |id: &String| self.read(id).is_ok_and(|run| run.is_live());
+        let live: Vec<String> = self.ids().into_iter().filter(is_live).collect();
+        match live.as_slice() {
+            [one] => Ok(one.clone()),
+            [] => Err(Failure::new("E_NOT_FOUND", format!("no run of {} is under way", self.repo.display()))
+                .hint("`muleteer runs` lists them")),
+            many => Err(Failure::new("E_AMBIGUOUS", format!("{} runs are under way", many.len()))
+                .hint(format!("say which: {}", many.join(", ")))),
+        }
+    }
+
     /// # Errors
     /// When its events cannot be read, or there are none.
     pub fn read(&self, run_id: &str) -> Result<Run, Failure> {

@@ -59,6 +59,7 @@ const VERBS: &[&str] = &[
     "config schema",
     "run",
     "run report",
+    "run stop",
     "runs",
     "bead",
     "bead dep",

@@ -44,9 +44,17 @@ Examples:
   muleteer run --resume                           go on with it, after a stop, a crash or an approval
   muleteer run --spec plan.md --backend subprocess --command ./agent.sh
 
-Ctrl-C stops the run: its agents are ended, and --resume goes on. With --detach it goes on without you.
+Ctrl-C stops the run: its agents are ended, and --resume goes on. With --detach it goes on without you, until
+`muleteer run stop`.
 Exit codes: 0 the judge passed it, 2 bad input, 3 locked or something is missing, 4 failed, 5 the judge
 found something in every iteration there may be.";
+
+const STOP: &str = "\
+Examples:
+  muleteer run stop                               the only run that is under way here
+  muleteer run stop a1b2c3
+
+Its agents are ended, as by Ctrl-C on a run that is looked at; `muleteer run --resume` goes on with it.";
 
 const REPORT: &str = "\
 Examples:
@@ -135,6 +143,12 @@ enum Sub {
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
     },
+    /// Stop a run that is under way; `--resume` goes on with it
+    #[command(after_help = STOP)]
+    Stop {
+        /// The run [default: the only one that is under way]
+        run: Option<String>,
+    },
 }
 
 impl Args {
@@ -148,9 +162,13 @@ impl Args {
 /// Bad input before anything was made; then how the run ended.
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let runs = Runs::here()?;
-    if let Some(Sub::Report { run, html }) = &args.verb {
-        let id = runs.resolve(run.as_deref())?;
-        return report(context, &runs, &id, html.as_deref());
+    match &args.verb {
+        Some(Sub::Report { run, html }) => {
+            let id = runs.resolve(run.as_deref())?;
+            return report(context, &runs, &id, html.as_deref());
+        }
+        Some(Sub::Stop { run }) => return halt(context, &runs, run.as_deref()).await,
+        None => {}
     }
     if let Some(id) = &args.status {
         let id = runs.resolve(id.as_deref())?;
@@ -212,6 +230,23 @@ fn report(context: &Context, runs: &Runs, id: &str, html: Option<&Path>) -> Resu
     match context.out.json {
         true => context.out.document(&json!({ "run_id": id, "html": absolute(file) }))?,
         false => context.out.line(file.display().to_string())?,
+    }
+    Ok(Exit::Done)
+}
+
+/// Stops a run that nobody need be looking at, and shows how it stands then. One that rests already is left as it is.
+async fn halt(context: &Context, runs: &Runs, given: Option<&str>) -> Result<Exit, Failure> {
+    let id = match given {
+        Some(_) => runs.resolve(given)?,
+        None => runs.under_way()?,
+    };
+    if runs.read(&id)?.is_live() {
+        stop(context, &id).await?;
+    }
+    let run = runs.read(&id)?;
+    match context.out.json {
+        true => context.out.document(&document(&run))?,
+        false => context.out.text(show::status(&run))?,
     }
     Ok(Exit::Done)
 }
