@@ -534,3 +534,33 @@ fn a_detached_run_is_stopped_whole_and_goes_on() {
     assert_eq!(stop(&[&run])["status"], "completed");
     stage.world.finish(Some(daemon));
 }
+
+#[test]
+fn given_beads_that_wait_for_each_other_are_refused_before_anybody_works() {
+    let stage = Stage::new("#!/bin/sh\necho x >> \"$HOME/begun\"\nexit 1\n");
+    let daemon = stage.world.daemon();
+    let bead = |title| {
+        stage
+            .muleteer(&["bead", "create", "--title", title, "--label", "v2"])
+            .ok()
+            .trim()
+            .to_string()
+    };
+    let (a, b) = (bead("One"), bead("Other"));
+    stage.muleteer(&["bead", "dep", "add", &a, &b]).run().expect_code(0);
+    stage.muleteer(&["bead", "dep", "add", &b, &a]).run().expect_code(0);
+    let refused = stage.begin(&["--json", "--bead-label", "v2"]).run().expect_code(2);
+    assert_eq!(refused.error_code(), "E_GRAPH_CYCLE", "{}", refused.stdout);
+    let error = last(&refused.stdout)["error"].clone();
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains(&format!("{a} (One) → {b} (Other) → {a} (One)")),
+        "{error}"
+    );
+    assert!(error["hint"].as_str().unwrap().contains("bead dep rm"), "{error}");
+    assert!(!stage.world.home().join("begun").exists());
+    assert_eq!(stage.muleteer(&["runs", "--json"]).json()["runs"], serde_json::json!([]));
+    stage.world.finish(Some(daemon));
+}

@@ -262,7 +262,7 @@ fn resume(
         events.push(Event::RunApproved { by: by.into() });
     }
     // What an agent planned and the graph refused is planned anew, by one that is told why.
-    let refused = ["E_GRAPH_CYCLE", "E_GRAPH_EMPTY", "E_GRAPH_DANGLING"];
+    let refused = [GRAPH_CYCLE, "E_GRAPH_EMPTY", "E_GRAPH_DANGLING"];
     if let Some(error) = run.error.as_ref().filter(|error| refused.contains(&error.code.as_str()))
         && run.beads.is_empty()
         && run.decomposed
@@ -303,6 +303,19 @@ fn resume(
     events
 }
 
+/// No run is made of beads that wait for each other.
+pub const GRAPH_CYCLE: &str = "E_GRAPH_CYCLE";
+
+/// The circle in which some of these beads wait for each other, in words.
+pub fn circle(graph: &Graph, work: &[&Bead]) -> Option<String> {
+    let cycles = graph.cycles();
+    let named = cycles.first()?.iter().map(|id| {
+        let title = work.iter().find(|bead| bead.id == *id).map_or("", |bead| bead.title.as_str());
+        format!("{id} ({})", cut(title, 60))
+    });
+    Some(format!("beads wait for each other: {}", named.collect::<Vec<_>>().join(" → ")))
+}
+
 fn gathered(beads: &[Bead], closed_outside: &[String]) -> Vec<Event> {
     let fatal = |code: &str, message: String| vec![Event::RunStopping { code: code.into(), message }];
     let work: Vec<&Bead> = beads.iter().filter(|bead| !bead.is_observation()).collect();
@@ -310,15 +323,8 @@ fn gathered(beads: &[Bead], closed_outside: &[String]) -> Vec<Event> {
         return fatal("E_GRAPH_EMPTY", "the decomposition has no beads".into());
     }
     let graph = Graph::of_beads(work.iter().copied());
-    if let Some(chain) = graph.cycles().first() {
-        let titles: Vec<String> = chain
-            .iter()
-            .map(|id| {
-                let title = work.iter().find(|bead| bead.id == *id).map_or("", |bead| bead.title.as_str());
-                format!("{id} ({})", cut(title, 60))
-            })
-            .collect();
-        return fatal("E_GRAPH_CYCLE", format!("beads wait for each other: {}", titles.join(" → ")));
+    if let Some(message) = circle(&graph, &work) {
+        return fatal(GRAPH_CYCLE, message);
     }
     let waited_for = |on: &str| !closed_outside.iter().any(|id| id == on);
     let planned: Vec<Planned> = work

@@ -49,6 +49,9 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use decide::{Barred, GoOn, Input, JobEnd, PullRequest, Settled, advance, blocks, decide, may_go_on, unpushed};
+pub use decide::{
+    Barred, GRAPH_CYCLE, GoOn, Input, JobEnd, PullRequest, Settled, advance, blocks, circle, decide, may_go_on,
+    unpushed,
+};
 pub use effects::{Effect, effects};
 pub use state::{Blocked, Frozen, Iteration, Job, JudgeStage, Maintenance, Run, Sealed, Stage, Stopping, TaskState};

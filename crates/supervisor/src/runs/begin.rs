@@ -8,9 +8,10 @@ use crate::runs::actor::RunMsg;
 use crate::telemetry::mark;
 use crate::{acp, launch, worktree};
 use jiff::Timestamp;
-use muleteer_model::bead::{Scope, Status};
+use muleteer_model::bead::{Bead, Scope, Status};
 use muleteer_model::config::{self, BackendChoice, Config, MaintainTrigger, OnComplete, WorktreeStrategy};
 use muleteer_model::event::{Entry, Event};
+use muleteer_model::graph::Graph;
 use muleteer_model::id::DispatchId;
 use muleteer_model::pipeline::event::{RunSettings, RunStarted, RunStatus};
 use muleteer_model::pipeline::{self, GoOn, Input, Run, Settled, Stage, checkpoint};
@@ -506,12 +507,24 @@ fn shown(repo: &Path, spec: &str) -> String {
         .map_or_else(|_| spec.to_string(), |path| path.display().to_string())
 }
 
-/// Open beads that nothing selects are somebody else's.
+/// Open beads that nothing selects are somebody else's; those that are selected can be worked on.
 async fn scope(mut store: Store, label: Option<String>, auto: bool) -> Result<(), WireError> {
     let asked = label.clone();
-    let counted = tokio::task::spawn_blocking(move || store.read().map(|beads| Scope::of(beads, asked.as_deref())));
-    let counted = counted.await.map_err(|error| internal(&error.to_string()))?;
-    let count = counted.map_err(|error| super::beads::wire(&error))?;
+    let looked = tokio::task::spawn_blocking(move || {
+        let beads = store.read()?;
+        let own: Vec<&Bead> = match &asked {
+            Some(label) => beads.values().filter(|bead| bead.has_label(label) && bead.is_free("")).collect(),
+            None => vec![],
+        };
+        let circle = pipeline::circle(&Graph::of_beads(own.iter().copied()), &own);
+        Ok((Scope::of(beads, asked.as_deref()), circle))
+    });
+    let looked = looked.await.map_err(|error| internal(&error.to_string()))?;
+    let (count, circle) = looked.map_err(|error| super::beads::wire(&error))?;
+    if let Some(message) = circle {
+        let hint = "`muleteer bead dep rm ID DEPENDS_ON` takes one of these dependencies away";
+        return Err(fault(pipeline::GRAPH_CYCLE, &message, hint));
+    }
     match label {
         Some(label) if count.selected == 0 => Err(fault(
             "E_NOT_FOUND",
