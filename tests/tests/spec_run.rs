@@ -179,6 +179,15 @@ fn a_dry_run_shows_its_plan_and_goes_on_when_resumed_once() {
     let daemon = stage.world.daemon();
     let document = last(&stage.begin(&["--dry-run", "--json"]).run().expect_code(0).stdout);
     assert_eq!((&document["status"], &document["beads"]["open"]), (&"pending".into(), &3.into()), "{document}");
+    let plan = &document["plan"];
+    let id = |title: &str| {
+        plan["beads"].as_array().unwrap().iter().find(|bead| bead["title"] == title).unwrap()["id"].clone()
+    };
+    let (base, left, right) = (id("Base"), id("Left"), id("Right"));
+    let of_left = plan["beads"].as_array().unwrap().iter().find(|bead| bead["id"] == left).unwrap();
+    assert_eq!(of_left["depends_on"], serde_json::json!([base]), "{plan}");
+    assert_eq!(plan["waves"], serde_json::json!([[base], [left, right]]), "{plan}");
+    assert_eq!((&plan["order"], &plan["agents"]), (&serde_json::json!([base, left, right]), &2.into()), "{plan}");
     let run = document["run_id"].as_str().unwrap().to_string();
     stage.muleteer(&["run", "--resume", &run, "--detach"]).run().expect_code(0);
     let second = stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(3);

@@ -152,20 +152,25 @@ impl Schedule {
         order
     }
 
-    /// The most that could be worked on at once: of the waves in which everything ready is done together.
-    pub fn widest(&self) -> usize {
+    /// Everything that is ready at once, then what that makes ready, and so on.
+    pub fn waves(&self) -> Vec<Vec<String>> {
         let mut rest = self.clone();
-        let mut widest = 0;
+        let mut waves = Vec::new();
         loop {
             let wave: Vec<String> = rest.ready().map(str::to_string).collect();
             if wave.is_empty() {
-                return widest;
+                return waves;
             }
-            widest = widest.max(wave.len());
-            for id in wave {
-                rest.close(&id);
+            for id in &wave {
+                rest.close(id);
             }
+            waves.push(wave);
         }
+    }
+
+    /// The most that could be worked on at once.
+    pub fn widest(&self) -> usize {
+        self.waves().iter().map(Vec::len).max().unwrap_or_default()
     }
 
     fn is_ready(&self, at: usize) -> bool {

@@ -380,6 +380,51 @@ pub struct Document {
     pub reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<DocumentError>,
+    /// Of a dry run that has not been gone on with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Plan>,
+}
+
+/// What is to be done, and in which order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    pub beads: Vec<PlanBead>,
+    /// One after the other.
+    pub order: Vec<String>,
+    /// As far as nothing holds them back: each wave waits for those before it.
+    pub waves: Vec<Vec<String>>,
+    /// So many are worked on at once at most.
+    pub agents: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlanBead {
+    pub id: String,
+    pub title: String,
+    pub priority: u8,
+    pub depends_on: Vec<String>,
+}
+
+impl Plan {
+    /// Of a dry run that has come to its end and not been gone on with.
+    pub fn of(run: &Run) -> Option<Self> {
+        let is_plan = run.settings.dry_run && run.outcome.is_none() && run.accepted && !run.is_live();
+        is_plan.then(|| {
+            let waves = run.schedule.waves();
+            let beads = run.order.iter().filter_map(|id| run.beads.get(id)).map(|task| PlanBead {
+                id: task.planned.id.clone(),
+                title: task.planned.title.clone(),
+                priority: task.planned.priority,
+                depends_on: task.planned.depends_on.clone(),
+            });
+            Self {
+                beads: beads.collect(),
+                order: run.schedule.order(),
+                agents: run.schedule.widest().min(run.settings.max_concurrency as usize),
+                waves,
+            }
+        })
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -507,5 +552,6 @@ pub fn document(run: &Run) -> Document {
         maintenance_coalesced: run.coalesced,
         reason: run.resting.as_ref().map(|(_, reason)| reason.clone()),
         error: shortfall(run),
+        plan: Plan::of(run),
     }
 }
