@@ -424,6 +424,24 @@ fn a_verdict_that_leaves_out_what_was_asked_is_asked_for_once_more_and_is_no_pas
     assert!(play.run.complaint[&Purpose::Structure].contains("acceptance"));
 }
 
+/// The contract says what a pass is, and nothing of `newBeads`.
+#[test]
+fn a_pass_that_names_work_is_asked_for_once_more_and_then_is_a_pass_that_names_it() {
+    let spare =
+        JudgeResult { new_beads: vec![NewBead { title: "Tidy the tests".into(), ..NewBead::default() }], ..content() };
+    let mut play = Play::with(settings(), vec![bead("a", &[])]);
+    play.done("a");
+    play.verdict(spare.clone());
+    assert_eq!((play.run.phase, play.error()), (Phase::Judge, None));
+    assert!(play.run.complaint[&Purpose::Structure].contains("Tidy the tests"), "it is told what contradicts");
+    play.structured(spare);
+    let last = play.run.verdicts.last().expect("a verdict");
+    assert_eq!((last.verdict, last.new_beads), (Verdict::Pass, 0));
+    assert!(last.reason.contains("Tidy the tests"), "{}", last.reason);
+    play.feed(Input::Applied { iteration: 1, triage: Triage::default() });
+    assert_eq!((play.run.phase, play.error()), (Phase::Finish, None));
+}
+
 /// What `with` makes of a pass, told twice.
 fn told_twice(with: impl Fn(&Play) -> JudgeResult) -> Play {
     let mut play = noted();

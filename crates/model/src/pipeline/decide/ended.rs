@@ -96,7 +96,7 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
         }
         (Purpose::Decompose, _) => events.push(Event::Decomposed {}),
         (Purpose::Judge, JudgeStage::Reason { round }) => events.push(Event::JudgeReasoned { round: *round }),
-        (Purpose::Structure, JudgeStage::Structure { tries, .. }) => match readable(run, end) {
+        (Purpose::Structure, JudgeStage::Structure { tries, .. }) => match readable(run, end, tries + 1 >= ROUNDS) {
             Ok((result, left_out)) => {
                 let verdict = if result.passed() { Verdict::Pass } else { Verdict::Fail };
                 events.push(judged(run, verdict, &left_out, Some(result.clone())));
@@ -116,8 +116,9 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
 }
 
 /// The verdict, if it can be acted on, and what it leaves out, which its reason is to name. A pass that does not decide
-/// on what the agents noted counts all the same, since it says all that a pass has to say: what was noted waits on.
-fn readable<'a>(run: &Run, end: &'a JobEnd) -> Result<(&'a JudgeResult, String), String> {
+/// on what the agents noted counts all the same, since it says all that a pass has to say: what was noted waits on. One
+/// that names work to be done counts when it is said the `last` time.
+fn readable<'a>(run: &Run, end: &'a JobEnd, last: bool) -> Result<(&'a JudgeResult, String), String> {
     let result = end.verdict.as_ref().ok_or("it printed no verdict")?.as_ref().map_err(Clone::clone)?;
     let criteria = run.sealed.as_ref().is_some_and(|sealed| !sealed.path.is_empty());
     let asked = Asked {
@@ -126,7 +127,14 @@ fn readable<'a>(run: &Run, end: &'a JobEnd) -> Result<(&'a JudgeResult, String),
         observations: &run.observations,
     };
     result.settled(asked)?;
-    Ok((result, result.decides(asked).err().unwrap_or_default()))
+    let spare = result.spare_work();
+    if let Some(work) = spare.as_ref().filter(|_| !last) {
+        return Err(format!(
+            "{work}; if something is wrong, say so in `specDrift` or `acceptance`; if not, `newBeads` is empty"
+        ));
+    }
+    let left_out: Vec<String> = result.decides(asked).err().into_iter().chain(spare).collect();
+    Ok((result, left_out.join("; ")))
 }
 
 fn judged(run: &Run, verdict: Verdict, reason: &str, result: Option<JudgeResult>) -> Event {

@@ -4,7 +4,7 @@ use super::JudgeResult;
 use crate::agent_event::cut;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Ids that a complaint names.
+/// Ids and titles that a complaint names.
 const NAMED: usize = 20;
 
 /// What the judge of a run was asked about.
@@ -18,8 +18,8 @@ pub struct Asked<'a> {
 
 impl JudgeResult {
     /// Whether it can be acted on as it stands. It speaks of nothing but the observations that wait, and of each in
-    /// one way. A pass must say so of everything that was asked, agree with what it is made of, and leave nothing to
-    /// be done: what it leaves out has not been judged. One that finds something is acted on in any case, since
+    /// one way. A pass must say so of everything that was asked, and agree with what it is made of: what it leaves
+    /// out has not been judged. One that finds something is acted on in any case, since
     /// whoever judges next is asked about all of it again.
     ///
     /// # Errors
@@ -36,15 +36,15 @@ impl JudgeResult {
         if let Some((name, _)) = lacking.into_iter().find(|(_, lacking)| *lacking) {
             return Err(format!("`{name}` is missing: the judge was asked about it, and its verdict has to say"));
         }
-        self.agrees()?;
-        if let Some(bead) = self.new_beads.first() {
-            return Err(format!(
-                "it finds nothing wrong, and `newBeads` has work to be done all the same ({}): if something is \
-                 wrong, say so in `specDrift` or `acceptance`; if not, `newBeads` is empty",
-                cut(&bead.title, 80)
-            ));
-        }
-        Ok(())
+        self.agrees()
+    }
+
+    /// Of a pass: the work that it names all the same. It is a pass even so (contract.md, "Variables every agent
+    /// gets"), but one that may be a slip, so it is worth asking once more.
+    pub fn spare_work(&self) -> Option<String> {
+        let titles = self.new_beads.iter().map(|bead| cut(&bead.title, 80));
+        (self.passed() && !self.new_beads.is_empty())
+            .then(|| format!("it finds nothing wrong, and `newBeads` has work all the same: {}", listed(titles)))
     }
 
     /// Only observations are the judge's to promote or dismiss: a bead that is worked on would be closed undone.
@@ -55,7 +55,7 @@ impl JudgeResult {
             if !waiting.contains(id) {
                 let those = match waiting.is_empty() {
                     true => "there are none".to_string(),
-                    false => format!("those are {}", listed(waiting.iter().map(String::as_str))),
+                    false => format!("those are {}", listed(waiting.iter().cloned())),
                 };
                 return Err(format!(
                     "`observations` names `{}`, which is no observation that waits for the judge ({those}): what is \
@@ -98,18 +98,21 @@ impl JudgeResult {
         let said: BTreeSet<&str> = self.observations.iter().map(|one| one.bead_id.as_str()).collect();
         let left: Vec<&str> = asked.observations.iter().map(String::as_str).filter(|id| !said.contains(id)).collect();
         match self.passed() && !left.is_empty() {
-            true => Err(format!("`observations` leaves out {}: the judge decides on each", listed(left.into_iter()))),
+            true => Err(format!(
+                "`observations` leaves out {}: the judge decides on each",
+                listed(left.into_iter().map(String::from))
+            )),
             false => Ok(()),
         }
     }
 }
 
-fn listed<'a>(ids: impl Iterator<Item = &'a str>) -> String {
-    let mut ids: Vec<&str> = ids.take(NAMED + 1).collect();
-    if ids.len() > NAMED {
-        ids[NAMED] = "…";
+fn listed(names: impl Iterator<Item = String>) -> String {
+    let mut names: Vec<String> = names.take(NAMED + 1).collect();
+    if names.len() > NAMED {
+        names[NAMED] = "…".into();
     }
-    ids.join(", ")
+    names.join(", ")
 }
 
 #[cfg(test)]
@@ -131,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_says_so_of_everything_that_was_asked_and_leaves_nothing_to_do() {
+    fn a_pass_says_so_of_everything_that_was_asked() {
         let settled = |text: &str, asked: Asked<'_>| parse(text).expect("a verdict").settled(asked);
         assert_eq!(pass(json!({})).settled(BOTH), Ok(()));
         let bare = r#"{"status":"success","newBeads":[{"title":"This must be done"}]}"#;
@@ -143,8 +146,10 @@ mod tests {
         // What nobody asked about need not be said.
         assert_eq!(settled(drift, Asked { acceptance: false, ..BOTH }), Ok(()));
         assert_eq!(settled(criteria, Asked { spec_drift: false, ..BOTH }), Ok(()));
-        let contradiction = pass(json!({"newBeads": [{"title": "This must be done"}]}));
-        assert!(contradiction.settled(BOTH).is_err_and(|why| why.contains("This must be done")));
+        // A pass that names work is one.
+        let spare = pass(json!({"newBeads": [{"title": "This may be done"}]}));
+        assert!(spare.settled(BOTH).is_ok() && spare.spare_work().is_some_and(|why| why.contains("This may be done")));
+        assert_eq!(pass(json!({})).spare_work(), None);
         // Whoever finds something is acted on.
         let found = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
         assert_eq!(settled(found, BOTH), Ok(()));
