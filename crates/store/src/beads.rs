@@ -1,8 +1,9 @@
 //! The embedded bead store: one file of changes, each line whole or not there.
 //!
 //! ```text
-//!  beads.jsonl   {"crc":"xxxxxxxx","v":1,"put":[…],"delete":[…]}    one line per operation
-//!  lock          held (flock) while a line is added; never unlinked
+//!  beads.jsonl      {"crc":"xxxxxxxx","v":1,"put":[…],"delete":[…]}    one line per operation
+//!  beads.jsonl.cut  what the last repair has cut off its end
+//!  lock             held (flock) while a line is added; never unlinked
 //! ```
 //!
 //! Many read without a lock: a line that is not whole yet is not there yet. One writes: it takes the
@@ -131,14 +132,22 @@ impl BeadStore {
             .map_err(io(&lock))?
             .ok_or_else(|| BeadError::Locked { path: lock.clone(), seconds: LOCK_PATIENCE.as_secs() })?;
         self.refresh()?;
-        let change = bead::apply(&self.beads, op, now, fresh)?;
+        let mut change = bead::apply(&self.beads, op, now, fresh)?;
         if !change.put.is_empty() || !change.delete.is_empty() {
             let path = self.file();
             let written = self.append(&Line { v: VERSION, put: change.put.clone(), delete: change.delete.clone() });
-            if let Err(source) = written {
-                // Whether it is there is found out by reading again.
-                self.inode = 0;
-                return Err(BeadError::Io { path, source });
+            match written {
+                Ok(None) => {}
+                Ok(Some(kept)) => change.answer.warnings.push(format!(
+                    "the last line of {} was damaged, so the operation in it is lost; what was there is in {}",
+                    path.display(),
+                    kept.display()
+                )),
+                Err(source) => {
+                    // Whether it is there is found out by reading again.
+                    self.inode = 0;
+                    return Err(BeadError::Io { path, source });
+                }
             }
             self.fold(change.put, change.delete);
             self.compact().map_err(io(&path))?;
@@ -200,19 +209,27 @@ impl BeadStore {
         Ok(())
     }
 
-    /// Under the lock, and up to date.
-    fn append(&mut self, line: &Line) -> io::Result<()> {
+    /// Under the lock, and up to date. Says where it keeps what it had to cut off.
+    fn append(&mut self, line: &Line) -> io::Result<Option<PathBuf>> {
         let path = self.file();
         let fresh = !path.exists();
         let mut file = std::fs::OpenOptions::new()
+            .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .mode(0o600)
             .open(&path)?;
         let bytes = encode(line)?;
-        if file.metadata()?.len() != self.offset {
+        file.seek(SeekFrom::Start(self.offset))?;
+        let mut torn = Vec::new();
+        (&file).take(LINE_LIMIT).read_to_end(&mut torn)?;
+        let mut kept = None;
+        if !torn.is_empty() {
+            let beside = path.with_extension("jsonl.cut");
+            crate::atomic::write_atomic(&beside, &torn, 0o600).map_err(io::Error::other)?;
             file.set_len(self.offset)?;
+            kept = Some(beside);
         }
         file.seek(SeekFrom::Start(self.offset))?;
         if let Err(error) = file.write_all(&bytes) {
@@ -227,7 +244,7 @@ impl BeadStore {
         self.inode = file.metadata()?.ino();
         self.offset += bytes.len() as u64;
         self.lines += 1;
-        Ok(())
+        Ok(kept)
     }
 
     fn compact(&mut self) -> io::Result<()> {
@@ -332,9 +349,13 @@ mod tests {
             std::fs::write(store.file(), &both[..cut]).expect("a torn file");
             let mut after = BeadStore::new(dir.path());
             assert_eq!(after.read().expect("reads").len(), 1, "cut at {cut}");
-            after.apply(&create("three"), now(), "cccc").expect("writes");
+            let answer = after.apply(&create("three"), now(), "cccc").expect("writes");
+            assert_eq!(answer.warnings.len(), usize::from(cut > whole.len()), "cut at {cut}");
             let ids: Vec<String> = BeadStore::new(dir.path()).read().expect("reads").keys().cloned().collect();
             assert_eq!(ids, ["aaaa", "cccc"], "cut at {cut}");
+            let kept = dir.path().join("beads.jsonl.cut");
+            assert_eq!(std::fs::read(&kept).unwrap_or_default(), &both[whole.len()..cut], "cut at {cut}");
+            let _ = std::fs::remove_file(kept);
         }
     }
 

@@ -27,9 +27,13 @@ pub fn mark(run_id: &str, dispatch: &str) -> String {
 
 /// An operation of the harness's own. `id` is that of a bead that is made, or empty.
 pub async fn with_store(hosted: &Hosted, op: Op, id: String) -> Result<Answer, Trouble> {
-    locked(hosted, move |store| store.apply(&op, Timestamp::now(), &id))
+    let answer = locked(hosted, move |store| store.apply(&op, Timestamp::now(), &id))
         .await?
-        .map_err(|error| trouble(&error))
+        .map_err(|error| trouble(&error))?;
+    for warning in &answer.warnings {
+        tracing::warn!(run = %hosted.run_id, %warning, "beads");
+    }
+    Ok(answer)
 }
 
 /// All beads of the repository.
