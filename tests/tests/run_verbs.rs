@@ -564,3 +564,15 @@ fn given_beads_that_wait_for_each_other_are_refused_before_anybody_works() {
     assert_eq!(stage.muleteer(&["runs", "--json"]).json()["runs"], serde_json::json!([]));
     stage.world.finish(Some(daemon));
 }
+
+#[test]
+fn a_decomposition_that_comes_to_no_beads_says_so() {
+    let stage = Stage::new("#!/bin/sh\necho \"$MULETEER_PURPOSE\" >> \"$HOME/begun\"\n");
+    stage.configure("run: {acceptance: {generate: false}, agent: {max_retries_per_bead: 1}}\n");
+    let daemon = stage.world.daemon();
+    let document = last(&stage.begin(&["--json"]).run().expect_code(4).stdout);
+    assert_eq!(document["error"]["code"], "E_GRAPH_EMPTY", "{document}");
+    let begun = std::fs::read_to_string(stage.world.home().join("begun")).unwrap();
+    assert_eq!(begun, "decompose\ndecompose\n", "it was asked for them once more");
+    stage.world.finish(Some(daemon));
+}

@@ -134,6 +134,8 @@ pub struct JobEnd {
     /// Observation beads that are open in the run.
     pub observations: Vec<String>,
     pub sealed: Option<Sealed>,
+    /// It was to make beads, ended well and made none.
+    pub empty: bool,
     /// It changed files it was only to read.
     pub wrote: bool,
     pub verdict: Option<Result<JudgeResult, String>>,
@@ -159,6 +161,7 @@ impl JobEnd {
             trespassed: None,
             observations: vec![],
             sealed: None,
+            empty: false,
             wrote: false,
             verdict: None,
         }
@@ -262,7 +265,7 @@ fn resume(
         events.push(Event::RunApproved { by: by.into() });
     }
     // What an agent planned and the graph refused is planned anew, by one that is told why.
-    let refused = [GRAPH_CYCLE, "E_GRAPH_EMPTY", "E_GRAPH_DANGLING"];
+    let refused = [GRAPH_CYCLE, GRAPH_EMPTY, "E_GRAPH_DANGLING"];
     if let Some(error) = run.error.as_ref().filter(|error| refused.contains(&error.code.as_str()))
         && run.beads.is_empty()
         && run.decomposed
@@ -306,6 +309,9 @@ fn resume(
 /// No run is made of beads that wait for each other.
 pub const GRAPH_CYCLE: &str = "E_GRAPH_CYCLE";
 
+/// Nor of none.
+const GRAPH_EMPTY: &str = "E_GRAPH_EMPTY";
+
 /// The circle in which some of these beads wait for each other, in words.
 pub fn circle(graph: &Graph, work: &[&Bead]) -> Option<String> {
     let cycles = graph.cycles();
@@ -320,7 +326,7 @@ fn gathered(beads: &[Bead], closed_outside: &[String]) -> Vec<Event> {
     let fatal = |code: &str, message: String| vec![Event::RunStopping { code: code.into(), message }];
     let work: Vec<&Bead> = beads.iter().filter(|bead| !bead.is_observation()).collect();
     if work.is_empty() {
-        return fatal("E_GRAPH_EMPTY", "the decomposition has no beads".into());
+        return fatal(GRAPH_EMPTY, "the decomposition has no beads".into());
     }
     let graph = Graph::of_beads(work.iter().copied());
     if let Some(message) = circle(&graph, &work) {

@@ -571,6 +571,7 @@ async fn settle(
             .count();
             if made == 0 {
                 (end.outcome, end.reason) = (Outcome::Failure, "it ended well and made no beads".into());
+                end.empty = true;
             }
         }
         Purpose::Judge => {

@@ -1,6 +1,6 @@
 //! What is recorded of a job that has ended, and whether it is tried again.
 
-use super::JobEnd;
+use super::{GRAPH_EMPTY, JobEnd};
 use crate::agent_event::cut;
 use crate::event::{Event, Outcome};
 use crate::pipeline::event::*;
@@ -82,7 +82,11 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
             events.push(slow(run, &end.reason, now));
         }
         if failures > run.settings.max_retries {
-            let code = if end.outcome == Outcome::Timeout { "E_AGENT_TIMEOUT" } else { "E_AGENT_FAILED" };
+            let code = match end.outcome {
+                _ if end.empty => GRAPH_EMPTY,
+                Outcome::Timeout => "E_AGENT_TIMEOUT",
+                _ => "E_AGENT_FAILED",
+            };
             let message = format!("the {} agent failed {failures} times: {}", purpose.as_str(), end.reason);
             events.push(Event::RunStopping { code: code.into(), message });
         }
