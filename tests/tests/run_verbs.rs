@@ -576,3 +576,41 @@ fn a_decomposition_that_comes_to_no_beads_says_so() {
     assert_eq!(begun, "decompose\ndecompose\n", "it was asked for them once more");
     stage.world.finish(Some(daemon));
 }
+
+/// A script can open what is wrong.
+#[test]
+fn what_keeps_a_run_from_beginning_is_told_with_its_place() {
+    let stage = Stage::new(&content());
+    let daemon = stage.world.daemon();
+    let refused = |code: i32, error: &str| {
+        let document = last(&stage.begin(&["--json"]).run().expect_code(code).stdout);
+        assert_eq!(document["error"]["code"], error, "{document}");
+        document["error"].clone()
+    };
+    let ends = |error: &serde_json::Value, file: &str| error["file"].as_str().is_some_and(|path| path.ends_with(file));
+    for key in ["  worktree: {base_branch: nowhere}", "  phases: {implement: {guidelines: [nowhere]}}"] {
+        stage.configure(&format!("run:\n{key}\n"));
+        let error = refused(2, "E_CONFIG_INVALID");
+        assert!(ends(&error, ".muleteer/config.yaml"), "{error}");
+        assert_eq!(error["line"], 2, "{error}");
+    }
+    stage.configure("run: {}\n");
+    let beads = stage.repo.path.join(".muleteer/beads/beads.jsonl");
+    std::fs::create_dir_all(beads.parent().unwrap()).unwrap();
+    std::fs::write(&beads, "damaged\nand more\n").unwrap();
+    let error = refused(3, "E_BEADS_CORRUPT");
+    assert!(ends(&error, "beads/beads.jsonl") && error["line"] == 1, "{error}");
+    let listed = stage.muleteer(&["bead", "list", "--json"]).run().expect_code(3);
+    let error = last(&listed.stdout)["error"].clone();
+    assert!(ends(&error, "beads/beads.jsonl") && error["line"] == 1, "{error}");
+    std::fs::remove_file(&beads).unwrap();
+    let planned = last(&stage.begin(&["--json", "--dry-run"]).run().expect_code(0).stdout);
+    let run = planned["run_id"].as_str().unwrap();
+    let frozen = stage.repo.path.join(".muleteer/runs").join(run).join("frozen-spec.md");
+    std::fs::remove_file(&frozen).unwrap();
+    std::fs::write(&frozen, "another").unwrap();
+    let refused = last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(4).stdout);
+    assert_eq!(refused["error"]["code"], "E_SPEC_HASH_MISMATCH", "{refused}");
+    assert!(ends(&refused["error"], "frozen-spec.md"), "{refused}");
+    stage.world.finish(Some(daemon));
+}

@@ -59,6 +59,15 @@ impl BeadError {
         }
     }
 
+    /// The file at fault, and its line where that is known.
+    pub fn place(&self) -> Option<(&Path, Option<u64>)> {
+        match self {
+            Self::Io { path, .. } | Self::Locked { path, .. } => Some((path, None)),
+            Self::Corrupt { path, line, .. } => Some((path, Some(*line))),
+            Self::Fault(_) | Self::Unavailable { .. } | Self::Failed(_) => None,
+        }
+    }
+
     pub fn hint(&self) -> String {
         match self {
             Self::Fault(fault) => fault.hint.clone(),

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use muleteer_model::bead::{Answer, Bead, Op, Status};
 use muleteer_model::graph::Graph;
 use muleteer_model::id;
-use muleteer_protocol::v1::{Reply, Request};
+use muleteer_protocol::v1::{self, Reply, Request};
 use muleteer_store::bead_store;
 use muleteer_store::beads::{self, BeadError};
 use muleteer_supervisor::{settings, worktree};
@@ -452,9 +452,15 @@ impl Store {
 }
 
 fn told(error: &BeadError) -> Failure {
-    let failure = Failure::new(error.code(), error.to_string());
-    let hint = error.hint();
-    if hint.is_empty() { failure } else { failure.hint(hint) }
+    let (place, hint) = (error.place(), error.hint());
+    Failure::from(v1::WireError {
+        code: error.code().into(),
+        message: error.to_string(),
+        hint: (!hint.is_empty()).then_some(hint),
+        file: place.map(|(path, _)| path.display().to_string()),
+        line: place.and_then(|(_, line)| line),
+        ..v1::WireError::default()
+    })
 }
 
 fn priority(text: &str) -> Result<u8, String> {

@@ -156,5 +156,10 @@ fn permitted(run: &Run, job: &Job, op: &Op, key: &str, resolve: &Resolve<'_>) ->
 }
 
 pub fn wire(error: &BeadError) -> WireError {
-    fault(error.code(), &error.to_string(), &error.hint())
+    let place = error.place();
+    WireError {
+        file: place.map(|(path, _)| path.display().to_string()),
+        line: place.and_then(|(_, line)| line),
+        ..fault(error.code(), &error.to_string(), &error.hint())
+    }
 }

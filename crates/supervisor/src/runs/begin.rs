@@ -227,8 +227,10 @@ async fn resume(
             let lock = take_lock(&places, &request.run_id)?;
             let run = read(&places)?.ok_or_else(missing)?;
             let settled = look(&run)?;
-            super::steps::verified_spec(&places, &run)
-                .map_err(|error| fault(&error.code, &error.message, "put it back"))?;
+            super::steps::verified_spec(&places, &run).map_err(|error| WireError {
+                file: Some(places.frozen_spec().display().to_string()),
+                ..fault(&error.code, &error.message, "put it back")
+            })?;
             super::criteria::check(&run).await.map_err(|error| {
                 fault(
                     &error.code,
@@ -552,6 +554,13 @@ fn unscoped(count: usize) -> String {
     }
 }
 
+/// With the place of the key that is at fault.
+fn placed(config: &Config, key: &str, error: WireError) -> WireError {
+    let Some(origin) = config.origin(key) else { return error };
+    let (file, line, column) = (origin.file.clone(), origin.line.map(u64::from), origin.column.map(u64::from));
+    WireError { file, line, column, ..error }
+}
+
 /// A base branch that is configured is there: found out at the start, not by the first git.
 async fn check_base(repo: &Path, config: &Config) -> Result<(), WireError> {
     let Some(name) = &config.run.worktree.base_branch else { return Ok(()) };
@@ -559,7 +568,8 @@ async fn check_base(repo: &Path, config: &Config) -> Result<(), WireError> {
         return Ok(());
     }
     let message = format!("run.worktree.base_branch is `{name}`, which is no branch of the repository");
-    Err(fault(config::CODE, &message, "name a branch that `git branch` lists, or leave it out"))
+    let hint = "name a branch that `git branch` lists, or leave it out";
+    Err(placed(config, "run.worktree.base_branch", fault(config::CODE, &message, hint)))
 }
 
 async fn check_branch(repo: &Path, target: &str) -> Result<(), WireError> {
@@ -613,7 +623,7 @@ fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSettings, WireE
         if super::job::guideline(Path::new(&request.repo), name).is_none() {
             let message = format!("run.phases.implement.guidelines names `{name}`, and there are no such guidelines");
             let hint = format!("they are .muleteer/guidelines/{name}.md in the repository");
-            return Err(fault(config::CODE, &message, &hint));
+            return Err(placed(config, "run.phases.implement.guidelines", fault(config::CODE, &message, &hint)));
         }
     }
     // Agents that share a branch without clones of their own would work one after the other: so do these.
