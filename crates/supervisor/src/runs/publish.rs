@@ -289,7 +289,7 @@ impl Place {
     }
 
     /// [`Self::git`] on the harness's own repository. It stands in the person's, as a `git push` of theirs would.
-    async fn from_own(&self, args: &[&str], patience: Duration, what: &str) -> Result<String, String> {
+    async fn with_own(&self, args: &[&str], patience: Duration, what: &str) -> Result<String, String> {
         let own = self.own.display().to_string();
         self.git(&[&["--git-dir", own.as_str()], args].concat(), patience, what).await
     }
@@ -363,7 +363,7 @@ impl Place {
         }
         let refspec = format!("+refs/heads/{base}:{BASE}");
         let fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", &self.remote.fetch, &refspec];
-        if self.from_own(&fetch, TRANSFER, "cannot fetch the base branch").await.is_err() {
+        if self.with_own(&fetch, TRANSFER, "cannot fetch the base branch").await.is_err() {
             // Nothing of it is there yet: there is nothing to be rebased onto.
             return Ok((tip, String::new()));
         }
@@ -392,7 +392,7 @@ impl Place {
     async fn push(&self, hosted: &Hosted, commit: &str, name: &str) -> Result<(), String> {
         let (full, to) = (format!("refs/heads/{name}"), self.remote.push.as_str());
         let asked = ["ls-remote", to, &full];
-        let there = self.from_own(&asked, GH_PATIENCE, "the remote does not answer").await?;
+        let there = self.with_own(&asked, GH_PATIENCE, "the remote does not answer").await?;
         let there = there.split_whitespace().next().unwrap_or_default().to_string();
         if there == commit {
             return Ok(());
@@ -403,7 +403,7 @@ impl Place {
         }
         let (lease, refspec) = (format!("--force-with-lease={full}:{there}"), format!("{commit}:{full}"));
         let push = ["push", "--quiet", &lease, to, &refspec];
-        self.from_own(&push, TRANSFER, "cannot push the branch").await?;
+        self.with_own(&push, TRANSFER, "cannot push the branch").await?;
         keep::set(hosted, &ours, commit, "cannot remember what was pushed").await
     }
 }

@@ -52,7 +52,7 @@ async fn the_push_goes_the_way_that_the_repository_names() {
     let place = Place { gh: PathBuf::new(), remote, env, settings, repo: repo.clone(), own };
     let refspec = format!("{commit}:refs/heads/main");
     place
-        .from_own(&["push", "--quiet", &url, &refspec], TRANSFER, "cannot push")
+        .with_own(&["push", "--quiet", &url, &refspec], TRANSFER, "cannot push")
         .await
         .unwrap();
     assert_eq!(git_in(&root.path().join("origin.git"), &["rev-parse", "main"]), commit);
