@@ -616,6 +616,32 @@ fn an_agent_that_calls_its_own_task_completed_is_judged_all_the_same() {
     }
 }
 
+/// Who is judged says neither what the tasks are nor how they are judged: with the verbs of this program, nor with those of
+/// another agent that it dispatched.
+#[test]
+fn an_agent_may_not_change_what_tasks_are_or_how_they_are_judged() {
+    let scene = Scene::new();
+    scene.add("One", "test -f never", &["--max-attempts", "1"]);
+    scene.add("Two", "test -f neither", &["--max-attempts", "1", "--depends-on", "task-001"]);
+    scene.add("Failed", "false", &["--priority", "P0", "--max-attempts", "1"]);
+    scene.run("true", &["--once"]).expect_code(5);
+    std::fs::write(scene.home("plan.md"), "- [x] Done\n").unwrap();
+    let script = "muleteer tasks checkpoint task-001 1/2 half && echo ok > \"$HOME/checkpoint\"
+        edit() { muleteer tasks edit task-001 --validate true --json; echo $?; }
+        { edit; muleteer tasks edit task-002 --validate true --json; echo $?; muleteer tasks retry task-003 --json; echo $?
+        muleteer tasks import \"$HOME/plan.md\" --json; echo $?; unset MULETEER_TASKS_RUN; edit; } > \"$HOME/said\"";
+    scene.run(script, &[]).expect_code(4);
+    let said = std::fs::read_to_string(scene.home("said")).unwrap();
+    assert_eq!(said.matches("\"E_FORBIDDEN\"").count(), 5, "{said}");
+    assert_eq!(said.lines().filter(|line| *line == "3").count(), 5, "{said}");
+    assert_eq!(std::fs::read_to_string(scene.home("checkpoint")).unwrap(), "ok\n", "what is its to say");
+    assert_eq!(scene.all().len(), 3);
+    assert_eq!(["task-001", "task-002", "task-003"].map(|id| scene.status(id)), ["failed", "failed", "failed"]);
+    // A person may, when the run has ended.
+    scene.tasks(&["edit", "task-001", "--validate", "true"]).expect_code(0);
+    scene.end();
+}
+
 /// An agent's work is done where the person looks for it, and after what the person did.
 #[test]
 fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {

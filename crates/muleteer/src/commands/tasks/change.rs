@@ -1,6 +1,6 @@
 //! The verbs that change the list and nothing else.
 
-use super::place::{begin, here, listed, root, unknown};
+use super::place::{begin, here, listed, not_by_an_agent, root, unknown};
 use crate::context::{Context, absolute};
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -322,7 +322,9 @@ pub fn edit(args: &Edit, said: Option<&Path>, context: &Context) -> Result<Exit,
     if args.title.as_ref().is_some_and(|title| title.trim().is_empty()) {
         return Err(Failure::new("E_USAGE", "the title is empty"));
     }
-    let mut tx = begin(&root(said)?)?;
+    let root = root(said)?;
+    not_by_an_agent(&root)?;
+    let mut tx = begin(&root)?;
     let task = tx.list.get_mut(&args.id).ok_or_else(|| unknown(&args.id))?;
     if let Some(title) = &args.title {
         task.title = title.trim().to_string();
@@ -340,7 +342,9 @@ pub fn edit(args: &Edit, said: Option<&Path>, context: &Context) -> Result<Exit,
 
 pub fn retry(args: &Retry, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     use muleteer_model::tasklist::Status;
-    let mut tx = begin(&root(said)?)?;
+    let root = root(said)?;
+    not_by_an_agent(&root)?;
+    let mut tx = begin(&root)?;
     let task = tx.list.get(&args.id).ok_or_else(|| unknown(&args.id))?;
     if task.status != Status::Failed {
         let message = format!("`{}` is {}, not failed", task.id, task.status.as_str());
@@ -363,6 +367,8 @@ pub fn retry(args: &Retry, said: Option<&Path>, context: &Context) -> Result<Exi
 }
 
 pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    let root = root(said)?;
+    not_by_an_agent(&root)?;
     let unreadable = |error: std::io::Error| {
         let code = if error.kind() == std::io::ErrorKind::NotFound { "E_NOT_FOUND" } else { "E_BAD_INPUT" };
         Failure::new(code, format!("cannot read it: {error}")).file(&args.file)
@@ -383,7 +389,7 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
             .file(&args.file)
             .at(Some(line as u64), None)
     })?;
-    let mut tx = begin(&root(said)?)?;
+    let mut tx = begin(&root)?;
     let now = tx.now();
     let tasks = if imports::is_jsonl(&text) {
         imports::beads(&text, now).map_err(|error| {

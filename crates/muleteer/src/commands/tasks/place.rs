@@ -6,7 +6,7 @@ use crate::failure::{Failure, chain};
 use crate::settings;
 use jiff::Timestamp;
 use muleteer_model::tasklist::{Stand, Task};
-use muleteer_store::tasklist::{Right, Root, TaskListError, Tx};
+use muleteer_store::tasklist::{Right, Root, SessionLock, TaskListError, Tx};
 use muleteer_supervisor::git::{Git, GitError};
 use muleteer_supervisor::tasklist::steps::{Hold, Place, StepError, validation_env};
 use std::io::Write;
@@ -19,6 +19,24 @@ fn variable(name: &str) -> Option<String> {
 /// The run of the daemon that this process works for, as its agent.
 pub fn of_run() -> Option<String> {
     variable("MULETEER_TASKS_RUN")
+}
+
+/// What tasks are, and how they are judged, is not for those to say who are judged: an agent of a run may not change it, nor
+/// one that somebody else dispatched while a run works on the list.
+///
+/// # Errors
+/// `E_FORBIDDEN`.
+pub fn not_by_an_agent(root: &Root) -> Result<(), Failure> {
+    let run = of_run().or_else(|| variable("MULETEER_DISPATCH_ID").and_then(|_| run_on(root)));
+    let Some(run) = run else { return Ok(()) };
+    let message = format!("an agent may not change what the tasks of run {run} are, nor how they are judged");
+    Err(Failure::new("E_FORBIDDEN", message)
+        .hint("say in your result what should be changed: a person can when the run has ended (`muleteer tasks add` may add a task)"))
+}
+
+/// The run of a daemon that works on a list.
+pub fn run_on(root: &Root) -> Option<String> {
+    SessionLock::holder(root).and_then(|locked| locked.holder?.run)
 }
 
 /// `HARNESS_WORKER_ID`, or what is said.
