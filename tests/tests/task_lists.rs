@@ -642,6 +642,85 @@ fn an_agent_may_not_change_what_tasks_are_or_how_they_are_judged() {
     scene.end();
 }
 
+/// What it writes into the file by hand about what is not its to say is said, and does not count: of a list that a session holds
+/// nobody else changes that.
+#[test]
+fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
+    for more in [&[][..], &["--concurrency", "2"]] {
+        let scene = Scene::new();
+        let own = scene.add("One", "test -f never", &["--max-attempts", "2", "--priority", "P0"]);
+        let other = scene.add("Two", "test -f f2", &[]);
+        scene.add("Three", "touch \"$HOME/judged\"; test -f f3", &["--priority", "P2"]);
+        scene.tasks(&["edit", &other, "--depends-on", "task-003"]).expect_code(0);
+        let gone = scene.add("Four", "test -f f4", &["--depends-on", "task-003"]);
+        let script = r#"n=${MULETEER_TASK_ID#task-00}; if [ $n = 1 ] && [ ! -e "$HOME/tried" ]; then
+            touch "$HOME/tried"; cd "$HARNESS_STATE_ROOT"; node -e '
+            const fs = require("fs"), list = JSON.parse(fs.readFileSync("harness-tasks.json"));
+            const [one, two, three] = list.tasks;
+            one.validation = {command: "true", timeout_seconds: 7};
+            for (const task of [two, three]) { task.status = "completed"; task.completed_at = "2025-07-01T10:00:00Z"; }
+            two.depends_on = []; three.title = "In other words";
+            list.tasks = [one, two, three]; list.session_config.max_tasks_per_session = 1;
+            fs.writeFileSync("harness-tasks.json", JSON.stringify(list));'
+            else touch f$n; fi"#;
+        let ran = scene.run(script, more).expect_code(4);
+        let task = scene.task(&own);
+        assert_eq!((scene.status(&own), &task["attempts"]), ("failed".into(), &json!(2)), "{task}");
+        assert_eq!(task["validation"], json!({"command": "test -f never", "timeout_seconds": 300}));
+        for id in [&other, "task-003", &gone] {
+            assert_eq!((scene.status(id), &scene.task(id)["attempts"]), ("completed".into(), &json!(1)), "{id}");
+        }
+        assert!(
+            scene.home("judged").exists() && ["f2", "f3", "f4"].iter().all(|name| scene.repo.path.join(name).exists())
+        );
+        assert_eq!(scene.task(&other)["depends_on"], json!(["task-003"]));
+        assert_eq!(scene.task("task-003")["title"], "In other words");
+        assert_eq!(scene.list()["session_config"]["max_tasks_per_session"], 20);
+        for said in [
+            "[task-001] somebody has changed its validation.command, validation.timeout_seconds in harness-tasks.json",
+            "[task-002] somebody has changed its status, completed_at in",
+            "[task-002] somebody has changed its depends_on in",
+            "[task-003] somebody has changed its title in",
+            "[task-004] somebody has taken it out of",
+            "somebody has changed session_config",
+        ] {
+            assert!(scene.log().contains(&format!("WARN {said}")), "{said}: {}", scene.log());
+            let (of, words) = said.split_once("] ").unwrap_or(("", said));
+            let told =
+                format!("warning: {}{words}", if of.is_empty() { String::new() } else { format!("{}: ", &of[1..]) });
+            assert!(ran.stderr.contains(&told), "{told}: {ran:?}");
+        }
+        scene.end();
+    }
+}
+
+/// Also where the daemon that wrote the list is dead.
+#[test]
+fn what_was_written_over_while_no_daemon_was_there_is_put_back() {
+    let scene = Scene::new();
+    scene.add("One", "test -f f1", &["--priority", "P0"]);
+    scene.add("Two", "test -f f2", &[]);
+    let mut daemon = scene.world.daemon();
+    let script =
+        "touch \"$HOME/begun\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; touch f${MULETEER_TASK_ID#task-00}";
+    let client = scene.begin(script, 1);
+    wait_until("the agent to begin", RUN, || scene.home("begun").exists().then_some(()));
+    daemon.kill_9();
+    let mut list = scene.list();
+    for task in list["tasks"].as_array_mut().unwrap() {
+        task["status"] = json!("completed");
+    }
+    scene.repo.write("harness-tasks.json", &list.to_string());
+    let daemon = scene.world.daemon();
+    std::fs::write(scene.home("go"), "").unwrap();
+    scene.wait_until_done();
+    drop(client);
+    assert!(["f1", "f2"].iter().all(|name| scene.repo.path.join(name).exists()), "{}", scene.log());
+    assert!(scene.log().contains("WARN [task-002] somebody has changed its status in"), "{}", scene.log());
+    scene.check_done_once();
+    scene.world.finish(Some(daemon));
+}
+
 /// An agent's work is done where the person looks for it, and after what the person did.
 #[test]
 fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! - [`list`]: the file `harness-tasks.json`, with whatever others keep in it; [`locate`]: where in it;
-//! - [`select`]: cycles, blocked tasks, and what is next; [`claim`]: who works on it, and how long;
+//! - [`select`]: cycles, blocked tasks, and what is next; [`claim`]: who works on it, and how long; [`overwritten`]: what
+//!   others have written into it meanwhile;
 //! - [`outcome`]: completed, failed, retried, checkpoints; [`category`]: kinds of failure;
 //! - [`recover`]: what to do with a task found in progress; [`stand`]: where an agent may leave HEAD; [`stats`]: counts, and
 //!   when to stop;
@@ -28,6 +29,7 @@ pub mod list;
 pub mod locate;
 pub mod log;
 pub mod outcome;
+pub mod overwritten;
 pub mod prompt;
 pub mod recover;
 pub mod select;

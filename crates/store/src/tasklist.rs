@@ -14,6 +14,7 @@ mod files;
 mod intent;
 mod lock;
 mod root;
+mod written;
 
 pub use files::{Reading, Right, Tx};
 pub use lock::{Holder, Locked, SessionLock};

@@ -3,6 +3,7 @@
 
 use super::category::Category;
 use super::list::{Mode, Status, Task, TaskList};
+use super::overwritten;
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
@@ -155,22 +156,19 @@ pub fn owned<'a>(list: &'a mut TaskList, id: &str, worker: &str) -> Result<&'a m
 
 /// Whether a list says of a task in hand what it said when the work began.
 pub fn is_kept(list: &TaskList, begun: &Task, worker: &str) -> bool {
-    list.get(&begun.id)
-        .is_some_and(|found| changed(found, begun, worker).is_empty() && found.command == begun.command)
+    let begun = in_hand_of(begun, worker);
+    let is_same = |found: &Task| {
+        overwritten::standing(found, &begun).is_empty() && overwritten::validation(found, &begun).is_empty()
+    };
+    list.get(&begun.id).is_some_and(is_same)
 }
 
-/// What only the harness says of a task in hand, and the list says otherwise.
-fn changed(found: &Task, begun: &Task, worker: &str) -> Vec<&'static str> {
-    let fields = [
-        ("status", found.status == Status::InProgress),
-        ("claimed_by", found.claimed_by.as_deref() == Some(worker)),
-        ("started_at_commit", found.started_at_commit == begun.started_at_commit),
-        ("attempts", found.attempts == begun.attempts),
-        ("error_log", found.error_log == begun.error_log),
-        ("completed_at", found.completed_at == begun.completed_at),
-        ("failed_at", found.failed_at == begun.failed_at),
-    ];
-    fields.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
+/// As the list is to say it while the work lasts.
+fn in_hand_of(begun: &Task, worker: &str) -> Task {
+    let mut task = begun.clone();
+    task.status = Status::InProgress;
+    task.claimed_by = Some(worker.into());
+    task
 }
 
 /// Puts back what somebody has written over while `worker` had the task in hand, as it was when the work began: an agent can
@@ -194,7 +192,8 @@ pub fn put_back(list: &mut TaskList, begun: &Task, worker: &str, now: Timestamp)
         }
     }
     let task = list.get_mut(&begun.id).ok_or_else(|| Refused::Unknown(begun.id.clone()))?;
-    let fields = changed(task, begun, worker);
+    let begun = in_hand_of(begun, worker);
+    let fields = overwritten::standing(task, &begun);
     let mut said = vec![];
     if task.status == Status::Pending && task.claimed_by.is_none() {
         // From before the claim: a damaged list is restored from its backup.
@@ -207,16 +206,11 @@ pub fn put_back(list: &mut TaskList, begun: &Task, worker: &str, now: Timestamp)
             super::TASKS
         ));
     }
-    if task.command != begun.command {
-        said.push("somebody has changed its validation.command while it was being worked on".into());
+    let fields = overwritten::validation(task, &begun);
+    if !fields.is_empty() {
+        said.push(format!("somebody has changed its {} while it was being worked on", fields.join(", ")));
     }
-    task.status = Status::InProgress;
-    task.claimed_by = Some(worker.into());
-    task.started_at_commit.clone_from(&begun.started_at_commit);
-    task.attempts = begun.attempts;
-    task.error_log.clone_from(&begun.error_log);
-    task.completed_at.clone_from(&begun.completed_at);
-    task.failed_at = begun.failed_at;
+    overwritten::restore_standing(task, &begun);
     task.lease_expires_at = task.lease_expires_at.max(Some(after(now, LEASE)));
     Ok(said)
 }

@@ -202,6 +202,24 @@ impl TaskList {
         }
     }
 
+    /// Settings and the count of sessions, as another reading of the list has them. Whether they were others.
+    pub(super) fn restore_session(&mut self, other: &Self) -> bool {
+        let config = |list: &Self| list.raw.get("session_config").cloned();
+        if config(self) == config(other) && self.session_count == other.session_count {
+            return false;
+        }
+        match config(other) {
+            Some(config) => drop(self.raw.insert("session_config".into(), config)),
+            None => drop(self.raw.shift_remove("session_config")),
+        }
+        self.mode = other.mode;
+        self.max_tasks_per_session = other.max_tasks_per_session;
+        self.max_sessions = other.max_sessions;
+        self.save_ignored.clone_from(&other.save_ignored);
+        self.session_count = other.session_count;
+        true
+    }
+
     pub fn get(&self, id: &str) -> Option<&Task> {
         self.tasks.iter().find(|task| task.id == id)
     }

@@ -2,10 +2,12 @@
 
 use super::intent;
 use super::lock::SessionLock;
+use super::written::Written;
 use super::{Locked, Root, TaskListError};
 use jiff::Timestamp;
 use muleteer_model::tasklist::list::Unreadable;
 use muleteer_model::tasklist::log::{self, Entry};
+use muleteer_model::tasklist::overwritten::Overwritten;
 use muleteer_model::tasklist::select::FailureTimes;
 use muleteer_model::tasklist::{BACKUP, Category, TASKS, TaskList, stats};
 use muleteer_process::lock::{LockGuard, lock_within};
@@ -42,9 +44,12 @@ pub struct Tx {
     pub stale_lock: bool,
     /// The list was damaged, and this is its backup: what there is to say about that.
     pub restored: Option<String>,
+    /// What somebody has written over while a session held the lock, and is put back with this change; the log says so then.
+    pub overwritten: Vec<Overwritten>,
     now: Timestamp,
     lines: Vec<Entry>,
     session: Option<u64>,
+    written: Option<Written>,
     /// Given back before the flock, in this order.
     _lock: Option<SessionLock>,
     _flock: LockGuard,
@@ -101,7 +106,7 @@ impl Root {
                 _ => self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?,
             },
         };
-        let (list, damage) = match parse(&self.tasks()) {
+        let (mut list, damage) = match parse(&self.tasks()) {
             Ok(list) => (list, None),
             Err(error @ TaskListError::Corrupt { .. }) => match parse(&self.backup()) {
                 Ok(list) => (list, Some(error.why())),
@@ -118,7 +123,13 @@ impl Root {
             append(&self.progress(), &lines)?;
         }
         intent::forget(self);
+        let written = match right {
+            Right::Session(lock) => lock.written.clone(),
+            _ => None,
+        };
+        let overwritten = written.as_ref().map(|written| written.put_back(&mut list)).unwrap_or_default();
         let mut tx = self.begun(list, now, (lock, stale_lock), flock);
+        tx.written = written;
         if let Some(why) = damage {
             let kept = tx.replace()?;
             let text = restored(&why, kept.as_deref());
@@ -126,6 +137,10 @@ impl Root {
             tx.flush()?;
             tx.restored = Some(text);
         }
+        for one in &overwritten {
+            tx.log(Entry::warn(one.task.as_deref(), &one.text));
+        }
+        tx.overwritten = overwritten;
         if stale_lock {
             tx.log(Entry::warn(None, "Removed stale lock"));
         }
@@ -155,7 +170,9 @@ impl Root {
         flock: LockGuard,
     ) -> Tx {
         let root = self.clone();
-        Tx { root, list, stale_lock, restored: None, now, lines: vec![], session: None, _lock: lock, _flock: flock }
+        let (restored, overwritten, lines) = (None, vec![], vec![]);
+        let (session, written) = (None, None);
+        Tx { root, list, stale_lock, restored, overwritten, now, lines, session, written, _lock: lock, _flock: flock }
     }
 
     /// Others hold it for one change only; an exclusive session of somebody else does not go away.
@@ -271,7 +288,16 @@ impl Tx {
             let file = self.root.private();
             intent::write(&self.root, &self.list.to_text(), &lines).map_err(TaskListError::io(&file, "write to"))?;
         }
+        if let Some(written) = &self.written {
+            let file = self.root.session();
+            written
+                .is_about_to_write(&self.root, &self.list)
+                .map_err(TaskListError::io(&file, "write"))?;
+        }
         let kept = self.replace()?;
+        if let Some(written) = &self.written {
+            written.has_written(&self.list);
+        }
         muleteer_process::fault::point("tasks.list_written");
         append(&self.root.progress(), &lines)?;
         if let Some(kept) = kept {

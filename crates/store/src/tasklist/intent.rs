@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Intent {
-    /// The list as it is to be: checksum and length.
-    list: (u32, u64),
+    /// The list as it is to be.
+    list: Mark,
     /// Where the log ended.
     at: u64,
     lines: String,
@@ -20,7 +20,10 @@ fn file(root: &Root) -> PathBuf {
     root.private().join("log-intent.json")
 }
 
-fn mark(text: &[u8]) -> (u32, u64) {
+/// By which a text is known again: checksum and length.
+pub(super) type Mark = (u32, u64);
+
+pub(super) fn mark(text: &[u8]) -> Mark {
     (crc32c::crc32c(text), text.len() as u64)
 }
 

@@ -1,6 +1,7 @@
 //! The reference's lock: a directory in `/tmp` with the holder's pid in it. Taken only under our own
 //! flock, so among our processes nobody races for it; towards other tools it is as safe as theirs.
 
+use super::written::Written;
 use super::{Root, TaskListError};
 use muleteer_process::identity::ProcessId;
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,8 @@ pub struct Holder {
 pub struct SessionLock {
     path: PathBuf,
     holder: Holder,
+    /// Of a run's: what it has written last.
+    pub(super) written: Option<Written>,
 }
 
 impl SessionLock {
@@ -54,7 +57,10 @@ impl SessionLock {
         // Whoever was quicker than we after we moved a stale one away has it.
         for _ in 0..2 {
             match fs::create_dir(&path) {
-                Ok(()) => return Self::settle(path, run).map(|lock| (lock, stale)),
+                Ok(()) => {
+                    let written = run.map(|run| Written::adopt(root, run));
+                    return Self::settle(path, run, written).map(|lock| (lock, stale));
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(TaskListError::io(&path, "create")(error)),
             }
@@ -68,12 +74,12 @@ impl SessionLock {
         Err(TaskListError::Locked(look(&path)))
     }
 
-    fn settle(path: PathBuf, run: Option<&str>) -> Result<Self, TaskListError> {
+    fn settle(path: PathBuf, run: Option<&str>, written: Option<Written>) -> Result<Self, TaskListError> {
         let pid = std::process::id();
         let id = ProcessId::of(pid);
         let boot_id = muleteer_process::identity::boot_id();
         let holder = Holder { pid, start_time: id.map_or(0, |id| id.start_time), boot_id, run: run.map(String::from) };
-        let lock = Self { path, holder };
+        let lock = Self { path, holder, written };
         let text = serde_json::to_vec(&lock.holder).map_err(io::Error::from);
         let written = text
             .and_then(|text| fs::write(lock.path.join(HOLDER), text))

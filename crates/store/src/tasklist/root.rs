@@ -70,6 +70,11 @@ impl Root {
         self.0.join(".muleteer/tasks")
     }
 
+    /// What a session has written last.
+    pub(super) fn session(&self) -> PathBuf {
+        self.private().join("session.json")
+    }
+
     /// Output of a task's validation: `before` the first attempt, or the `last` one.
     pub fn output(&self, task: &str, which: &str) -> PathBuf {
         let name: String = task

@@ -17,7 +17,7 @@ use conclude::{close, conclude, interrupted};
 use doing::{PASSED, dispatched, was_stopped_with_daemon};
 
 use super::run::{Driven, ended, record};
-use super::steps::{Place, Recovered, StepError, Unhealthy, Verdict, describe};
+use super::steps::{Hold, Place, Recovered, StepError, Unhealthy, Verdict, describe};
 use crate::context::random_key;
 use crate::git::Git;
 use muleteer_model::dispatch::{Dispatch, Stop as Stopped};
@@ -27,7 +27,7 @@ use muleteer_model::tasklist::claim;
 use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::session::{Finished, Verdict as Judged, Work};
 use muleteer_model::tasklist::stats::{self, Stop};
-use muleteer_model::tasklist::{Category, Mode, Status, Task, select};
+use muleteer_model::tasklist::{Category, Mode, Status, Task, TaskList, select};
 use muleteer_process::fault;
 use muleteer_store::tasklist::Tx;
 use std::time::Duration;
@@ -137,13 +137,32 @@ async fn begin(driven: &Driven, worker: u32, task: &str, base: &str, resumed: bo
     Ok(())
 }
 
-/// Begins a change of the list. That it was damaged is told to whoever follows the run.
+/// Begins a change of the list. That it was damaged, or written over by somebody, is told to whoever follows the run.
 fn open(driven: &Driven, place: &Place) -> Result<Tx, StepError> {
     let tx = place.begin()?;
     if let Some(message) = &tx.restored {
         driven.tell(message);
     }
+    for one in &tx.overwritten {
+        match &one.task {
+            Some(task) => driven.tell(&format!("{task}: {}", one.text)),
+            None => driven.tell(&one.text),
+        }
+    }
     Ok(tx)
+}
+
+/// The list as it is: of a session that holds the lock without what somebody has written over it.
+async fn read(driven: &Driven, worker: u32, place: &Place) -> Result<TaskList, StepError> {
+    let (place, telling) = (place.clone(), driven.clone());
+    let list = driven.step(worker, move || -> Result<TaskList, StepError> {
+        if matches!(place.hold, Hold::Own | Hold::Run(_)) {
+            return Ok(place.root.read()?.list);
+        }
+        let tx = open(&telling, &place)?;
+        if tx.overwritten.is_empty() { Ok(tx.list.clone()) } else { Ok(tx.commit()?) }
+    });
+    list.await?
 }
 
 /// Picks the next task, one worker at a time. The claim itself comes after the intent is durable.
@@ -167,7 +186,7 @@ async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, Step
             for marked in &marked {
                 tx.log(Entry::error(Some(&marked.task), Category::Dependency, &marked.message));
             }
-            let is_same = marked.is_empty() && expired.is_empty();
+            let is_same = marked.is_empty() && expired.is_empty() && tx.overwritten.is_empty();
             let list = if is_same { tx.list.clone() } else { tx.commit()? };
             let own = list.tasks.iter().find(|task| {
                 task.status == Status::InProgress
@@ -257,7 +276,7 @@ fn check(place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<Option<En
 
 /// Takes a task that was begun to its end, from wherever it stands. `Some`: the worker ends.
 async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Result<Option<End>, StepError> {
-    let list = place.root.read()?.list;
+    let list = read(driven, worker, place).await?;
     let Some(task) = list.get(&work.task).cloned() else {
         return close(driven, worker, work, "released", "it is no longer in the list", false).await;
     };
@@ -393,6 +412,8 @@ async fn claimed(
 /// by rights, or it is gone.
 async fn claimed_again(driven: &Driven, worker: u32, place: &Place, begun: Task) -> Result<Option<Task>, StepError> {
     let (place, telling) = (place.clone(), driven.clone());
+    // Whatever is put back of a list that a session holds is put back here already.
+    read(driven, worker, &place).await?;
     let again = driven.step(worker, move || -> Result<Option<Task>, StepError> {
         let read = place.root.read()?;
         if !read.from_backup && claim::is_kept(&read.list, &begun, &place.worker) {

@@ -2,7 +2,7 @@
 
 use super::super::run::{Driven, record};
 use super::super::steps::{Place, Recorded, StepError, Verdict, describe};
-use super::{End, note_verdict};
+use super::{End, note_verdict, read};
 use crate::git::{Git, GitError};
 use muleteer_model::event::Event;
 use muleteer_model::tasklist::claim;
@@ -22,8 +22,8 @@ pub(super) async fn conclude(
     work: &Work,
     mut verdict: Judged,
 ) -> Result<Option<End>, StepError> {
-    let read = place.root.read()?.list;
-    let Some(task) = read.get(&work.task).cloned() else {
+    let list = read(driven, worker, place).await?;
+    let Some(task) = list.get(&work.task).cloned() else {
         return close(driven, worker, work, "released", "it is no longer in the list", false).await;
     };
     if verdict.passed && driven.has_clones() {

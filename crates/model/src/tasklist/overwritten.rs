@@ -1,0 +1,230 @@
+//! What somebody has written over a list by hand while a session held its lock: an agent can write `completed` into the file,
+//! or another validation. Until the session ends nobody but its holder changes what tasks are, how they are judged, and
+//! how they stand; so that is put back, and said. What a person says of a task in words stays, and is said too.
+
+use super::TASKS;
+use super::list::{Status, Task, TaskList};
+use std::collections::HashMap;
+
+/// What there is to say about one task, or about the list itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overwritten {
+    pub task: Option<String>,
+    pub text: String,
+}
+
+/// How a task stands: only the harness says that.
+pub(super) fn standing(found: &Task, kept: &Task) -> Vec<&'static str> {
+    named([
+        ("status", found.status == kept.status),
+        ("claimed_by", found.claimed_by == kept.claimed_by),
+        ("started_at_commit", found.started_at_commit == kept.started_at_commit),
+        ("attempts", found.attempts == kept.attempts),
+        ("error_log", found.error_log == kept.error_log),
+        ("completed_at", found.completed_at == kept.completed_at),
+        ("failed_at", found.failed_at == kept.failed_at),
+    ])
+}
+
+pub(super) fn restore_standing(task: &mut Task, kept: &Task) {
+    task.status = kept.status;
+    task.claimed_by.clone_from(&kept.claimed_by);
+    task.started_at_commit.clone_from(&kept.started_at_commit);
+    task.attempts = kept.attempts;
+    task.error_log.clone_from(&kept.error_log);
+    task.completed_at.clone_from(&kept.completed_at);
+    task.failed_at = kept.failed_at;
+}
+
+/// The command that decides, and how long it may take.
+pub(super) fn validation(found: &Task, kept: &Task) -> Vec<&'static str> {
+    named([
+        ("validation.command", found.command == kept.command),
+        ("validation.timeout_seconds", found.timeout_seconds == kept.timeout_seconds),
+    ])
+}
+
+/// How a task is judged, and what comes before it.
+fn terms(found: &Task, kept: &Task) -> Vec<&'static str> {
+    let mut all = validation(found, kept);
+    all.extend(named([
+        ("max_attempts", found.max_attempts == kept.max_attempts),
+        ("on_failure.cleanup", found.cleanup == kept.cleanup),
+        ("depends_on", found.depends_on == kept.depends_on),
+    ]));
+    all
+}
+
+fn restore_terms(task: &mut Task, kept: &Task) {
+    task.command.clone_from(&kept.command);
+    task.timeout_seconds = kept.timeout_seconds;
+    task.max_attempts = kept.max_attempts;
+    task.cleanup.clone_from(&kept.cleanup);
+    task.depends_on.clone_from(&kept.depends_on);
+}
+
+fn words(found: &Task, kept: &Task) -> Vec<&'static str> {
+    named([
+        ("title", found.title == kept.title),
+        ("description", found.description == kept.description),
+        ("priority", found.priority == kept.priority),
+    ])
+}
+
+fn named<const N: usize>(fields: [(&'static str, bool); N]) -> Vec<&'static str> {
+    fields.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
+}
+
+/// Puts back what is not as the session has `written` it last. Gives what there is to say about it.
+pub fn put_back(list: &mut TaskList, written: &TaskList) -> Vec<Overwritten> {
+    let mut said = vec![];
+    if list.restore_session(written) {
+        let text = format!(
+            "somebody has changed session_config or session_count in {TASKS} while a run worked through the list: they are as \
+             they were"
+        );
+        said.push(Overwritten { task: None, text });
+    }
+    let known: HashMap<_, _> = written.tasks.iter().map(|task| (task.id.as_str(), task)).collect();
+    for task in &mut list.tasks {
+        let texts = match known.get(task.id.as_str()) {
+            Some(kept) => put_back_task(task, kept),
+            None => begin_anew(task).into_iter().collect(),
+        };
+        said.extend(texts.into_iter().map(|text| Overwritten { task: Some(task.id.clone()), text }));
+    }
+    let found: std::collections::HashSet<_> = list.tasks.iter().map(|task| task.id.clone()).collect();
+    for (at, gone) in written.tasks.iter().enumerate().filter(|(_, task)| !found.contains(&task.id)) {
+        list.tasks.insert(at.min(list.tasks.len()), gone.clone());
+        let text =
+            format!("somebody has taken it out of {TASKS} while a run worked through the list: it is there again");
+        said.push(Overwritten { task: Some(gone.id.clone()), text });
+    }
+    said
+}
+
+fn put_back_task(task: &mut Task, kept: &Task) -> Vec<String> {
+    let changed = |fields: &[&str], then: &str| {
+        let fields = fields.join(", ");
+        format!("somebody has changed its {fields} in {TASKS} while a run worked through the list: {then}")
+    };
+    let mut said = vec![];
+    let fields = standing(task, kept);
+    if !fields.is_empty() {
+        let is_lost = task.status == Status::Pending && task.claimed_by.is_none() && kept.status == Status::InProgress;
+        restore_standing(task, kept);
+        said.push(match is_lost {
+            // From before the claim: a damaged list is restored from its backup.
+            true => "the list had lost that it was being worked on".to_string(),
+            false => changed(&fields, "only the harness says these, and they are as they were; its validation decides"),
+        });
+    }
+    let fields = terms(task, kept);
+    if !fields.is_empty() {
+        restore_terms(task, kept);
+        said.push(changed(
+            &fields,
+            "they are as they were; `muleteer tasks edit` changes them when no run works on the list",
+        ));
+    }
+    let fields = words(task, kept);
+    if !fields.is_empty() {
+        said.push(changed(&fields, "that stays"));
+    }
+    said
+}
+
+/// A task that was added is to be done, whatever it says of itself.
+fn begin_anew(task: &mut Task) -> Option<String> {
+    let fresh = Task::new(task.id.clone(), "");
+    let fields = standing(task, &fresh);
+    if fields.is_empty() {
+        return None;
+    }
+    restore_standing(task, &fresh);
+    let fields = fields.join(", ");
+    Some(format!(
+        "somebody has added it to {TASKS} with {fields} of its own while a run worked through the list: it is pending, and its \
+         validation decides"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasklist::{claim, outcome};
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    fn now() -> Timestamp {
+        "2025-07-01T10:00:00Z".parse().expect("an instant")
+    }
+
+    fn list() -> TaskList {
+        let mut list = TaskList::new(now());
+        list.tasks = ["a", "b", "c"].map(|id| Task::new(id, id)).into();
+        list.tasks[1].command = Some("make test".into());
+        list.tasks[2].depends_on = vec!["b".into()];
+        claim::claim(&mut list, "a", "me", "abc", now(), claim::LEASE).expect("claimed");
+        TaskList::parse(&list.to_text()).expect("a list")
+    }
+
+    #[test]
+    fn what_tasks_are_how_they_are_judged_and_how_they_stand_is_put_back() {
+        let written = list();
+        let mut found = written.clone();
+        assert_eq!(put_back(&mut found, &written), []);
+        // Another's status, its own validation, a dependency, the session's settings.
+        outcome::complete(&mut found.tasks[1], now());
+        found.tasks[0].command = Some("true".into());
+        found.tasks[0].max_attempts = 99;
+        found.tasks[2].depends_on.clear();
+        found.configure("max_tasks_per_session", json!(1000));
+        let mut found = TaskList::parse(&found.to_text()).expect("a list");
+        let said = put_back(&mut found, &written);
+        let told: Vec<_> = said.iter().map(|one| (one.task.as_deref(), one.text.as_str())).collect();
+        assert_eq!(told.len(), 4, "{told:?}");
+        for (task, fields) in [
+            (None, "session_config"),
+            (Some("a"), "its validation.command, max_attempts in harness-tasks.json"),
+            (Some("b"), "its status, attempts, completed_at in harness-tasks.json"),
+            (Some("c"), "its depends_on in"),
+        ] {
+            assert!(told.iter().any(|(of, text)| *of == task && text.contains(fields)), "{task:?}: {told:?}");
+        }
+        assert_eq!(found.to_text(), written.to_text());
+        assert_eq!((found.max_tasks_per_session, found.mode), (written.max_tasks_per_session, written.mode));
+    }
+
+    #[test]
+    fn checkpoints_leases_and_new_tasks_are_an_agent_s_and_words_stay() {
+        let written = list();
+        let mut found = written.clone();
+        outcome::checkpoint(&mut found.tasks[0], 1, 2, "half", None, now());
+        claim::renew(&mut found, "a", "me", now(), 3 * claim::LEASE).expect("renewed");
+        found.tasks.push(Task::new("d", "found on the way"));
+        let before = found.clone();
+        assert_eq!(put_back(&mut found, &written), []);
+        assert_eq!(found, before);
+        found.tasks[0].title = "In other words".into();
+        let said = put_back(&mut found, &written);
+        assert!(said.len() == 1 && said[0].text.ends_with("that stays"), "{said:?}");
+        assert_eq!(found.tasks[0].title, "In other words");
+    }
+
+    #[test]
+    fn a_task_that_is_gone_comes_back_and_a_new_one_is_to_be_done() {
+        let written = list();
+        let mut found = written.clone();
+        found.tasks.remove(1);
+        let mut done = Task::new("d", "D");
+        outcome::complete(&mut done, now());
+        found.tasks.push(done);
+        let said = put_back(&mut found, &written);
+        let of: Vec<_> = said.iter().map(|one| one.task.as_deref()).collect();
+        assert_eq!(of, [Some("d"), Some("b")], "{said:?}");
+        let ids: Vec<_> = found.tasks.iter().map(|task| (task.id.as_str(), task.status)).collect();
+        let (pending, at_work) = (Status::Pending, Status::InProgress);
+        assert_eq!(ids, [("a", at_work), ("b", pending), ("c", pending), ("d", pending)]);
+    }
+}
