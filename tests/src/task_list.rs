@@ -158,6 +158,17 @@ impl Scene {
         base
     }
 
+    /// A task that a worker has claimed who died since: the lease is over.
+    pub fn abandon(&self, id: &str) {
+        self.interrupt(id);
+        let mut list = self.list();
+        for task in list["tasks"].as_array_mut().expect("tasks").iter_mut().filter(|task| task["id"] == id) {
+            task["claimed_by"] = json!("gone");
+            task["lease_expires_at"] = json!("2025-07-01T10:00:00Z");
+        }
+        self.repo.write("harness-tasks.json", &serde_json::to_string_pretty(&list).expect("JSON"));
+    }
+
     pub fn home(&self, name: &str) -> std::path::PathBuf {
         self.world.home().join(name)
     }

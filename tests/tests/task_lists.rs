@@ -952,6 +952,47 @@ fn concurrent_mode_holds_the_lock_only_for_a_change() {
     scene.end();
 }
 
+/// Who begins a run of a concurrent list recovers what a dead worker has left on the branch, as who begins one of an exclusive list.
+#[test]
+fn what_a_dead_worker_of_a_concurrent_list_has_left_is_recovered_by_what_is_on_the_branch() {
+    let scene = Scene::new();
+    scene.configure("concurrency_mode", json!("concurrent"));
+    for (title, validate) in [("Passes", "grep -q good w1"), ("Fails", "grep -q good w2"), ("Nothing", "test -f w3")] {
+        scene.add(title, validate, &[]);
+    }
+    for (id, file, text) in [("task-001", "w1", "good\n"), ("task-002", "w2", "bad\n"), ("task-003", "", "")] {
+        scene.abandon(id);
+        if !file.is_empty() {
+            scene.repo.write(file, text);
+            scene.repo.git(&["add", file]);
+            scene.repo.git(&["commit", "-qm", &format!("{id}: some of it")]);
+        }
+    }
+    scene.repo.write("mine", "a person's\n");
+    scene
+        .run("n=${MULETEER_TASK_ID#task-00}; echo $n >> \"$HOME/effects\"; echo good > w$n", &[])
+        .expect_code(0);
+    let log = scene.log();
+    assert_eq!(scene.effects(), ["2", "3"], "what passes on the branch is not done again: {log}");
+    let of = |id: &str| (scene.task(id)["attempts"].as_u64().unwrap(), scene.task(id)["error_log"].to_string());
+    assert_eq!(of("task-001"), (1, "[]".into()), "{log}");
+    assert!(
+        of("task-002")
+            .1
+            .contains("[SESSION_TIMEOUT] interrupted, and what was there did not pass"),
+        "{log}"
+    );
+    assert!(of("task-003").1.contains("[SESSION_TIMEOUT] No progress detected"), "{log}");
+    assert_eq!((of("task-002").0, of("task-003").0), (2, 2));
+    for (id, action) in [("task-001", "validate"), ("task-002", "validate"), ("task-003", "mark failed")] {
+        assert!(log.contains(&format!("RECOVERY [{id}] action=\"{action}\"")), "{log}");
+    }
+    assert_eq!(scene.repo.read("mine"), "a person's\n");
+    assert!(!log.contains("ROLLBACK"), "what is on the branch is everybody's: {log}");
+    scene.check_done_once();
+    scene.end();
+}
+
 /// A claim lasts as long as its lease: who waits for one is told whose it is.
 #[test]
 fn a_run_that_waits_for_somebody_else_says_for_whom() {

@@ -235,6 +235,19 @@ pub fn interrupted(list: &TaskList, worker: &str, now: Timestamp, alive: &[Strin
     list.tasks.iter().enumerate().filter(|(_, task)| is(task)).map(|(at, _)| at).collect()
 }
 
+/// Whether a task is still the one that was `seen`, with nobody at work on it but `worker`, who looks after what others left.
+///
+/// # Errors
+/// Who has it, or that it was dealt with.
+pub fn is_stale(found: &Task, seen: &Task, worker: &str, now: Timestamp) -> Result<(), Refused> {
+    if found.status != Status::InProgress || found.started_at_commit != seen.started_at_commit {
+        let why = format!("it is {}", found.status.as_str());
+        return Err(Refused::NotYours { task: found.id.clone(), worker: worker.into(), why });
+    }
+    let is_theirs = found.is_held(now) && found.claimed_by.as_deref() != Some(worker);
+    if is_theirs { Err(held(found)) } else { Ok(()) }
+}
+
 /// Of a concurrent list: what others claimed and did not finish in time fails, and may be tried again. What
 /// they did lies in working directories of theirs, which nobody else touches. Gives the tasks' ids.
 pub fn expire(list: &mut TaskList, worker: &str, now: Timestamp, alive: &[String]) -> Vec<String> {
@@ -449,6 +462,22 @@ mod tests {
             assert_eq!(interrupted(&list, worker, when, &[]).len(), found, "{mode:?} {worker} {when}");
             assert!(interrupted(&list, worker, when, &["a".into()]).is_empty(), "what lives was not interrupted");
         }
+    }
+
+    #[test]
+    fn what_somebody_has_taken_up_again_is_not_looked_after() {
+        let (now, later) = (at("2025-07-01T10:00:00Z"), at("2025-07-01T11:00:00Z"));
+        let mut list = list(Mode::Concurrent);
+        claim(&mut list, "a", "gone", "abc", now, LEASE).expect("claims");
+        let seen = list.tasks[0].clone();
+        assert!(matches!(is_stale(&seen, &seen, "us", now), Err(Refused::Held { .. })));
+        assert_eq!(is_stale(&seen, &seen, "us", later), Ok(()));
+        renew(&mut list, "a", "gone", later, LEASE).expect("alive after all");
+        assert!(is_stale(&list.tasks[0], &seen, "us", later).is_err());
+        list.tasks[0].claimed_by = Some("us".into());
+        assert_eq!(is_stale(&list.tasks[0], &seen, "us", later), Ok(()), "a predecessor of ours took it over");
+        crate::tasklist::outcome::complete(&mut list.tasks[0], later);
+        assert!(matches!(is_stale(&list.tasks[0], &seen, "us", later), Err(Refused::NotYours { .. })));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use muleteer_model::event::{Entry as Happened, Event};
 use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::session::{Finished, Run};
 use muleteer_model::tasklist::stats::{self, Stop};
-use muleteer_model::tasklist::{Category, Mode, Stand, claim};
+use muleteer_model::tasklist::{Category, Mode, Stand, Task, claim};
 use muleteer_protocol::v1::TasksRun;
 use muleteer_store::tasklist::{Root, SessionLock};
 use std::collections::HashMap;
@@ -23,6 +23,9 @@ use tokio::task::JoinSet;
 
 /// Of one run, at most.
 const MOST_WORKERS: u32 = 64;
+
+/// Whoever looks after what foreign workers have left: none of a run's own, which are counted from 1.
+const LOOKS_AFTER: u32 = 0;
 
 /// What runs keep in memory across restarts of the actor.
 #[derive(Debug, Default)]
@@ -252,6 +255,7 @@ fn place(
         dir: git.top().join(below),
         branch: project.branch(),
         stand: Stand::Anywhere,
+        is_everybody_s: false,
         env,
         worker,
         session,
@@ -424,7 +428,7 @@ impl Driven {
         let off = self.called_off();
         // Recover what was interrupted: in the project, or in the clone of the worker that had it.
         let now = Timestamp::now();
-        let is_ours = |task: &muleteer_model::tasklist::Task| {
+        let is_ours = |task: &Task| {
             self.mode == Mode::Exclusive
                 || (1..=MOST_WORKERS).any(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(worker)))
         };
@@ -483,6 +487,9 @@ impl Driven {
                 }
             }
         }
+        if self.mode == Mode::Concurrent {
+            self.look_after(session, &off)?;
+        }
         if let Err(why) = place.health_check(&off) {
             let Unhealthy::Broken(message) = why else { return Ok(Err(ended(Stop::Interrupted))) };
             place.note(vec![Entry::error(None, Category::EnvSetup, &message)]);
@@ -500,6 +507,34 @@ impl Driven {
         tx.mark_active(true)?;
         tx.commit()?;
         Ok(Ok(session))
+    }
+
+    /// What foreign workers of a concurrent list have left, whose leases are over, is recovered by what is on the start branch, in a
+    /// clone that is nobody's: where they worked is theirs, and a person's own directory no place to roll anything back in.
+    fn look_after(&self, session: u64, off: &dyn Fn() -> bool) -> Result<(), StepError> {
+        let Some(branch) = self.run().and_then(|run| run.started.branch.clone()) else { return Ok(()) };
+        // Of a daemon that was killed at this, the claim is ours already.
+        let ours = self.clone_worker(LOOKS_AFTER);
+        let list = self.root.read()?.list;
+        let is_worker_s = |task: &Task| {
+            (1..=MOST_WORKERS).any(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(worker)))
+        };
+        let stale = claim::interrupted(&list, &ours, Timestamp::now(), &[]).into_iter();
+        for task in stale.map(|at| &list.tasks[at]).filter(|task| !is_worker_s(task)) {
+            let git = self.project.prepare_clone(&self.clone_dir(LOOKS_AFTER), &branch)?;
+            git.reset_clone(&self.project, &branch)?;
+            let mut place = self.place(LOOKS_AFTER, &git);
+            (place.session, place.worker, place.is_everybody_s) = (Some(session), ours.clone(), true);
+            match place.recover(task, off) {
+                Ok(Recovered::Failed(_)) => {}
+                Ok(Recovered::Passed) => drop(place.record_success(&task.id, vec![])?),
+                // What the branch does not have nobody can go on with.
+                Ok(Recovered::Resume) => place.hand_over(&task.id, None)?,
+                Err(StepError::Refused(refused)) => tracing::info!(task = %task.id, %refused, "not looked after"),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     fn clone_worker(&self, worker: u32) -> String {

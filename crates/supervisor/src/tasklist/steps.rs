@@ -55,6 +55,8 @@ pub struct Place {
     pub branch: Option<String>,
     /// Where HEAD of the project is to stand when a task ends.
     pub stand: Stand,
+    /// The work is looked at where everybody's comes together: commits are a task's that name it, and nothing is rolled back.
+    pub is_everybody_s: bool,
     /// For validations: already without what only agents need.
     pub env: Vec<(String, String)>,
     pub worker: String,
@@ -424,8 +426,8 @@ impl Place {
             Some(tree) => self.git.snapshot()? == tree,
             None => false,
         };
-        // In a clone nobody else commits.
-        let is_its = |message: &str| self.is_in_clone() || recover::names(message, task);
+        // In a worker's clone nobody else commits.
+        let is_its = |message: &str| (self.is_in_clone() && !self.is_everybody_s) || recover::names(message, task);
         let commits = commits.iter().any(|(_, message)| is_its(message));
         Ok(Evidence { uncommitted, commits, checkpoints, checkpoint_holds, base_exists: true })
     }
@@ -436,16 +438,19 @@ impl Place {
         let found = self.evidence(task)?;
         let plan = recover::decide(found);
         let (action, reason) = plan.words(found);
-        self.note(vec![Entry::recovery(&task.id, action, &reason)]);
         self.take_over(task)?;
-        let lost = |message: &str| {
-            self.fail(task, Category::SessionTimeout, message, stop)
-                .map(|done| Recovered::Failed(Box::new(done)))
-        };
+        self.note(vec![Entry::recovery(&task.id, action, &reason)]);
         // There is nothing of the task's to be rolled back: what was committed since is somebody else's.
         let left_alone = |message: &str| {
             self.clean_up(task, stop);
             self.record_failure(task, Category::SessionTimeout, message)
+                .map(|done| Recovered::Failed(Box::new(done)))
+        };
+        let lost = |message: &str| {
+            if self.is_everybody_s {
+                return left_alone(message);
+            }
+            self.fail(task, Category::SessionTimeout, message, stop)
                 .map(|done| Recovered::Failed(Box::new(done)))
         };
         match plan {
@@ -489,6 +494,10 @@ impl Place {
         let mut tx = self.begin()?;
         let now = tx.now();
         if let Some(found) = tx.list.get_mut(&task.id) {
+            if self.is_everybody_s {
+                // Somebody may have renewed it, or recovered it, since it was looked at.
+                claim::is_stale(found, task, &self.worker, now)?;
+            }
             found.claimed_by = Some(self.worker.clone());
         }
         claim::renew(&mut tx.list, &task.id, &self.worker, now, claim::LEASE)?;

@@ -94,6 +94,7 @@ pub fn place(root: &Root, worker: String, context: &Context) -> Result<Place, Fa
         hold: of_run().map_or(Hold::Own, Hold::Run),
         branch: None,
         stand: Stand::Anywhere,
+        is_everybody_s: false,
         project,
         git: work,
         dir,
