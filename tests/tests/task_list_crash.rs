@@ -89,6 +89,37 @@ fn killed_at_one_point_after_the_other_two_workers_do_each_task_once() {
     scene.world.finish(Some(last));
 }
 
+/// A foreign worker's task that is looked after: the daemon dies when it has taken it over, before and after the outcome is
+/// written, and the next one comes to the same end.
+#[test]
+fn killed_while_a_dead_worker_s_task_is_looked_after_it_is_validated_and_recorded_once() {
+    let points = [
+        "tasks.backup_written",
+        "tasks.list_written",
+        "tasks.backup_written:2",
+        "tasks.list_written:2",
+        "tasks.outcome_written",
+    ];
+    for (point, (text, attempts)) in points.iter().flat_map(|point| [(point, ("good", 1)), (point, ("bad", 2))]) {
+        let scene = Scene::new();
+        scene.configure("concurrency_mode", json!("concurrent"));
+        scene.add("Left", "grep -q good w1", &[]);
+        scene.abandon("task-001");
+        scene.repo.write("w1", text);
+        scene.repo.git(&["add", "w1"]);
+        scene.repo.git(&["commit", "-qm", "task-001: some of it"]);
+        let mut daemon = daemon_to_die_at(&scene, point);
+        let run = scene.run("echo x >> \"$HOME/effects\"; echo good > w1", &[]);
+        assert_eq!(run.code, Some(0), "{point} {text}: {run:?}\n{}", scene.log());
+        wait_until("the daemon to have died", RUN, || (!daemon.is_alive()).then_some(()));
+        daemon.ended();
+        assert_eq!(scene.task("task-001")["attempts"], attempts, "{point} {text}: {}", scene.log());
+        assert_eq!(scene.effects().len(), attempts - 1, "{point} {text}: {}", scene.log());
+        scene.check_done_once();
+        scene.end();
+    }
+}
+
 #[test]
 fn two_and_eight_workers_of_a_run_killed_at_random_lose_nothing_and_do_nothing_twice() {
     for seed in seeds() {
