@@ -831,6 +831,8 @@ fn lists_are_imported_from_beads_and_checklists() {
         (whole["validation"]["command"].as_str(), whole["depends_on"][0].as_str()),
         (Some("test -f whole"), scene.all()[3]["id"].as_str())
     );
+    scene.repo.write("marked.md", "\u{feff}- [ ] With a mark\n- [ ] Without\n");
+    assert_eq!(scene.tasks(&["import", "marked.md"]).expect_code(0).stdout.lines().count(), 2, "an editor's mark is no text");
     scene.repo.write("bad.jsonl", "{\"id\": 1}\n");
     let refused = scene.tasks(&["import", "bad.jsonl", "--json"]).expect_code(2).json();
     assert_eq!(refused["error"]["line"], 1);

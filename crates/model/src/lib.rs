@@ -11,6 +11,7 @@
 //! - [`config`]: layers of settings and where each came from; [`role`]: who an agent is;
 //!   [`prompt`]: what it is told; [`journal`]: the file it and the harness write.
 //! - [`tasklist`]: the rules of the task-list harness.
+//! - [`text`]: what people write, whatever editor they have.
 //! - [`ask`]: what an agent waits to be told; [`permission`]: what it need not ask; [`descent`]: what it may have of
 //!   the agent that dispatched it.
 //! - [`doctor`]: what to make of the facts about a machine; [`telemetry`]: spans and metrics of the events.
@@ -56,4 +57,5 @@ pub mod stall;
 pub mod tasklist;
 pub mod tbd;
 pub mod telemetry;
+pub mod text;
 pub mod transcript;

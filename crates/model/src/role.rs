@@ -239,7 +239,7 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
         .text
         .as_ref()
         .map_err(|why| ConfigError::new(format!("the role cannot be read: {why}")).at(file, "", None))?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = crate::text::unmarked(text);
     let (front, body) = split(text).map_err(|error| error.at(file, text, Some(Place { line: 1, column: 1 })))?;
     let front = match source.layer {
         RoleLayer::ClaudeAgents => claude_agent(&front),

@@ -12,6 +12,7 @@
 
 use jiff::Timestamp;
 use muleteer_model::bead::{self, Answer, Bead, Beads, Fault, Op, check_foreign};
+use muleteer_model::text::unmarked;
 use muleteer_process::lock;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -301,7 +302,7 @@ fn decode(bytes: &[u8]) -> Result<Line, String> {
 /// # Errors
 /// The first line that is none, by its number.
 pub fn parse_issues(text: &str) -> Result<Vec<Bead>, (u64, String)> {
-    let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
+    let lines = unmarked(text).lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
     lines
         .map(|(line, at)| {
             let bead: Bead = serde_json::from_str(line).map_err(|error| (at, error.to_string()))?;

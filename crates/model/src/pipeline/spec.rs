@@ -13,7 +13,7 @@ pub fn is_blank(text: &str) -> bool {
 
 /// The first heading of a markdown text, else its first line. Empty only where [`is_blank`] holds.
 pub fn title(text: &str) -> String {
-    let text = text.trim_start_matches('\u{feff}');
+    let text = crate::text::unmarked(text);
     let lines: Vec<&str> = body(text).lines().collect();
     let said = |line: &&str| line.chars().any(char::is_alphanumeric);
     let first = || lines.iter().copied().chain(text.lines()).find(said).map(plain);

@@ -3,6 +3,7 @@
 use super::list::{Status, Task, TaskList, valid_id};
 use super::outcome;
 use crate::fence::Fence;
+use crate::text::unmarked;
 use jiff::Timestamp;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -13,6 +14,15 @@ use std::collections::{HashMap, HashSet};
 pub struct BadLine {
     pub line: u64,
     pub message: String,
+}
+
+/// The tasks of a text of either kind, a checklist's numbered from `first`.
+///
+/// # Errors
+/// As [`beads`].
+pub fn tasks(text: &str, first: u64, now: Timestamp) -> Result<Vec<Task>, BadLine> {
+    let text = unmarked(text);
+    if is_jsonl(text) { beads(text, now) } else { Ok(checklist(text, first, now)) }
 }
 
 /// Whether a text is `issues.jsonl` rather than markdown: its first line is an object.
@@ -186,6 +196,17 @@ mod tests {
         assert_eq!(titles, ["One", "Two", "Three", "Four"]);
         assert_eq!(tasks[0].command.as_deref(), Some("true"));
         assert_eq!(tasks[0].description.as_deref(), Some("```sh\n- [ ] no\nvalidate: `no`\n```"));
+    }
+
+    #[test]
+    fn a_byte_order_mark_costs_no_item() {
+        for text in ["- [ ] One\n- [ ] Two\n", "{\"id\":\"a\",\"title\":\"One\"}\n{\"id\":\"b\",\"title\":\"Two\"}\n"] {
+            let read = |text: &str| {
+                tasks(text, 1, now()).map(|all| all.into_iter().map(|task| task.title).collect::<Vec<_>>())
+            };
+            assert_eq!(read(&format!("\u{feff}{text}")), Ok(vec!["One".to_string(), "Two".into()]));
+            assert_eq!(read(&format!("\u{feff}{text}")), read(text));
+        }
     }
 
     fn now() -> Timestamp {

@@ -2,6 +2,7 @@
 //! tools work on the same file.
 
 use super::locate::{Step, locate};
+use crate::text::unmarked;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -166,8 +167,7 @@ impl TaskList {
     /// # Errors
     /// [`Unreadable`]: everything that is wrong with it, each with its place.
     pub fn parse(text: &str) -> Result<Self, Unreadable> {
-        // Some editors begin a file with a byte order mark.
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let text = unmarked(text);
         let value: Value = serde_json::from_str(text).map_err(|error| Unreadable::Corrupt {
             line: error.line() as u64,
             column: error.column() as u64,

@@ -10,6 +10,7 @@ use crate::interrupt;
 use crate::settings;
 use muleteer_model::config::{BadSpan, Config, ENV_PREFIX, Span, is_model_name};
 use muleteer_model::id::{DispatchId, ID_BYTES};
+use muleteer_model::text::unmarked;
 use muleteer_protocol::codec::PROMPT_LIMIT;
 use muleteer_protocol::v1::{Command, Reply, Request, Spawn};
 use serde_json::json;
@@ -222,7 +223,7 @@ pub fn read_prompt(source: impl Read) -> Result<String, Failure> {
         .take(PROMPT_LIMIT as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| Failure::new("E_IO", format!("cannot read the prompt: {error}")))?;
-    String::from_utf8(bytes).map_err(|error| {
+    let text = String::from_utf8(bytes).map_err(|error| {
         // The limit may have cut a letter in two.
         if error.as_bytes().len() > PROMPT_LIMIT && error.utf8_error().error_len().is_none() {
             return too_long();
@@ -230,7 +231,8 @@ pub fn read_prompt(source: impl Read) -> Result<String, Failure> {
         let at = error.utf8_error().valid_up_to();
         Failure::new("E_BAD_INPUT", format!("the prompt is not UTF-8 text: byte {} belongs to no letter", at + 1))
             .hint("convert it (`iconv -f latin1 -t utf-8`), or name the file in the prompt")
-    })
+    })?;
+    Ok(unmarked(&text).to_string())
 }
 
 /// Refuses what the daemon would hang up on.

@@ -391,15 +391,10 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
     })?;
     let mut tx = begin(&root)?;
     let now = tx.now();
-    let tasks = if imports::is_jsonl(&text) {
-        imports::beads(&text, now).map_err(|error| {
-            Failure::new("E_BAD_INPUT", error.message.clone())
-                .file(&args.file)
-                .at(Some(error.line), None)
-        })?
-    } else {
-        imports::checklist(&text, imports::first_number(&tx.list), now)
+    let bad = |error: imports::BadLine| {
+        Failure::new("E_BAD_INPUT", error.message).file(&args.file).at(Some(error.line), None)
     };
+    let tasks = imports::tasks(&text, imports::first_number(&tx.list), now).map_err(bad)?;
     if tasks.is_empty() {
         return Err(Failure::new("E_BAD_INPUT", "there is no task in it")
             .file(&args.file)
