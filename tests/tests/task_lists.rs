@@ -832,7 +832,35 @@ fn lists_are_imported_from_beads_and_checklists() {
         (Some("test -f whole"), scene.all()[3]["id"].as_str())
     );
     scene.repo.write("marked.md", "\u{feff}- [ ] With a mark\n- [ ] Without\n");
-    assert_eq!(scene.tasks(&["import", "marked.md"]).expect_code(0).stdout.lines().count(), 2, "an editor's mark is no text");
+    assert_eq!(
+        scene.tasks(&["import", "marked.md"]).expect_code(0).stdout.lines().count(),
+        2,
+        "an editor's mark is no text"
+    );
+    let lost =
+        r#"{"id": "bd-3", "title": "Third", "dependencies": [{"depends_on_id": "bd-8"}, {"depends_on_id": "bd-1"}]}"#;
+    scene.repo.write("lost.jsonl", lost);
+    let told = scene.tasks(&["import", "lost.jsonl", "--json"]).expect_code(0).json();
+    assert_eq!(told["dropped"], json!([{"task": "bd-3", "depends_on": "bd-8"}]));
+    scene.repo.write("lost.jsonl", &lost.replace("bd-3", "bd-4"));
+    let told = scene.tasks(&["import", "lost.jsonl"]).expect_code(0).stderr;
+    assert!(told.contains("bd-4 depends on bd-8, which is in neither"), "{told}");
+    let needs = |id: &str, on: &str| {
+        format!("{{\"id\":\"{id}\",\"title\":\"x\",\"dependencies\":[{{\"depends_on_id\":\"{on}\"}}]}}\n")
+    };
+    scene
+        .repo
+        .write("round.jsonl", &(needs("r1", "bd-1") + &needs("r2", "r3") + &needs("r3", "r2")));
+    let before = scene.list();
+    let refused = scene.tasks(&["import", "round.jsonl", "--json"]).expect_code(2).json();
+    assert_eq!(
+        (&refused["error"]["code"], &refused["error"]["line"]),
+        (&json!("E_GRAPH_CYCLE"), &json!(2)),
+        "{refused}"
+    );
+    assert!(refused["error"]["file"].as_str().is_some_and(|file| file.ends_with("round.jsonl")), "{refused}");
+    assert!(refused["error"]["message"].as_str().is_some_and(|text| text.contains("r2 -> r3 -> r2")), "{refused}");
+    assert_eq!(scene.list(), before);
     scene.repo.write("bad.jsonl", "{\"id\": 1}\n");
     let refused = scene.tasks(&["import", "bad.jsonl", "--json"]).expect_code(2).json();
     assert_eq!(refused["error"]["line"], 1);

@@ -72,7 +72,8 @@ pub fn task_import(data: &[u8]) {
         Ok(import::checklist(&text, 1, now))
     };
     let mut list = TaskList::new(now);
-    let added = tasks.map_or(0, |tasks| import::merge(&mut list, tasks).0.len());
+    let merged = tasks.ok().and_then(|tasks| import::merge(&mut list, tasks).ok());
+    let added = merged.map_or(0, |merged| merged.added.len());
     assert_eq!(list.tasks.len(), added);
     let written = list.to_text();
     let again = TaskList::parse(&written).unwrap_or_else(|error| panic!("what was imported is no list: {error:?}"));

@@ -2,6 +2,7 @@
 
 use super::list::{Status, Task, TaskList, valid_id};
 use super::outcome;
+use super::select;
 use crate::fence::Fence;
 use crate::text::unmarked;
 use jiff::Timestamp;
@@ -159,18 +160,65 @@ fn add_words(task: &mut Task, line: &str) {
     description.push_str(line);
 }
 
-/// Adds tasks to a list; those whose ids are there already are left out, and counted.
-pub fn merge(list: &mut TaskList, tasks: Vec<Task>) -> (Vec<String>, usize) {
+/// What came of adding tasks to a list.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Merged {
+    /// Their ids.
+    pub added: Vec<String>,
+    /// Those whose ids were there already.
+    pub skipped: usize,
+    /// Dependencies on what is in neither the list nor the file.
+    pub dropped: Vec<Dropped>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped {
+    pub task: String,
+    pub depends_on: String,
+}
+
+/// Tasks that wait for each other: none of them could ever be begun.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{task}` would depend on itself: {way}")]
+pub struct Circle {
+    pub task: String,
+    pub way: String,
+}
+
+/// Adds tasks to a list; those whose ids are there already are left out.
+///
+/// # Errors
+/// Of a circle, the task of it that comes first; the list is then unchanged.
+pub fn merge(list: &mut TaskList, tasks: Vec<Task>) -> Result<Merged, Circle> {
     let known: HashSet<_> = list.tasks.iter().map(|task| task.id.clone()).collect();
     let (old, mut new): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|task| known.contains(&task.id));
     let ids: Vec<_> = new.iter().map(|task| task.id.clone()).collect();
+    let mut dropped = vec![];
     let arriving: HashSet<_> = ids.iter().cloned().collect();
     for task in &mut new {
         // What is in neither is done, as far as this list is concerned.
-        task.depends_on.retain(|id| known.contains(id) || arriving.contains(id));
+        let is_there = |id: &String| known.contains(id) || arriving.contains(id);
+        let gone = task.depends_on.iter().filter(|id| !is_there(id));
+        dropped.extend(gone.map(|id| Dropped { task: task.id.clone(), depends_on: id.clone() }));
+        task.depends_on.retain(is_there);
     }
+    let before = list.tasks.len();
     list.tasks.extend(new);
-    (ids, old.len())
+    // Nothing that was there before depends on what arrives.
+    if let Some((at, way)) = select::first_circle(list, before) {
+        let task = list.tasks[at].id.clone();
+        list.tasks.truncate(before);
+        return Err(Circle { task, way });
+    }
+    Ok(Merged { added: ids, skipped: old.len(), dropped })
+}
+
+/// The line of `issues.jsonl` that an id is on.
+pub fn line_of(text: &str, id: &str) -> Option<u64> {
+    let is_it = |line: &str| {
+        serde_json::from_str::<Value>(line).is_ok_and(|bead| bead.get("id").and_then(Value::as_str) == Some(id))
+    };
+    unmarked(text).lines().zip(1..).find(|(line, _)| is_it(line)).map(|(_, at)| at)
 }
 
 /// The number that a checklist's tasks begin with.
@@ -196,6 +244,23 @@ mod tests {
         assert_eq!(titles, ["One", "Two", "Three", "Four"]);
         assert_eq!(tasks[0].command.as_deref(), Some("true"));
         assert_eq!(tasks[0].description.as_deref(), Some("```sh\n- [ ] no\nvalidate: `no`\n```"));
+    }
+
+    #[test]
+    fn a_circle_is_refused_and_leaves_the_list_as_it_was() {
+        let needs = |id: &str, on: &str| {
+            format!("{{\"id\":\"{id}\",\"title\":\"x\",\"dependencies\":[{{\"depends_on_id\":\"{on}\"}}]}}\n")
+        };
+        let mut list = TaskList::new(now());
+        list.tasks.push(Task::new("there", "There"));
+        for (text, task, line, way) in [
+            (needs("a", "there") + &needs("b", "c") + &needs("c", "b"), "b", 2, "b -> c -> b"),
+            (needs("x", "a") + "\n" + &needs("y", "y"), "y", 3, "y -> y"),
+        ] {
+            let circle = merge(&mut list, beads(&text, now()).expect("beads")).expect_err("a circle");
+            assert_eq!((circle.task.as_str(), circle.way.as_str(), line_of(&text, task)), (task, way, Some(line)));
+            assert_eq!(list.tasks.len(), 1);
+        }
     }
 
     #[test]
@@ -226,10 +291,11 @@ mod tests {
         );
         assert_eq!(tasks[1].priority, 3);
         let mut list = TaskList::new(now());
-        merge(&mut list, tasks);
+        let merged = merge(&mut list, tasks).expect("no circle");
         assert_eq!(list.tasks[1].depends_on, ["bd-1"], "bd-9 is in no file that we know");
+        assert_eq!(merged.dropped, [Dropped { task: "bd-2".into(), depends_on: "bd-9".into() }]);
         let text = r#"{"id":"bd-3","title":"Three","dependencies":[{"depends_on_id":"bd-2","type":"blocks"}]}"#;
-        merge(&mut list, beads(text, now()).expect("beads"));
+        assert_eq!(merge(&mut list, beads(text, now()).expect("beads")).map(|merged| merged.dropped), Ok(vec![]));
         assert_eq!(list.tasks[2].depends_on, ["bd-2"], "it came with another file");
         let error = beads("{\"id\":\"a\",\"title\":\"A\"}\n{\"id\":3}\n", now()).expect_err("no bead");
         assert_eq!(error.line, 2);
@@ -272,7 +338,7 @@ mod tests {
             (Some("make test"), Some("on two machines"))
         );
         let mut list = TaskList::new(now());
-        assert_eq!(merge(&mut list, tasks.clone()).1, 0);
-        assert_eq!(merge(&mut list, tasks), (vec![], 6));
+        assert_eq!(merge(&mut list, tasks.clone()).map(|merged| merged.skipped), Ok(0));
+        assert_eq!(merge(&mut list, tasks), Ok(Merged { skipped: 6, ..Merged::default() }));
     }
 }

@@ -54,6 +54,21 @@ fn mark(task: &mut Task, message: String, now: Timestamp) -> Marked {
     Marked { task: task.id.clone(), message }
 }
 
+/// The first task, of those from a place in the list on, that is in its own chain of dependencies and not completed; and the way
+/// round.
+pub fn first_circle(list: &TaskList, from: usize) -> Option<(usize, String)> {
+    let edges = edges(list);
+    let is_circle = |component: &Vec<usize>| component.len() > 1 || edges[component[0]].contains(&component[0]);
+    let all: Vec<_> = components(&edges).into_iter().filter(is_circle).collect();
+    let open = |at: &usize| *at >= from && list.tasks[*at].status != Status::Completed;
+    let (at, component) = all
+        .iter()
+        .filter_map(|component| Some((*component.iter().filter(|at| open(at)).min()?, component)))
+        .min_by_key(|(at, _)| *at)?;
+    let members: HashSet<_> = component.iter().copied().collect();
+    Some((at, describe(list, &edges, &members, at)))
+}
+
 /// Each non-completed task that is in its own chain of dependencies fails.
 fn mark_cycles(list: &mut TaskList, now: Timestamp) -> Vec<Marked> {
     let edges = edges(list);

@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 /// A file to be imported is read whole.
 const IMPORT_LIMIT: u64 = 64 * 1024 * 1024;
 
+/// More dependencies that are left out are only counted on a terminal.
+const DROPPED_SHOWN: usize = 20;
+
 const INIT_SCRIPT: &str = "#!/bin/sh
 # Run at every session start, so it must be safe to run again. Exit 0: the environment is fit to work in.
 set -e
@@ -401,15 +404,36 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
             .hint("beads' issues.jsonl, or a markdown checklist (`- [ ] …`) is wanted"));
     }
     let open = imports::open(&tasks);
-    let (ids, skipped) = imports::merge(&mut tx.list, tasks);
+    let merged = imports::merge(&mut tx.list, tasks).map_err(|circle| {
+        Failure::new("E_GRAPH_CYCLE", circle.to_string())
+            .file(&args.file)
+            .at(imports::line_of(&text, &circle.task), None)
+            .hint("take one of these dependencies out of the file, and import it again: nothing was added")
+    })?;
+    let imports::Merged { added: ids, skipped, dropped } = merged;
     check(&tx)?;
     tx.mark_active(true).map_err(|error| listed(&error))?;
     tx.commit().map_err(|error| listed(&error))?;
     if context.out.json {
-        context.out.document(&json!({"added": ids, "skipped": skipped}))?;
+        let dropped: Vec<_> = dropped
+            .iter()
+            .map(|one| json!({"task": one.task, "depends_on": one.depends_on}))
+            .collect();
+        context.out.document(&json!({"added": ids, "skipped": skipped, "dropped": dropped}))?;
     } else {
         for id in &ids {
             context.out.line(id)?;
+        }
+        for one in dropped.iter().take(DROPPED_SHOWN) {
+            context.out.note(format!(
+                "{} depends on {}, which is in neither the list nor the file: that is left out",
+                one.task, one.depends_on
+            ));
+        }
+        if dropped.len() > DROPPED_SHOWN {
+            context
+                .out
+                .note(format!("{} more dependencies are left out so", dropped.len() - DROPPED_SHOWN));
         }
         context.out.note(format!("{} added ({open} open), {skipped} there already", ids.len()));
     }
