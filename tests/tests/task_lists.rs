@@ -1216,6 +1216,29 @@ fn what_a_person_changes_is_what_a_list_may_hold() {
     scene.end();
 }
 
+/// As much of an id as names one task is enough, as of a dispatch's.
+#[test]
+fn a_task_is_named_by_the_beginning_of_its_id() {
+    let scene = Scene::new();
+    for id in ["parse-dates", "parse-times", "show"] {
+        scene.add(id, "true", &["--id", id]);
+    }
+    scene.tasks(&["edit", "show", "--depends-on", "parse-d"]).expect_code(0);
+    assert_eq!(scene.task("show")["depends_on"], json!(["parse-dates"]));
+    assert_eq!(scene.tasks(&["show", "sh", "--json"]).expect_code(0).json()["id"], "show");
+    let refused = scene.tasks(&["claim", "parse", "--json"]).expect_code(2).json();
+    assert_eq!(refused["error"]["code"], "E_AMBIGUOUS");
+    let said = refused["error"]["message"].as_str().unwrap();
+    assert!(said.contains("`parse` fits 2 tasks: parse-dates, parse-times"), "{said}");
+    assert_eq!(scene.tasks(&["show", "x", "--json"]).expect_code(2).error_code(), "E_TASK_UNKNOWN");
+    assert_eq!(scene.tasks(&["claim", "parse-d"]).expect_code(0).stdout.trim(), "parse-dates");
+    for args in [&["validate", "parse-d"][..], &["renew", "parse-d"], &["checkpoint", "parse-d", "1/1", "all"]] {
+        scene.tasks(args).expect_code(0);
+    }
+    assert_eq!(scene.tasks(&["complete", "parse-d"]).expect_code(0).stdout.trim(), "parse-dates completed");
+    scene.end();
+}
+
 /// Whatever an agent leaves, its task comes to an end and the next one begins.
 #[test]
 fn what_an_agent_leaves_behind_stops_no_list() {

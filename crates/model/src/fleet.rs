@@ -2,7 +2,7 @@
 
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::{Created, Event, Record};
-use crate::id::DispatchId;
+use crate::id::{self, DispatchId, Unfound};
 use crate::pressure::{self, Pressures};
 use crate::tasklist::session::Runs;
 use rpds::{RedBlackTreeMapSync, VectorSync};
@@ -129,23 +129,11 @@ impl Fleet {
     /// # Errors
     /// When none does, or more than one.
     pub fn find(&self, prefix: &str) -> Result<&Arc<Dispatch>, LookupError> {
-        let fits: Vec<_> = self
-            .dispatches
-            .iter()
-            .filter(|(id, _)| !prefix.is_empty() && id.as_str().starts_with(prefix))
-            .collect();
-        // One whole id may be how another begins.
-        if let Some((_, exact)) = fits.iter().find(|(id, _)| id.as_str() == prefix) {
-            return Ok(exact);
-        }
-        match fits.as_slice() {
-            [] => Err(LookupError::Unknown(prefix.into())),
-            [(_, one)] => Ok(one),
-            many => Err(LookupError::Ambiguous {
-                prefix: prefix.into(),
-                ids: many.iter().map(|(id, _)| id.to_string()).collect(),
-            }),
-        }
+        let all = self.dispatches.iter().map(|(id, dispatch)| (id.as_str(), dispatch));
+        id::by_beginning(all, prefix).map_err(|unfound| match unfound {
+            Unfound::Unknown => LookupError::Unknown(prefix.into()),
+            Unfound::Ambiguous(ids) => LookupError::Ambiguous { prefix: prefix.into(), ids },
+        })
     }
 }
 

@@ -68,9 +68,51 @@ impl fmt::Display for DispatchId {
     }
 }
 
+/// Why a beginning names none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unfound {
+    Unknown,
+    /// It is how each of these begins.
+    Ambiguous(Vec<String>),
+}
+
+/// The one of `all` whose id begins so. One whole id may be how another begins: then it is the one that is meant.
+///
+/// # Errors
+/// When none does, or more than one.
+pub fn by_beginning<'a, T>(all: impl IntoIterator<Item = (&'a str, T)>, beginning: &str) -> Result<T, Unfound> {
+    let mut fits: Vec<_> = all
+        .into_iter()
+        .filter(|(id, _)| !beginning.is_empty() && id.starts_with(beginning))
+        .collect();
+    if let Some(exact) = fits.iter().position(|(id, _)| *id == beginning) {
+        return Ok(fits.swap_remove(exact).1);
+    }
+    match fits.len() {
+        0 => Err(Unfound::Unknown),
+        1 => fits.pop().map(|(_, one)| one).ok_or(Unfound::Unknown),
+        _ => Err(Unfound::Ambiguous(fits.into_iter().map(|(id, _)| id.to_string()).collect())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_beginning_names_one_and_a_whole_id_itself() {
+        let all = ["task-001", "task-0010", "bd-1"];
+        let find = |beginning: &str| by_beginning(all.map(|id| (id, id)), beginning);
+        for (beginning, found) in
+            [("task-001", "task-001"), ("task-0010", "task-0010"), ("b", "bd-1"), ("bd-1", "bd-1")]
+        {
+            assert_eq!(find(beginning), Ok(found), "{beginning}");
+        }
+        for unknown in ["", "bd-11", "x"] {
+            assert_eq!(find(unknown), Err(Unfound::Unknown), "{unknown}");
+        }
+        assert_eq!(find("t"), Err(Unfound::Ambiguous(vec!["task-001".into(), "task-0010".into()])));
+    }
 
     #[test]
     fn ids_are_eight_characters_and_survive_the_round_trip() {

@@ -2,6 +2,7 @@
 //! tools work on the same file.
 
 use super::locate::{Step, locate};
+use crate::id::{Unfound, by_beginning};
 use crate::text::unmarked;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -222,6 +223,14 @@ impl TaskList {
 
     pub fn get(&self, id: &str) -> Option<&Task> {
         self.tasks.iter().find(|task| task.id == id)
+    }
+
+    /// The one task whose id begins so.
+    ///
+    /// # Errors
+    /// When none does, or more than one.
+    pub fn find(&self, beginning: &str) -> Result<&Task, Unfound> {
+        by_beginning(self.tasks.iter().map(|task| (task.id.as_str(), task)), beginning)
     }
 
     pub fn get_mut(&mut self, id: &str) -> Option<&mut Task> {

@@ -1,6 +1,6 @@
 //! The verbs that change the list and nothing else.
 
-use super::place::{begin, here, listed, not_by_an_agent, root, unknown};
+use super::place::{begin, here, listed, named, not_by_an_agent, root, task, unknown};
 use crate::context::{Context, absolute};
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -272,6 +272,12 @@ impl Fields {
     }
 }
 
+/// Tasks that are named by the beginnings of their ids; what names none is said to be wrong by [`check`].
+fn known(list: &TaskList, said: &[String]) -> Vec<String> {
+    let said = said.iter().filter(|id| !id.is_empty());
+    said.map(|id| list.find(id).map_or_else(|_| id.clone(), |task| task.id.clone())).collect()
+}
+
 /// A change that would leave a list nobody can read is refused.
 fn check(tx: &Tx) -> Result<(), Failure> {
     use muleteer_model::tasklist::list::Unreadable;
@@ -314,6 +320,7 @@ pub fn add(args: &Add, said: Option<&Path>, context: &Context) -> Result<Exit, F
     if let Some(asked) = asked {
         asked.apply(&mut task);
     }
+    task.depends_on = known(&tx.list, &task.depends_on);
     tx.list.tasks.push(task.clone());
     check(&tx)?;
     tx.mark_active(true).map_err(|error| listed(&error))?;
@@ -328,11 +335,16 @@ pub fn edit(args: &Edit, said: Option<&Path>, context: &Context) -> Result<Exit,
     let root = root(said)?;
     not_by_an_agent(&root)?;
     let mut tx = begin(&root)?;
-    let task = tx.list.get_mut(&args.id).ok_or_else(|| unknown(&args.id))?;
+    let id = named(&tx.list, &args.id)?;
+    let depends_on = args.fields.depends_on.as_ref().map(|ids| known(&tx.list, ids));
+    let task = tx.list.get_mut(&id).ok_or_else(|| unknown(&id))?;
     if let Some(title) = &args.title {
         task.title = title.trim().to_string();
     }
     args.fields.apply(task);
+    if let Some(depends_on) = depends_on {
+        task.depends_on = depends_on;
+    }
     let task = task.clone();
     check(&tx)?;
     if let Some(circle) = args.fields.depends_on.as_ref().and_then(|_| select::circle(&tx.list, &task.id)) {
@@ -348,12 +360,13 @@ pub fn retry(args: &Retry, said: Option<&Path>, context: &Context) -> Result<Exi
     let root = root(said)?;
     not_by_an_agent(&root)?;
     let mut tx = begin(&root)?;
-    let task = tx.list.get(&args.id).ok_or_else(|| unknown(&args.id))?;
+    let task = task(&tx.list, &args.id)?;
+    let id = task.id.clone();
     if task.status != Status::Failed {
         let message = format!("`{}` is {}, not failed", task.id, task.status.as_str());
         return Err(Failure::new("E_TASK_CLAIMED", message).hint("only a failed task is given its attempts back"));
     }
-    let again = outcome::retry(&mut tx.list, &args.id);
+    let again = outcome::retry(&mut tx.list, &id);
     for id in &again {
         tx.log(Entry::warn(Some(id), "to be tried again, as a person asked"));
     }

@@ -5,7 +5,8 @@ use crate::env_pass;
 use crate::failure::{Failure, chain};
 use crate::settings;
 use jiff::Timestamp;
-use muleteer_model::tasklist::{Stand, Task};
+use muleteer_model::id::Unfound;
+use muleteer_model::tasklist::{Stand, Task, TaskList};
 use muleteer_store::tasklist::{Right, Root, SessionLock, TaskListError, Tx};
 use muleteer_supervisor::git::{Git, GitError};
 use muleteer_supervisor::tasklist::steps::{Hold, Place, StepError, validation_env};
@@ -105,8 +106,31 @@ pub fn place(root: &Root, worker: String, context: &Context) -> Result<Place, Fa
     })
 }
 
-pub fn task<'a>(list: &'a muleteer_model::tasklist::TaskList, id: &str) -> Result<&'a Task, Failure> {
-    list.get(id).ok_or_else(|| unknown(id))
+/// More candidates are only counted.
+const CANDIDATES: usize = 20;
+
+/// The task that is meant by an id, or by as much of it as names one.
+///
+/// # Errors
+/// `E_TASK_UNKNOWN`, `E_AMBIGUOUS`.
+pub fn task<'a>(list: &'a TaskList, said: &str) -> Result<&'a Task, Failure> {
+    list.find(said).map_err(|unfound| match unfound {
+        Unfound::Unknown => unknown(said),
+        Unfound::Ambiguous(ids) => {
+            let (shown, count) = (ids.iter().take(CANDIDATES).map(String::as_str).collect::<Vec<_>>(), ids.len());
+            let more = if count > shown.len() { ", …" } else { "" };
+            Failure::new("E_AMBIGUOUS", format!("`{said}` fits {count} tasks: {}{more}", shown.join(", ")))
+                .hint("give more of the id")
+        }
+    })
+}
+
+/// Its whole id.
+///
+/// # Errors
+/// As [`task`].
+pub fn named(list: &TaskList, said: &str) -> Result<String, Failure> {
+    task(list, said).map(|task| task.id.clone())
 }
 
 pub fn unknown(id: &str) -> Failure {

@@ -1,6 +1,6 @@
 //! What an agent calls that works through the list in a session of its own, and a person who helps it.
 
-use super::place::{begin, git, listed, of_run, place, refused, root, stepped, task, worker};
+use super::place::{begin, git, listed, named, of_run, place, refused, root, stepped, task, worker};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -207,6 +207,7 @@ pub fn validate(args: &Validate, said: Option<&Path>, context: &Context) -> Resu
         return Ok(if problems.is_empty() { Exit::Done } else { Exit::BadInput });
     };
     let task = task(&list, id)?;
+    let id = &task.id;
     let verdict = at.validate(task, &interrupt()?).map_err(stepped)?;
     if matches!(verdict, Verdict::Stopped) {
         return Err(stopped(id));
@@ -248,10 +249,10 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
         tx.log(Entry::error(Some(&marked.task), Category::Dependency, &marked.message));
     }
     let chosen = match &args.id {
-        Some(id) => match claims::in_hand(&tx.list, Some(id), now) {
-            None => Ok(id.clone()),
+        Some(said) => named(&tx.list, said).and_then(|id| match claims::in_hand(&tx.list, Some(&id), now) {
+            None => Ok(id),
             Some(other) => Err(refused(&other)),
-        },
+        }),
         None => next(&tx.list, &worker, &root, now),
     };
     let claimed = chosen.and_then(|id| {
@@ -313,17 +314,18 @@ pub fn renew(args: &Renew, said: Option<&Path>, context: &Context) -> Result<Exi
     let worker = worker(args.worker.as_deref());
     let mut tx = begin(&root(said)?)?;
     let now = tx.now();
+    let id = named(&tx.list, &args.id)?;
     let renewed = match args.lease {
-        Some(lease) => claims::set_lease(&mut tx.list, &args.id, &worker, now, lease),
-        None => claims::renew(&mut tx.list, &args.id, &worker, now, claims::LEASE),
+        Some(lease) => claims::set_lease(&mut tx.list, &id, &worker, now, lease),
+        None => claims::renew(&mut tx.list, &id, &worker, now, claims::LEASE),
     };
     renewed.map_err(|error| refused(&error))?;
-    let until = tx.list.get(&args.id).and_then(|task| task.lease_expires_at).map(iso);
+    let until = tx.list.get(&id).and_then(|task| task.lease_expires_at).map(iso);
     tx.commit().map_err(|error| listed(&error))?;
     if context.out.json {
-        context.out.document(&json!({"task": args.id, "lease_expires_at": until}))?;
+        context.out.document(&json!({"task": id, "lease_expires_at": until}))?;
     } else {
-        context.out.note(format!("{}: until {}", args.id, until.unwrap_or_default()));
+        context.out.note(format!("{id}: until {}", until.unwrap_or_default()));
     }
     Ok(Exit::Done)
 }
@@ -337,20 +339,21 @@ pub fn checkpoint(args: &Checkpoint, said: Option<&Path>, context: &Context) -> 
     let tree = place(&root, worker.clone(), context)?.git.snapshot().ok();
     let mut tx = begin(&root)?;
     let now = tx.now();
-    let task = claims::owned(&mut tx.list, &args.id, &worker).map_err(|error| refused(&error))?;
+    let id = named(&tx.list, &args.id)?;
+    let task = claims::owned(&mut tx.list, &id, &worker).map_err(|error| refused(&error))?;
     let before = task.checkpoints.len();
     outcome::checkpoint(task, number, total, &text, tree, now);
     let is_new = task.checkpoints.len() > before;
-    claims::renew(&mut tx.list, &args.id, &worker, now, claims::LEASE).map_err(|error| refused(&error))?;
+    claims::renew(&mut tx.list, &id, &worker, now, claims::LEASE).map_err(|error| refused(&error))?;
     if is_new {
-        tx.log(Entry::checkpoint(&args.id, number, total, &text));
+        tx.log(Entry::checkpoint(&id, number, total, &text));
     }
     let list = tx.commit().map_err(|error| listed(&error))?;
     if context.out.json {
-        let count = list.get(&args.id).map_or(0, |task| task.checkpoints.len());
+        let count = list.get(&id).map_or(0, |task| task.checkpoints.len());
         context
             .out
-            .document(&json!({"task": args.id, "step": number, "total": total, "checkpoints": count}))?;
+            .document(&json!({"task": id, "step": number, "total": total, "checkpoints": count}))?;
     }
     Ok(Exit::Done)
 }
@@ -371,21 +374,22 @@ pub fn complete(args: &Complete, said: Option<&Path>, context: &Context) -> Resu
     let root = root(said)?;
     let at = place(&root, worker(args.worker.as_deref()), context)?;
     let mut list = root.read().map_err(|error| listed(&error))?.list;
-    let task = claims::owned(&mut list, &args.id, &at.worker).map_err(|error| refused(&error))?.clone();
+    let id = named(&list, &args.id)?;
+    let task = claims::owned(&mut list, &id, &at.worker).map_err(|error| refused(&error))?.clone();
     let verdict = at.validate(&task, &interrupt()?).map_err(stepped)?;
     if matches!(verdict, Verdict::Stopped) {
-        return Err(stopped(&args.id));
+        return Err(stopped(&id));
     }
     if let Verdict::Passed { .. } = verdict {
         let base = task.started_at_commit.clone().unwrap_or_default();
         let recorded = at.succeed(&task.id, &task.title, &base).map_err(stepped)?;
-        return told(context, &args.id, &recorded);
+        return told(context, &id, &recorded);
     }
     at.remember(&task, &verdict);
     let before = at.kept_output(&task.id, "before");
     let (category, message) = describe(&verdict, before.as_deref());
     if matches!(verdict, Verdict::NoCommand | Verdict::NoProgram(_)) {
-        at.note(vec![Entry::error(Some(&args.id), category, &message)]);
+        at.note(vec![Entry::error(Some(&id), category, &message)]);
     }
     let code = match verdict {
         Verdict::NoCommand => "E_TASKS_INVALID",
@@ -399,10 +403,9 @@ pub fn complete(args: &Complete, said: Option<&Path>, context: &Context) -> Resu
     if !context.out.json {
         context.out.note(&output);
     }
-    let file = root.output(&args.id, "last");
-    let failure = Failure::new(code, format!("{}: {message}", args.id)).hint(format!(
-        "it is still in progress: mend it and try again, or give up with `muleteer tasks fail {} --category {category} \"why\"`",
-        args.id
+    let file = root.output(&id, "last");
+    let failure = Failure::new(code, format!("{id}: {message}")).hint(format!(
+        "it is still in progress: mend it and try again, or give up with `muleteer tasks fail {id} --category {category} \"why\"`"
     ));
     Err(if output.is_empty() { failure } else { failure.file(file) })
 }
@@ -438,9 +441,10 @@ pub fn fail(args: &Fail, said: Option<&Path>, context: &Context) -> Result<Exit,
     let root = root(said)?;
     let at = place(&root, worker(args.worker.as_deref()), context)?;
     let mut list = root.read().map_err(|error| listed(&error))?.list;
-    let task = claims::owned(&mut list, &args.id, &at.worker).map_err(|error| refused(&error))?.clone();
+    let id = named(&list, &args.id)?;
+    let task = claims::owned(&mut list, &id, &at.worker).map_err(|error| refused(&error))?.clone();
     let recorded = at.fail(&task, args.category, &why, &interrupt()?).map_err(stepped)?;
-    told(context, &args.id, &recorded)
+    told(context, &id, &recorded)
 }
 
 /// Whether the holder is gone nobody can tell but a person.
@@ -462,7 +466,8 @@ pub fn recover(args: &Recover, said: Option<&Path>, context: &Context) -> Result
     let now = Timestamp::now();
     let recoverable = |id: &str| claims::recoverable(&list, id, &at.worker, now);
     let chosen: Vec<_> = match &args.id {
-        Some(id) => {
+        Some(said) => {
+            let id = &named(&list, said)?;
             let task = claims::in_progress(&list, id, &at.worker).map_err(|error| refused(&error))?;
             if !args.force {
                 recoverable(id).map_err(|error| in_other_hands(&error))?;
