@@ -39,7 +39,11 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_NOT_A_REPOSITORY", Exit::BadInput, "a worktree is wanted of a project that is in no git repository"),
     ("E_ROLE_UNKNOWN", Exit::BadInput, "no role has this name"),
     ("E_NOT_FOUND", Exit::BadInput, "no dispatch has this id, or a named file, key or request is not there"),
-    ("E_AMBIGUOUS", Exit::BadInput, "more than one dispatch or task begins with this id, or more than one request is open"),
+    (
+        "E_AMBIGUOUS",
+        Exit::BadInput,
+        "more than one dispatch or task begins with this id, or more than one request is open",
+    ),
     ("E_ID_TAKEN", Exit::BadInput, "a dispatch with this id and other content exists"),
     ("E_BACKEND_UNAVAILABLE", Exit::BadInput, "the agent's program is not there, or no backend has this name"),
     ("E_UNSUPPORTED", Exit::BadInput, "the dispatch's backend cannot do this"),

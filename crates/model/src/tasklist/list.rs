@@ -449,7 +449,8 @@ impl Reader<'_> {
                 self.fault(&["version".into()], None, format!("it is {found}, and must be {VERSION}"), hint);
             }
         }
-        let config = raw.get("session_config").and_then(Value::as_object).cloned().unwrap_or_default();
+        let hint = "an object is wanted, as `muleteer tasks init` writes it";
+        let config = self.object(&raw, &["session_config".into()], None, hint).cloned().unwrap_or_default();
         let path = |key: &'static str| vec![Step::from("session_config"), key.into()];
         let mode = match config.get("concurrency_mode") {
             None | Some(Value::Null) => Mode::Exclusive,
@@ -550,8 +551,10 @@ impl Reader<'_> {
             }),
         };
         let empty = Map::new();
-        let part = |key: &str| raw.get(key).and_then(Value::as_object).unwrap_or(&empty);
-        let (validation, on_failure) = (part("validation"), part("on_failure"));
+        let hint = "{\"command\": \"npm test\", \"timeout_seconds\": 300} or null is wanted";
+        let validation = self.object(raw, &path("validation"), of, hint).unwrap_or(&empty);
+        let hint = "{\"cleanup\": \"docker compose down\"} or null is wanted";
+        let on_failure = self.object(raw, &path("on_failure"), of, hint).unwrap_or(&empty);
         let present = |text: &String| !text.trim().is_empty();
         let task = Task {
             title: self.string(raw, &path("title"), of).unwrap_or_else(|| id.clone()),
@@ -583,6 +586,20 @@ impl Reader<'_> {
     fn value<'m>(raw: &'m Map<String, Value>, path: &[Step]) -> Option<&'m Value> {
         let Some(Step::Key(key)) = path.last() else { return None };
         raw.get(*key).filter(|value| !value.is_null())
+    }
+
+    fn object<'m>(
+        &mut self,
+        raw: &'m Map<String, Value>,
+        path: &[Step],
+        task: Option<&str>,
+        hint: &str,
+    ) -> Option<&'m Map<String, Value>> {
+        let value = Self::value(raw, path)?;
+        if !value.is_object() {
+            self.fault(path, task, format!("it is {}", short(value)), hint);
+        }
+        value.as_object()
     }
 
     fn string(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Option<String> {

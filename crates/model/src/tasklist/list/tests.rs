@@ -142,3 +142,29 @@ fn what_cannot_be_parsed_is_corrupt_and_not_invalid() {
     }
     assert!(matches!(TaskList::parse(r#"{"version":2}"#), Err(Unreadable::Invalid(_))));
 }
+
+/// A task whose command is passed over would be one without any, and a setting one that nobody keeps to.
+#[test]
+fn what_has_another_shape_is_refused_by_its_line_and_field() {
+    for (wrong, line, field, hint) in [
+        (
+            "{\"version\": 2,\n\"tasks\": [{\"id\": \"a\",\n\"validation\": \"npm test\"}]}",
+            3,
+            "tasks[0].validation",
+            "\"command\"",
+        ),
+        (
+            "{\"version\": 2, \"tasks\": [{\"id\": \"a\",\n\"on_failure\": \"make clean\"}]}",
+            2,
+            "tasks[0].on_failure",
+            "\"cleanup\"",
+        ),
+        ("{\"version\": 2,\n\"session_config\": [],\n\"tasks\": []}", 2, "session_config", "tasks init"),
+    ] {
+        let Err(Unreadable::Invalid(faults)) = TaskList::parse(wrong) else { panic!("{wrong}") };
+        assert_eq!((faults.len(), faults[0].line, faults[0].field.as_str()), (1, Some(line), field), "{faults:?}");
+        assert!(faults[0].hint.contains(hint), "{faults:?}");
+    }
+    let none = "{\"version\": 2, \"session_config\": null, \"tasks\": [{\"id\": \"a\", \"validation\": null, \"on_failure\": null}]}";
+    assert_eq!(TaskList::parse(none).map(|list| list.tasks[0].command.clone()), Ok(None));
+}
