@@ -1216,6 +1216,35 @@ fn what_a_person_changes_is_what_a_list_may_hold() {
     scene.end();
 }
 
+/// Agents tidy up: what is kept beside a list stays, wherever in the repository the list is and whoever began it.
+#[test]
+fn git_clean_leaves_what_is_kept_beside_a_list() {
+    let scene = Scene::new();
+    let list = scene.repo.read("harness-tasks.json");
+    for folder in ["web", "by/hand"] {
+        let kept = format!("{folder}/kept");
+        std::fs::create_dir_all(scene.repo.path.join(folder)).unwrap();
+        scene.repo.write(&kept, "");
+        scene.repo.git(&["add", &kept]);
+        scene.repo.git(&["commit", "-qm", "a folder"]);
+        if folder == "web" {
+            scene.tasks(&["init", "web"]).expect_code(0);
+        } else {
+            scene.repo.write(&format!("{folder}/harness-tasks.json"), &list);
+        }
+        scene.tasks(&["--root", folder, "add", "One", "--validate", "false"]).expect_code(0);
+        scene.tasks(&["--root", folder, "claim"]).expect_code(0);
+        scene.tasks(&["--root", folder, "complete", "task-001"]).expect_code(4);
+        let kept = scene.repo.path.join(folder).join(".muleteer/tasks");
+        let names = || std::fs::read_dir(&kept).map(|all| all.count()).unwrap_or(0);
+        let before = names();
+        assert!(before > 0, "{folder}: the output of the validation");
+        scene.repo.git(&["clean", "-fdq"]);
+        assert_eq!(names(), before, "{folder}");
+    }
+    scene.world.finish(None);
+}
+
 /// As much of an id as names one task is enough, as of a dispatch's.
 #[test]
 fn a_task_is_named_by_the_beginning_of_its_id() {

@@ -327,8 +327,9 @@ pub fn exclude(git_dir: &Path) -> std::io::Result<()> {
         "/.muleteer/worktrees/",
         "/.muleteer/runs/",
         "/.muleteer/beads/",
-        "/.muleteer/tasks/",
-        "/.muleteer/tasks.lock",
+        // A task list may be in any folder.
+        "**/.muleteer/tasks/",
+        "**/.muleteer/tasks.lock",
         "/.agents/journals/",
     ]
     .into_iter()

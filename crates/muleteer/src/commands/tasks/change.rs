@@ -1,6 +1,6 @@
 //! The verbs that change the list and nothing else.
 
-use super::place::{begin, here, listed, named, not_by_an_agent, root, task, unknown};
+use super::place::{begin, here, keep_out_of_git, listed, named, not_by_an_agent, root, task, unknown};
 use crate::context::{Context, absolute};
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -173,10 +173,7 @@ pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit,
     if !args.no_gitignore && (args.gitignore || asked(context)) {
         ignore(&root)?;
     }
-    if let Ok(git) = muleteer_supervisor::git::Git::open(root.path()) {
-        // What is ours alone is kept out of `git status` and `git clean` in any case.
-        drop(muleteer_supervisor::worktree::exclude(git.common_dir()));
-    }
+    keep_out_of_git(&root);
     if context.out.json {
         context.out.document(&json!({"root": root.path(), "created": created}))?;
     } else {

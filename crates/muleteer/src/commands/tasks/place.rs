@@ -58,9 +58,21 @@ pub fn root(said: Option<&Path>) -> Result<Root, Failure> {
     Root::find(&here()?, pinned.as_deref()).map_err(|error| listed(&error))
 }
 
+/// What is ours alone beside a list is kept out of `git status`, and out of reach of `git clean -fd`, in whichever working directory
+/// of the repository. Where that cannot be done the list is worked on all the same.
+pub fn keep_out_of_git(root: &Root) {
+    if let Ok(git) = Git::open(root.path()) {
+        drop(muleteer_supervisor::worktree::exclude(git.common_dir()));
+    }
+}
+
 /// Begins a change of the list. That it was damaged is said, also to whoever wants to hear nothing else: something of theirs
 /// may be in what was set aside.
 pub fn begin(root: &Root) -> Result<Tx, Failure> {
+    if !root.private().exists() {
+        // Begun by another tool, or by hand.
+        keep_out_of_git(root);
+    }
     let run = of_run();
     let right = run.as_deref().map_or(Right::Own, Right::Run);
     let tx = root.begin(right, Timestamp::now()).map_err(|error| listed(&error))?;
