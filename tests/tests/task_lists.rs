@@ -964,10 +964,14 @@ fn concurrent_mode_holds_the_lock_only_for_a_change() {
     scene.configure("concurrency_mode", json!("concurrent"));
     scene.add("Slow", "test -f done", &[]);
     let script = "touch \"$HOME/began\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; echo > done";
-    scene.run(script, &["--detach"]).expect_code(0);
+    let begun = scene.run(script, &["--detach"]).expect_code(0).stdout;
     wait_until("the agent to begin", RUN, || scene.home("began").exists().then_some(()));
     let slow = scene.task("task-001");
     assert!(slow["claimed_by"].is_string() && slow["lease_expires_at"].is_string(), "{slow}");
+    let status = scene.tasks(&["status", "--json"]).expect_code(0).json();
+    assert_eq!(status["run_id"].as_str(), Some(begun.trim()), "{status}");
+    let told = scene.tasks(&["status"]).expect_code(0).stdout;
+    assert!(told.contains(&format!("run {} works on it", begun.trim())), "{told}");
     // While work is done, others change the list; a held task is nobody else's.
     scene.add("Another", "true", &[]);
     scene.tasks(&["claim", "task-001", "--worker", "other"]).expect_code(3);
@@ -978,6 +982,8 @@ fn concurrent_mode_holds_the_lock_only_for_a_change() {
     wait_until("both to be done", RUN, || scene.is_done().then_some(()));
     wait_until("the run to end", RUN, || scene.log().contains("STATS").then_some(()));
     assert!(!scene.log().contains("LOCK"), "no session holds it: {}", scene.log());
+    let over = || scene.tasks(&["status", "--json"]).expect_code(0).json()["run_id"].is_null();
+    wait_until("nobody to work on it", RUN, || over().then_some(()));
     scene.check_done_once();
     scene.end();
 }

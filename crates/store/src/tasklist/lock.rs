@@ -74,11 +74,20 @@ impl SessionLock {
         Err(TaskListError::Locked(look(&path)))
     }
 
+    /// The run of a daemon's that works on a list, by the lock of an exclusive one, or by what the run of a concurrent one has left
+    /// word of; `None` if nobody alive does.
+    pub fn run_on(root: &Root) -> Option<String> {
+        let of_lock = Self::holder(root).and_then(|locked| locked.holder?.run);
+        of_lock.or_else(|| {
+            let holder = read_file(&root.at_work())?;
+            let said = Locked { path: root.at_work(), pid: Some(holder.pid), holder: Some(holder.clone()) };
+            if is_alive(&said) { holder.run } else { None }
+        })
+    }
+
     fn settle(path: PathBuf, run: Option<&str>, written: Option<Written>) -> Result<Self, TaskListError> {
-        let pid = std::process::id();
-        let id = ProcessId::of(pid);
-        let boot_id = muleteer_process::identity::boot_id();
-        let holder = Holder { pid, start_time: id.map_or(0, |id| id.start_time), boot_id, run: run.map(String::from) };
+        let holder = us(run);
+        let pid = holder.pid;
         let lock = Self { path, holder, written };
         let text = serde_json::to_vec(&lock.holder).map_err(io::Error::from);
         let written = text
@@ -104,8 +113,43 @@ impl Drop for SessionLock {
     }
 }
 
+fn us(run: Option<&str>) -> Holder {
+    let pid = std::process::id();
+    let id = ProcessId::of(pid);
+    let boot_id = muleteer_process::identity::boot_id();
+    Holder { pid, start_time: id.map_or(0, |id| id.start_time), boot_id, run: run.map(String::from) }
+}
+
+impl Root {
+    /// Leaves word that this process works on the list for a run, which holds no lock in between: for `status`, and whoever asks.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn leave_word(&self, run: &str) -> Result<(), TaskListError> {
+        let path = self.at_work();
+        let write = || -> io::Result<()> {
+            fs::create_dir_all(self.private())?;
+            let beside = path.with_extension("tmp");
+            fs::write(&beside, serde_json::to_vec(&us(Some(run)))?)?;
+            fs::rename(&beside, &path)
+        };
+        write().map_err(TaskListError::io(&path, "write"))
+    }
+
+    /// Takes it back.
+    pub fn take_word_back(&self, run: &str) {
+        if read_file(&self.at_work()).is_some_and(|holder| holder.run.as_deref() == Some(run)) {
+            drop(fs::remove_file(self.at_work()));
+        }
+    }
+}
+
+fn read_file(path: &Path) -> Option<Holder> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
 fn read_holder(path: &Path) -> Option<Holder> {
-    serde_json::from_slice(&fs::read(path.join(HOLDER)).ok()?).ok()
+    read_file(&path.join(HOLDER))
 }
 
 fn look_once(path: &Path) -> Locked {

@@ -70,6 +70,11 @@ impl Root {
         self.0.join(".muleteer/tasks")
     }
 
+    /// Whose run works on a concurrent list.
+    pub(super) fn at_work(&self) -> PathBuf {
+        self.private().join("run.json")
+    }
+
     /// What a session has written last.
     pub(super) fn session(&self) -> PathBuf {
         self.private().join("session.json")

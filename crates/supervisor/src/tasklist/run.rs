@@ -147,6 +147,7 @@ async fn finish(daemon: &Arc<Daemon>, list: &str, finished: Finished) {
         drop(tx.commit());
         counted.to_string()
     };
+    Root::at(Path::new(&run.started.root)).take_word_back(list);
     let stats = tokio::task::spawn_blocking(closing).await.unwrap_or_default();
     shared.release();
     let event = Event::TaskListFinished { list: list.into(), finished, stats };
@@ -216,6 +217,9 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
         if mode == Mode::Exclusive && matches!(keep.hold(), Hold::Own) {
             // The daemon that held it is dead; its lock is stale, or we hold it already.
             keep.keep_lock(at.lock_session(&name)?.0);
+        }
+        if mode == Mode::Concurrent {
+            at.leave_word(&name)?;
         }
         let project = Git::open(at.path())?;
         let mended = mend(&project, branch.as_deref())?;

@@ -105,9 +105,13 @@ pub async fn run(daemon: &Arc<Daemon>, asked: &TasksRun, by: &str, trace: Option
     if let Some(lock) = lock {
         daemon.task_list_runs.get(&asked.id).keep_lock(lock);
     }
+    if mode == Mode::Concurrent {
+        root.leave_word(&asked.id).map_err(|error| listed(&error))?;
+    }
     let records = match try_append(daemon, vec![entry]).await {
         Ok(records) => records,
         Err(error) => {
+            root.take_word_back(&asked.id);
             daemon.task_list_runs.forget(&asked.id);
             return Err(internal(&error.to_string()));
         }

@@ -49,7 +49,7 @@ pub fn status(said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     let root = root(said)?;
     let list = read(&root, context)?;
     let (counts, log) = (stats(&list), root.log_tail(LOG_LINES));
-    let holder = SessionLock::holder(&root);
+    let (holder, run) = (SessionLock::holder(&root), SessionLock::run_on(&root));
     if context.out.json {
         let dead = dead(&list);
         let tasks: Vec<_> = list.tasks.iter().map(|task| summary(&dead, task)).collect();
@@ -58,7 +58,7 @@ pub fn status(said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
             "log": log, "session_count": list.session_count, "last_session": list.last_session,
             "concurrency_mode": list.mode.as_str(), "over": is_over(&list),
             "locked_by": holder.as_ref().and_then(|locked| locked.pid),
-            "run_id": holder.and_then(|locked| locked.holder?.run),
+            "run_id": run,
         }))?;
         return Ok(Exit::Done);
     }
@@ -89,7 +89,7 @@ pub fn status(said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     }
     let last = list.last_session.as_deref().unwrap_or("never");
     let _ = writeln!(text, "\nsessions: {}, the last ended: {}", list.session_count, safe(last));
-    if let Some(run) = holder.and_then(|locked| locked.holder?.run) {
+    if let Some(run) = run {
         let _ = writeln!(text, "run {run} works on it (`muleteer tasks stop` ends it)");
     }
     context.out.text(text)?;

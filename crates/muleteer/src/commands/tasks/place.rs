@@ -28,16 +28,11 @@ pub fn of_run() -> Option<String> {
 /// # Errors
 /// `E_FORBIDDEN`.
 pub fn not_by_an_agent(root: &Root) -> Result<(), Failure> {
-    let run = of_run().or_else(|| variable("MULETEER_DISPATCH_ID").and_then(|_| run_on(root)));
+    let run = of_run().or_else(|| variable("MULETEER_DISPATCH_ID").and_then(|_| SessionLock::run_on(root)));
     let Some(run) = run else { return Ok(()) };
     let message = format!("an agent may not change what the tasks of run {run} are, nor how they are judged");
     Err(Failure::new("E_FORBIDDEN", message)
         .hint("say in your result what should be changed: a person can when the run has ended (`muleteer tasks add` may add a task)"))
-}
-
-/// The run of a daemon that works on a list.
-pub fn run_on(root: &Root) -> Option<String> {
-    SessionLock::holder(root).and_then(|locked| locked.holder?.run)
 }
 
 /// `HARNESS_WORKER_ID`, or what is said.
