@@ -241,3 +241,45 @@ fn a_pipe_in_place_of_the_list_holds_nobody_up() {
     assert!(place.root.read().is_err());
     assert_eq!(place.root.completions(), []);
 }
+
+/// What a session has written last holds against what is written over by hand, also for the daemon that follows a killed one.
+#[test]
+fn what_a_session_wrote_last_is_put_back_and_its_successor_knows_it() {
+    let place = Place::new();
+    let forge = || {
+        let text = fs::read_to_string(place.root.tasks()).expect("reads");
+        fs::write(place.root.tasks(), text.replace("\"pending\"", "\"completed\"")).expect("writes");
+    };
+    let (lock, _) = place.root.lock_session("one").expect("locks");
+    let begin = |lock: &SessionLock| place.root.begin(Right::Session(lock), now()).expect("begins");
+    assert_eq!(begin(&lock).overwritten, []);
+    let mut tx = begin(&lock);
+    tx.list.tasks[0].title = "Changed".into();
+    tx.commit().expect("commits");
+    forge();
+    // Nothing of that was committed: whoever comes next finds it again, by the file.
+    let put_back = |lock: &SessionLock| {
+        let tx = begin(lock);
+        assert_eq!(tx.list.tasks[0].title, "Changed");
+        (tx.overwritten.len(), tx.list.tasks[0].status.as_str())
+    };
+    assert_eq!(put_back(&lock), (1, "pending"));
+    drop(lock);
+    let (next, _) = place.root.lock_session("one").expect("locks");
+    assert_eq!(put_back(&next), (1, "pending"));
+    begin(&next).commit().expect("commits");
+    assert!(place.log().contains("WARN [task-001] somebody has changed its status in"), "{}", place.log());
+    // Killed before the list was replaced: what stands there was written before.
+    let mut decided = place.root.read().expect("reads").list;
+    decided.tasks[0].title = "Decided".into();
+    let written = next.written.clone().expect("a session's");
+    written.is_about_to_write(&place.root, &decided).expect("writes");
+    drop(next);
+    let (next, _) = place.root.lock_session("one").expect("locks");
+    assert_eq!(put_back(&next), (0, "pending"));
+    // Another run begins with what it finds.
+    drop(next);
+    forge();
+    let (other, _) = place.root.lock_session("two").expect("locks");
+    assert_eq!(put_back(&other), (0, "completed"));
+}
