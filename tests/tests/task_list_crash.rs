@@ -29,8 +29,10 @@ fn seeds() -> Vec<u64> {
 
 /// Its answer may be lost with it: then it is only up.
 fn daemon_to_die_at(scene: &Scene, fault: &str) -> Daemon {
-    let daemon = scene.world.daemon_unready(&[("MULETEER_FAULT", fault)]);
-    wait_until("the daemon to answer", RUN, || (scene.world.status()["daemon"]["running"] == true).then_some(()));
+    let mut daemon = scene.world.daemon_unready(&[("MULETEER_FAULT", fault)]);
+    // One that adopts a run may have died of it before anybody could ask.
+    let is_up = |daemon: &mut Daemon| scene.world.status()["daemon"]["running"] == true || !daemon.is_alive();
+    wait_until("the daemon to answer", RUN, || is_up(&mut daemon).then_some(()));
     daemon
 }
 
