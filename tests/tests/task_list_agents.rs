@@ -1,0 +1,259 @@
+//! What agents do with a list, a history and a person's files that is not theirs to do.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use muleteer_tests::task_list::{RUN, Scene};
+use muleteer_tests::wait_until;
+use serde_json::{Value, json};
+
+#[test]
+fn a_rollback_is_undone_by_name_and_a_person_s_files_are_not_touched() {
+    let scene = Scene::new();
+    scene.repo.write("notes", "mine\n");
+    scene.repo.write(".gitignore", "cache\n");
+    scene.repo.git(&["add", ".gitignore"]);
+    scene.repo.git(&["commit", "-qm", "ignore"]);
+    scene.configure("save_ignored", json!(["cache"]));
+    scene.add("Fails", "false", &["--max-attempts", "1"]);
+    let base = scene.repo.git(&["rev-parse", "HEAD"]);
+    let script = "echo a > a; git add a; git commit -qm 'task-001: a'; echo b > b; echo c > cache";
+    scene.run(script, &[]).expect_code(4);
+    let there = |name: &str| scene.repo.path.join(name).exists();
+    assert_eq!((scene.repo.git(&["rev-parse", "HEAD"]), there("a"), there("b")), (base, false, false));
+    assert_eq!(scene.repo.read("notes"), "mine\n");
+    assert!(scene.status("task-001") == "failed" && there("harness-progress.txt"), "its own files stay");
+    let log = scene.log();
+    let line = log.lines().find(|line| line.contains(" ROLLBACK ")).unwrap();
+    let name = line.split_whitespace().find(|word| word.contains("refs/muleteer/")).unwrap();
+    let name = name.trim_matches(|c: char| !c.is_alphanumeric());
+    std::fs::remove_file(scene.repo.path.join("cache")).unwrap();
+    let listed = scene.tasks(&["undo", "--list", "--json"]).json();
+    assert_eq!(listed["saved"][0]["ref"], name);
+    assert_eq!(scene.tasks(&["undo", name, "--json"]).expect_code(0).json()["restored"], name);
+    assert!(there("a") && there("b") && there("cache"), "untracked and ignored-but-listed too");
+    assert!(scene.repo.git(&["log", "-1", "--format=%s"]).contains("task-001: a"));
+    assert_eq!(scene.repo.read("notes"), "mine\n");
+    scene.end();
+}
+
+/// An agent that begins by tidying up passes its validation, and what it swept away nobody else has.
+#[test]
+fn what_an_agent_swept_away_of_a_person_s_is_kept_and_said() {
+    let scene = Scene::new();
+    scene.repo.write("doc", "1\n2\n3\n");
+    scene.repo.git(&["add", "doc"]);
+    scene.repo.git(&["commit", "-qm", "doc"]);
+    scene.repo.write("doc", "1\n2 mine\n3\n");
+    scene.repo.write("notes", "mine\n");
+    scene.add("Sweeps", "test -f f1", &[]);
+    scene.add("Goes on", "test -f f2", &[]);
+    let script = "case $MULETEER_TASK_ID in task-001) git checkout -q -- doc; rm notes; touch f1;; *) touch f2;; esac";
+    let ran = scene.run(script, &[]).expect_code(0);
+    let name = "refs/muleteer/rollback/task-001/1";
+    let said = format!("`muleteer tasks undo {name}` brings it back");
+    assert!(ran.stderr.contains("warning: task-001: what lay uncommitted in doc, notes"), "{ran:?}");
+    assert!(ran.stderr.contains(&said), "{ran:?}");
+    assert!(scene.log().contains(" WARN [task-001] what lay uncommitted in doc, notes"), "{}", scene.log());
+    assert_eq!(scene.tasks(&["undo", "--list"]).expect_code(0).stdout.trim(), name);
+    scene.tasks(&["undo", name]).expect_code(0);
+    assert_eq!((scene.repo.read("doc").as_str(), scene.repo.read("notes").as_str()), ("1\n2 mine\n3\n", "mine\n"));
+    assert!(scene.repo.path.join("f1").exists() && scene.repo.path.join("f2").exists());
+    assert!(!scene.repo.git(&["log", "-p"]).contains("mine"), "nobody has committed it");
+    scene.end();
+}
+
+/// Only the validation says that a task is completed, and only the harness writes it down.
+#[test]
+fn an_agent_that_calls_its_own_task_completed_is_judged_all_the_same() {
+    for more in [&[][..], &["--concurrency", "2"]] {
+        let scene = Scene::new();
+        scene.add("One", "test -f never", &["--max-attempts", "2"]);
+        scene.add("Two", "test -f f2", &[]);
+        let script = "touch f2; sed -i 's/in_progress/completed/; s/\"attempts\": 0/\"attempts\": 1/' \"$HARNESS_STATE_ROOT/harness-tasks.json\"";
+        let ran = scene.run(script, more).expect_code(4);
+        let task = scene.task("task-001");
+        assert_eq!((scene.status("task-001"), scene.status("task-002")), ("failed".into(), "completed".into()));
+        assert_eq!((&task["attempts"], &task["completed_at"]), (&json!(2), &Value::Null), "{task}");
+        assert!(task["error_log"].to_string().contains("[TEST_FAIL]"), "{task}");
+        // Of two agents at once, one may write over what the other has just changed.
+        let both = if more.is_empty() { ", attempts in harness-tasks.json" } else { "" };
+        let said = format!("WARN [task-001] somebody has changed its status{both}");
+        assert!(scene.log().contains(&said), "{}", scene.log());
+        assert!(ran.stderr.contains("warning: task-001: somebody has changed"), "{ran:?}");
+        scene.end();
+    }
+}
+
+/// Who is judged says neither what the tasks are nor how they are judged: with the verbs of this program, nor with those of
+/// another agent that it dispatched.
+#[test]
+fn an_agent_may_not_change_what_tasks_are_or_how_they_are_judged() {
+    let scene = Scene::new();
+    scene.add("One", "test -f never", &["--max-attempts", "1"]);
+    scene.add("Two", "test -f neither", &["--max-attempts", "1", "--depends-on", "task-001"]);
+    scene.add("Failed", "false", &["--priority", "P0", "--max-attempts", "1"]);
+    scene.run("true", &["--once"]).expect_code(5);
+    std::fs::write(scene.home("plan.md"), "- [x] Done\n").unwrap();
+    let script = "muleteer tasks checkpoint task-001 1/2 half && echo ok > \"$HOME/checkpoint\"
+        edit() { muleteer tasks edit task-001 --validate true --json; echo $?; }
+        { edit; muleteer tasks edit task-002 --validate true --json; echo $?; muleteer tasks retry task-003 --json; echo $?
+        muleteer tasks import \"$HOME/plan.md\" --json; echo $?; unset MULETEER_TASKS_RUN; edit; } > \"$HOME/said\"";
+    scene.run(script, &[]).expect_code(4);
+    let said = std::fs::read_to_string(scene.home("said")).unwrap();
+    assert_eq!(said.matches("\"E_FORBIDDEN\"").count(), 5, "{said}");
+    assert_eq!(said.lines().filter(|line| *line == "3").count(), 5, "{said}");
+    assert_eq!(std::fs::read_to_string(scene.home("checkpoint")).unwrap(), "ok\n", "what is its to say");
+    assert_eq!(scene.all().len(), 3);
+    assert_eq!(["task-001", "task-002", "task-003"].map(|id| scene.status(id)), ["failed", "failed", "failed"]);
+    // A person may, when the run has ended.
+    scene.tasks(&["edit", "task-001", "--validate", "true"]).expect_code(0);
+    scene.end();
+}
+
+/// What it writes into the file by hand about what is not its to say is said, and does not count: of a list that a session holds
+/// nobody else changes that.
+#[test]
+fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
+    for more in [&[][..], &["--concurrency", "2"]] {
+        let scene = Scene::new();
+        let own = scene.add("One", "test -f never", &["--max-attempts", "2", "--priority", "P0"]);
+        let other = scene.add("Two", "test -f f2", &[]);
+        scene.add("Three", "touch \"$HOME/judged\"; test -f f3", &["--priority", "P2"]);
+        scene.tasks(&["edit", &other, "--depends-on", "task-003"]).expect_code(0);
+        let gone = scene.add("Four", "test -f f4", &["--depends-on", "task-003"]);
+        let script = r#"n=${MULETEER_TASK_ID#task-00}; if [ $n = 1 ] && [ ! -e "$HOME/tried" ]; then
+            touch "$HOME/tried"; cd "$HARNESS_STATE_ROOT"; node -e '
+            const fs = require("fs"), list = JSON.parse(fs.readFileSync("harness-tasks.json"));
+            const [one, two, three] = list.tasks;
+            one.validation = {command: "true", timeout_seconds: 7};
+            for (const task of [two, three]) { task.status = "completed"; task.completed_at = "2025-07-01T10:00:00Z"; }
+            two.depends_on = []; three.title = "In other words";
+            list.tasks = [one, two, three]; list.session_config.max_tasks_per_session = 1;
+            fs.writeFileSync("harness-tasks.json", JSON.stringify(list));'
+            else touch f$n; fi"#;
+        let ran = scene.run(script, more).expect_code(4);
+        let task = scene.task(&own);
+        assert_eq!((scene.status(&own), &task["attempts"]), ("failed".into(), &json!(2)), "{task}");
+        assert_eq!(task["validation"], json!({"command": "test -f never", "timeout_seconds": 300}));
+        for id in [&other, "task-003", &gone] {
+            assert_eq!((scene.status(id), &scene.task(id)["attempts"]), ("completed".into(), &json!(1)), "{id}");
+        }
+        assert!(
+            scene.home("judged").exists() && ["f2", "f3", "f4"].iter().all(|name| scene.repo.path.join(name).exists())
+        );
+        assert_eq!(scene.task(&other)["depends_on"], json!(["task-003"]));
+        assert_eq!(scene.task("task-003")["title"], "In other words");
+        assert_eq!(scene.list()["session_config"]["max_tasks_per_session"], 20);
+        for said in [
+            "[task-001] somebody has changed its validation.command, validation.timeout_seconds in harness-tasks.json",
+            "[task-002] somebody has changed its status, completed_at in",
+            "[task-002] somebody has changed its depends_on in",
+            "[task-003] somebody has changed its title in",
+            "[task-004] somebody has taken it out of",
+            "somebody has changed session_config",
+        ] {
+            assert!(scene.log().contains(&format!("WARN {said}")), "{said}: {}", scene.log());
+            let (of, words) = said.split_once("] ").unwrap_or(("", said));
+            let told =
+                format!("warning: {}{words}", if of.is_empty() { String::new() } else { format!("{}: ", &of[1..]) });
+            assert!(ran.stderr.contains(&told), "{told}: {ran:?}");
+        }
+        scene.end();
+    }
+}
+
+/// Also where the daemon that wrote the list is dead.
+#[test]
+fn what_was_written_over_while_no_daemon_was_there_is_put_back() {
+    let scene = Scene::new();
+    scene.add("One", "test -f f1", &["--priority", "P0"]);
+    scene.add("Two", "test -f f2", &[]);
+    let mut daemon = scene.world.daemon();
+    let script =
+        "touch \"$HOME/begun\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; touch f${MULETEER_TASK_ID#task-00}";
+    let client = scene.begin(script, 1);
+    wait_until("the agent to begin", RUN, || scene.home("begun").exists().then_some(()));
+    daemon.kill_9();
+    let mut list = scene.list();
+    for task in list["tasks"].as_array_mut().unwrap() {
+        task["status"] = json!("completed");
+    }
+    scene.repo.write("harness-tasks.json", &list.to_string());
+    let daemon = scene.world.daemon();
+    std::fs::write(scene.home("go"), "").unwrap();
+    scene.wait_until_done();
+    drop(client);
+    assert!(["f1", "f2"].iter().all(|name| scene.repo.path.join(name).exists()), "{}", scene.log());
+    assert!(scene.log().contains("WARN [task-002] somebody has changed its status in"), "{}", scene.log());
+    scene.check_done_once();
+    scene.world.finish(Some(daemon));
+}
+
+/// An agent's work is done where the person looks for it, and after what the person did.
+#[test]
+fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {
+    let scene = Scene::new();
+    scene.add("One", "test -f f1", &["--max-attempts", "3"]);
+    scene.repo.write("precious", "p\n");
+    scene.repo.git(&["add", "precious"]);
+    scene.repo.git(&["commit", "-qm", "a person's"]);
+    let base = scene.repo.git(&["rev-parse", "HEAD"]);
+    let script = "echo x >> \"$HOME/tries\"; touch f1; case $(wc -l < \"$HOME/tries\") in
+        1) git reset -q --hard HEAD~1;;
+        2) git tag main; git checkout -q -b side; git add f1; git commit -qm mine;;
+        esac; touch f1";
+    scene.run(script, &[]).expect_code(0);
+    let task = scene.task("task-001");
+    assert_eq!((task["status"].as_str(), task["attempts"].as_u64()), (Some("completed"), Some(3)), "{task}");
+    let said = |at: usize| task["error_log"][at].as_str().unwrap_or_default().to_string();
+    assert!(said(0).starts_with("[TASK_EXEC] the agent took commit "), "{task}");
+    assert!(
+        said(1).starts_with("[TASK_EXEC] the agent left HEAD on branch `side`; the task began on `main`"),
+        "{task}"
+    );
+    assert_eq!(scene.repo.git(&["symbolic-ref", "HEAD"]), "refs/heads/main");
+    assert_eq!(scene.repo.git(&["rev-parse", "HEAD~1"]), base);
+    assert_eq!(scene.repo.git(&["log", "-1", "--format=%s", "side"]), "mine", "it stays what it was");
+    for (number, file) in [(1, "f1"), (2, "precious")] {
+        let saved = format!("refs/muleteer/rollback/task-001/{number}");
+        assert!(scene.log().contains(&format!("(saved as {saved})")), "{}", scene.log());
+        scene.repo.git(&["cat-file", "-e", &format!("{saved}:{file}")]);
+        scene.repo.git(&["merge-base", "--is-ancestor", &base, &saved]);
+    }
+    // Nor is what an interrupted one left.
+    scene.add("Two", "test -f f2", &["--max-attempts", "1"]);
+    let base = scene.interrupt("task-002");
+    scene.repo.git(&["reset", "-q", "--hard", "HEAD~1"]);
+    scene.repo.write("f2", "");
+    scene.run("true", &[]).expect_code(4);
+    assert_eq!(scene.status("task-002"), "failed");
+    assert_eq!(scene.repo.git(&["rev-parse", "HEAD"]), base);
+    // Between two tasks it is a person who checks something else out: the run ends, and nothing is moved.
+    scene.add("Three", "false", &["--max-attempts", "1", "--cleanup", "git checkout -q -f side"]);
+    scene.add("Four", "true", &[]);
+    let ended = scene.run("true", &["--json"]);
+    assert!(ended.stdout.contains("HEAD is on `side` now, and was on `main`"), "{ended:?}");
+    assert_eq!((ended.error_code().as_str(), scene.status("task-004").as_str()), ("E_TASKS_GIT", "pending"));
+    assert_eq!(scene.repo.git(&["log", "-1", "--format=%s"]), "mine");
+    scene.world.finish(None);
+}
+
+/// Whatever an agent leaves, its task comes to an end and the next one begins.
+#[test]
+fn what_an_agent_leaves_behind_stops_no_list() {
+    let scene = Scene::new();
+    for file in ["f1", "f2", "f3"] {
+        scene.add(file, &format!("test -f {file}"), &[]);
+    }
+    let script = "case $MULETEER_TASK_ID in
+        task-001) if [ -e \"$HOME/again\" ]; then touch f1; else touch \"$HOME/again\" .git/index.lock; fi;;
+        task-002) git init -q nested; touch f2 \"$(printf '\\377x')\";;
+        task-003) touch f3; echo '{' > harness-tasks.json;;
+        esac";
+    scene.run(script, &[]).expect_code(0);
+    assert_eq!(scene.task("task-001")["attempts"], 2, "its first one failed: {}", scene.log());
+    assert!(scene.log().contains("WARN [task-003] the list had lost that it was being worked on"), "{}", scene.log());
+    let committed = scene.repo.git(&["ls-tree", "-r", "--name-only", "HEAD"]);
+    assert!(["f1", "f2", "f3", "377x"].iter().all(|name| committed.contains(name)), "{committed}");
+    scene.end();
+}
