@@ -3,6 +3,7 @@
 
 use super::written::Written;
 use super::{Root, TaskListError};
+use crate::atomic::write_whole;
 use muleteer_process::identity::ProcessId;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -129,9 +130,7 @@ impl Root {
         let path = self.at_work();
         let write = || -> io::Result<()> {
             fs::create_dir_all(self.private())?;
-            let beside = path.with_extension("tmp");
-            fs::write(&beside, serde_json::to_vec(&us(Some(run)))?)?;
-            fs::rename(&beside, &path)
+            write_whole(&path, &serde_json::to_vec(&us(Some(run)))?, 0o644).map_err(io::Error::other)
         };
         write().map_err(TaskListError::io(&path, "write"))
     }

@@ -277,6 +277,16 @@ fn what_a_session_wrote_last_is_put_back_and_its_successor_knows_it() {
     drop(next);
     let (next, _) = place.root.lock_session("one").expect("locks");
     assert_eq!(put_back(&next), (0, "pending"));
+    // The same, and what stands there somebody had written over: that was not written by us.
+    forge();
+    next.written
+        .clone()
+        .expect("a session's")
+        .is_about_to_write(&place.root, &decided)
+        .expect("writes");
+    drop(next);
+    let (next, _) = place.root.lock_session("one").expect("locks");
+    assert_eq!(put_back(&next), (1, "pending"));
     // Another run begins with what it finds.
     drop(next);
     forge();

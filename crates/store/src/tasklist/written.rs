@@ -3,6 +3,7 @@
 
 use super::Root;
 use super::intent::{Mark, mark};
+use crate::atomic::write_atomic;
 use muleteer_model::tasklist::TaskList;
 use muleteer_model::tasklist::overwritten::{self, Overwritten};
 use serde::{Deserialize, Serialize};
@@ -18,8 +19,10 @@ pub(super) struct Written {
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     run: String,
-    /// The file that it takes the place of.
+    /// The file that it takes the place of, as it stood: somebody may have written over it.
     before: Mark,
+    /// What the session had written until then.
+    was: Option<String>,
     list: String,
 }
 
@@ -29,11 +32,12 @@ impl Written {
         let last = || -> Option<TaskList> {
             let record: Record = serde_json::from_slice(&fs::read(root.session()).ok()?).ok()?;
             let there = mark(&fs::read(root.tasks()).ok()?);
-            if record.run != run || (there == record.before && there != mark(record.list.as_bytes())) {
-                // Killed before the list was replaced: the file is what was written before that.
+            if record.run != run {
                 return None;
             }
-            TaskList::parse(&record.list).ok()
+            // Killed before the list was replaced: then it is not written.
+            let is_written = there != record.before || there == mark(record.list.as_bytes());
+            TaskList::parse(&if is_written { record.list } else { record.was? }).ok()
         };
         Self { run: run.into(), last: Arc::new(Mutex::new(last())) }
     }
@@ -50,14 +54,14 @@ impl Written {
         }
     }
 
-    /// Said before the list is replaced, or a successor would take what was decided last for somebody's doing.
+    /// Said, and on the disk, before the list is replaced: else a successor, or whoever comes after a power cut, would take what was
+    /// decided last for somebody's doing.
     pub fn is_about_to_write(&self, root: &Root, list: &TaskList) -> std::io::Result<()> {
         let before = mark(&fs::read(root.tasks()).unwrap_or_default());
-        let record = Record { run: self.run.clone(), before, list: list.to_text() };
-        let bytes = serde_json::to_vec(&record)?;
+        let was = self.last.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(TaskList::to_text);
+        let record = Record { run: self.run.clone(), before, was, list: list.to_text() };
         fs::create_dir_all(root.private())?;
-        let beside = root.session().with_extension("tmp");
-        fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, root.session()))
+        write_atomic(&root.session(), &serde_json::to_vec(&record)?, 0o600).map_err(std::io::Error::other)
     }
 
     pub fn has_written(&self, list: &TaskList) {

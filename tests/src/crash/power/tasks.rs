@@ -96,6 +96,8 @@ impl RecordedTasks {
         // Nor does git sync what it has checked out.
         scene.repo.git(&["status", "--porcelain"]);
         check_log(scene);
+        let said = scene.log();
+        assert!(!said.contains("somebody has"), "what the disk has kept is nobody's doing\n{said}");
         events::check(&log);
         scene.world.expect_clean_end(Some(daemon));
     }
