@@ -211,6 +211,17 @@ mod tests {
     }
 
     #[test]
+    fn what_the_contract_gives_every_agent_is_ours() {
+        let contract = include_str!("../../../docs/contract.md");
+        let (_, section) = contract.split_once("## Variables every agent gets\n").expect("the section");
+        // Up to what an agent answers.
+        let (section, _) = section.trim_start().split_once("\n\n").expect("a paragraph");
+        let named = section.split('`').filter(|word| word.starts_with("MULETEER_") || *word == "TRACEPARENT");
+        let named: Vec<_> = named.collect();
+        assert!(named.len() > 10 && named.iter().all(|name| is_ours(name)), "{named:?}");
+    }
+
+    #[test]
     fn the_configuration_adds_names_and_patterns() {
         assert_eq!(
             names(&["GITHUB_TOKEN", "CARGO_HOME", "OTHER"], &["GITHUB_TOKEN", "CARGO_*"]),

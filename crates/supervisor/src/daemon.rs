@@ -122,7 +122,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         boot_id: identity::boot_id(),
         socket: Some(paths.socket.clone()),
     };
-    let no_room = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
+    let no_room = |error: &io::Error| matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
     reserve::at_need(&paths.reserve(), no_room, || lock::write_note(&lock_path, &note)).map_err(io(&lock_path))?;
     let sources = settings::sources(&paths, None, options.config.as_deref())?;
     // What is no text is nobody's setting.

@@ -33,7 +33,7 @@ impl Stuck {
 
     /// What it was asked is done, or nothing was asked: the next wait begins anew.
     pub fn content(&mut self) {
-        self.looked = Instant::now();
+        *self = Self::new();
     }
 
     /// Looks at the shim of a dispatch, if one lives. `ending` says that it was told to end its agent and has not

@@ -96,6 +96,11 @@ impl Hand {
         self.own = self.own.saturating_add(1);
     }
 
+    /// What is told from here on is all of it: of what we closed before nothing will be.
+    pub fn watched(&mut self) {
+        self.own = 0;
+    }
+
     /// Its agent is gone with all its processes.
     pub fn left(&mut self) {
         *self = Self::default();
@@ -167,6 +172,17 @@ mod tests {
         assert_eq!(hand.act(Need::Append, true, false), Act::Wait, "it was our own close");
         told(&mut hand, &[Written, Closed], false);
         assert_eq!(hand, Hand::default());
+    }
+
+    /// Its journal is there before it is watched.
+    #[test]
+    fn a_close_of_ours_that_is_never_told_is_not_waited_for() {
+        let mut hand = Hand::default();
+        hand.appended();
+        hand.watched();
+        told(&mut hand, &[Written], false);
+        told(&mut hand, &[Closed], false);
+        assert_eq!(hand.act(Need::Append, false, false), Act::Append, "it was not ours");
     }
 
     #[test]

@@ -200,7 +200,8 @@ impl Actor for Journal {
 }
 
 impl State {
-    fn watch(&self) {
+    fn watch(&mut self) {
+        self.hand.watched();
         self.daemon.watcher.cast(WatchMsg::Watch(self.path.clone(), self.id.clone()));
     }
 
