@@ -121,7 +121,13 @@ fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
         scene.add("Three", "touch \"$HOME/judged\"; test -f f3", &["--priority", "P2"]);
         scene.tasks(&["edit", &other, "--depends-on", "task-003"]).expect_code(0);
         let gone = scene.add("Four", "test -f f4", &["--depends-on", "task-003"]);
-        let script = r#"n=${MULETEER_TASK_ID#task-00}; if [ $n = 1 ] && [ ! -e "$HOME/tried" ]; then
+        // Of two at once the other is at work meanwhile, so that the harness writes nothing that moment.
+        let both = if more.is_empty() { "" } else { "yes" };
+        let script = r#"n=${MULETEER_TASK_ID#task-00}
+            until_there() { for i in $(seq 600); do [ -e "$HOME/$1" ] && return; sleep 0.05; done; exit 1; }
+            if [ -n "$BOTH" ] && [ $n = 3 ]; then touch "$HOME/three"; until_there written; fi
+            if [ $n = 1 ] && [ ! -e "$HOME/tried" ]; then
+            [ -z "$BOTH" ] || until_there three
             touch "$HOME/tried"; cd "$HARNESS_STATE_ROOT"; node -e '
             const fs = require("fs"), list = JSON.parse(fs.readFileSync("harness-tasks.json"));
             const [one, two, three] = list.tasks;
@@ -130,8 +136,8 @@ fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
             two.depends_on = []; three.title = "In other words";
             list.tasks = [one, two, three]; list.session_config.max_tasks_per_session = 1;
             fs.writeFileSync("harness-tasks.json", JSON.stringify(list));'
-            else touch f$n; fi"#;
-        let ran = scene.run(script, more).expect_code(4);
+            touch "$HOME/written"; else touch f$n; fi"#;
+        let ran = scene.run(&format!("BOTH={both}\n{script}"), more).expect_code(4);
         let task = scene.task(&own);
         assert_eq!((scene.status(&own), &task["attempts"]), ("failed".into(), &json!(2)), "{task}");
         assert_eq!(task["validation"], json!({"command": "test -f never", "timeout_seconds": 300}));
