@@ -5,7 +5,7 @@
 use muleteer_tests::processes::{self, Process};
 use muleteer_tests::{Daemon, PATIENCE, Repo, World, events, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::os::unix::net::UnixStream;
 
 /// A grandchild in a session of its own that ignores every signal a program can ignore, and that
@@ -633,4 +633,41 @@ fn a_torn_last_event_is_cut_and_a_bad_line_before_it_is_named() {
         "{error}"
     );
     assert_eq!(std::fs::read(&path).unwrap(), flipped, "nothing was changed on the way to the error");
+}
+
+/// Whoever spoils the user's configuration (an agent may) takes nobody's `kill` away: what is on its way is supervised as
+/// the daemon before it did, nothing new is begun, and a daemon that nobody needs says what is wrong instead.
+#[test]
+fn a_configuration_that_is_wrong_leaves_no_agent_without_a_daemon() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    world.configure("pool: {max_agents: 1}\n");
+    let mut daemon = world.daemon();
+    let id = start(&world, &repo, "echo start >> effects; sleep 1000");
+    let waiting = world.spawn(&repo, "echo two >> effects", &[]).ok();
+    daemon.kill_9();
+    world.configure("pool: {max_agents: 4}\nmodels: {defualt: fast}\n");
+
+    let daemon = world.daemon();
+    let refused = world.spawn(&repo, "true", &["--json"]).run().expect_code(2);
+    let error = &refused.json()["error"];
+    assert_eq!((refused.error_code().as_str(), &error["line"]), ("E_CONFIG_INVALID", &json!(2)), "{error}");
+    let told = wait_until("the fault", PATIENCE, || {
+        world
+            .events()
+            .into_iter()
+            .find(|event| event["event"] == "fault" && event["what"] == "configuration")
+    });
+    assert!(told["message"].as_str().is_some_and(|text| text.contains("config.yaml:2: ")), "{told}");
+    assert_eq!(world.dispatch(&waiting)["state"], "queued", "the pool is as small as it was");
+    world.muleteer(&["kill", &id]).ok();
+    assert_eq!(world.wait_for_end(&id)["state"], "killed");
+    assert_eq!(world.wait_for_end(&waiting)["state"], "success");
+    assert_eq!(repo.effects("effects"), ["start", "two"]);
+    world.expect_clean_end(Some(daemon));
+
+    // Nobody is left who needs it.
+    let before = world.events().len();
+    let refused = world.muleteer(&["daemon", "--json"]).run().expect_code(2);
+    assert_eq!((refused.error_code().as_str(), world.events().len()), ("E_CONFIG_INVALID", before));
 }

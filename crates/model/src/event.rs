@@ -7,6 +7,7 @@
 use crate::agent_event::TurnError;
 use crate::api_error::{Terms, Trouble};
 use crate::ask::{Ask, Verdict};
+use crate::config::InForce;
 use crate::id::DispatchId;
 use crate::opening::Calls;
 use crate::permission::Policy;
@@ -95,6 +96,9 @@ pub enum Event {
         generation: u64,
         version: String,
         boot_id: String,
+        /// From before it was recorded: none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        settings: Option<InForce>,
     },
     DaemonStopping {
         agents: String,

@@ -1,5 +1,6 @@
 //! All dispatches, folded from the events: what `status` shows and what recovery starts from.
 
+use crate::config::InForce;
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::{Created, Event, Record};
 use crate::id::{self, DispatchId, Unfound};
@@ -20,6 +21,7 @@ pub struct Fleet {
     pub generation: u64,
     /// Of the newest daemon's machine: another one after it was started anew.
     boot_id: String,
+    settings: Option<InForce>,
     /// Where the model's APIs want to be left alone.
     pub pressures: Pressures,
     /// Runs of task lists.
@@ -45,8 +47,9 @@ impl Fleet {
         self.seq = record.seq;
         self.task_lists.apply(record);
         match (&record.entry.event, &record.entry.dispatch_id) {
-            (Event::DaemonStarted { generation, boot_id, .. }, _) => {
+            (Event::DaemonStarted { generation, boot_id, settings, .. }, _) => {
                 self.generation = *generation;
+                self.settings = settings.or(self.settings);
                 self.boot(boot_id);
             }
             (Event::DispatchCreated(created), Some(id)) => self.create(id, created, record),
@@ -120,6 +123,13 @@ impl Fleet {
     }
 
     /// Those that have not ended, in order of creation.
+    /// What a daemon may go by that cannot read its configuration: what the one before it did. None where nobody lives and
+    /// nobody waits, so that nothing is lost while it does not start. `first` is for a fleet from before it was recorded.
+    pub fn settings_left(&self, first: InForce) -> Option<InForce> {
+        self.unfinished().next()?;
+        Some(self.settings.unwrap_or(first))
+    }
+
     pub fn unfinished(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
         self.unfinished.values().filter_map(|id| self.dispatches.get(id))
     }
@@ -182,8 +192,13 @@ mod tests {
             by: String::new(),
             trace: None,
         };
-        let boot =
-            |boot: &str| Event::DaemonStarted { pid: 1, generation: 1, version: String::new(), boot_id: boot.into() };
+        let boot = |boot: &str| Event::DaemonStarted {
+            pid: 1,
+            generation: 1,
+            version: String::new(),
+            boot_id: boot.into(),
+            settings: None,
+        };
         let begun = |worker, task: &str| Event::TaskBegun {
             list: list.clone(),
             worker,

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use muleteer_model::agent_event::TurnError;
 use muleteer_model::api_error::{Terms, Trouble};
 use muleteer_model::ask::{Ask, AskOption, Verdict};
+use muleteer_model::config::InForce;
 use muleteer_model::event::{
     Created, Entry, Event, ExitCause, FinalState, Limit, Limits, Outcome, Position, PromptKind, Record, VERSION,
 };
@@ -34,8 +35,15 @@ macro_rules! catalog {
 }
 
 catalog! {
-    DaemonStarted: "A daemon took the state directory over; `generation` fences the ones before it."
-        = Event::DaemonStarted { pid: 4711, generation: 3, version: "0.1.0".into(), boot_id: "3c8f1a52".into() };
+    DaemonStarted: "A daemon took the state directory over; `generation` fences the ones before it. It goes by `settings` until it \
+                    ends, and so does one after it that cannot read its configuration."
+        = Event::DaemonStarted {
+            pid: 4711,
+            generation: 3,
+            version: "0.1.0".into(),
+            boot_id: "3c8f1a52".into(),
+            settings: Some(InForce { max_agents: 8, max_depth: 2, output_mib: 64 }),
+        };
     DaemonStopping: "It was asked to stop. `agents` is `keep` or `stop`; `lease_s` is how long kept ones go on alone."
         = Event::DaemonStopping { agents: "keep".into(), alive: 2, lease_s: 28800 };
     LogRecovered: "A torn tail was cut from the events at start-up."

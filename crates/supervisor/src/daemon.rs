@@ -10,7 +10,7 @@ use crate::reserve;
 use crate::settings;
 use crate::tree::ROOT;
 use jiff::Timestamp;
-use muleteer_model::config::ConfigError;
+use muleteer_model::config::{Config, ConfigError, InForce};
 use muleteer_model::doctor;
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::telemetry::{self, Settings};
@@ -124,28 +124,34 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     };
     let no_room = |error: &io::Error| matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
     reserve::at_need(&paths.reserve(), no_room, || lock::write_note(&lock_path, &note)).map_err(io(&lock_path))?;
-    let sources = settings::sources(&paths, None, options.config.as_deref())?;
-    // What is no text is nobody's setting.
-    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
+    let (mut log, settings, endpoint, fault) = match configuration(&paths, options.config.as_deref()) {
+        Ok(config) => (Log::open(&paths)?, InForce::of(&config), config.telemetry.endpoint.clone(), None),
+        // Agents are supervised, and can be ended, whatever somebody does to that file.
+        Err(error) => {
+            let log = Log::open(&paths)?;
+            let defaults = Config::defaults().map_err(StartError::Config)?;
+            let Some(settings) = log.opened.fleet.settings_left(InForce::of(&defaults)) else {
+                return Err(log.given_up(error));
+            };
+            (log, settings, None, Some(error))
+        }
     };
-    let env: Vec<(String, String)> = std::env::vars_os().filter_map(text).collect();
-    let config = settings::config(&sources, &env).map_err(StartError::Config)?;
-    descriptors::make_room(doctor::open_files_for(config.pool.max_agents));
+    descriptors::make_room(doctor::open_files_for(settings.max_agents));
     operator_key(&paths.operator_key()).map_err(io(&paths.operator_key()))?;
     let muleteer = std::env::current_exe().map_err(io(Path::new("/proc/self/exe")))?;
     link_program(&paths.state_dir.join("bin"), &muleteer).map_err(io(&paths.state_dir))?;
     let shim = ShimProgram::locate().map_err(io(&muleteer))?;
     // A wrong endpoint must not keep agents from being supervised.
-    let endpoint = config.telemetry.endpoint.as_deref();
-    let telemetry = Settings::with_default(endpoint, &|name| std::env::var(name).ok()).unwrap_or_else(|error| {
-        tracing::warn!(%error, "no telemetry: {} (or telemetry.endpoint) is wrong", telemetry::VARIABLE);
-        None
-    });
+    let telemetry =
+        Settings::with_default(endpoint.as_deref(), &|name| std::env::var(name).ok()).unwrap_or_else(|error| {
+            tracing::warn!(%error, "no telemetry: {} (or telemetry.endpoint) is wrong", telemetry::VARIABLE);
+            None
+        });
     for what in telemetry.iter().flat_map(|settings| &settings.unheeded) {
         tracing::warn!("telemetry: {what}");
     }
-    let (opened, backlog) = recover(&paths, &note)?;
+    log.begin(&paths, &note, settings)?;
+    let Log { opened, backlog, .. } = log;
     reserve::keep(&paths.reserve());
     let boot = Boot {
         generation: opened.fleet.generation,
@@ -154,11 +160,16 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         muleteer,
         shim,
         lease_ms: LEASE.as_millis() as u64,
-        pool_limits: config.pool,
-        retention: config.retention,
+        pool_limits: settings.pool(),
+        retention: settings.retention(),
         telemetry,
     };
     let daemon = Arc::new(Daemon::new(paths, boot));
+    if let Some(error) = fault {
+        let message = without_configuration(&error);
+        tracing::error!("{message}");
+        daemon.note(Event::Fault { what: "configuration".into(), message });
+    }
     for (run, error) in crate::runs::boot(&daemon) {
         let message = format!("{}; `muleteer run --resume {run}` tries again", error.message);
         daemon.note(Event::Fault { what: format!("run {run}"), message });
@@ -172,33 +183,81 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     outcome
 }
 
-/// Reads every event, cuts a torn tail back, and begins a new generation.
-fn recover(paths: &Paths, note: &Note) -> Result<(Opened, Backlog), StartError> {
-    // What the projection has applied was durable: a log that ends before it has lost something.
-    let applied = Projection::open(&paths.database())?.0.applied_seq();
-    let mut backlog = Backlog::default();
-    let (mut opened, recovery) = Opened::open(&paths.events(), applied, |fleet, record| backlog.take(fleet, record))?;
-    let generation = opened.fleet.generation + 1;
-    let mut events = Vec::new();
-    if recovery.cut_bytes > 0 {
-        events.push(Event::LogRecovered { cut_bytes: recovery.cut_bytes });
+/// The configuration that the daemon itself goes by: no project's.
+fn configuration(paths: &Paths, given: Option<&Path>) -> Result<Config, StartError> {
+    let sources = settings::sources(paths, None, given)?;
+    // What is no text is nobody's setting.
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    let env: Vec<(String, String)> = std::env::vars_os().filter_map(text).collect();
+    settings::config(&sources, &env).map_err(StartError::Config)
+}
+
+/// What is on record of a daemon that serves without the configuration that it was to have.
+fn without_configuration(error: &StartError) -> String {
+    let what = match error {
+        StartError::Config(errors) => errors.first().map(ConfigError::brief).unwrap_or_default(),
+        other => other.to_string(),
+    };
+    format!(
+        "{what}; until it is mended nothing new is begun, and until the daemon is started again it goes by the settings of \
+         the one before it (`muleteer config check` tells all that is wrong)"
+    )
+}
+
+/// The log as a daemon finds it at its start.
+struct Log {
+    opened: Opened,
+    backlog: Backlog,
+    cut_bytes: u64,
+}
+
+impl Log {
+    /// Reads every event, and cuts a torn tail back.
+    fn open(paths: &Paths) -> Result<Self, StartError> {
+        // What the projection has applied was durable: a log that ends before it has lost something.
+        let applied = Projection::open(&paths.database())?.0.applied_seq();
+        let mut backlog = Backlog::default();
+        let (opened, recovery) = Opened::open(&paths.events(), applied, |fleet, record| backlog.take(fleet, record))?;
+        backlog.until = Cursor { offset: recovery.len, seq: recovery.last_seq };
+        Ok(Self { opened, backlog, cut_bytes: recovery.cut_bytes })
     }
-    events.push(Event::DaemonStarted {
-        pid: note.pid,
-        generation,
-        version: note.version.clone(),
-        boot_id: note.boot_id.clone(),
-    });
-    let entries: Vec<_> = events
-        .into_iter()
-        .map(|event| Entry { id: random_key(), dispatch_id: None, at: None, more: false, event })
-        .collect();
-    let no_room = |error: &AppendError| matches!(error, AppendError::Full { .. });
-    reserve::at_need(&paths.reserve(), no_room, || opened.append(&entries))
-        .map_err(|error| StartError::Append(error.to_string()))?;
-    tracing::info!(generation, seq = opened.fleet.seq, cut_bytes = recovery.cut_bytes, "recovered");
-    backlog.until = Cursor { offset: recovery.len, seq: recovery.last_seq };
-    Ok((opened, backlog))
+
+    /// Begins a new generation.
+    fn begin(&mut self, paths: &Paths, note: &Note, settings: InForce) -> Result<(), StartError> {
+        let generation = self.opened.fleet.generation + 1;
+        let started = Event::DaemonStarted {
+            pid: note.pid,
+            generation,
+            version: note.version.clone(),
+            boot_id: note.boot_id.clone(),
+            settings: Some(settings),
+        };
+        let entries: Vec<_> = self.recovered().into_iter().chain([started]).map(unasked).collect();
+        let no_room = |error: &AppendError| matches!(error, AppendError::Full { .. });
+        reserve::at_need(&paths.reserve(), no_room, || self.opened.append(&entries))
+            .map_err(|error| StartError::Append(error.to_string()))?;
+        tracing::info!(generation, seq = self.opened.fleet.seq, cut_bytes = self.cut_bytes, "recovered");
+        Ok(())
+    }
+
+    fn recovered(&self) -> Option<Event> {
+        (self.cut_bytes > 0).then_some(Event::LogRecovered { cut_bytes: self.cut_bytes })
+    }
+
+    /// Nothing is begun; but what opening the log has cut away is on record.
+    fn given_up(mut self, why: StartError) -> StartError {
+        let entries: Vec<_> = self.recovered().into_iter().map(unasked).collect();
+        match self.opened.append(&entries) {
+            Ok(_) => why,
+            Err(error) => StartError::Append(error.to_string()),
+        }
+    }
+}
+
+fn unasked(event: Event) -> Entry {
+    Entry { id: random_key(), dispatch_id: None, at: None, more: false, event }
 }
 
 async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), StartError> {

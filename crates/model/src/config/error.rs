@@ -57,6 +57,16 @@ impl ConfigError {
         self
     }
 
+    /// The message and its place in one line, for a log.
+    pub fn brief(&self) -> String {
+        let place = match (&self.file, self.line) {
+            (Some(file), Some(line)) => format!("{file}:{line}: "),
+            (Some(file), None) => format!("{file}: "),
+            (None, _) => String::new(),
+        };
+        format!("{place}{}", self.message)
+    }
+
     /// Takes the snippet from another text with the same line numbers.
     pub(crate) fn in_text(self, text: &str) -> Self {
         let place = self.line.zip(self.column).map(|(line, column)| Place { line, column });

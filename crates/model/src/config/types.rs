@@ -64,6 +64,30 @@ impl Retention {
     }
 }
 
+/// What a daemon itself goes by from its start to its end, as `daemon_started` has it on record. A record of its own, which
+/// versions to come may add to: the types of the file refuse what they do not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InForce {
+    pub max_agents: u32,
+    pub max_depth: u32,
+    pub output_mib: u32,
+}
+
+impl InForce {
+    pub fn of(settings: &Settings) -> Self {
+        let (Pool { max_agents, max_depth }, Retention { output_mib }) = (settings.pool, settings.retention);
+        Self { max_agents, max_depth, output_mib }
+    }
+
+    pub fn pool(self) -> Pool {
+        Pool { max_agents: self.max_agents, max_depth: self.max_depth }
+    }
+
+    pub fn retention(self) -> Retention {
+        Retention { output_mib: self.output_mib }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BackendChoice {

@@ -104,7 +104,16 @@ fn a_place_that_was_promised_before_the_end_is_none_after_it() {
 /// Daemons that begin on a machine of these boots, after one of the boot `one` wrote all that has happened.
 fn begin_again(told: &mut Told, boots: &[&str]) {
     let began = |boot: &str| {
-        (None, Event::DaemonStarted { pid: 1, generation: 1, version: String::new(), boot_id: boot.into() })
+        (
+            None,
+            Event::DaemonStarted {
+                pid: 1,
+                generation: 1,
+                version: String::new(),
+                boot_id: boot.into(),
+                settings: None,
+            },
+        )
     };
     let id = Some(told.d.id.clone());
     let mut events = vec![began("one"), (id.clone(), Event::DispatchCreated(Box::new((*told.d.created).clone())))];
