@@ -13,12 +13,15 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_os = "linux")]
 use crate::pipe;
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+#[cfg(target_os = "linux")]
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -107,6 +110,7 @@ impl Plan {
     }
 
     /// Parents before what is in them.
+    #[cfg(any(target_os = "linux", test))]
     fn in_order(&self) -> Vec<&Place> {
         let mut places: Vec<&Place> = self.places.iter().collect();
         places.sort_by_key(|place| (place.path.components().count(), &place.path, &place.what));
@@ -268,6 +272,7 @@ fn make_target(path: &Path, is_dir: bool) -> io::Result<()> {
     std::fs::File::create(path).map(|_| ())
 }
 
+#[cfg(target_os = "linux")]
 #[repr(C)]
 #[derive(Default)]
 struct MountAttr {

@@ -21,7 +21,7 @@ use muleteer_process::{fault, spawn};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg, socketpair,
+    SocketType, recv, recvmsg, send, sendmsg, socketpair,
 };
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -29,6 +29,22 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, ExitCode, Stdio};
+
+#[cfg(target_os = "linux")]
+mod flags {
+    use rustix::net::{RecvFlags, SendFlags, SocketFlags};
+    pub const PAIR: SocketFlags = SocketFlags::CLOEXEC;
+    pub const SEND: SendFlags = SendFlags::NOSIGNAL;
+    pub const RECEIVE: RecvFlags = RecvFlags::CMSG_CLOEXEC;
+}
+/// Of systems where [`spawn`] makes none.
+#[cfg(not(target_os = "linux"))]
+mod flags {
+    use rustix::net::{RecvFlags, SendFlags, SocketFlags};
+    pub const PAIR: SocketFlags = SocketFlags::empty();
+    pub const SEND: SendFlags = SendFlags::empty();
+    pub const RECEIVE: RecvFlags = RecvFlags::empty();
+}
 
 /// The first word of a shim that is to be a zygote.
 pub const WORD: &str = "zygote";
@@ -76,7 +92,7 @@ pub fn spawn(program: &ShimProgram) -> io::Result<(OwnedFd, Child)> {
     if !cfg!(target_os = "linux") {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags::PAIR, None)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
     let mut command = program.command("muleteer-zygote");
     // The words of its shims lie where its own do, so it is given room.
@@ -102,7 +118,7 @@ pub fn ask(socket: BorrowedFd<'_>, ask: &Ask<'_>) -> io::Result<()> {
     if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    sendmsg(socket, &[IoSlice::new(&packet)], &mut control, SendFlags::NOSIGNAL)?;
+    sendmsg(socket, &[IoSlice::new(&packet)], &mut control, flags::SEND)?;
     Ok(())
 }
 
@@ -172,7 +188,7 @@ pub(crate) fn main() -> ExitCode {
 
 #[allow(unsafe_code)]
 fn serve(place: &Place, title: Option<Title>) -> io::Result<ExitCode> {
-    send(rustix::stdio::stdin(), &READY, SendFlags::NOSIGNAL)?;
+    send(rustix::stdio::stdin(), &READY, flags::SEND)?;
     while let Some(asked) = next()? {
         fault::point("zygote.asked");
         // SAFETY: this program has one thread.
@@ -185,7 +201,7 @@ fn serve(place: &Place, title: Option<Title>) -> io::Result<ExitCode> {
         // Its lock must be the shim's alone before anybody hears of it.
         let number = asked.number;
         drop(asked);
-        send(rustix::stdio::stdin(), &Answer { number, outcome }.encode(), SendFlags::NOSIGNAL)?;
+        send(rustix::stdio::stdin(), &Answer { number, outcome }.encode(), flags::SEND)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -197,7 +213,7 @@ fn next() -> io::Result<Option<Asked>> {
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let length = loop {
         let mut into = [IoSliceMut::new(&mut packet)];
-        match recvmsg(rustix::stdio::stdin(), &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(rustix::stdio::stdin(), &mut into, &mut control, flags::RECEIVE) {
             Ok(message) => break message.bytes,
             Err(Errno::INTR) => {}
             Err(Errno::CONNRESET) => return Ok(None),
@@ -270,7 +286,7 @@ mod tests {
         assert_eq!(Answer::decode(&newer), None);
         assert_eq!(Answer::decode(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), None, "nobody's pid");
         assert_eq!(Answer::decode(&packet[..19]), None);
-        let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags::PAIR, None).unwrap();
         let null = std::fs::File::open("/dev/null").unwrap();
         let fd = null.as_fd();
         ask(ours.as_fd(), &Ask { number: 3, epoch: 2, agent: OsStr::new("a-1"), dir: fd, lock: fd, log: fd }).unwrap();

@@ -6,6 +6,7 @@ mod bench;
 mod crash;
 mod fuzz;
 mod lint;
+mod platforms;
 mod systemd_test;
 mod test;
 
@@ -23,6 +24,8 @@ cargo xtask fuzz [NAME…] [--seconds N]
                              every decoder (or the named ones) under libFuzzer, N seconds each (60)
 cargo xtask systemd-test [--require]
                              the service units under a real systemd (root, systemd-container)
+cargo xtask platforms [--require]
+                             that it compiles for macOS, ARM and musl (needs rustup, or the targets)
 cargo xtask bench [NAME…] [--json | --markdown]
                              what it costs, each figure beside a floor of the same run; `bench list`
 cargo xtask agents           install the pinned agent CLIs and print where they are";
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         "crash" => crash::run(&rest),
         "fuzz" => fuzz::run(&rest),
         "bench" => bench::run(&rest),
+        "platforms" => platforms::run(&rest),
         "systemd-test" => systemd_test::run(&rest),
         "agents" => print_agents(),
         "" | "help" | "--help" | "-h" => {

@@ -2,10 +2,11 @@
 //! what it said is kept, until something that it read has changed.
 
 use super::{branch, git, run};
-use rustix::fs::{AtFlags, CWD, FileType, OFlags, Statx, StatxFlags, statx};
+use rustix::fs::OFlags;
 use std::collections::HashMap;
+use std::fs::Metadata;
 use std::io::Read as _;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -54,9 +55,9 @@ struct Mark {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
-    device: (u32, u32),
+    device: u64,
     inode: u64,
-    mode: u16,
+    mode: u32,
     owner: u32,
     /// Of what is no directory: a directory's would change with all that is made in it.
     content: Option<Content>,
@@ -70,7 +71,7 @@ struct Content {
 }
 
 /// Seconds and nanoseconds of the real-time clock.
-type Stamp = (i64, u32);
+type Stamp = (i64, i64);
 
 impl Repositories {
     /// The repository with a worktree that `dir` is in; git is not asked where there is no `.git` on the way up, nor where
@@ -142,7 +143,7 @@ impl Places {
 
 impl Mark {
     fn of(path: &Path) -> Self {
-        let seen = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS).ok();
+        let seen = std::fs::symlink_metadata(path).ok();
         Self { path: path.to_owned(), seen: seen.as_ref().map(Seen::of) }
     }
 
@@ -150,26 +151,21 @@ impl Mark {
     fn is_older_than(&self, asked_at: SystemTime) -> bool {
         let Some(Content { changed, .. }) = self.seen.as_ref().and_then(|seen| seen.content) else { return true };
         let before = asked_at.checked_sub(TICK).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-        before.is_some_and(|before| changed < (before.as_secs().cast_signed(), before.subsec_nanos()))
+        before.is_some_and(|before| changed < (before.as_secs().cast_signed(), before.subsec_nanos().into()))
     }
 }
 
 impl Seen {
-    fn of(stat: &Statx) -> Self {
-        let content = Content { size: stat.stx_size, modified: time(stat.stx_mtime), changed: time(stat.stx_ctime) };
-        let is_directory = FileType::from_raw_mode(stat.stx_mode.into()).is_dir();
+    fn of(stat: &Metadata) -> Self {
+        let (modified, changed) = ((stat.mtime(), stat.mtime_nsec()), (stat.ctime(), stat.ctime_nsec()));
         Self {
-            device: (stat.stx_dev_major, stat.stx_dev_minor),
-            inode: stat.stx_ino,
-            mode: stat.stx_mode,
-            owner: stat.stx_uid,
-            content: (!is_directory).then_some(content),
+            device: stat.dev(),
+            inode: stat.ino(),
+            mode: stat.mode(),
+            owner: stat.uid(),
+            content: (!stat.is_dir()).then_some(Content { size: stat.size(), modified, changed }),
         }
     }
-}
-
-fn time(time: rustix::fs::StatxTimestamp) -> Stamp {
-    (time.tv_sec, time.tv_nsec)
 }
 
 /// Whether a configuration may take more from files that no mark is on.

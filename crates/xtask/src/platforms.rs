@@ -1,0 +1,85 @@
+//! `cargo xtask platforms`: that the product compiles where nobody tries it: for a Mac, for another processor, for another C
+//! library.
+//!
+//! `cargo check` links nothing, so the C in our dependencies needs no headers and no tools: their build scripts are given a
+//! compiler that makes empty objects. The tests' own crates are for the platform tested alone, and left out.
+//!
+//! Wants each target's standard library, which `rustup` fetches; where one cannot be had it says so loudly and that is no
+//! failure (`--require` makes it one).
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use xtask::{Failure, workspace};
+
+const TARGETS: [&str; 3] = ["aarch64-apple-darwin", "aarch64-unknown-linux-gnu", "x86_64-unknown-linux-musl"];
+
+/// Makes the file after `-o`, or each archive that is named, and compiles nothing.
+const NO_COMPILER: &str = r#"#!/bin/sh
+while [ $# -gt 0 ]; do
+    case "$1" in
+        -o) shift; : > "$1" ;;
+        *.a) : > "$1" ;;
+    esac
+    shift
+done
+"#;
+
+pub fn run(args: &[String]) -> Result<(), Failure> {
+    let require = match args {
+        [] => false,
+        [flag] if flag == "--require" => true,
+        _ => return Err("platforms takes only --require".into()),
+    };
+    let none = no_compiler()?;
+    for target in TARGETS {
+        if let Err(why) = library(target) {
+            if require {
+                return Err(format!("{target} cannot be checked here: {why}").into());
+            }
+            eprintln!("SKIPPED: platforms: {why}");
+            continue;
+        }
+        let mut cargo = workspace::cargo();
+        cargo
+            .args(["check", "-p", "muleteer", "--target", target])
+            .env("RUSTFLAGS", "-D warnings");
+        for tool in ["CC", "AR", "RANLIB"] {
+            cargo.env(format!("{tool}_{}", target.replace('-', "_")), &none);
+        }
+        workspace::run(&mut cargo)?;
+        eprintln!("xtask: it compiles for {target}");
+    }
+    Ok(())
+}
+
+/// The standard library of a target, fetched where it is not there.
+fn library(target: &str) -> Result<(), String> {
+    let output = Command::new("rustc")
+        .args(["--print", "sysroot"])
+        .current_dir(workspace::root())
+        .output()
+        .map_err(|error| format!("rustc: {error}"))?;
+    let library = Path::new(String::from_utf8_lossy(&output.stdout).trim()).join("lib/rustlib").join(target);
+    if library.exists() {
+        return Ok(());
+    }
+    let added = Command::new("rustup")
+        .args(["target", "add", target])
+        .current_dir(workspace::root())
+        .stdin(Stdio::null())
+        .status();
+    match added {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("rustup target add {target}: {status}")),
+        Err(error) => Err(format!("the target {target} is not installed, and rustup: {error}")),
+    }
+}
+
+fn no_compiler() -> Result<PathBuf, Failure> {
+    let path = workspace::target_dir()?.join("no-compiler");
+    fs::write(&path, NO_COMPILER)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    Ok(path)
+}
