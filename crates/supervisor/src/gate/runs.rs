@@ -6,6 +6,7 @@ use crate::context::Daemon;
 use crate::request::{fault, internal};
 use crate::runs::actor::RunMsg;
 use crate::runs::beads;
+use crate::runs::host::Hosted;
 use muleteer_model::pipeline::Input;
 use muleteer_protocol::v1::{Item, Reply, WireError};
 use muleteer_store::tail;
@@ -32,16 +33,31 @@ pub async fn bead(connection: &Connection, key: &str, op: &str) -> Result<Reply,
 pub async fn stop(daemon: &Arc<Daemon>, run_id: &str) -> Result<Reply, WireError> {
     let done = || Ok(Reply::RunUp { run_id: run_id.into() });
     let Some(hosted) = daemon.runs.find(run_id) else { return done() };
-    let mut state = hosted.state.subscribe();
-    if let Some(actor) = hosted.actor.get() {
-        let input = Box::new(Input::Stop { reason: "it was stopped".into() });
-        let _ = actor.call(|reply| RunMsg::Command(input, reply), Some(Duration::from_secs(10))).await;
-    }
-    let resting = state.wait_for(|run| run.as_ref().is_some_and(|run| !run.is_live()));
-    match tokio::time::timeout(STOP_PATIENCE, resting).await {
-        Ok(_) => done(),
+    match tokio::time::timeout(STOP_PATIENCE, rest(&hosted)).await {
+        Ok(()) => done(),
+        // It was not begun after all.
+        Err(_) if daemon.runs.find(run_id).is_none() => done(),
         Err(_) => {
             Err(fault("E_BUSY", "the run's agents have not ended in time", "`muleteer status` shows them; try again"))
+        }
+    }
+}
+
+/// Returns when the run rests. It is told to by whoever drives it then: a run that has just been begun or taken over has
+/// nobody yet, and one whose actor failed has another soon; each of them shows how the run stands.
+async fn rest(hosted: &Hosted) {
+    let mut state = hosted.state.subscribe();
+    loop {
+        let run = state.borrow_and_update().clone();
+        if run.as_ref().is_some_and(|run| !run.is_live()) {
+            return;
+        }
+        if let Some(actor) = hosted.actor.get().filter(|_| run.is_some_and(|run| run.stopping.is_none())) {
+            let input = Box::new(Input::Stop { reason: "it was stopped".into() });
+            let _ = actor.call(|reply| RunMsg::Command(input, reply), Some(Duration::from_secs(10))).await;
+        }
+        if state.changed().await.is_err() {
+            return;
         }
     }
 }
@@ -107,4 +123,45 @@ fn places(daemon: &Daemon, run_id: &str) -> Result<std::path::PathBuf, WireError
     let saved: crate::runs::host::Saved =
         serde_json::from_slice(&saved).map_err(|error| internal(&error.to_string()))?;
     Ok(crate::runs::host::Places::new(daemon, std::path::Path::new(&saved.request.repo), run_id).events())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+    use super::*;
+    use crate::context::alone;
+    use muleteer_model::config::Pool;
+    use muleteer_model::pipeline::event::RunStatus;
+    use muleteer_model::pipeline::{Run, Stopping};
+
+    /// A daemon that was started to stop a run serves before it has read how that stands.
+    #[tokio::test]
+    async fn a_run_that_nobody_drives_yet_is_stopped_as_soon_as_somebody_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = alone::daemon(dir.path(), Pool::default());
+        let samples = muleteer_store::catalog::samples();
+        let mut run = Run::fold(samples.iter().filter(|record| record.entry.event.name() == "run_started")).unwrap();
+        assert!(run.is_live());
+        let hosted = Arc::new(Hosted::alone(dir.path(), run.id()));
+        daemon.runs.insert(hosted.clone(), false);
+
+        let (id, waiting) = (run.id().to_string(), daemon.clone());
+        let stopped = tokio::spawn(async move { stop(&waiting, &id).await });
+        while hosted.state.receiver_count() == 0 {
+            tokio::task::yield_now().await;
+        }
+        let (driver, mut heard) = alone::stand_in().await;
+        hosted.actor.set(driver);
+        hosted.state.send_replace(Some(Arc::new(run.clone())));
+        let told = tokio::time::timeout(Duration::from_secs(20), heard.recv()).await;
+        let Ok(Some(RunMsg::Command(input, reply))) = told else { panic!("nobody was told: {told:?}") };
+        assert!(matches!(*input, Input::Stop { .. }), "{input:?}");
+        run.stopping = Some(Stopping { code: String::new(), message: "it was stopped".into() });
+        hosted.state.send_replace(Some(Arc::new(run.clone())));
+        reply.send(true).unwrap();
+        run.resting = Some((RunStatus::Partial, String::new()));
+        hosted.state.send_replace(Some(Arc::new(run)));
+        assert!(stopped.await.unwrap().is_ok());
+        assert!(heard.try_recv().is_err(), "it was told once");
+    }
 }
