@@ -298,9 +298,10 @@ pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireErr
             "`muleteer run --status` shows how it stands",
         )
     };
-    if let Some(note) = &note
-        && note.hostname != hostname()
-    {
+    // A container's name changes when it is made anew. Of one kernel and one file the lock itself decides.
+    let boot = muleteer_process::identity::boot_id();
+    let is_here = |note: &LockNote| note.hostname == hostname() || (!note.boot_id.is_empty() && note.boot_id == boot);
+    if let Some(note) = note.as_ref().filter(|note| !is_here(note)) {
         return Err(v1::WireError {
             hint: Some(format!(
                 "see to it there; if {} is gone for good (a container's name may be), delete {} and resume again",

@@ -575,11 +575,28 @@ async fn what_has_no_end_is_not_read_in_place_of_a_small_file() {
     }
     drop(super::super::host::take_lock(&stage.hosted.places, RUN).unwrap());
     std::fs::remove_file(public.join("lock.json")).unwrap();
-    let note = r#"{"run_id":"r","pid":1,"hostname":"gone","started_at":"2026-01-01T00:00:00Z","heartbeat_at":"2026-01-01T00:00:00Z"}"#;
-    std::fs::write(public.join("lock.json"), note).unwrap();
-    let refused = super::super::host::take_lock(&stage.hosted.places, RUN).unwrap_err();
-    assert_eq!(refused.code, "E_RUN_LOCKED");
-    assert!(refused.hint.unwrap().contains("lock.json"));
+}
+
+/// A container is made anew under another name, on the machine whose lock it finds.
+#[tokio::test]
+async fn a_lock_is_another_machine_s_by_its_name_and_its_boot() {
+    let stage = Stage::empty();
+    let public = &stage.hosted.places.public;
+    std::fs::create_dir_all(public).unwrap();
+    let found = |more: &str| {
+        let note = format!(
+            r#"{{"run_id":"r","pid":1,"hostname":"gone","started_at":"2026-01-01T00:00:00Z","heartbeat_at":"2026-01-01T00:00:00Z"{more}}}"#
+        );
+        std::fs::write(public.join("lock.json"), note).unwrap();
+        super::super::host::take_lock(&stage.hosted.places, RUN)
+    };
+    for elsewhere in ["", r#","boot_id":"another""#] {
+        let refused = found(elsewhere).unwrap_err();
+        assert_eq!(refused.code, "E_RUN_LOCKED");
+        assert!(refused.hint.unwrap().contains("lock.json"));
+    }
+    let boot = muleteer_process::identity::boot_id();
+    drop(found(&format!(r#","boot_id":"{boot}""#)).unwrap());
 }
 
 /// What an agent makes of its own clone costs it its attempt, and nobody else anything.
