@@ -11,9 +11,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use xtask::{Failure, workspace};
 
 const TARGETS: [&str; 3] = ["aarch64-apple-darwin", "aarch64-unknown-linux-gnu", "x86_64-unknown-linux-musl"];
+
+/// A standard library is 30 MB; where there is no network, rustup tries again and again.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Makes the file after `-o`, or each archive that is named, and compiles nothing.
 const NO_COMPILER: &str = r#"#!/bin/sh
@@ -65,15 +69,25 @@ fn library(target: &str) -> Result<(), String> {
     if library.exists() {
         return Ok(());
     }
-    let added = Command::new("rustup")
-        .args(["target", "add", target])
-        .current_dir(workspace::root())
-        .stdin(Stdio::null())
-        .status();
-    match added {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("rustup target add {target}: {status}")),
-        Err(error) => Err(format!("the target {target} is not installed, and rustup: {error}")),
+    let mut rustup = Command::new("rustup");
+    rustup.args(["target", "add", target]).current_dir(workspace::root()).stdin(Stdio::null());
+    let mut fetching = rustup
+        .spawn()
+        .map_err(|error| format!("the target {target} is not installed, and rustup: {error}"))?;
+    let begun = Instant::now();
+    let ended = loop {
+        match fetching.try_wait() {
+            Ok(None) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(100)),
+            ended => break ended,
+        }
+    };
+    match ended {
+        Ok(Some(status)) if status.success() => Ok(()),
+        Ok(Some(status)) => Err(format!("rustup target add {target}: {status}")),
+        _ => {
+            let _ = fetching.kill().and_then(|()| fetching.wait());
+            Err(format!("rustup target add {target}: not done after {} s", PATIENCE.as_secs()))
+        }
     }
 }
 
