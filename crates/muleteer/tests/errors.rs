@@ -140,6 +140,20 @@ fn a_role_of_no_category_is_shown_with_its_place() {
     assert_eq!(said.code, 0, "{said:?}");
 }
 
+/// It is set, and means nothing: who looks at it is told so.
+#[test]
+fn what_a_project_says_of_the_daemon_is_shown_as_said_in_vain() {
+    let user = User::new();
+    user.write("shop/.muleteer/config.yaml", "pool:\n  max_agents: 2\n  max_depth: 1\n");
+    let project = user.path("shop").display().to_string();
+    for args in [&["config", "show", "--project", &project][..], &["config", "check", "--project", &project]] {
+        let said = user.run(args);
+        let told: Vec<_> = said.stderr.lines().collect();
+        assert_eq!((said.code, told.len()), (0, 1), "{said:?}");
+        assert!(told[0].contains("config.yaml:2: pool.max_agents is the daemon's"), "{said:?}");
+    }
+}
+
 /// Only whoever asks for that role is refused.
 #[test]
 fn a_role_that_cannot_be_read_is_a_fault_of_its_own() {

@@ -123,6 +123,16 @@ pub struct Origin {
     pub column: Option<u32>,
 }
 
+impl Origin {
+    /// One daemon serves all projects: what is its own is taken from no project's file.
+    pub fn is_in_vain(&self) -> bool {
+        let daemon_s = || {
+            self.key == "pool.max_agents" || self.key.starts_with("retention.") || self.key.starts_with("telemetry.")
+        };
+        self.layer == Layer::Project && daemon_s()
+    }
+}
+
 /// Merges the embedded default, `sources` (in any order) and those of `env` that begin with
 /// [`ENV_PREFIX`].
 ///

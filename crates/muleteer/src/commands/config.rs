@@ -5,7 +5,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::render::{DIM, RESET, safe};
 use crate::settings;
-use muleteer_model::config::{Layer, Origin, schema};
+use muleteer_model::config::{Origin, schema};
 use muleteer_model::role::Catalog;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -65,6 +65,8 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     }
 }
 
+const IN_VAIN: &str = "is the daemon's, and taken from no project's file";
+
 /// What stands at `key`, below the keys above it.
 fn only(whole: &Value, key: &str) -> Value {
     let (first, rest) = key.split_once('.').map_or((key, None), |(first, rest)| (first, Some(rest)));
@@ -105,6 +107,9 @@ fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Resu
         let padding = " ".repeat(width.saturating_sub(left.chars().count()));
         context.out.line(format!("{}{padding}  {DIM}# {place}{RESET}", safe(&left)))?;
     }
+    for origin in origins.iter().filter(|origin| origin.is_in_vain()) {
+        context.out.note(format!("{}: {} {IN_VAIN}", place(origin), origin.key));
+    }
     Ok(Exit::Done)
 }
 
@@ -141,16 +146,12 @@ fn check(context: &Context, project: &std::path::Path) -> Result<Exit, Failure> 
         Ok(_) if !role_errors.is_empty() => return Err(settings::invalid(role_errors)),
         Ok(_) => {}
     }
-    for origin in settings::config(context, Some(project))?.origins() {
-        // One daemon serves all projects.
-        let daemon_s =
-            origin.key == "pool.max_agents" || ["retention.", "telemetry."].iter().any(|of| origin.key.starts_with(of));
-        if daemon_s && origin.layer == Layer::Project {
-            let place = place(origin);
-            context
-                .out
-                .note(format!("{place}: {} is the daemon's, and taken from no project's file", origin.key));
-        }
+    for origin in settings::config(context, Some(project))?
+        .origins()
+        .iter()
+        .filter(|origin| origin.is_in_vain())
+    {
+        context.out.note(format!("{}: {} {IN_VAIN}", place(origin), origin.key));
     }
     let files: Vec<_> = sources
         .iter()
