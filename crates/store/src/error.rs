@@ -165,6 +165,12 @@ impl StoreError {
     }
 }
 
+/// A write failed for want of room: what helps is to make some, or to be allowed more.
+pub fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
 impl AppendError {
     pub fn code(&self) -> &'static str {
         match self {

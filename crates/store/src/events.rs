@@ -30,7 +30,7 @@ pub(crate) use line::{Fault, decode};
 pub(crate) use mark::read as read_mark;
 pub(crate) use scan::read_line;
 
-use crate::error::{AppendError, StoreError};
+use crate::error::{AppendError, StoreError, is_full};
 use jiff::Timestamp;
 use mark::Mark;
 use medium::Medium;
@@ -184,9 +184,4 @@ impl EventLog {
         self.poisoned = Some(why.into());
         AppendError::Poisoned { file: self.path.clone(), why: why.into(), source }
     }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }

@@ -23,4 +23,4 @@ pub mod tail;
 pub mod tasklist;
 pub mod tbd;
 
-pub use error::{AppendError, StoreError};
+pub use error::{AppendError, StoreError, is_full};

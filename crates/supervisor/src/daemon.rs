@@ -122,8 +122,8 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         boot_id: identity::boot_id(),
         socket: Some(paths.socket.clone()),
     };
-    let no_room = |error: &io::Error| matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-    reserve::at_need(&paths.reserve(), no_room, || lock::write_note(&lock_path, &note)).map_err(io(&lock_path))?;
+    reserve::at_need(&paths.reserve(), muleteer_store::is_full, || lock::write_note(&lock_path, &note))
+        .map_err(io(&lock_path))?;
     let (mut log, settings, endpoint, fault) = match configuration(&paths, options.config.as_deref()) {
         Ok(config) => (Log::open(&paths)?, InForce::of(&config), config.telemetry.endpoint.clone(), None),
         // Agents are supervised, and can be ended, whatever somebody does to that file.
