@@ -123,7 +123,8 @@ fn watcher(
         let touch = match event.kind {
             EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(Touch::Closed),
             EventKind::Access(_) => return,
-            EventKind::Modify(ModifyKind::Data(_)) => Some(Touch::Written),
+            // Where no close is told of, who began to write would be at it for ever.
+            EventKind::Modify(ModifyKind::Data(_)) => cfg!(target_os = "linux").then_some(Touch::Written),
             EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) => Some(Touch::Renamed),
             // Who makes a file may not have written to it yet; what else there is does not tell who is at it.
             _ => None,

@@ -6,7 +6,7 @@
 //!        │     nothing of ours is put    │
 //!        │        into the file          ▼
 //!      Nobody ◀──────────────────────────┘    what is missing at its end is appended at once;
-//!                                             it is replaced after STILL without any change
+//!                                             it is replaced after a while without any change
 //! ```
 //!
 //! Who rewrites a file in place (`cat new > file`) empties it first: were it replaced then, what is still to be written
@@ -16,6 +16,9 @@ use std::time::Duration;
 
 /// A file that was left alone for so long may be replaced.
 pub const STILL: Duration = Duration::from_millis(200);
+/// The same where nothing was told of it yet: somebody may have been at it before it was watched (by an earlier daemon, or
+/// none), or the system does not tell.
+pub const STILL_UNTOLD: Duration = Duration::from_secs(2);
 
 /// What the file system has told of a file since it was last asked, in any number. Bounded, however much that is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -59,7 +62,7 @@ pub enum Act {
     Nothing,
     Append,
     Replace,
-    /// It is to be looked at again after [`STILL`].
+    /// It is to be looked at again after [`Hand::patience`].
     Later,
     /// Whoever is at it closes it, or its agent ends.
     Wait,
@@ -71,6 +74,8 @@ pub struct Hand {
     at_it: bool,
     /// Closes of our own that were not told yet.
     own: u32,
+    /// Something was told of the file since it is watched.
+    told: bool,
 }
 
 impl Hand {
@@ -81,6 +86,7 @@ impl Hand {
 
     /// What was told of the file. `ours`: it stands as we left it, so that nobody else has written to it since.
     pub fn touched(&mut self, touches: Touches, ours: bool) {
+        self.told |= touches != Touches::default();
         let own = self.own.min(touches.closes);
         self.own -= own;
         if ours || touches.renamed || touches.closes > own {
@@ -98,15 +104,20 @@ impl Hand {
 
     /// What is told from here on is all of it: of what we closed before nothing will be.
     pub fn watched(&mut self) {
-        self.own = 0;
+        (self.own, self.told) = (0, false);
+    }
+
+    /// How long the file has to stay as it is before it may be replaced.
+    pub fn patience(&self) -> Duration {
+        if self.told { STILL } else { STILL_UNTOLD }
     }
 
     /// Its agent is gone with all its processes.
     pub fn left(&mut self) {
-        *self = Self::default();
+        *self = Self { told: self.told, ..Self::default() };
     }
 
-    /// What to do about what the file lacks. `still`: it has not changed for [`STILL`]. `alone`: there is no agent, not
+    /// What to do about what the file lacks. `still`: it has not changed for [`Self::patience`]. `alone`: there is no agent, not
     /// yet or not any more.
     pub fn act(&self, need: Need, still: bool, alone: bool) -> Act {
         match need {
@@ -164,14 +175,29 @@ mod tests {
         hand.appended();
         told(&mut hand, &[Written], true);
         told(&mut hand, &[Closed], true);
-        assert_eq!(hand, Hand::default());
+        assert_eq!((hand.at_it, hand.own), (false, 0));
         // Somebody begins right after us, before what we did was told.
         hand.appended();
         told(&mut hand, &[Written], false);
         told(&mut hand, &[Closed], false);
         assert_eq!(hand.act(Need::Append, true, false), Act::Wait, "it was our own close");
         told(&mut hand, &[Written, Closed], false);
-        assert_eq!(hand, Hand::default());
+        assert_eq!((hand.at_it, hand.own), (false, 0));
+    }
+
+    /// An agent that a daemon takes over may be in the middle of a rewrite that nobody told of.
+    #[test]
+    fn a_file_of_which_nothing_was_told_is_left_alone_for_longer() {
+        let mut hand = Hand::default();
+        assert_eq!(hand.patience(), STILL_UNTOLD);
+        told(&mut hand, &[], false);
+        assert_eq!(hand.patience(), STILL_UNTOLD);
+        told(&mut hand, &[Closed], false);
+        assert_eq!(hand.patience(), STILL);
+        hand.left();
+        assert_eq!(hand.patience(), STILL, "what was told is known still");
+        hand.watched();
+        assert_eq!(hand.patience(), STILL_UNTOLD, "it is watched anew");
     }
 
     /// Its journal is there before it is watched.

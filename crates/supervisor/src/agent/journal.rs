@@ -12,7 +12,7 @@ use jiff::tz::Offset;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::id::DispatchId;
-use muleteer_model::journal::hand::{Act, Hand, Need, STILL, Touches};
+use muleteer_model::journal::hand::{Act, Hand, Need, Touches};
 use muleteer_model::journal::{self, Header, Status};
 use muleteer_process::fault;
 use muleteer_store::{atomic, tail};
@@ -37,7 +37,7 @@ pub enum JournalMsg {
     /// Events of this dispatch that are durable.
     Records(Vec<Record>),
     FileChanged(Touches),
-    /// [`STILL`] ago it had to be replaced, and stood so.
+    /// [`Hand::patience`] ago it had to be replaced, and stood so.
     Still(Option<Stand>),
     WatchAgain,
     /// Answered once the file is there: it is made before the agent is started, who may write at once.
@@ -66,7 +66,7 @@ pub struct State {
     left: Option<Stand>,
     /// The file was made, or found: an agent may be started.
     begun: bool,
-    /// The file is to be looked at again after [`STILL`].
+    /// The file is to be looked at again after [`Hand::patience`].
     wants_another_look: bool,
     /// A [`JournalMsg::Still`] is on its way.
     due: bool,
@@ -192,7 +192,7 @@ impl Actor for Journal {
         }
         if state.wants_another_look && !std::mem::replace(&mut state.due, true) {
             let then = state.stand();
-            myself.send_after(STILL, move || JournalMsg::Still(then));
+            myself.send_after(state.hand.patience(), move || JournalMsg::Still(then));
         }
         state.wants_another_look = false;
         Ok(())
@@ -243,7 +243,7 @@ impl State {
         self.ours.values().cloned().collect()
     }
 
-    /// Takes the agent's lines from the file, and gives it ours. `still`: the file has not changed for [`STILL`].
+    /// Takes the agent's lines from the file, and gives it ours. `still`: the file has not changed for [`Hand::patience`].
     async fn catch_up(&mut self, still: bool) -> Result<(), ActorProcessingErr> {
         match self.look() {
             Ok(Some(seen)) => {
