@@ -104,6 +104,37 @@ fn a_run_stops_at_its_budget_and_goes_on_from_a_phase() {
     stage.world.finish(Some(daemon));
 }
 
+/// Each of them is within what was left when it began.
+#[test]
+fn agents_that_work_at_once_keep_to_the_run_s_budget_together() {
+    let spend = r#"
+  test -e "$HOME/go" || case "$(muleteer bead show "$MULETEER_BEAD_ID" --json)" in *Base*) ;; *)
+    echo '{"type":"usage","input":10,"output":10,"cost_usd":0.3}'
+    while :; do sleep 0.2; echo '{"type":"usage","input":1,"output":1,"cost_usd":0.0001}'; done ;;
+  esac
+"#;
+    let stage = Stage::new(&content().replace("implement)\n", &format!("implement){spend}")));
+    let daemon = stage.world.daemon();
+    let stopped = stage.begin(&["--json", "--budget-usd", "0.5", "--concurrency", "2"]).run().expect_code(4);
+    let document = last(&stopped.stdout);
+    assert_eq!(document["error"]["code"], "E_BUDGET", "{document}");
+    let run = document["run_id"].as_str().unwrap();
+    let spent = document["cost_usd"].as_f64().unwrap();
+    assert!((0.6..0.7).contains(&spent), "{document}");
+    let events = stage.events(run);
+    let counted: Vec<_> = events
+        .iter()
+        .filter(|event| event["event"] == "bead_retried")
+        .map(|event| &event["counted"])
+        .collect();
+    assert_eq!(counted, [false, false], "that the money is gone is no bead's failure");
+    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    let args = ["run", "--resume", run, "--budget-usd", "50", "--json"];
+    let done = last(&stage.muleteer(&args).run().expect_code(0).stdout);
+    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    stage.world.finish(Some(daemon));
+}
+
 #[test]
 fn ctrl_c_ends_the_agents_and_resume_goes_on_in_their_worktrees() {
     let stage = Stage::new(

@@ -129,6 +129,7 @@ mod tests {
             model: None,
             model_source: None,
             limits,
+            purse: None,
             worktree: None,
             branch: None,
             journal: "/j".into(),

@@ -3,11 +3,12 @@
 //! Its configuration comes with the request, so whoever dispatches it can choose it. Whatever that says, of the policy
 //! the stricter word counts, and of the budget the least that is left.
 
-use crate::event::Created;
+use crate::dispatch::Dispatch;
+use crate::event::{Created, Limit};
 use crate::fleet::Fleet;
 use crate::id::DispatchId;
+use crate::life;
 use crate::permission::{Mode, Policy};
-use std::collections::BTreeSet;
 
 /// What `parent` holds a child to that is dispatched in `project`, or in a clone that is made of it.
 pub fn policy(parent: &Created, project: &str, clone: bool) -> Policy {
@@ -32,35 +33,43 @@ pub fn is_rehearsed(created: &Created) -> bool {
 }
 
 /// The budget of a child of `parent` that asks for `asked`. All that an agent's descendants use is taken from its own
-/// budget, so that it is bounded by what all above it have left.
+/// budget, so that it is bounded by what all above it have left. Of several at work each may have all that was left when it
+/// began: together they are held to it by [`overspent`].
 pub fn budget(fleet: &Fleet, parent: &DispatchId, asked: Option<f64>) -> Option<f64> {
-    let mut least = asked;
-    let mut next = fleet.get(parent);
-    // Ancestors are older, so this ends.
-    while let Some(dispatch) = next {
-        if let Some(limit) = dispatch.created.limits.budget_usd {
-            let left = (limit - spent(fleet, &dispatch.id)).max(0.0);
-            least = Some(least.map_or(left, |least| least.min(left)));
-        }
-        next = dispatch.created.parent.as_ref().and_then(|parent| fleet.get(parent));
-    }
-    least
+    let left = bounds(fleet, fleet.get(parent)?).map(|bound| (bound.usd - bound.spent).max(0.0));
+    asked.into_iter().chain(left).reduce(f64::min)
 }
 
-/// By a dispatch and all that descend from it.
-fn spent(fleet: &Fleet, id: &DispatchId) -> f64 {
-    let mut family = BTreeSet::from([id]);
-    let mut usd = 0.0;
-    // Who was dispatched comes after whoever did it.
-    for dispatch in fleet.iter() {
-        if dispatch.created.parent.as_ref().is_some_and(|parent| family.contains(parent)) {
-            family.insert(&dispatch.id);
-        }
-        if family.contains(&dispatch.id) {
-            usd += dispatch.spend.cost_usd.max(0.0);
-        }
+/// Whose money a dispatch has helped to spend, all of it and more: the first it meets on the way up.
+pub fn overspent(fleet: &Fleet, dispatch: &Dispatch) -> Option<(Limit, String)> {
+    if !life::can_be_stopped(dispatch) {
+        return None;
     }
-    usd
+    let over = bounds(fleet, dispatch).find(|bound| bound.spent >= bound.usd)?;
+    Some((Limit::Budget, format!("${:.4} of ${:.2} spent by {}", over.spent, over.usd, over.by)))
+}
+
+/// What a dispatch and others may spend together, and have.
+struct Bound {
+    usd: f64,
+    spent: f64,
+    by: String,
+}
+
+/// From the dispatch itself upwards, and last the purse.
+fn bounds<'a>(fleet: &'a Fleet, dispatch: &'a Dispatch) -> impl Iterator<Item = Bound> + 'a {
+    let above = |dispatch: &&'a Dispatch| Some(&**fleet.get(dispatch.created.parent.as_ref()?)?);
+    // Ancestors are older, so this ends.
+    let families = std::iter::successors(Some(dispatch), above).filter_map(|dispatch| {
+        let usd = dispatch.created.limits.budget_usd?;
+        Some(Bound { usd, spent: fleet.family_usd(&dispatch.id), by: format!("{} and all below it", dispatch.id) })
+    });
+    let purse = dispatch.created.purse.as_ref().map(|purse| Bound {
+        usd: purse.usd,
+        spent: fleet.purse_usd(&purse.of),
+        by: format!("run {}", purse.of),
+    });
+    families.chain(purse)
 }
 
 #[cfg(test)]
@@ -69,7 +78,7 @@ mod tests {
     use super::*;
     use crate::ask::{Ask, Verdict};
     use crate::dispatch::tests::created;
-    use crate::event::{Entry, Event, Record, VERSION};
+    use crate::event::{Entry, Event, PromptKind, Purse, Record, VERSION};
     use crate::permission::Rule;
     use jiff::Timestamp;
     use serde_json::json;
@@ -95,6 +104,60 @@ mod tests {
         let event =
             Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, cumulative, total_usd };
         tell(fleet, name, event);
+    }
+
+    fn at_work(fleet: &mut Fleet, name: &str) {
+        let key = "p1".to_string();
+        let queued =
+            Event::PromptQueued { key: key.clone(), kind: PromptKind::Initial, by: String::new(), trace: None };
+        tell(fleet, name, queued);
+        tell(fleet, name, Event::AttemptStarted { attempt: 1, epoch: 1, resume: None });
+        let (containment, awake_ms) = (String::new(), 0);
+        tell(fleet, name, Event::AgentSpawned { pid: 1, shim_pid: 2, containment, awake_ms });
+    }
+
+    /// Whoever meets a limit first is stopped, and so is each of the others as soon as it uses something.
+    #[test]
+    fn who_work_at_once_are_held_to_what_they_may_spend_together() {
+        let mut fleet = Fleet::default();
+        made(&mut fleet, "aaaa", None, Some(10.0));
+        for name in ["bbbb", "cccc"] {
+            let left = budget(&fleet, &id("aaaa"), None);
+            assert_eq!(left, Some(10.0));
+            made(&mut fleet, name, Some("aaaa"), left);
+        }
+        made(&mut fleet, "zzzz", None, Some(10.0));
+        let all = ["aaaa", "bbbb", "cccc", "zzzz"];
+        all.iter().for_each(|name| at_work(&mut fleet, name));
+        let over = |fleet: &Fleet| all.map(|name| overspent(fleet, fleet.get(&id(name)).unwrap()).is_some());
+        used(&mut fleet, "bbbb", 6.0);
+        used(&mut fleet, "cccc", 3.0);
+        used(&mut fleet, "zzzz", 9.0);
+        assert_eq!(over(&fleet), [false; 4]);
+        used(&mut fleet, "cccc", 1.0);
+        assert_eq!(over(&fleet), [true, true, true, false]);
+        let told = overspent(&fleet, fleet.get(&id("cccc")).unwrap());
+        assert_eq!(told, Some((Limit::Budget, "$10.0000 of $10.00 spent by aaaa and all below it".into())));
+    }
+
+    #[test]
+    fn a_purse_is_of_all_who_were_given_it_and_whom_they_dispatch() {
+        let mut fleet = Fleet::default();
+        let purse = Some(Purse { of: "r1".into(), usd: 5.0 });
+        for (name, parent) in [("aaaa", None), ("bbbb", None), ("cccc", Some("bbbb"))] {
+            let created = Created { parent: parent.map(id), purse: purse.clone(), ..created() };
+            tell(&mut fleet, name, Event::DispatchCreated(Box::new(created)));
+            at_work(&mut fleet, name);
+        }
+        used(&mut fleet, "aaaa", 2.0);
+        used(&mut fleet, "cccc", 2.5);
+        assert_eq!((fleet.purse_usd("r1"), budget(&fleet, &id("bbbb"), None)), (4.5, Some(0.5)));
+        let over = |fleet: &Fleet, name: &str| overspent(fleet, fleet.get(&id(name)).unwrap());
+        assert_eq!(over(&fleet, "aaaa"), None);
+        used(&mut fleet, "cccc", 0.5);
+        assert_eq!(over(&fleet, "aaaa"), Some((Limit::Budget, "$5.0000 of $5.00 spent by run r1".into())));
+        tell(&mut fleet, "aaaa", Event::LimitReached { limit: Limit::Budget, detail: String::new() });
+        assert_eq!(over(&fleet, "aaaa"), None, "it is stopped already");
     }
 
     #[test]

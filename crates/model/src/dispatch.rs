@@ -504,6 +504,7 @@ pub(crate) mod tests {
             model: None,
             model_source: None,
             limits,
+            purse: None,
             worktree: None,
             branch: None,
             journal: text("/p/j.md"),

@@ -645,6 +645,9 @@ pub struct Created {
     #[serde(default)]
     pub model_source: Option<String>,
     pub limits: Limits,
+    /// What it spends from beside its own budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purse: Option<Purse>,
     #[serde(default)]
     pub worktree: Option<String>,
     /// The branch its commits go to, as known when it was made.
@@ -733,6 +736,15 @@ impl Created {
     pub fn said_is_answer(&self) -> bool {
         self.calls.is_some() || (!self.multi_turn && self.resumable)
     }
+}
+
+/// Money that several dispatches spend from, and all that these dispatch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Purse {
+    /// The run whose it is.
+    pub of: String,
+    /// What all of them may spend together.
+    pub usd: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

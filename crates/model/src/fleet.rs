@@ -22,6 +22,10 @@ pub struct Fleet {
     /// Of the newest daemon's machine: another one after it was started anew.
     boot_id: String,
     settings: Option<InForce>,
+    /// What a dispatch and all that descend from it have cost, in US dollars.
+    families: RedBlackTreeMapSync<DispatchId, f64>,
+    /// What was spent from purses, by their names.
+    purses: RedBlackTreeMapSync<String, f64>,
     /// Where the model's APIs want to be left alone.
     pub pressures: Pressures,
     /// Runs of task lists.
@@ -63,9 +67,10 @@ impl Fleet {
 
     fn fold(&mut self, id: &DispatchId, record: &Record) {
         let Some(dispatch) = self.dispatches.get_mut(id) else { return };
-        let was_finished = dispatch.is_finished();
+        let (was_finished, before) = (dispatch.is_finished(), dispatch.spend.cost_usd.max(0.0));
         let dispatch = Arc::make_mut(dispatch);
         dispatch.apply(record);
+        let spent = dispatch.spend.cost_usd.max(0.0) - before;
         match (was_finished, dispatch.is_finished()) {
             (false, true) => {
                 self.unfinished.remove_mut(&dispatch.created_seq);
@@ -74,6 +79,34 @@ impl Fleet {
             (true, false) => self.unfinished.insert_mut(dispatch.created_seq, id.clone()),
             _ => {}
         }
+        if spent != 0.0 {
+            self.pay(id, spent);
+        }
+    }
+
+    /// What one spends, all above it have spent, and whoever gave them the money.
+    fn pay(&mut self, id: &DispatchId, usd: f64) {
+        if let Some(purse) = self.dispatches.get(id).and_then(|dispatch| dispatch.created.purse.as_ref()) {
+            let so_far = self.purses.get(&purse.of).copied().unwrap_or_default();
+            self.purses.insert_mut(purse.of.clone(), so_far + usd);
+        }
+        let mut next = self.dispatches.get(id);
+        // Ancestors are older, so this ends.
+        while let Some(dispatch) = next {
+            let so_far = self.families.get(&dispatch.id).copied().unwrap_or_default();
+            self.families.insert_mut(dispatch.id.clone(), so_far + usd);
+            next = dispatch.created.parent.as_ref().and_then(|parent| self.dispatches.get(parent));
+        }
+    }
+
+    /// What a dispatch and all that descend from it have cost, in US dollars.
+    pub fn family_usd(&self, id: &DispatchId) -> f64 {
+        self.families.get(id).copied().unwrap_or_default()
+    }
+
+    /// What was spent from a purse, in US dollars.
+    pub fn purse_usd(&self, of: &str) -> f64 {
+        self.purses.get(of).copied().unwrap_or_default()
     }
 
     /// A daemon begins on the machine as it was started last.
@@ -122,7 +155,6 @@ impl Fleet {
         self.order.iter().filter_map(|id| self.dispatches.get(id))
     }
 
-    /// Those that have not ended, in order of creation.
     /// What a daemon may go by that cannot read its configuration: what the one before it did. None where nobody lives and
     /// nobody waits, so that nothing is lost while it does not start. `first` is for a fleet from before it was recorded.
     pub fn settings_left(&self, first: InForce) -> Option<InForce> {
@@ -130,6 +162,7 @@ impl Fleet {
         Some(self.settings.unwrap_or(first))
     }
 
+    /// Those that have not ended, in order of creation.
     pub fn unfinished(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
         self.unfinished.values().filter_map(|id| self.dispatches.get(id))
     }

@@ -336,14 +336,22 @@ fn turns_taken(d: &Dispatch) -> Option<(Limit, String)> {
 
 /// The limit a working dispatch has gone beyond, if any. A turn that is over has nothing left to stop.
 pub fn limit_reached(d: &Dispatch) -> Option<(Limit, String)> {
-    let Phase::Working { turn, .. } = &d.phase else { return None };
-    let (runs, waits) = (matches!(turn, Turn::Running { .. }), d.next_prompt().is_some());
-    if d.stop.is_some() || !(runs || waits) {
+    if !can_be_stopped(d) {
         return None;
     }
+    let runs = has_a_turn(d);
     // The last turn that is allowed may finish what it began; nothing new may begin.
     let may_finish = |most: u32| d.model_turns <= most || !counts_turns(d);
     budget_spent(d).or_else(|| turns_taken(d).filter(|_| !(runs && d.created.limits.max_turns.is_some_and(may_finish))))
+}
+
+fn has_a_turn(d: &Dispatch) -> bool {
+    matches!(&d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
+}
+
+/// There is something that a limit would stop, and nothing else stops it already.
+pub fn can_be_stopped(d: &Dispatch) -> bool {
+    matches!(d.phase, Phase::Working { .. }) && d.stop.is_none() && (has_a_turn(d) || d.next_prompt().is_some())
 }
 
 /// Whose CLI knows no limit of turns. Claude Code's counts its turns itself, and better.

@@ -9,7 +9,7 @@ use muleteer_model::api_error::{Terms, Trouble};
 use muleteer_model::ask::{Ask, AskOption, Verdict};
 use muleteer_model::config::InForce;
 use muleteer_model::event::{
-    Created, Entry, Event, ExitCause, FinalState, Limit, Limits, Outcome, Position, PromptKind, Record, VERSION,
+    Created, Entry, Event, ExitCause, FinalState, Limit, Limits, Outcome, Position, PromptKind, Purse, Record, VERSION,
 };
 use muleteer_model::id::DispatchId;
 use muleteer_model::pipeline::event as run;
@@ -438,6 +438,7 @@ fn created() -> Created {
             inactivity_timeout_s: 300,
             max_restarts: 3,
         },
+        purse: Some(Purse { of: "wxyzabcd".into(), usd: 50.0 }),
         worktree: Some("/repo/.muleteer/worktrees/abcdefgh".into()),
         branch: Some("main".into()),
         journal: "/repo/.agents/journals/parser/developer.md".into(),

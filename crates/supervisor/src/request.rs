@@ -18,7 +18,7 @@ use crate::{acp, settings, worktree};
 use muleteer_backends::{Command, is_of_another};
 use muleteer_model::api_error::Terms;
 use muleteer_model::config::{self, Pool};
-use muleteer_model::event::{Created, Entry, Event, PromptKind};
+use muleteer_model::event::{Created, Entry, Event, PromptKind, Purse};
 use muleteer_model::fleet::Fleet;
 use muleteer_model::id::DispatchId;
 use muleteer_model::opening::Calls;
@@ -91,7 +91,7 @@ impl Saved {
 }
 
 /// Who asks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Asker {
     Operator,
     Agent(DispatchId),
@@ -102,7 +102,7 @@ pub enum Asker {
 }
 
 /// What is different about an agent of a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Part {
     pub run: String,
     /// The repository the run is about: its clones are elsewhere in it.
@@ -111,6 +111,8 @@ pub struct Part {
     pub journals: Option<PathBuf>,
     /// What it may see and write, if it is to be held to it.
     pub confined: Option<Confined>,
+    /// The run's money, if it has a budget.
+    pub purse: Option<Purse>,
     /// It is to change nothing, and no sandbox sees to that: its CLI is asked to.
     pub only_reads: bool,
     /// What goes beside its briefing.
@@ -277,6 +279,7 @@ pub async fn prepare(
         model_source: model.is_some().then(|| source.as_str().to_string()),
         model,
         limits,
+        purse: part.map_or_else(|| above.and_then(|above| above.created.purse.clone()), |part| part.purse.clone()),
         worktree: clone.clone(),
         branch,
         journal: journal.display().to_string(),

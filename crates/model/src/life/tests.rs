@@ -53,6 +53,7 @@ impl Told {
             model: None,
             model_source: None,
             limits,
+            purse: None,
             worktree: None,
             branch: None,
             journal: text("/p/j.md"),

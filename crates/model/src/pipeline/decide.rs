@@ -115,6 +115,8 @@ pub struct JobEnd {
     pub cost_usd: f64,
     /// The model's provider had no room: not the bead's failure.
     pub rate_limited: bool,
+    /// It was stopped because the run's money is gone: so much of it, in US dollars. That is not the bead's failure either.
+    pub penniless: Option<f64>,
     /// It is not known whether it had finished.
     pub unknown: bool,
     /// Of a bead: whether it is closed, whether as needing no change.
@@ -150,6 +152,7 @@ impl JobEnd {
             duration_ms: 0,
             cost_usd: 0.0,
             rate_limited: false,
+            penniless: None,
             unknown: false,
             closed: false,
             no_change: false,
@@ -173,6 +176,11 @@ impl JobEnd {
         let all = self.whole || self.outcome == Outcome::Success;
         (self.commits > 0 && self.on_target && all) || (self.commits == 0 && self.pushed_before)
     }
+}
+
+/// The run has spent what it may.
+fn broke(spent: f64, budget: f64) -> Event {
+    Event::RunStopping { code: "E_BUDGET".into(), message: format!("{spent:.2} USD of {budget:.2} are spent") }
 }
 
 /// The events that record `input`; none where it means nothing (any more).

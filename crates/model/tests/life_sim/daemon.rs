@@ -62,6 +62,7 @@ impl Daemon {
                 inactivity_timeout_s: 300,
                 max_restarts: MAX_RESTARTS,
             },
+            purse: None,
             worktree: worktree.then(|| text("/w")),
             branch: None,
             journal: text("/j"),

@@ -5,6 +5,7 @@
 use super::life::LifeMsg;
 use crate::context::Daemon;
 use jiff::Timestamp;
+use muleteer_model::descent::overspent;
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::{Input, awaited, limit_reached};
@@ -82,7 +83,7 @@ impl Actor for Monitor {
         let Some(dispatch) = snapshot.get(&state.id) else { return Ok(()) };
         match message {
             MonitorMsg::Folded => {
-                if let Some((limit, detail)) = limit_reached(dispatch) {
+                if let Some((limit, detail)) = limit_reached(dispatch).or_else(|| overspent(&snapshot, dispatch)) {
                     state.tell(Input::Limit { limit, detail });
                 }
                 state.follow(dispatch);

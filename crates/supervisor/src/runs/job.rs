@@ -16,7 +16,7 @@ use crate::worktree::no_room;
 use muleteer_model::agent_event::cut;
 use muleteer_model::bead::{self, OBSERVATION, Op, Status, run_label};
 use muleteer_model::dispatch::{Dispatch, Stop};
-use muleteer_model::event::{Event, FinalState, Limit, Outcome};
+use muleteer_model::event::{Event, FinalState, Limit, Outcome, Purse};
 use muleteer_model::id::DispatchId;
 use muleteer_model::life;
 use muleteer_model::pipeline::event::Purpose;
@@ -130,6 +130,12 @@ async fn begin(
     fault::point("run.after_worktree");
     let prompt = prompt(daemon, hosted, run, job, &spec).await?;
     let request = hosted.request();
+    let purse = purse(hosted, run);
+    let spent = daemon.snapshot().purse_usd(&hosted.run_id);
+    if let Some(purse) = purse.as_ref().filter(|purse| spent >= purse.usd) {
+        // By those that are at work still, and so not in what the run knows of.
+        return Err(Trouble::new("E_BUDGET", format!("{spent:.2} USD of {:.2} are spent", purse.usd)));
+    }
     let spawn = v1::Spawn {
         id: id.to_string(),
         role: if matches!(purpose, Purpose::Judge | Purpose::Structure) { "reviewer" } else { "developer" }.into(),
@@ -140,7 +146,7 @@ async fn begin(
         backend: Some(run.settings.backend.clone()),
         command: request.command.clone().or_else(|| hosted.chosen().command),
         scenario: request.scenario.clone(),
-        budget_usd: run.settings.budget_usd.map(|budget| (budget - run.cost_usd).max(0.01)),
+        budget_usd: purse.as_ref().map(|purse| purse.usd - spent),
         max_turns: None,
         timeout_s: Some(run.settings.timeout_s),
         worktree: false,
@@ -157,6 +163,7 @@ async fn begin(
             true => Some(confined(hosted, job, &request).await?),
             false => None,
         },
+        purse,
         only_reads: purpose == Purpose::Judge && !run.settings.confined,
         rules: rules(hosted, run, job).await?,
         schema: (purpose == Purpose::Structure).then(judge::schema),
@@ -172,6 +179,11 @@ async fn begin(
     drop(claim);
     fault::point("run.after_dispatch");
     Ok(())
+}
+
+/// What all agents of the run spend from, if it has a budget.
+fn purse(hosted: &Hosted, run: &Run) -> Option<Purse> {
+    run.settings.budget_usd.map(|usd| Purse { of: hosted.run_id.clone(), usd })
 }
 
 /// What it may see and write beside what all may.
@@ -266,6 +278,10 @@ async fn settle(
         .cloned()
         .ok_or_else(|| Trouble::new("E_INTERNAL", format!("dispatch {id} is gone")))?;
     let mut end = outcome(&dispatch, job);
+    if matches!(&dispatch.stop, Some(Stop::Limit { limit: Limit::Budget, .. })) {
+        let spent = daemon.snapshot().purse_usd(&hosted.run_id);
+        end.penniless = Some(spent).filter(|spent| run.settings.budget_usd.is_some_and(|budget| *spent >= budget));
+    }
     let dir = workdir(hosted, job);
     let said = {
         let (spool, backend) = (daemon.paths.spool(id.as_str()), dispatch.created.backend.clone());

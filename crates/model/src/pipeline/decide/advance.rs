@@ -30,7 +30,7 @@ pub fn advance(run: &Run, now: Timestamp) -> Vec<Event> {
         && run.cost_usd >= budget
         && run.phase != Phase::Finish
     {
-        return stopping("E_BUDGET", format!("{:.2} USD of {budget:.2} are spent", run.cost_usd));
+        return vec![super::broke(run.cost_usd, budget)];
     }
     match run.phase {
         Phase::Freeze => freeze(run, now),

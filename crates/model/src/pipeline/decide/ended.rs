@@ -35,7 +35,7 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
         (Purpose::Implement, Some(bead)) => bead_ended(run, job, bead, end, now),
         (Purpose::Maintain, _) => {
             // Ended because the run is: that says nothing of what it was to mend.
-            let stopped = run.stopping.is_some() && end.outcome != Outcome::Success;
+            let stopped = is_stopped(run, end) && end.outcome != Outcome::Success;
             let state = if stopped { state::STOPPED } else { state::status_of(end.outcome) }.to_string();
             let id = run.maintenance.last().map(|last| last.id.clone()).unwrap_or_default();
             vec![finished(job, end, end.outcome), Event::MaintenanceFinished { maintenance: id, status: state }]
@@ -48,6 +48,9 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
     if let Some(message) = end.trespassed.as_ref().filter(|_| run.stopping.is_none()) {
         events.push(Event::RunStopping { code: "E_REMOTE_CHANGED".into(), message: cut(message, 500) });
     }
+    if let (Some(usd), None) = (end.penniless, &run.stopping) {
+        events.push(super::broke(usd, run.settings.budget_usd.unwrap_or_default()));
+    }
     let created_by = format!("agent-{}", job.start.agent);
     let fresh = end
         .observations
@@ -55,6 +58,11 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
         .filter(|id| !run.observations.contains(*id) && !run.promoted.contains(*id) && !run.dismissed.contains(*id));
     events.extend(fresh.map(|id| Event::ObservationCreated { bead_id: id.clone(), created_by: created_by.clone() }));
     events
+}
+
+/// The run ends, and this agent because of that.
+fn is_stopped(run: &Run, end: &JobEnd) -> bool {
+    run.stopping.is_some() || end.penniless.is_some()
 }
 
 /// The end of an agent the run cannot do without.
@@ -70,7 +78,7 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
         }
         return events;
     }
-    if run.stopping.is_some() {
+    if is_stopped(run, end) {
         return events;
     }
     if end.outcome != Outcome::Success {
@@ -190,7 +198,7 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
     };
     let reason = if incomplete { format!("incomplete: {what}") } else { end.reason.clone() };
     let mut events = vec![finished(job, end, if incomplete { Outcome::Failure } else { end.outcome })];
-    if run.stopping.is_some() {
+    if is_stopped(run, end) {
         // Ended because the run is: its next attempt is not a second one.
         events.push(retried(bead, task.attempts, &reason, true, false, &task.note));
         return events;
