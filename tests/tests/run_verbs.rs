@@ -132,6 +132,10 @@ fn agents_that_work_at_once_keep_to_the_run_s_budget_together() {
     let args = ["run", "--resume", run, "--budget-usd", "50", "--json"];
     let done = last(&stage.muleteer(&args).run().expect_code(0).stdout);
     assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    let events = stage.world.events();
+    let of_category = |event: &&serde_json::Value| event["category"] == "coding" && event["purse"]["usd"] == 50.0;
+    let mut own = events.iter().filter(of_category).map(|event| &event["limits"]["budget_usd"]);
+    assert!(own.next().is_some_and(|own| own == 10.0) && own.all(|own| own == 10.0), "nobody may have all of it");
     stage.world.finish(Some(daemon));
 }
 

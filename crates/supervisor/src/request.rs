@@ -190,7 +190,11 @@ pub async fn prepare(
     let (model, source) = config::resolve_model(spawn.model.as_deref(), role.model.as_deref(), &role.category, &config);
     let capabilities = backend.capabilities();
     let mut limits = category.limits();
-    limits.budget_usd = spawn.budget_usd.or(limits.budget_usd);
+    limits.budget_usd = match asker {
+        // What the run has left: nobody meant one agent to use all of it.
+        Asker::Run(_) => spawn.budget_usd.into_iter().chain(limits.budget_usd).reduce(f64::min),
+        Asker::Operator | Asker::Agent(_) | Asker::Tasks(_) => spawn.budget_usd.or(limits.budget_usd),
+    };
     limits.max_turns = spawn.max_turns.or(limits.max_turns);
     limits.timeout_s = spawn.timeout_s.or(limits.timeout_s);
 
