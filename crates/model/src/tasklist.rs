@@ -12,7 +12,7 @@
 //!
 //! - [`list`]: the file `harness-tasks.json`, with whatever others keep in it; [`locate`]: where in it;
 //! - [`select`]: cycles, blocked tasks, and what is next; [`claim`]: who works on it, and how long; [`overwritten`]: what
-//!   others have written into it meanwhile;
+//!   others have written into it meanwhile; [`merge`]: what they wrote while a change was being made;
 //! - [`outcome`]: completed, failed, retried, checkpoints; [`category`]: kinds of failure;
 //! - [`recover`]: what to do with a task found in progress; [`stand`]: where an agent may leave HEAD; [`stats`]: counts, and
 //!   when to stop;
@@ -28,6 +28,7 @@ pub mod import;
 pub mod list;
 pub mod locate;
 pub mod log;
+pub mod merge;
 pub mod outcome;
 pub mod overwritten;
 pub mod prompt;
@@ -46,7 +47,7 @@ pub use stand::Stand;
 pub const TASKS: &str = "harness-tasks.json";
 pub const BACKUP: &str = "harness-tasks.json.bak";
 pub const TEMPORARY: &str = "harness-tasks.json.tmp";
-/// What a list held that could not be read; further ones have `.2`, `.3`, … behind the name.
+/// What a list held that could not be read, or not be taken over; further ones have `.2`, `.3`, … behind the name.
 pub const DAMAGED: &str = "harness-tasks.json.damaged";
 pub const PROGRESS: &str = "harness-progress.txt";
 pub const INIT: &str = "harness-init.sh";

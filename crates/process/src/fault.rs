@@ -44,6 +44,7 @@ pub const POINTS: &[&str] = &[
     "life.before_finish",
     "prune.recorded",
     "tasks.backup_written",
+    "tasks.list_exchanged",
     "tasks.list_written",
     "tasks.saved",
     "tasks.intent_durable",

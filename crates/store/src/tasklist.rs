@@ -14,6 +14,7 @@ mod files;
 mod intent;
 mod lock;
 mod root;
+mod swap;
 mod written;
 
 pub use files::{Reading, Right, Tx};

@@ -185,14 +185,19 @@ impl TaskList {
 
     /// The file's text: two spaces, and a newline at its end.
     pub fn to_text(&self) -> String {
+        let mut text = serde_json::to_string_pretty(&self.to_value()).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    /// As it stands in the file.
+    pub fn to_value(&self) -> Value {
         let mut raw = self.raw.clone();
         let tasks = self.tasks.iter().map(|task| Value::Object(task.to_raw())).collect();
         put(&mut raw, "tasks", Value::Array(tasks), None);
         put(&mut raw, "session_count", json!(self.session_count), Some(&json!(0)));
         put(&mut raw, "last_session", json!(self.last_session), Some(&Value::Null));
-        let mut text = serde_json::to_string_pretty(&Value::Object(raw)).unwrap_or_default();
-        text.push('\n');
-        text
+        Value::Object(raw)
     }
 
     /// Changes a setting of `session_config`.

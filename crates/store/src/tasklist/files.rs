@@ -2,11 +2,13 @@
 
 use super::intent;
 use super::lock::SessionLock;
+use super::swap::{self, Stood};
 use super::written::Written;
 use super::{Locked, Root, TaskListError};
 use jiff::Timestamp;
 use muleteer_model::tasklist::list::Unreadable;
 use muleteer_model::tasklist::log::{self, Entry};
+use muleteer_model::tasklist::merge::merge;
 use muleteer_model::tasklist::overwritten::Overwritten;
 use muleteer_model::tasklist::select::FailureTimes;
 use muleteer_model::tasklist::{BACKUP, Category, TASKS, TaskList, stats};
@@ -14,16 +16,16 @@ use muleteer_process::lock::{LockGuard, lock_within};
 use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// A change takes milliseconds; who waits longer for its turn is told.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A list is read whole.
-const LIST_LIMIT: u64 = 256 * 1024 * 1024;
-/// More damaged lists are not kept.
-const DAMAGED_LIMIT: u32 = 1000;
+pub(super) const LIST_LIMIT: u64 = 256 * 1024 * 1024;
+/// Who writes into the list by hand again and again, whenever it is changed, is not heeded any more.
+const TRIES: u32 = 8;
 /// Of the log, this much of its end is looked at.
 const LOG_TAIL: u64 = 1024 * 1024;
 
@@ -50,6 +52,10 @@ pub struct Tx {
     lines: Vec<Entry>,
     session: Option<u64>,
     written: Option<Written>,
+    /// What the file holds, as far as we know; `None` if there is none.
+    disk: Option<Vec<u8>>,
+    /// Whether files can be exchanged here.
+    pub(super) exchanges: bool,
     /// Given back before the flock, in this order.
     _lock: Option<SessionLock>,
     _flock: LockGuard,
@@ -106,7 +112,12 @@ impl Root {
                 _ => self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?,
             },
         };
-        let (mut list, damage) = match parse(&self.tasks()) {
+        let disk = swap::bytes(&self.tasks()).ok();
+        let parsed = match &disk {
+            Some(bytes) => parse_bytes(&self.tasks(), bytes),
+            None => parse(&self.tasks()),
+        };
+        let (mut list, damage) = match parsed {
             Ok(list) => (list, None),
             Err(error @ TaskListError::Corrupt { .. }) => match parse(&self.backup()) {
                 Ok(list) => (list, Some(error.why())),
@@ -129,13 +140,23 @@ impl Root {
         };
         let overwritten = written.as_ref().map(|written| written.put_back(&mut list)).unwrap_or_default();
         let mut tx = self.begun(list, now, (lock, stale_lock), flock);
-        tx.written = written;
+        (tx.written, tx.disk) = (written, disk);
         if let Some(why) = damage {
-            let kept = tx.replace()?;
+            let kept = swap::set_aside(self)?;
+            tx.replace("")?;
             let text = restored(&why, kept.as_deref());
-            tx.log(Entry::warn(None, &text));
+            tx.lines.insert(0, Entry::warn(None, &text));
             tx.flush()?;
             tx.restored = Some(text);
+        }
+        for kept in swap::left(self)? {
+            let text = format!(
+                "somebody had written into {TASKS} while one that was killed changed it: that is not in it, and is kept as {}",
+                name(&kept)
+            );
+            tx.log(Entry::warn(None, &text));
+            tx.flush()?;
+            tx.restored.get_or_insert(text);
         }
         for one in &overwritten {
             tx.log(Entry::warn(one.task.as_deref(), &one.text));
@@ -157,8 +178,8 @@ impl Root {
         if self.tasks().exists() {
             return Err(TaskListError::io(&self.tasks(), "create")(io::ErrorKind::AlreadyExists.into()));
         }
-        let tx = self.begun(list, now, (Some(lock), stale_lock), flock);
-        tx.replace()?;
+        let mut tx = self.begun(list, now, (Some(lock), stale_lock), flock);
+        tx.replace("")?;
         Ok(tx)
     }
 
@@ -171,8 +192,22 @@ impl Root {
     ) -> Tx {
         let root = self.clone();
         let (restored, overwritten, lines) = (None, vec![], vec![]);
-        let (session, written) = (None, None);
-        Tx { root, list, stale_lock, restored, overwritten, now, lines, session, written, _lock: lock, _flock: flock }
+        let (session, written, disk, exchanges) = (None, None, None, true);
+        Tx {
+            root,
+            list,
+            stale_lock,
+            restored,
+            overwritten,
+            now,
+            lines,
+            session,
+            written,
+            disk,
+            exchanges,
+            _lock: lock,
+            _flock: flock,
+        }
     }
 
     /// Others hold it for one change only; an exclusive session of somebody else does not go away.
@@ -284,31 +319,25 @@ impl Tx {
     /// As [`Self::commit`].
     pub fn save(&mut self) -> Result<(), TaskListError> {
         let lines = self.said();
-        if !lines.is_empty() {
-            let file = self.root.private();
-            intent::write(&self.root, &self.list.to_text(), &lines).map_err(TaskListError::io(&file, "write to"))?;
-        }
-        if let Some(written) = &self.written {
-            let file = self.root.session();
-            written
-                .is_about_to_write(&self.root, &self.list)
-                .map_err(TaskListError::io(&file, "write"))?;
-        }
-        let kept = self.replace()?;
-        if let Some(written) = &self.written {
-            written.has_written(&self.list);
-        }
+        self.announce(&lines)?;
+        self.replace(&lines)?;
         muleteer_process::fault::point("tasks.list_written");
         append(&self.root.progress(), &lines)?;
-        if let Some(kept) = kept {
-            // Damaged since it was read: this change was decided before.
-            let text =
-                format!("harness-tasks.json was damaged and is written anew; what it held is kept as {}", name(&kept));
-            self.log(Entry::warn(None, &text));
-            self.flush()?;
-        }
+        self.flush()?;
         intent::forget(&self.root);
         Ok(())
+    }
+
+    /// What is about to be written, and said in the log.
+    fn announce(&self, lines: &str) -> Result<(), TaskListError> {
+        if !lines.is_empty() {
+            let file = self.root.private();
+            intent::write(&self.root, &self.list.to_text(), lines).map_err(TaskListError::io(&file, "write to"))?;
+        }
+        let Some(written) = &self.written else { return Ok(()) };
+        written
+            .is_about_to_write(&self.root, &self.list)
+            .map_err(TaskListError::io(&self.root.session(), "write"))
     }
 
     /// Makes the hooks of agents' own sessions take effect, or not any more.
@@ -339,58 +368,116 @@ impl Tx {
         if stats::is_over(&self.list) { self.mark_active(false) } else { Ok(()) }
     }
 
-    /// The reference's backup protocol: copy, write beside, move into place. Where a list was kept that could not be read.
-    fn replace(&self) -> Result<Option<PathBuf>, TaskListError> {
-        let (path, temporary) = (self.root.tasks(), self.root.temporary());
-        let text = self.list.to_text();
-        // Only what can be read is worth being the backup.
-        let old = fs::read(&path).ok();
-        if old.as_deref() == Some(text.as_bytes()) {
-            return Ok(None);
-        }
-        let mut kept = None;
-        if let Some(old) = old {
-            if parse(&path).is_ok() {
-                write_through(&self.root.backup(), &old)?;
-            } else if !old.is_empty() {
-                kept = self.set_aside()?;
+    /// The reference's backup protocol: copy, write beside, move into place. What somebody has written since the list was
+    /// read is taken over, or kept beside it: what there is to say about that is logged with the change. `lines` is what the
+    /// change itself says.
+    fn replace(&mut self, lines: &str) -> Result<(), TaskListError> {
+        // Of rounds before, until what they held is in the list.
+        let mut taken = vec![];
+        // Our own change is on the disk; what else is to come there is theirs.
+        let mut is_there = false;
+        for tries in 1..=TRIES {
+            let text = self.list.to_text();
+            if self.disk.as_deref() == Some(text.as_bytes()) {
+                self.has_placed(text);
+                break;
             }
+            // Only what can be read is worth being the backup.
+            if let Some(old) = self.disk.as_ref().filter(|old| parse_bytes(&self.root.tasks(), old).is_ok()) {
+                write_through(&self.root.backup(), old)?;
+            }
+            muleteer_process::fault::point("tasks.backup_written");
+            let stood = swap::put(&self.root, &text, self.disk.as_deref(), self.exchanges)?;
+            if matches!(stood, Stood::AsRead | Stood::Gone) {
+                if matches!(stood, Stood::Gone) {
+                    self.log(Entry::warn(None, &format!("{TASKS} was taken away, and is written anew")));
+                }
+                self.has_placed(text);
+                break;
+            }
+            let base = self.base();
+            let (theirs, out) = match stood {
+                Stood::Out(out) => (parse(&out).ok(), Some(out)),
+                Stood::Still(bytes) if tries == TRIES => {
+                    self.disk = Some(bytes);
+                    let busy = io::Error::other("somebody writes into it whenever it is about to be replaced");
+                    return Err(TaskListError::io(&self.root.tasks(), "replace")(busy));
+                }
+                Stood::Still(bytes) => {
+                    let theirs = parse_bytes(&self.root.tasks(), &bytes).ok();
+                    self.disk = Some(bytes);
+                    (theirs, None)
+                }
+                Stood::AsRead | Stood::Gone => (None, None),
+            };
+            let merged = theirs.and_then(|theirs| self.take_over(&base, theirs, is_there));
+            if out.is_some() {
+                self.has_placed(text);
+                is_there = true;
+            }
+            let meanwhile = format!("somebody has written into {TASKS} while it was being changed");
+            let said = match merged {
+                Some((list, clashes)) if clashes.is_empty() && tries < TRIES => {
+                    self.list = list;
+                    taken.extend(out);
+                    format!("{meanwhile}: both changes are in it")
+                }
+                merged => {
+                    // It was decided before, and what cannot be taken over as it is has to be found beside it.
+                    let kept = match out {
+                        Some(out) => Some(swap::keep(&self.root, &out)?),
+                        None => swap::set_aside(&self.root)?,
+                    };
+                    let kept = kept.as_deref().map(name).unwrap_or_default();
+                    match merged {
+                        None => format!("{TASKS} was damaged and is written anew; what it held is kept as {kept}"),
+                        Some((list, clashes)) if tries < TRIES => {
+                            self.list = list;
+                            let of = clashes.join(", ");
+                            format!(
+                                "{meanwhile}, also of {of}: that is as the harness says, and what they wrote is kept as {kept}"
+                            )
+                        }
+                        Some(_) => format!("{meanwhile}, again and again: what they wrote last is kept as {kept}"),
+                    }
+                }
+            };
+            self.log(Entry::warn(None, &said));
+            self.announce(lines)?;
         }
-        muleteer_process::fault::point("tasks.backup_written");
-        write_through(&temporary, text.as_bytes())?;
-        if let Ok(meta) = fs::metadata(&path) {
-            let mode = fs::Permissions::from_mode(meta.permissions().mode());
-            drop(fs::set_permissions(&temporary, mode));
+        for path in taken {
+            drop(fs::remove_file(path));
         }
-        fs::rename(&temporary, &path).map_err(TaskListError::io(&path, "replace"))?;
-        let folder = File::open(self.root.path()).and_then(|folder| folder.sync_all());
-        folder.map_err(TaskListError::io(self.root.path(), "make durable"))?;
-        Ok(kept)
+        Ok(())
     }
 
-    /// Gives the list a second name, which it has when another one takes its place. None that is there is overwritten.
-    fn set_aside(&self) -> Result<Option<PathBuf>, TaskListError> {
-        let from = self.root.tasks();
-        for number in 1..=DAMAGED_LIMIT {
-            let to = self.root.damaged(number);
-            match fs::hard_link(&from, &to) {
-                Ok(()) => return Ok(Some(to)),
-                // By one that was killed before another list took its place.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_same(&from, &to) => {
-                    return Ok(Some(to));
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                // Not every file system, and not everybody, has second names.
-                Err(_) => match copy_new(&from, &to) {
-                    Ok(()) => return Ok(Some(to)),
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                    Err(error) => return Err(TaskListError::io(&to, "keep what the damaged list holds as")(error)),
-                },
-            }
+    fn has_placed(&mut self, text: String) {
+        self.disk = Some(text.into_bytes());
+        if let Some(written) = &self.written {
+            written.has_written(&self.list);
         }
-        let full = io::Error::other("there are too many of them: look through them, and take them away");
-        Err(TaskListError::io(&self.root.damaged(1), "keep another damaged list beside")(full))
+    }
+
+    /// The list as it was when this change began.
+    fn base(&self) -> TaskList {
+        let read = self.disk.as_ref().and_then(|bytes| parse_bytes(&self.root.tasks(), bytes).ok());
+        let Some(mut list) = read else { return self.list.clone() };
+        if let Some(written) = &self.written {
+            written.put_back(&mut list);
+        }
+        list
+    }
+
+    /// This change and what somebody has written meanwhile, and where both are of the same; `None` if that makes no list. Where
+    /// `is_there`, what the list has more than the disk they have written too, before.
+    fn take_over(&mut self, base: &TaskList, mut theirs: TaskList, is_there: bool) -> Option<(TaskList, Vec<String>)> {
+        let overwritten = self.written.as_ref().map(|written| written.put_back(&mut theirs)).unwrap_or_default();
+        let merged = if is_there { merge(base, &theirs, &self.list) } else { merge(base, &self.list, &theirs) };
+        let merged = merged.ok()?;
+        for one in &overwritten {
+            self.log(Entry::warn(one.task.as_deref(), &one.text));
+        }
+        Some((merged.list, if is_there { vec![] } else { merged.clashes }))
     }
 
     fn flush(&mut self) -> Result<(), TaskListError> {
@@ -409,23 +496,8 @@ impl Tx {
     pub(super) fn die_before_the_log(mut self) {
         let lines = self.said();
         intent::write(&self.root, &self.list.to_text(), &lines).expect("an intent");
-        self.replace().expect("a list");
+        self.replace(&lines).expect("a list");
     }
-}
-
-fn is_same(one: &Path, other: &Path) -> bool {
-    let id = |path: &Path| fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()));
-    matches!((id(one), id(other)), (Ok(one), Ok(other)) if one == other)
-}
-
-fn copy_new(from: &Path, to: &Path) -> io::Result<()> {
-    let mut file = OpenOptions::new().create_new(true).write(true).open(to)?;
-    let copied = regular(from).and_then(|from| io::copy(&mut from.take(LIST_LIMIT), &mut file));
-    let copied = copied.and_then(|_| file.sync_all());
-    if copied.is_err() {
-        drop(fs::remove_file(to));
-    }
-    copied
 }
 
 fn name(path: &Path) -> String {
@@ -441,7 +513,7 @@ fn restored(why: &str, kept: Option<&Path>) -> String {
     format!("{TASKS} was corrupted and is restored from {BACKUP}, as it was before its last change{kept}")
 }
 
-fn write_through(path: &Path, bytes: &[u8]) -> Result<(), TaskListError> {
+pub(super) fn write_through(path: &Path, bytes: &[u8]) -> Result<(), TaskListError> {
     let write = || -> io::Result<()> {
         let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(path)?;
         file.write_all(bytes)?;
@@ -470,29 +542,30 @@ fn append(path: &Path, text: &str) -> Result<(), TaskListError> {
 }
 
 /// A file to be read, in a folder that agents work in: what they may have put in its place holds nobody up.
-fn regular(path: &Path) -> io::Result<File> {
+pub(super) fn regular(path: &Path) -> io::Result<File> {
     let waits_for_nobody = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(waits_for_nobody).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
 }
 
-fn parse(path: &Path) -> Result<TaskList, TaskListError> {
-    let corrupt = |line, column, why: String| TaskListError::Corrupt { file: path.into(), line, column, why };
-    let file = match regular(path) {
-        Ok(file) => file,
+pub(super) fn parse(path: &Path) -> Result<TaskList, TaskListError> {
+    match swap::bytes(path) {
+        Ok(bytes) => parse_bytes(path, &bytes),
         // Gone while its backup is there: as good as damaged.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(corrupt(0, 0, "it is gone".into())),
-        Err(error) => return Err(TaskListError::io(path, "read")(error)),
-    };
-    let mut bytes = vec![];
-    file.take(LIST_LIMIT + 1)
-        .read_to_end(&mut bytes)
-        .map_err(TaskListError::io(path, "read"))?;
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(TaskListError::Corrupt { file: path.into(), line: 0, column: 0, why: "it is gone".into() })
+        }
+        Err(error) => Err(TaskListError::io(path, "read")(error)),
+    }
+}
+
+fn parse_bytes(path: &Path, bytes: &[u8]) -> Result<TaskList, TaskListError> {
+    let corrupt = |line, column, why: String| TaskListError::Corrupt { file: path.into(), line, column, why };
     if bytes.len() as u64 > LIST_LIMIT {
         return Err(corrupt(0, 0, format!("it is larger than {} MiB", LIST_LIMIT >> 20)));
     }
-    let text = String::from_utf8(bytes).map_err(|_| corrupt(0, 0, "it is not UTF-8 text".into()))?;
-    TaskList::parse(&text).map_err(|error| match error {
+    let text = std::str::from_utf8(bytes).map_err(|_| corrupt(0, 0, "it is not UTF-8 text".into()))?;
+    TaskList::parse(text).map_err(|error| match error {
         Unreadable::Corrupt { line, column, why } => corrupt(line, column, why),
         Unreadable::Invalid(faults) => TaskListError::Invalid { file: path.into(), faults },
     })

@@ -3,6 +3,7 @@ use jiff::Timestamp;
 use muleteer_model::tasklist::log::{self, Entry};
 use muleteer_model::tasklist::{Task, TaskList};
 use std::fs;
+use std::path::Path;
 use std::process::Stdio;
 
 fn now() -> Timestamp {
@@ -27,6 +28,20 @@ impl Place {
 
     fn log(&self) -> String {
         fs::read_to_string(self.root.progress()).expect("a log")
+    }
+
+    /// What is there beside what belongs there.
+    fn stray(&self) -> Vec<String> {
+        let names = |dir: &Path| -> Vec<String> {
+            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+        };
+        let known =
+            ["harness-tasks.json", "harness-tasks.json.bak", "harness-progress.txt", ".muleteer", "session.json"];
+        let mut all = [names(self.dir.path()), names(&self.root.private())].concat();
+        all.retain(|name| !known.contains(&name.as_str()));
+        all.sort_unstable();
+        all
     }
 }
 
@@ -119,6 +134,127 @@ fn what_a_damaged_list_held_is_kept_beside_it_and_said() {
     assert_eq!(kept("harness-tasks.json.damaged.3").as_deref(), Some("{,3"));
     assert!(place.log().ends_with("what it held is kept as harness-tasks.json.damaged.3\n"), "{}", place.log());
     assert_eq!(place.root.read().expect("reads").list.tasks[0].title, "Newer");
+}
+
+/// Who writes into the file by hand takes no lock: between reading a list and replacing it there is always time for that.
+#[test]
+fn what_is_written_by_hand_while_a_change_is_made_is_in_the_list_too() {
+    for (exchanges, anew) in [(true, false), (true, true), (false, false)] {
+        let place = Place::new();
+        let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+        tx.exchanges = exchanges;
+        muleteer_model::tasklist::outcome::complete(&mut tx.list.tasks[0], now());
+        tx.log(Entry::completed("task-001", "abc1234"));
+        let text = fs::read_to_string(place.root.tasks()).expect("reads");
+        let text = text.replace("First", "In other words");
+        if anew {
+            let beside = place.dir.path().join("beside");
+            fs::write(&beside, text).expect("writes");
+            fs::rename(beside, place.root.tasks()).expect("replaces");
+        } else {
+            fs::write(place.root.tasks(), text).expect("writes");
+        }
+        let list = tx.commit().expect("commits");
+        let read = place.root.read().expect("reads").list;
+        assert_eq!(read, list, "what is told is what was written");
+        let task = &read.tasks[0];
+        assert_eq!((task.title.as_str(), task.status.as_str()), ("In other words", "completed"), "{exchanges} {anew}");
+        let said = "Completed [task-001] (commit abc1234)\n[2025-07-01T10:00:00Z] [SESSION-1] WARN somebody has written into \
+                    harness-tasks.json while it was being changed: both changes are in it\n";
+        assert!(place.log().ends_with(said), "{}", place.log());
+        assert_eq!(place.stray(), [""; 0]);
+    }
+}
+
+#[test]
+fn what_is_written_by_hand_of_the_same_while_a_change_is_made_is_kept_beside_the_list() {
+    for exchanges in [true, false] {
+        let place = Place::new();
+        let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+        tx.exchanges = exchanges;
+        tx.list.tasks[0].title = "Ours".into();
+        let theirs = fs::read_to_string(place.root.tasks()).expect("reads").replace("First", "Theirs");
+        fs::write(place.root.tasks(), &theirs).expect("writes");
+        tx.commit().expect("commits");
+        assert_eq!(place.root.read().expect("reads").list.tasks[0].title, "Ours");
+        let said = "also of tasks[task-001].title: that is as the harness says, and what they wrote is kept as \
+                    harness-tasks.json.damaged\n";
+        assert!(place.log().ends_with(said), "{}", place.log());
+        assert_eq!(place.stray(), ["harness-tasks.json.damaged"]);
+        assert_eq!(fs::read_to_string(place.root.damaged(1)).expect("kept"), theirs);
+    }
+}
+
+#[test]
+fn a_list_that_is_taken_away_while_a_change_is_made_is_written_anew() {
+    for exchanges in [true, false] {
+        let place = Place::new();
+        let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+        tx.exchanges = exchanges;
+        tx.list.tasks[0].title = "Changed".into();
+        fs::remove_file(place.root.tasks()).expect("goes");
+        tx.commit().expect("commits");
+        assert_eq!(place.root.read().expect("reads").list.tasks[0].title, "Changed");
+        assert!(
+            place.log().ends_with("WARN harness-tasks.json was taken away, and is written anew\n"),
+            "{}",
+            place.log()
+        );
+        assert_eq!(place.stray(), [""; 0]);
+    }
+}
+
+/// Whenever it is written, between reading a list and having replaced it, and more than once.
+#[test]
+fn who_writes_by_hand_all_the_time_loses_nothing() {
+    let place = Place::new();
+    let mut number = 0_u64;
+    let by_hand = |list: &TaskList| list.tasks[0].unknown("by_hand").cloned();
+    for _ in 0..40 {
+        std::thread::scope(|scope| {
+            let change = scope.spawn(|| {
+                let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+                tx.list.session_count += 1;
+                tx.commit().expect("commits");
+            });
+            for _ in 0..3 {
+                let mut list = place.root.read().expect("reads").list;
+                number += 1;
+                list.tasks[0].keep("by_hand", number.into());
+                let beside = place.dir.path().join("beside");
+                fs::write(&beside, list.to_text()).expect("writes");
+                fs::rename(beside, place.root.tasks()).expect("replaces");
+                std::thread::yield_now();
+            }
+            change.join().expect("no panic");
+        });
+        assert_eq!(by_hand(&place.root.read().expect("reads").list), Some(number.into()), "{}", place.log());
+    }
+}
+
+/// Killed in the instant in which what came out of the list's place has not been looked at.
+#[test]
+fn what_a_killed_change_has_not_looked_at_is_kept_by_the_next() {
+    let place = Place::new();
+    let text = fs::read_to_string(place.root.tasks()).expect("reads");
+    let (new, theirs) = (text.replace("First", "New"), text.replace("First", "Theirs"));
+    let out = |what: &str| {
+        fs::write(place.root.tasks(), &new).expect("writes");
+        let name = super::swap::name(Some(super::intent::mark(text.as_bytes())), super::intent::mark(new.as_bytes()));
+        fs::write(place.root.private().join(name), what).expect("writes");
+        drop(place.root.begin(Right::Own, now()).expect("begins"));
+    };
+    fs::create_dir_all(place.root.private()).expect("a folder");
+    for known in [&text, &new] {
+        out(known);
+        assert_eq!(place.stray(), [""; 0]);
+        assert!(!place.log().contains("WARN"), "{}", place.log());
+    }
+    out(&theirs);
+    assert_eq!(place.stray(), ["harness-tasks.json.damaged"]);
+    assert_eq!(fs::read_to_string(place.root.damaged(1)).expect("kept"), theirs);
+    assert!(place.log().ends_with("that is not in it, and is kept as harness-tasks.json.damaged\n"), "{}", place.log());
+    assert_eq!(fs::read_to_string(place.root.tasks()).expect("reads"), new);
 }
 
 #[test]

@@ -43,6 +43,11 @@ pub enum Step {
         from: PathBuf,
         to: PathBuf,
     },
+    /// Two files, each of which takes the other's name.
+    Exchange {
+        one: PathBuf,
+        other: PathBuf,
+    },
     Link {
         from: PathBuf,
         to: PathBuf,
@@ -166,6 +171,16 @@ impl Disk {
                 } else {
                     self.change(to, vec![(new, Some(node))]);
                     self.change(from, vec![(old, None)]);
+                }
+            }
+            Step::Exchange { one, other } => {
+                let (Some(first), Some(second)) = (self.node(one), self.node(other)) else { return };
+                let ((one, here), (other, there)) = (self.place(one), self.place(other));
+                if one == other {
+                    self.change(one, vec![(here, Some(second)), (there, Some(first))]);
+                } else {
+                    self.change(other, vec![(there, Some(first))]);
+                    self.change(one, vec![(here, Some(second))]);
                 }
             }
             Step::Link { from, to } => {

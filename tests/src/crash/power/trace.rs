@@ -31,6 +31,7 @@ pub fn read(traces: &Path, roots: &[PathBuf], effects: &Path) -> Vec<Step> {
         Step::Open { path, .. } | Step::Write { path, .. } | Step::Truncate { path, .. } => ours(path),
         Step::Remove(path) | Step::Folder(path) => ours(path),
         Step::Rename { from, to } | Step::Link { from, to } => ours(from) && ours(to),
+        Step::Exchange { one, other } => ours(one) && ours(other),
         Step::Sync(path) | Step::WriteBack(path) => ours(path) || roots.contains(path),
         Step::Effect(_) | Step::SyncAll => true,
     };
@@ -202,6 +203,9 @@ impl Call {
             "pwrite64" | "pwritev" => in_place(),
             "ftruncate" => Some(Step::Truncate { path: self.open()?, len: self.number(1)? }),
             "rename" => Some(Step::Rename { from: self.named(0), to: self.named(1) }),
+            "renameat2" if self.args.get(4)?.contains("RENAME_EXCHANGE") => {
+                Some(Step::Exchange { one: self.named_from(1), other: self.named_from(3) })
+            }
             "renameat" | "renameat2" => Some(Step::Rename { from: self.named_from(1), to: self.named_from(3) }),
             "link" => Some(Step::Link { from: self.named(0), to: self.named(1) }),
             "linkat" => Some(Step::Link { from: self.named_from(1), to: self.named_from(3) }),
@@ -227,6 +231,7 @@ mod tests {
                     11.1 write(7</s/agents/a/m.tmp>, \"{\\n \\\"v\\\": 1, \\0\\1772)\", 14) = 12 <0.000010>\n\
                     11.2 rename(\"./m.tmp\", \"./m\") = 0 <0.000010>\n\
                     11.3 pwritev(8</s/spool>, [{iov_base=\"ab\", iov_len=2}, {iov_base=\"c, d\", iov_len=4}], 2, 32) = 6 <0.000010>\n\
+                    11.3 renameat2(AT_FDCWD</s/agents/a>, \"./m\", AT_FDCWD</s/agents/a>, \"./n\", RENAME_EXCHANGE) = 0 <0.000010>\n\
                     11.4 rename(\"gone\", \"m\") = -1 ENOENT (No such file or directory) <0.000010>\n\
                     11.5 mount(\"tmpfs\", \"/s/agents\", \"tmpfs\", MS_NOSUID|MS_NODEV, \"mode=0755\") = 0 <0.000010>\n\
                     11.6 mkdir(\"/s/agents/a\", 0777) = 0 <0.000010>\n\
@@ -242,6 +247,7 @@ mod tests {
                 Step::Open { path: m("m.tmp"), truncate: false },
                 Step::Write { path: m("m.tmp"), at: None, bytes: b"{\n \"v\": 1, \0".to_vec() },
                 Step::Rename { from: m("m.tmp"), to: m("m") },
+                Step::Exchange { one: m("m"), other: m("n") },
                 Step::Write { path: "/s/spool".into(), at: Some(32), bytes: b"abc, d".to_vec() },
                 Step::Sync("/s/agents/a".into()),
             ]
