@@ -258,8 +258,102 @@ fn what_an_agent_leaves_behind_stops_no_list() {
         esac";
     scene.run(script, &[]).expect_code(0);
     assert_eq!(scene.task("task-001")["attempts"], 2, "its first one failed: {}", scene.log());
-    assert!(scene.log().contains("WARN [task-003] the list had lost that it was being worked on"), "{}", scene.log());
+    assert!(
+        scene
+            .log()
+            .contains("WARN harness-tasks.json was damaged and is put back as the run wrote it last; what it held")
+    );
     let committed = scene.repo.git(&["ls-tree", "-r", "--name-only", "HEAD"]);
     assert!(["f1", "f2", "f3", "377x"].iter().all(|name| committed.contains(name)), "{committed}");
     scene.end();
+}
+
+/// Whatever an agent makes of the list and its backup: the run knows what it wrote last, and goes on with that.
+#[test]
+fn a_list_that_an_agent_wrecks_is_put_back_and_the_run_goes_on() {
+    for mode in ["exclusive", "concurrent"] {
+        let scene = Scene::new();
+        scene.configure("concurrency_mode", json!(mode));
+        for number in 1..=4 {
+            scene.add(&format!("Task {number}"), &format!("test -f f{number}"), &[]);
+        }
+        let script =
+            "n=${MULETEER_TASK_ID#task-00}; echo $n >> \"$HOME/effects\"; touch f$n; cd \"$HARNESS_STATE_ROOT\"
+            list=harness-tasks.json
+            case $n in
+            1) echo '{,1' > $list; echo '{' > $list.bak;;
+            2) echo '{\"version\": 2, \"tasks\": [{\"id\": 7}]}' > $list; cp $list $list.bak;;
+            3) rm -f $list $list.bak;;
+            4) rm -f $list.bak; rm $list; mkdir $list;;
+            esac";
+        let ran = scene.run(script, &[]).expect_code(0);
+        assert_eq!(scene.effects(), ["1", "2", "3", "4"], "{mode}: {}", scene.log());
+        scene.check_done_once();
+        let said = "harness-tasks.json was damaged and is put back as the run wrote it last";
+        assert_eq!(scene.log().matches(&format!("WARN {said}")).count(), 4, "{mode}: {}", scene.log());
+        assert_eq!(ran.stderr.matches(&format!("warning: {said}")).count(), 4, "{mode}: {ran:?}");
+        for (name, held) in [("damaged", "{,1\n"), ("damaged.2", "{\"version\": 2, \"tasks\": [{\"id\": 7}]}\n")] {
+            assert_eq!(scene.repo.read(&format!("harness-tasks.json.{name}")), held, "{mode}");
+        }
+        scene.end();
+    }
+}
+
+/// The list is no file of git's in many repositories, and lies where an agent tidies up.
+#[test]
+fn a_list_that_an_agent_cleans_away_is_put_back_and_the_run_goes_on() {
+    let scene = Scene::new();
+    for number in 1..=3 {
+        scene.add(&format!("Task {number}"), &format!("test -f f{number}"), &[]);
+    }
+    let script = "case $MULETEER_TASK_ID in task-001) touch f1;; task-002) git clean -qfd; touch f2;; \
+                  *) git clean -qfdx; touch f3;; esac";
+    let ran = scene.run(script, &[]).expect_code(0);
+    assert!(scene.is_done() && scene.repo.path.join("f3").exists(), "{}", scene.log());
+    assert!(
+        ran.stderr
+            .contains("warning: harness-tasks.json was damaged and is put back as the run wrote it last (it is gone)")
+    );
+    scene.end();
+}
+
+/// Also where the daemon that wrote it is dead; one that is invalid when a run begins is a person's to mend.
+#[test]
+fn a_list_that_is_wrecked_while_no_daemon_was_there_is_put_back() {
+    let text = "{\"version\": 2, \"tasks\": [{\"id\": 7}]}";
+    for mode in ["exclusive", "concurrent"] {
+        let scene = Scene::new();
+        scene.configure("concurrency_mode", json!(mode));
+        scene.add("One", "test -f f1", &["--priority", "P0"]);
+        scene.add("Two", "test -f f2", &[]);
+        let mut daemon = scene.world.daemon();
+        let script = "touch \"$HOME/begun\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; touch f${MULETEER_TASK_ID#task-00}";
+        let client = scene.begin(script, 1);
+        wait_until("the agent to begin", RUN, || scene.home("begun").exists().then_some(()));
+        daemon.kill_9();
+        scene.repo.write("harness-tasks.json", text);
+        scene.repo.write("harness-tasks.json.bak", text);
+        let daemon = scene.world.daemon();
+        std::fs::write(scene.home("go"), "").unwrap();
+        wait_until("the run to be over", RUN, || {
+            let list: Value = serde_json::from_str(&scene.repo.read("harness-tasks.json")).ok()?;
+            let is_done = list["tasks"].as_array()?.iter().all(|task| task["status"] == "completed");
+            (is_done && scene.log().contains(" STATS ")).then_some(())
+        });
+        drop(client);
+        assert!(
+            scene.log().contains("WARN harness-tasks.json was damaged and is put back as the run"),
+            "{}",
+            scene.log()
+        );
+        assert_eq!(scene.repo.read("harness-tasks.json.damaged"), text);
+        scene.check_done_once();
+        scene.world.finish(Some(daemon));
+    }
+    let scene = Scene::new();
+    scene.add("One", "true", &[]);
+    scene.repo.write("harness-tasks.json", text);
+    assert_eq!(scene.run("true", &["--json"]).error_code(), "E_TASKS_INVALID");
+    assert_eq!(scene.repo.read("harness-tasks.json"), text);
+    scene.world.finish(None);
 }

@@ -20,6 +20,7 @@ mod written;
 pub use files::{Reading, Right, Tx};
 pub use lock::{Holder, Locked, SessionLock};
 pub use root::Root;
+pub use written::Written;
 
 use muleteer_model::tasklist::list::Fault;
 use std::io;
@@ -51,10 +52,12 @@ impl TaskListError {
         move |source| Self::Io { file: file.into(), doing, source }
     }
 
-    /// Of a corrupt list: what is wrong, and where in it.
+    /// Of a list that cannot be read: what is wrong, and where in it.
     fn why(&self) -> String {
         match self {
             Self::Corrupt { why, .. } => why.clone(),
+            Self::Invalid { faults, .. } => first(faults),
+            Self::Io { source, .. } => source.to_string(),
             other => other.to_string(),
         }
     }

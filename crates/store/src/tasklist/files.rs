@@ -1,6 +1,6 @@
 //! Reading and changing the list and its log.
 
-use super::intent;
+use super::intent::{self, Mark, mark};
 use super::lock::SessionLock;
 use super::swap::{self, Stood};
 use super::written::Written;
@@ -61,6 +61,14 @@ pub struct Tx {
     _flock: LockGuard,
 }
 
+/// Where a list comes from that could not be read.
+#[derive(Debug, Clone, Copy)]
+enum Good {
+    Backup,
+    /// A run knows it.
+    Run,
+}
+
 /// What entitles to a change.
 #[derive(Debug, Clone, Copy)]
 pub enum Right<'a> {
@@ -68,6 +76,8 @@ pub enum Right<'a> {
     Own,
     /// It is held for the whole session, by us.
     Session(&'a SessionLock),
+    /// For a run beside others: the reference's lock is taken for this change.
+    Beside(&'a Written),
     /// We work for this run: where it holds the lock, we may go on under it.
     Run(&'a str),
 }
@@ -106,7 +116,7 @@ impl Root {
         let flock = self.flock()?;
         let (lock, stale_lock) = match right {
             Right::Session(_) => (None, false),
-            Right::Own => self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?,
+            Right::Own | Right::Beside(_) => self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?,
             Right::Run(run) => match SessionLock::holder(self) {
                 Some(Locked { holder: Some(holder), .. }) if holder.run.as_deref() == Some(run) => (None, false),
                 _ => self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?,
@@ -117,34 +127,37 @@ impl Root {
             Some(bytes) => parse_bytes(&self.tasks(), bytes),
             None => parse(&self.tasks()),
         };
+        let written = match right {
+            Right::Session(lock) => lock.written.clone(),
+            Right::Beside(written) => Some(written.clone()),
+            Right::Own | Right::Run(_) => None,
+        };
         let (mut list, damage) = match parsed {
             Ok(list) => (list, None),
-            Err(error @ TaskListError::Corrupt { .. }) => match parse(&self.backup()) {
-                Ok(list) => (list, Some(error.why())),
-                Err(_) => {
-                    let message = "harness-tasks.json corrupted and unrecoverable";
-                    let line = Entry::error(None, Category::EnvSetup, message).at(1, now);
-                    append(&self.progress(), &format!("{line}\n"))?;
+            Err(error) => match self.last_good(&error, written.as_ref()) {
+                Some((list, from)) => (list, Some((error.why(), from))),
+                None => {
+                    if matches!(error, TaskListError::Corrupt { .. }) {
+                        let message = "harness-tasks.json corrupted and unrecoverable";
+                        let line = Entry::error(None, Category::EnvSetup, message).at(1, now);
+                        append(&self.progress(), &format!("{line}\n"))?;
+                    }
                     return Err(error);
                 }
             },
-            Err(error) => return Err(error),
         };
         if let Some(lines) = intent::unsaid(self) {
             append(&self.progress(), &lines)?;
         }
         intent::forget(self);
-        let written = match right {
-            Right::Session(lock) => lock.written.clone(),
-            _ => None,
-        };
-        let overwritten = written.as_ref().map(|written| written.put_back(&mut list)).unwrap_or_default();
+        let overwritten = written.as_ref().map(|written| written.put_back(self, &mut list)).unwrap_or_default();
         let mut tx = self.begun(list, now, (lock, stale_lock), flock);
         (tx.written, tx.disk) = (written, disk);
-        if let Some(why) = damage {
-            let kept = swap::set_aside(self)?;
+        if let Some((why, from)) = damage {
+            // What is no file at all gets out of the way as it is replaced.
+            let kept = if tx.disk.is_some() { swap::set_aside(self)? } else { None };
             tx.replace("")?;
-            let text = restored(&why, kept.as_deref());
+            let text = restored(&why, from, kept.as_deref());
             tx.lines.insert(0, Entry::warn(None, &text));
             tx.flush()?;
             tx.restored = Some(text);
@@ -181,6 +194,33 @@ impl Root {
         let mut tx = self.begun(list, now, (Some(lock), stale_lock), flock);
         tx.replace("")?;
         Ok(tx)
+    }
+
+    /// What to go on with where the list cannot be read. A run knows it, unless others have changed it since; then, and for
+    /// everybody else, its backup is the best there is.
+    fn last_good(&self, error: &TaskListError, written: Option<&Written>) -> Option<(TaskList, Good)> {
+        let is_parsed = match error {
+            TaskListError::Corrupt { .. } => false,
+            TaskListError::Invalid { .. } => true,
+            TaskListError::Io { source, .. } => {
+                let is_file = fs::metadata(self.tasks()).is_ok_and(|meta| meta.is_file());
+                if is_file && source.kind() != io::ErrorKind::PermissionDenied {
+                    return None;
+                }
+                true
+            }
+            _ => return None,
+        };
+        let backup = swap::bytes(&self.backup()).ok();
+        let backup = backup.and_then(|bytes| Some((parse_bytes(&self.backup(), &bytes).ok()?, mark(&bytes))));
+        let known = written.and_then(|written| written.known(backup.as_ref().map(|(_, mark)| *mark)));
+        match (known, backup) {
+            (Some(list), _) => Some((list, Good::Run)),
+            (None, Some((list, _))) if !is_parsed || written.is_some_and(|written| written.known(None).is_some()) => {
+                Some((list, Good::Backup))
+            }
+            _ => None,
+        }
     }
 
     fn begun(
@@ -228,7 +268,7 @@ impl Root {
         }
     }
 
-    fn flock(&self) -> Result<LockGuard, TaskListError> {
+    pub(super) fn flock(&self) -> Result<LockGuard, TaskListError> {
         let dir = self.path().join(".muleteer");
         fs::create_dir_all(&dir).map_err(TaskListError::io(&dir, "create"))?;
         let path = dir.join("tasks.lock");
@@ -376,15 +416,17 @@ impl Tx {
         let mut taken = vec![];
         // Our own change is on the disk; what else is to come there is theirs.
         let mut is_there = false;
+        let mut backup = None;
         for tries in 1..=TRIES {
             let text = self.list.to_text();
             if self.disk.as_deref() == Some(text.as_bytes()) {
-                self.has_placed(text);
+                self.has_placed(text, None);
                 break;
             }
             // Only what can be read is worth being the backup.
             if let Some(old) = self.disk.as_ref().filter(|old| parse_bytes(&self.root.tasks(), old).is_ok()) {
                 write_through(&self.root.backup(), old)?;
+                backup = Some(mark(old));
             }
             muleteer_process::fault::point("tasks.backup_written");
             let stood = swap::put(&self.root, &text, self.disk.as_deref(), self.exchanges)?;
@@ -392,7 +434,7 @@ impl Tx {
                 if matches!(stood, Stood::Gone) {
                     self.log(Entry::warn(None, &format!("{TASKS} was taken away, and is written anew")));
                 }
-                self.has_placed(text);
+                self.has_placed(text, backup);
                 break;
             }
             let base = self.base();
@@ -412,7 +454,7 @@ impl Tx {
             };
             let merged = theirs.and_then(|theirs| self.take_over(&base, theirs, is_there));
             if out.is_some() {
-                self.has_placed(text);
+                self.has_placed(text, backup);
                 is_there = true;
             }
             let meanwhile = format!("somebody has written into {TASKS} while it was being changed");
@@ -451,27 +493,32 @@ impl Tx {
         Ok(())
     }
 
-    fn has_placed(&mut self, text: String) {
+    fn has_placed(&mut self, text: String, backup: Option<Mark>) {
         self.disk = Some(text.into_bytes());
         if let Some(written) = &self.written {
-            written.has_written(&self.list);
+            written.has_written(&self.list, backup);
         }
+    }
+
+    fn put_back(&self, list: &mut TaskList) -> Vec<Overwritten> {
+        self.written
+            .as_ref()
+            .map(|written| written.put_back(&self.root, list))
+            .unwrap_or_default()
     }
 
     /// The list as it was when this change began.
     fn base(&self) -> TaskList {
         let read = self.disk.as_ref().and_then(|bytes| parse_bytes(&self.root.tasks(), bytes).ok());
         let Some(mut list) = read else { return self.list.clone() };
-        if let Some(written) = &self.written {
-            written.put_back(&mut list);
-        }
+        self.put_back(&mut list);
         list
     }
 
     /// This change and what somebody has written meanwhile, and where both are of the same; `None` if that makes no list. Where
     /// `is_there`, what the list has more than the disk they have written too, before.
     fn take_over(&mut self, base: &TaskList, mut theirs: TaskList, is_there: bool) -> Option<(TaskList, Vec<String>)> {
-        let overwritten = self.written.as_ref().map(|written| written.put_back(&mut theirs)).unwrap_or_default();
+        let overwritten = self.put_back(&mut theirs);
         let merged = if is_there { merge(base, &theirs, &self.list) } else { merge(base, &self.list, &theirs) };
         let merged = merged.ok()?;
         for one in &overwritten {
@@ -505,7 +552,11 @@ fn name(path: &Path) -> String {
 }
 
 /// What is said of a list that its backup has replaced.
-fn restored(why: &str, kept: Option<&Path>) -> String {
+fn restored(why: &str, from: Good, kept: Option<&Path>) -> String {
+    if matches!(from, Good::Run) {
+        let kept = kept.map_or_else(String::new, |kept| format!("; what it held is kept as {}", name(kept)));
+        return format!("{TASKS} was damaged and is put back as the run wrote it last{kept} ({why})");
+    }
     let kept = kept.map_or_else(String::new, |kept| {
         let kept = name(kept);
         format!("; what it held is kept as {kept}: what was changed last is only there ({why})")

@@ -50,7 +50,8 @@ pub(super) fn put(root: &Root, text: &str, read: Option<&[u8]>, exchanges: bool)
     let fail = || TaskListError::io(&list, "replace");
     write_through(&temporary, text.as_bytes())?;
     let old = fs::symlink_metadata(&list).ok();
-    if let Some(meta) = old.as_ref().filter(|meta| meta.is_file()) {
+    // Whoever has taken everybody's right to read it away has taken ours.
+    if let Some(meta) = old.as_ref().filter(|meta| meta.is_file() && meta.mode() & 0o600 == 0o600) {
         let mode = fs::Permissions::from_mode(meta.permissions().mode());
         drop(fs::set_permissions(&temporary, mode));
     }

@@ -1,19 +1,28 @@
-//! The list as a session has written it last, so that what somebody writes over it by hand is found. It is kept beside the
-//! list too, for the daemon that follows one that was killed.
+//! The list as a run has written it last, or found it and let it stand, so that what somebody writes over it by hand is found, and
+//! what somebody makes unreadable is put back. It is kept beside the list too, for the daemon that follows one that was killed.
 
-use super::Root;
 use super::intent::{Mark, mark};
+use super::{Root, TaskListError, swap};
 use crate::atomic::write_atomic;
-use muleteer_model::tasklist::TaskList;
 use muleteer_model::tasklist::overwritten::{self, Overwritten};
+use muleteer_model::tasklist::{Mode, TaskList};
 use serde::{Deserialize, Serialize};
-use std::fs;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// What a run knows of its list.
 #[derive(Debug, Clone)]
-pub(super) struct Written {
+pub struct Written {
     run: String,
-    last: Arc<Mutex<Option<TaskList>>>,
+    /// Nobody else changes the list by rights.
+    is_alone: bool,
+    last: Arc<Mutex<Option<Last>>>,
+}
+
+#[derive(Debug)]
+struct Last {
+    list: TaskList,
+    /// The backup of then: as long as it is there nobody has changed the list since, by the protocol.
+    backup: Option<Mark>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,50 +30,88 @@ struct Record {
     run: String,
     /// The file that it takes the place of, as it stood: somebody may have written over it.
     before: Mark,
-    /// What the session had written until then.
+    /// What the run had written until then.
     was: Option<String>,
     list: String,
 }
 
-impl Written {
-    /// Of a run's session; one that was killed has left what it wrote last. The caller holds our flock, here and below.
-    pub fn adopt(root: &Root, run: &str) -> Self {
-        let last = || -> Option<TaskList> {
-            let record: Record = serde_json::from_slice(&fs::read(root.session()).ok()?).ok()?;
-            let there = mark(&fs::read(root.tasks()).ok()?);
-            if record.run != run {
-                return None;
-            }
-            // Killed before the list was replaced: then it is not written.
-            let is_written = there != record.before || there == mark(record.list.as_bytes());
-            TaskList::parse(&if is_written { record.list } else { record.was? }).ok()
-        };
-        Self { run: run.into(), last: Arc::new(Mutex::new(last())) }
+impl Root {
+    /// What a run of a concurrent list knows of it, also of a predecessor that was killed.
+    ///
+    /// # Errors
+    /// When it is locked for longer than a change takes.
+    pub fn remember(&self, run: &str) -> Result<Written, TaskListError> {
+        let _flock = self.flock()?;
+        Ok(Written::adopt(self, run, false))
     }
 
-    /// Puts back what is not as it was written last. The first to be read is as it is to be.
-    pub fn put_back(&self, list: &mut TaskList) -> Vec<Overwritten> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        match last.as_ref() {
-            Some(written) => overwritten::put_back(list, written),
-            None => {
-                *last = Some(list.clone());
-                vec![]
-            }
+    /// The mode of a run's list as the run wrote it last, where the list itself does not say.
+    pub fn mode_of(&self, run: &str) -> Option<Mode> {
+        let record = Record::of(self, run)?;
+        Some(TaskList::parse(&record.list).ok()?.mode)
+    }
+}
+
+impl Record {
+    fn of(root: &Root, run: &str) -> Option<Self> {
+        let record: Self = serde_json::from_slice(&std::fs::read(root.session()).ok()?).ok()?;
+        (record.run == run).then_some(record)
+    }
+}
+
+impl Written {
+    /// Of a run; one that was killed has left what it wrote last. The caller holds our flock, here and below.
+    pub(super) fn adopt(root: &Root, run: &str, is_alone: bool) -> Self {
+        let last = || -> Option<Last> {
+            let record = Record::of(root, run)?;
+            let there = mark(&swap::bytes(&root.tasks()).unwrap_or_default());
+            // Killed before the list was replaced: then it is not written.
+            let is_written = there != record.before || there == mark(record.list.as_bytes());
+            let list = TaskList::parse(&if is_written { record.list } else { record.was? }).ok()?;
+            Some(Last { list, backup: is_written.then_some(record.before) })
+        };
+        Self { run: run.into(), is_alone, last: Arc::new(Mutex::new(last())) }
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Last>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts back what is not as it was written last, and must be. The first to be read is as it is to be.
+    pub(super) fn put_back(&self, root: &Root, list: &mut TaskList) -> Vec<Overwritten> {
+        let mut last = self.last();
+        let said = match last.as_ref() {
+            Some(written) if self.is_alone => overwritten::put_back(list, &written.list),
+            _ => vec![],
+        };
+        if said.is_empty() && last.as_ref().is_none_or(|last| last.list != *list) {
+            let backup = swap::bytes(&root.backup()).ok().map(|bytes| mark(&bytes));
+            *last = Some(Last { list: list.clone(), backup });
         }
+        said
+    }
+
+    /// The list as it is known, unless this backup of it is newer.
+    pub(super) fn known(&self, backup: Option<Mark>) -> Option<TaskList> {
+        let last = self.last();
+        let last = last.as_ref().filter(|last| backup.is_none() || last.backup == backup)?;
+        Some(last.list.clone())
     }
 
     /// Said, and on the disk, before the list is replaced: else a successor, or whoever comes after a power cut, would take what was
     /// decided last for somebody's doing.
-    pub fn is_about_to_write(&self, root: &Root, list: &TaskList) -> std::io::Result<()> {
-        let before = mark(&fs::read(root.tasks()).unwrap_or_default());
-        let was = self.last.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(TaskList::to_text);
+    pub(super) fn is_about_to_write(&self, root: &Root, list: &TaskList) -> std::io::Result<()> {
+        let before = mark(&swap::bytes(&root.tasks()).unwrap_or_default());
+        let was = self.last().as_ref().map(|last| last.list.to_text());
         let record = Record { run: self.run.clone(), before, was, list: list.to_text() };
-        fs::create_dir_all(root.private())?;
+        std::fs::create_dir_all(root.private())?;
         write_atomic(&root.session(), &serde_json::to_vec(&record)?, 0o600).map_err(std::io::Error::other)
     }
 
-    pub fn has_written(&self, list: &TaskList) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(list.clone());
+    /// `backup`: what the backup was written with before, if it was.
+    pub(super) fn has_written(&self, list: &TaskList, backup: Option<Mark>) {
+        let mut last = self.last();
+        let backup = backup.or_else(|| last.as_ref()?.backup);
+        *last = Some(Last { list: list.clone(), backup });
     }
 }

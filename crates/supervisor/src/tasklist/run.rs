@@ -14,7 +14,7 @@ use muleteer_model::tasklist::session::{Finished, Run};
 use muleteer_model::tasklist::stats::{self, Stop};
 use muleteer_model::tasklist::{Category, Mode, Stand, Task, claim};
 use muleteer_protocol::v1::TasksRun;
-use muleteer_store::tasklist::{Root, SessionLock};
+use muleteer_store::tasklist::{Root, SessionLock, Written};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,6 +49,8 @@ impl Registry {
 #[derive(Debug, Default)]
 pub struct Shared {
     lock: Mutex<Option<Arc<SessionLock>>>,
+    /// Of a concurrent list, which nobody holds for longer than a change.
+    written: Mutex<Option<Written>>,
     /// Blocking steps go on when their task is dropped: a worker's next incarnation waits for them.
     steps: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
     /// From choosing a task to having begun it: then nobody else chooses it.
@@ -65,12 +67,18 @@ impl Shared {
     }
 
     fn hold(&self) -> Hold {
-        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        lock.clone().map_or(Hold::Own, Hold::Session)
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let written = || self.written.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        lock.map(Hold::Session).or_else(|| written().map(Hold::Beside)).unwrap_or(Hold::Own)
+    }
+
+    fn remember(&self, written: Written) {
+        *self.written.lock().unwrap_or_else(PoisonError::into_inner) = Some(written);
     }
 
     fn release(&self) {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     fn step(&self, worker: u32) -> Arc<Mutex<()>> {
@@ -213,13 +221,18 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
     let (at, name, keep) = (root.clone(), list.to_string(), shared.clone());
     let branch = daemon.snapshot().task_lists.get(list).and_then(|run| run.started.branch.clone());
     let opened = tokio::task::spawn_blocking(move || -> Result<_, StepError> {
-        let mode = at.read()?.list.mode;
+        // One that somebody has made unreadable is put back with the first change.
+        let mode = at.read().map(|read| read.list.mode);
+        let mode = mode.or_else(|error| at.mode_of(&name).ok_or(error))?;
         if mode == Mode::Exclusive && matches!(keep.hold(), Hold::Own) {
             // The daemon that held it is dead; its lock is stale, or we hold it already.
             keep.keep_lock(at.lock_session(&name)?.0);
         }
         if mode == Mode::Concurrent {
             at.leave_word(&name)?;
+            if matches!(keep.hold(), Hold::Own) {
+                keep.remember(at.remember(&name)?);
+            }
         }
         let project = Git::open(at.path())?;
         let mended = mend(&project, branch.as_deref())?;
@@ -407,8 +420,8 @@ impl Driven {
 
     /// How the run ended, where nothing special ended it.
     fn verdict(&self) -> Finished {
-        let list = match self.root.read() {
-            Ok(read) => read.list,
+        let list = match self.place(0, &self.project).read() {
+            Ok(list) => list,
             Err(error) => return broken(&error.into()),
         };
         let done = self.run().map_or(0, |run| run.done);
@@ -422,9 +435,9 @@ impl Driven {
     }
 
     fn try_begin_session(&self) -> Result<Result<u64, Finished>, StepError> {
-        let list = self.root.read()?.list;
-        let session = list.session_count + 1;
         let mut place = self.place(0, &self.project);
+        let list = place.read()?;
+        let session = list.session_count + 1;
         place.session = Some(session);
         if matches!(place.hold, Hold::Session(_)) {
             place.note(vec![Entry::lock_acquired(std::process::id())]);

@@ -10,7 +10,7 @@ use muleteer_model::tasklist::{Category, Mode, Task, TaskList, apart, claim, out
 use muleteer_process::bounded::{self, Bounds, Ran};
 use muleteer_process::fault;
 use muleteer_process::group::{self, Before};
-use muleteer_store::tasklist::{Right, Root, SessionLock, TaskListError, Tx};
+use muleteer_store::tasklist::{Right, Root, SessionLock, TaskListError, Tx, Written};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub enum Hold {
     /// The lock is taken for each change.
     Own,
     Session(Arc<SessionLock>),
+    /// As `Own`, for a run, which knows what it has written last.
+    Beside(Written),
     /// For a run that may hold it.
     Run(String),
 }
@@ -35,6 +37,7 @@ impl Hold {
         match self {
             Self::Own => Right::Own,
             Self::Session(lock) => Right::Session(lock),
+            Self::Beside(written) => Right::Beside(written),
             Self::Run(run) => Right::Run(run),
         }
     }
@@ -140,6 +143,16 @@ impl Place {
             tx.under_session(session);
         }
         Ok(tx)
+    }
+
+    /// The list as it is. Where a run works on it that cannot be read, it is put back.
+    pub fn read(&self) -> Result<TaskList, TaskListError> {
+        let is_run_s = matches!(self.hold, Hold::Session(_) | Hold::Beside(_));
+        match self.root.read() {
+            Ok(read) if !read.from_backup || !is_run_s => Ok(read.list),
+            Err(error) if !is_run_s => Err(error),
+            _ => Ok(self.begin()?.list.clone()),
+        }
     }
 
     /// Lines for the log that belong to no change.
@@ -359,7 +372,7 @@ impl Place {
     }
 
     fn roll_back(&self, task: &Task, base: &str) -> Result<(), StepError> {
-        let ignored = self.root.read().map(|read| read.list.save_ignored).unwrap_or_default();
+        let ignored = self.read().map(|list| list.save_ignored).unwrap_or_default();
         let in_clone = self.is_in_clone();
         let stand = if in_clone { &Stand::Anywhere } else { &self.stand };
         // Others may work in the project itself; a clone is its worker's, and what was rewritten is nobody's.
@@ -367,7 +380,7 @@ impl Place {
         let commits = if alone { vec![] } else { self.git.commits_since(base)? };
         let kept = match commits.is_empty() {
             true => None,
-            false => recover::kept(&commits, &self.root.read()?.list, &task.id, &self.root.completions()),
+            false => recover::kept(&commits, &self.read()?, &task.id, &self.root.completions()),
         };
         let end = kept.unwrap_or(base);
         let mut adopted = Ok(());

@@ -156,8 +156,11 @@ fn open(driven: &Driven, place: &Place) -> Result<Tx, StepError> {
 async fn read(driven: &Driven, worker: u32, place: &Place) -> Result<TaskList, StepError> {
     let (place, telling) = (place.clone(), driven.clone());
     let list = driven.step(worker, move || -> Result<TaskList, StepError> {
-        if matches!(place.hold, Hold::Own | Hold::Run(_)) {
-            return Ok(place.root.read()?.list);
+        if !matches!(place.hold, Hold::Session(_)) {
+            match place.root.read() {
+                Ok(read) if !read.from_backup => return Ok(read.list),
+                _ => {}
+            }
         }
         let tx = open(&telling, &place)?;
         if tx.overwritten.is_empty() { Ok(tx.list.clone()) } else { Ok(tx.commit()?) }
@@ -415,8 +418,10 @@ async fn claimed_again(driven: &Driven, worker: u32, place: &Place, begun: Task)
     // Whatever is put back of a list that a session holds is put back here already.
     read(driven, worker, &place).await?;
     let again = driven.step(worker, move || -> Result<Option<Task>, StepError> {
-        let read = place.root.read()?;
-        if !read.from_backup && claim::is_kept(&read.list, &begun, &place.worker) {
+        if let Ok(read) = place.root.read()
+            && !read.from_backup
+            && claim::is_kept(&read.list, &begun, &place.worker)
+        {
             return Ok(read.list.get(&begun.id).cloned());
         }
         let mut tx = open(&telling, &place)?;
