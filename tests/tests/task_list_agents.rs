@@ -168,6 +168,40 @@ fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
     }
 }
 
+/// Of a concurrent list others complete tasks by rights. They have claimed them, and say so in the log.
+#[test]
+fn a_task_of_a_concurrent_list_that_nobody_has_claimed_is_not_called_completed_by_hand() {
+    let scene = Scene::new();
+    scene.configure("concurrency_mode", json!("concurrent"));
+    for (number, priority) in [(1, "P0"), (2, "P1"), (3, "P1")] {
+        scene.add(&format!("Task {number}"), &format!("test -f f{number}"), &["--priority", priority]);
+    }
+    scene.add("By somebody else", "true", &["--priority", "P2"]);
+    scene.tasks(&["claim", "task-004", "--worker", "other"]).expect_code(0);
+    let script = "n=${MULETEER_TASK_ID#task-00}; touch f$n; [ $n = 1 ] || exit 0
+        touch \"$HOME/begun\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; cd \"$HARNESS_STATE_ROOT\"
+        node -e 'const fs = require(\"fs\"), list = JSON.parse(fs.readFileSync(\"harness-tasks.json\"));
+            for (const task of list.tasks.slice(0, 3)) { task.status = \"completed\"; task.attempts = 1; }
+            fs.writeFileSync(\"harness-tasks.json\", JSON.stringify(list));'";
+    let daemon = scene.world.daemon();
+    let client = scene.begin(script, 1);
+    wait_until("the agent to begin", RUN, || scene.home("begun").exists().then_some(()));
+    scene.tasks(&["complete", "task-004", "--worker", "other"]).expect_code(0);
+    std::fs::write(scene.home("go"), "").unwrap();
+    wait_until("the run to be over", RUN, || {
+        (scene.is_done() && scene.log().trim_end().lines().last()?.contains(" STATS ")).then_some(())
+    });
+    drop(client);
+    for number in 1..=3 {
+        let said = format!("WARN [task-00{number}] somebody has changed its status");
+        assert_eq!(scene.log().matches(&said).count(), 1, "{said}: {}", scene.log());
+        assert!(scene.repo.path.join(format!("f{number}")).exists(), "{}", scene.log());
+    }
+    assert!(!scene.log().contains("WARN [task-004]"), "{}", scene.log());
+    scene.check_done_once();
+    scene.world.finish(Some(daemon));
+}
+
 /// Also where the daemon that wrote the list is dead.
 #[test]
 fn what_was_written_over_while_no_daemon_was_there_is_put_back() {

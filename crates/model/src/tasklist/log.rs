@@ -7,6 +7,7 @@ use super::list::Task;
 use super::select::FailureTimes;
 use super::stats::Stats;
 use jiff::Timestamp;
+use std::collections::HashSet;
 use std::fmt;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -190,6 +191,27 @@ pub fn completions<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<(String,
         Some((line.entry.task?, commit))
     };
     completed.filter_map(named).collect()
+}
+
+/// What the log says that was done with tasks by those who may.
+#[derive(Debug, Default)]
+pub struct Doings {
+    pub begun: HashSet<String>,
+    pub completed: HashSet<String>,
+}
+
+impl Doings {
+    pub fn of<'a>(lines: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut all = Self::default();
+        for Line { entry, .. } in lines.into_iter().filter_map(parse) {
+            match (entry.kind, entry.task) {
+                (Kind::Starting, Some(task)) => drop(all.begun.insert(task)),
+                (Kind::Completed, Some(task)) => drop(all.completed.insert(task)),
+                _ => {}
+            }
+        }
+        all
+    }
 }
 
 #[cfg(test)]

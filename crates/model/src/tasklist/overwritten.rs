@@ -4,6 +4,7 @@
 
 use super::TASKS;
 use super::list::{Status, Task, TaskList};
+use super::log::Doings;
 use std::collections::HashMap;
 
 /// What there is to say about one task, or about the list itself.
@@ -103,6 +104,45 @@ pub fn put_back(list: &mut TaskList, written: &TaskList) -> Vec<Overwritten> {
     said
 }
 
+/// The tasks that a list calls completed, and did not when it was `known`.
+pub fn newly_completed(list: &TaskList, known: &TaskList) -> Vec<String> {
+    let open: HashMap<_, _> = known.tasks.iter().map(|task| (task.id.as_str(), task.status)).collect();
+    let is_new = |task: &&Task| open.get(task.id.as_str()).is_some_and(|status| *status != Status::Completed);
+    let completed = list.tasks.iter().filter(|task| task.status == Status::Completed);
+    completed.filter(is_new).map(|task| task.id.clone()).collect()
+}
+
+/// Of a list that others change too by rights: whoever completes a task has claimed it, and the log says so of both. One that
+/// is called completed, that nobody else had claimed, and that the log says nothing of, is as it was `known` before. `log` is what
+/// the log has said since, and `is_ours` whether a worker is one of the run's.
+pub fn put_back_beside(
+    list: &mut TaskList,
+    known: &TaskList,
+    log: &Doings,
+    is_ours: impl Fn(&str) -> bool,
+) -> Vec<Overwritten> {
+    let mut said = vec![];
+    for id in newly_completed(list, known).into_iter().filter(|id| !log.completed.contains(id)) {
+        let (Some(task), Some(kept)) = (list.get_mut(&id), known.get(&id)) else { continue };
+        let by = kept.claimed_by.as_deref().filter(|_| kept.status == Status::InProgress);
+        let somebody = kept.status == Status::InProgress && !by.is_some_and(&is_ours);
+        let text = if somebody || log.begun.contains(&id) {
+            let by = by.filter(|_| somebody).unwrap_or("whoever has claimed it");
+            format!("it is completed in {TASKS}, and no line of the log says so: that stays, for only {by} can know")
+        } else {
+            let fields = standing(task, kept).join(", ");
+            restore_standing(task, kept);
+            task.lease_expires_at = task.lease_expires_at.max(kept.lease_expires_at);
+            format!(
+                "somebody has changed its {fields} in {TASKS}, who has neither claimed it nor said so in the log: they are as they \
+                 were; its validation decides"
+            )
+        };
+        said.push(Overwritten { task: Some(id), text });
+    }
+    said
+}
+
 fn put_back_task(task: &mut Task, kept: &Task) -> Vec<String> {
     let changed = |fields: &[&str], then: &str| {
         let fields = fields.join(", ");
@@ -194,6 +234,37 @@ mod tests {
         }
         assert_eq!(found.to_text(), written.to_text());
         assert_eq!((found.max_tasks_per_session, found.mode), (written.max_tasks_per_session, written.mode));
+    }
+
+    #[test]
+    fn of_a_concurrent_list_only_who_has_claimed_a_task_says_that_it_is_completed() {
+        let mut known = list();
+        known.tasks[2].depends_on.clear();
+        known.tasks.extend(["d", "e"].map(|id| Task::new(id, id)));
+        claim::claim(&mut known, "c", "theirs", "abc", now(), claim::LEASE).expect("claimed");
+        let mut found = known.clone();
+        found.tasks.iter_mut().for_each(|task| outcome::complete(task, now()));
+        found.tasks.push(Task::new("f", "F"));
+        outcome::complete(&mut found.tasks[5], now());
+        let log = "[2025-07-01T10:00:00Z] [SESSION-1] Starting [d] d (base=abc)\n\
+                   [2025-07-01T10:00:00Z] [SESSION-1] Starting [e] e (base=abc)\n\
+                   [2025-07-01T10:00:00Z] [SESSION-1] Completed [e] (commit abc1234)\n";
+        let said = put_back_beside(&mut found, &known, &Doings::of(log.lines()), |worker| worker == "me");
+        let stands: Vec<_> = found.tasks.iter().map(|task| task.status).collect();
+        let (pending, at_work, done) = (Status::Pending, Status::InProgress, Status::Completed);
+        assert_eq!(stands, [at_work, pending, done, done, done, done]);
+        assert_eq!(found.tasks[0].lease_expires_at, known.tasks[0].lease_expires_at);
+        let told: Vec<_> = said
+            .iter()
+            .map(|one| (one.task.as_deref().unwrap_or_default(), one.text.as_str()))
+            .collect();
+        assert_eq!(told.iter().map(|(task, _)| *task).collect::<Vec<_>>(), ["a", "b", "c", "d"]);
+        assert!(
+            told[1]
+                .1
+                .starts_with("somebody has changed its status, attempts, completed_at in harness-tasks.json")
+        );
+        assert!(told[2].1.ends_with("for only theirs can know") && told[3].1.contains("only whoever has claimed it"));
     }
 
     #[test]

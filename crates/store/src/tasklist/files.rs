@@ -307,10 +307,24 @@ impl Root {
     }
 
     fn log_end(&self) -> String {
+        self.log_from(self.log_length().saturating_sub(LOG_TAIL))
+    }
+
+    pub(super) fn log_length(&self) -> u64 {
+        fs::metadata(self.progress()).map_or(0, |meta| meta.len())
+    }
+
+    /// What the log says from there on, or all of it where it is another one; `None` if that is more than is looked at.
+    pub(super) fn log_since(&self, at: u64) -> Option<String> {
+        let length = self.log_length();
+        let at = if at > length { 0 } else { at };
+        (length - at <= LOG_TAIL).then(|| self.log_from(at))
+    }
+
+    fn log_from(&self, at: u64) -> String {
         let read = || -> io::Result<Vec<u8>> {
             let mut file = regular(&self.progress())?;
-            let length = file.metadata()?.len();
-            file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL)))?;
+            file.seek(SeekFrom::Start(at))?;
             let mut bytes = vec![];
             file.take(LOG_TAIL).read_to_end(&mut bytes)?;
             Ok(bytes)
@@ -496,7 +510,7 @@ impl Tx {
     fn has_placed(&mut self, text: String, backup: Option<Mark>) {
         self.disk = Some(text.into_bytes());
         if let Some(written) = &self.written {
-            written.has_written(&self.list, backup);
+            written.has_written(&self.root, &self.list, backup);
         }
     }
 

@@ -59,7 +59,7 @@ impl SessionLock {
         for _ in 0..2 {
             match fs::create_dir(&path) {
                 Ok(()) => {
-                    let written = run.map(|run| Written::adopt(root, run, true));
+                    let written = run.map(|run| Written::adopt(root, run, None));
                     return Self::settle(path, run, written).map(|lock| (lock, stale));
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

@@ -4,6 +4,7 @@
 use super::intent::{Mark, mark};
 use super::{Root, TaskListError, swap};
 use crate::atomic::write_atomic;
+use muleteer_model::tasklist::log::Doings;
 use muleteer_model::tasklist::overwritten::{self, Overwritten};
 use muleteer_model::tasklist::{Mode, TaskList};
 use serde::{Deserialize, Serialize};
@@ -13,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Clone)]
 pub struct Written {
     run: String,
-    /// Nobody else changes the list by rights.
-    is_alone: bool,
+    /// Where others change the list too by rights: what the names of the run's workers begin with, before their number.
+    beside: Option<String>,
     last: Arc<Mutex<Option<Last>>>,
 }
 
@@ -23,6 +24,8 @@ struct Last {
     list: TaskList,
     /// The backup of then: as long as it is there nobody has changed the list since, by the protocol.
     backup: Option<Mark>,
+    /// How long the log was then.
+    log: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,16 +36,19 @@ struct Record {
     /// What the run had written until then.
     was: Option<String>,
     list: String,
+    #[serde(default)]
+    log: u64,
 }
 
 impl Root {
-    /// What a run of a concurrent list knows of it, also of a predecessor that was killed.
+    /// What a run of a concurrent list knows of it, also of a predecessor that was killed. `workers` is what the names of its
+    /// workers begin with, before their number.
     ///
     /// # Errors
     /// When it is locked for longer than a change takes.
-    pub fn remember(&self, run: &str) -> Result<Written, TaskListError> {
+    pub fn remember(&self, run: &str, workers: &str) -> Result<Written, TaskListError> {
         let _flock = self.flock()?;
-        Ok(Written::adopt(self, run, false))
+        Ok(Written::adopt(self, run, Some(workers.into())))
     }
 
     /// The mode of a run's list as the run wrote it last, where the list itself does not say.
@@ -61,16 +67,16 @@ impl Record {
 
 impl Written {
     /// Of a run; one that was killed has left what it wrote last. The caller holds our flock, here and below.
-    pub(super) fn adopt(root: &Root, run: &str, is_alone: bool) -> Self {
+    pub(super) fn adopt(root: &Root, run: &str, beside: Option<String>) -> Self {
         let last = || -> Option<Last> {
             let record = Record::of(root, run)?;
             let there = mark(&swap::bytes(&root.tasks()).unwrap_or_default());
             // Killed before the list was replaced: then it is not written.
             let is_written = there != record.before || there == mark(record.list.as_bytes());
             let list = TaskList::parse(&if is_written { record.list } else { record.was? }).ok()?;
-            Some(Last { list, backup: is_written.then_some(record.before) })
+            Some(Last { list, backup: is_written.then_some(record.before), log: record.log })
         };
-        Self { run: run.into(), is_alone, last: Arc::new(Mutex::new(last())) }
+        Self { run: run.into(), beside, last: Arc::new(Mutex::new(last())) }
     }
 
     fn last(&self) -> MutexGuard<'_, Option<Last>> {
@@ -80,15 +86,22 @@ impl Written {
     /// Puts back what is not as it was written last, and must be. The first to be read is as it is to be.
     pub(super) fn put_back(&self, root: &Root, list: &mut TaskList) -> Vec<Overwritten> {
         let mut last = self.last();
-        let said = match last.as_ref() {
-            Some(written) if self.is_alone => overwritten::put_back(list, &written.list),
-            _ => vec![],
+        let said = match (last.as_ref(), &self.beside) {
+            (Some(written), None) => overwritten::put_back(list, &written.list),
+            (Some(written), Some(workers)) => put_back_beside(root, list, written, workers),
+            (None, _) => vec![],
         };
-        if said.is_empty() && last.as_ref().is_none_or(|last| last.list != *list) {
+        let is_settled = said.is_empty() || self.beside.is_some();
+        if is_settled && last.as_ref().is_none_or(|last| last.list != *list) {
             let backup = swap::bytes(&root.backup()).ok().map(|bytes| mark(&bytes));
-            *last = Some(Last { list: list.clone(), backup });
+            *last = Some(Last { list: list.clone(), backup, log: root.log_length() });
         }
         said
+    }
+
+    /// Whether a list is the one that is known, so that nobody has changed it since.
+    pub fn knows(&self, list: &TaskList) -> bool {
+        self.last().as_ref().is_some_and(|last| last.list == *list)
     }
 
     /// The list as it is known, unless this backup of it is newer.
@@ -103,15 +116,27 @@ impl Written {
     pub(super) fn is_about_to_write(&self, root: &Root, list: &TaskList) -> std::io::Result<()> {
         let before = mark(&swap::bytes(&root.tasks()).unwrap_or_default());
         let was = self.last().as_ref().map(|last| last.list.to_text());
-        let record = Record { run: self.run.clone(), before, was, list: list.to_text() };
+        let log = root.log_length();
+        let record = Record { run: self.run.clone(), before, was, list: list.to_text(), log };
         std::fs::create_dir_all(root.private())?;
         write_atomic(&root.session(), &serde_json::to_vec(&record)?, 0o600).map_err(std::io::Error::other)
     }
 
     /// `backup`: what the backup was written with before, if it was.
-    pub(super) fn has_written(&self, list: &TaskList, backup: Option<Mark>) {
+    pub(super) fn has_written(&self, root: &Root, list: &TaskList, backup: Option<Mark>) {
         let mut last = self.last();
         let backup = backup.or_else(|| last.as_ref()?.backup);
-        *last = Some(Last { list: list.clone(), backup });
+        *last = Some(Last { list: list.clone(), backup, log: root.log_length() });
     }
+}
+
+/// Where more was said since than is looked at, nobody can know, and the list is as it is.
+fn put_back_beside(root: &Root, list: &mut TaskList, known: &Last, workers: &str) -> Vec<Overwritten> {
+    if overwritten::newly_completed(list, &known.list).is_empty() {
+        return vec![];
+    }
+    let Some(lines) = root.log_since(known.log) else { return vec![] };
+    let is_number = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit());
+    let is_ours = |worker: &str| worker.strip_prefix(workers).is_some_and(is_number);
+    overwritten::put_back_beside(list, &known.list, &Doings::of(lines.lines()), is_ours)
 }

@@ -208,6 +208,12 @@ pub fn in_clones(concurrency: u32, mode: Mode) -> bool {
     concurrency > 1 || mode == Mode::Concurrent
 }
 
+/// What the names of workers in clones begin with, before their number.
+fn workers(daemon: &Daemon) -> String {
+    let state = daemon.paths.runtime_dir.file_name().unwrap_or_default().to_string_lossy();
+    format!("muleteer-{state}-")
+}
+
 fn clone_dir(project: &Git, worker: u32) -> PathBuf {
     project.top().join(".muleteer/worktrees/tasks").join(format!("{worker}"))
 }
@@ -218,7 +224,7 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
     let asked: TasksRun = serde_json::from_slice(&bytes).map_err(|e| error(format!("its request: {e}")))?;
     let root = Root::at(Path::new(&asked.root));
     let shared = daemon.task_list_runs.get(list);
-    let (at, name, keep) = (root.clone(), list.to_string(), shared.clone());
+    let (at, name, keep, workers) = (root.clone(), list.to_string(), shared.clone(), workers(daemon));
     let branch = daemon.snapshot().task_lists.get(list).and_then(|run| run.started.branch.clone());
     let opened = tokio::task::spawn_blocking(move || -> Result<_, StepError> {
         // One that somebody has made unreadable is put back with the first change.
@@ -231,7 +237,7 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
         if mode == Mode::Concurrent {
             at.leave_word(&name)?;
             if matches!(keep.hold(), Hold::Own) {
-                keep.remember(at.remember(&name)?);
+                keep.remember(at.remember(&name, &workers)?);
             }
         }
         let project = Git::open(at.path())?;
@@ -297,15 +303,12 @@ impl Driven {
 
     /// Stable across runs and daemons of this state directory, and nobody else's.
     pub fn worker_name(&self, worker: u32) -> String {
-        let state = self
-            .daemon
-            .paths
-            .runtime_dir
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        if self.has_clones() { format!("muleteer-{state}-{worker}") } else { format!("muleteer-{state}") }
+        let workers = workers(&self.daemon);
+        if self.has_clones() {
+            format!("{workers}{worker}")
+        } else {
+            workers.strip_suffix('-').unwrap_or(&workers).into()
+        }
     }
 
     pub fn clone_dir(&self, worker: u32) -> PathBuf {
@@ -555,15 +558,7 @@ impl Driven {
     }
 
     fn clone_worker(&self, worker: u32) -> String {
-        let state = self
-            .daemon
-            .paths
-            .runtime_dir
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        format!("muleteer-{state}-{worker}")
+        format!("{}{worker}", workers(&self.daemon))
     }
 }
 

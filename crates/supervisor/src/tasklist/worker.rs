@@ -152,15 +152,18 @@ fn open(driven: &Driven, place: &Place) -> Result<Tx, StepError> {
     Ok(tx)
 }
 
-/// The list as it is: of a session that holds the lock without what somebody has written over it.
+/// The list as it is, without what somebody has written over it who may not.
 async fn read(driven: &Driven, worker: u32, place: &Place) -> Result<TaskList, StepError> {
     let (place, telling) = (place.clone(), driven.clone());
     let list = driven.step(worker, move || -> Result<TaskList, StepError> {
-        if !matches!(place.hold, Hold::Session(_)) {
-            match place.root.read() {
-                Ok(read) if !read.from_backup => return Ok(read.list),
-                _ => {}
-            }
+        let is_known = |list: &TaskList| match &place.hold {
+            Hold::Session(_) => false,
+            Hold::Beside(written) => written.knows(list),
+            Hold::Own | Hold::Run(_) => true,
+        };
+        match place.root.read() {
+            Ok(read) if !read.from_backup && is_known(&read.list) => return Ok(read.list),
+            _ => {}
         }
         let tx = open(&telling, &place)?;
         if tx.overwritten.is_empty() { Ok(tx.list.clone()) } else { Ok(tx.commit()?) }
