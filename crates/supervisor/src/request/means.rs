@@ -77,7 +77,7 @@ pub(super) fn means(
 /// Whether there is somebody to do what dispatches like this one will ask for.
 ///
 /// # Errors
-/// As [`prepare`]: nothing is wrong with a prompt.
+/// As [`super::prepare`]: nothing is wrong with a prompt.
 pub fn check(daemon: &Daemon, spawn: &v1::Spawn) -> Result<(), WireError> {
     means(daemon, spawn, Path::new(&spawn.project), None, None).map(drop)
 }
