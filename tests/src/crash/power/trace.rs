@@ -247,8 +247,8 @@ mod tests {
                 Step::Open { path: m("m.tmp"), truncate: false },
                 Step::Write { path: m("m.tmp"), at: None, bytes: b"{\n \"v\": 1, \0".to_vec() },
                 Step::Rename { from: m("m.tmp"), to: m("m") },
-                Step::Exchange { one: m("m"), other: m("n") },
                 Step::Write { path: "/s/spool".into(), at: Some(32), bytes: b"abc, d".to_vec() },
+                Step::Exchange { one: m("m"), other: m("n") },
                 Step::Sync("/s/agents/a".into()),
             ]
         );
