@@ -36,7 +36,8 @@ pub fn is_rehearsed(created: &Created) -> bool {
 /// budget, so that it is bounded by what all above it have left. Of several at work each may have all that was left when it
 /// began: together they are held to it by [`overspent`].
 pub fn budget(fleet: &Fleet, parent: &DispatchId, asked: Option<f64>) -> Option<f64> {
-    let left = bounds(fleet, fleet.get(parent)?).map(|bound| (bound.usd - bound.spent).max(0.0));
+    let bounds = fleet.get(parent).into_iter().flat_map(|parent| bounds(fleet, parent));
+    let left = bounds.map(|bound| (bound.usd - bound.spent).max(0.0));
     asked.into_iter().chain(left).reduce(f64::min)
 }
 
@@ -174,6 +175,7 @@ mod tests {
         assert_eq!(of(&fleet, "bbbb", None), Some(10.0), "through one that has none of its own");
         assert_eq!(of(&fleet, "cccc", None), Some(2.0));
         assert_eq!((of(&fleet, "zzzz", None), of(&fleet, "zzzz", Some(99.0))), (None, Some(99.0)));
+        assert_eq!(of(&fleet, "yyyy", Some(99.0)), Some(99.0), "nobody that is known");
         used(&mut fleet, "aaaa", 3.0);
         used(&mut fleet, "cccc", 1.5);
         used(&mut fleet, "zzzz", 50.0);

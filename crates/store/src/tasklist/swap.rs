@@ -27,6 +27,8 @@ use std::time::Duration;
 
 /// More damaged lists are not kept.
 const DAMAGED_LIMIT: u32 = 1000;
+/// Whose list comes and goes faster than it can be exchanged has it looked at instead.
+const EXCHANGES: u32 = 8;
 /// Who writes into the file has emptied it first, and fills it at once.
 const FILLING: Duration = Duration::from_millis(300);
 
@@ -62,7 +64,7 @@ pub(super) fn put(root: &Root, text: &str, read: Option<&[u8]>, exchanges: bool)
     if !can || fs::rename(&temporary, &next).is_err() {
         return looked_at(root, &temporary, read);
     }
-    loop {
+    for _ in 0..EXCHANGES {
         if read.is_some() {
             match renameat_with(CWD, &next, CWD, &list, RenameFlags::EXCHANGE) {
                 Ok(()) => {
@@ -89,6 +91,7 @@ pub(super) fn put(root: &Root, text: &str, read: Option<&[u8]>, exchanges: bool)
             Err(_) => return looked_at(root, &next, read),
         }
     }
+    looked_at(root, &next, read)
 }
 
 /// Without an exchange.
