@@ -146,6 +146,7 @@ mod tests {
             folds: false,
             trace: None,
             api: crate::api_error::Terms::default(),
+            watched: crate::monitor::Terms::default(),
             fingerprint: String::new(),
         };
         record("2026-01-01T00:00:00Z", id, Event::DispatchCreated(Box::new(created)))

@@ -34,6 +34,7 @@ use crate::api_error::Outage;
 use crate::ask::Asks;
 use crate::event::{Created, ExitCause, FinalState, Limit, Position, PromptKind};
 use crate::id::DispatchId;
+use crate::monitor::Monitor;
 use crate::opening::{CallFailure, Opening};
 use crate::result::AgentResult;
 use crate::transcript::Standing;
@@ -95,6 +96,8 @@ pub struct Dispatch {
     pub subcalls: Vec<String>,
     /// What its agent has told people in this attempt.
     pub notices: Vec<String>,
+    /// What a monitor has warned of since somebody last spoke to it.
+    pub warned: Option<String>,
     /// The newest interrupt that was asked for and has not ended a turn.
     pub interrupt: Option<String>,
     pub result: Option<AgentResult>,
@@ -251,6 +254,11 @@ pub enum Stop {
     Api {
         reason: String,
     },
+    /// It was at work, and sick.
+    Monitor {
+        monitor: Monitor,
+        reason: String,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -319,6 +327,7 @@ impl Dispatch {
             calls: vec![],
             subcalls: vec![],
             notices: vec![],
+            warned: None,
             interrupt: None,
             result: None,
             result_faults: vec![],
@@ -521,6 +530,7 @@ pub(crate) mod tests {
             transcripts: false,
             folds: false,
             api: crate::api_error::Terms::default(),
+            watched: crate::monitor::Terms::default(),
             fingerprint: text("x"),
         }
     }

@@ -9,6 +9,7 @@ use crate::api_error::{Terms, Trouble};
 use crate::ask::{Ask, Verdict};
 use crate::config::InForce;
 use crate::id::DispatchId;
+use crate::monitor::{self, Action, Monitor};
 use crate::opening::Calls;
 use crate::permission::Policy;
 use crate::pipeline::event as pipeline;
@@ -377,6 +378,12 @@ pub enum Event {
         silent_s: u64,
         evidence: String,
     },
+    /// It is at work and sick: what a monitor found, and what is done about it. With `stop` it is ended, and its session kept.
+    MonitorSpoke {
+        monitor: Monitor,
+        action: Action,
+        reason: String,
+    },
     AgentExited {
         epoch: u32,
         code: Option<i32>,
@@ -688,6 +695,9 @@ pub struct Created {
     /// Its way to the model API.
     #[serde(default)]
     pub api: Terms,
+    /// What it is watched for while it works.
+    #[serde(default)]
+    pub watched: monitor::Terms,
     /// Of the request, so that the same id with other content is told apart.
     pub fingerprint: String,
 }

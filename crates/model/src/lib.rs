@@ -5,7 +5,7 @@
 //! point can be tried.
 //!
 //! - [`event`]: what happened (the lines of `events.jsonl`); [`agent_event`]: what an agent's
-//!   output means, whatever CLI printed it; [`stall`]: whether it hangs.
+//!   output means, whatever CLI printed it; [`stall`]: whether it hangs; [`monitor`]: whether it is sick.
 //! - [`dispatch`]: the state of one dispatch, folded from events; [`life`]: what to decide next.
 //! - [`fleet`]: all dispatches, folded; what `status` shows.
 //! - [`config`]: layers of settings and where each came from; [`role`]: who an agent is;
@@ -42,6 +42,7 @@ pub mod id;
 pub mod journal;
 pub mod layered;
 pub mod life;
+pub mod monitor;
 pub mod opening;
 pub mod permission;
 pub mod pipeline;

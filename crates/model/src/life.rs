@@ -46,6 +46,7 @@ use crate::config::Span;
 use crate::dispatch::{Dispatch, Exit, Phase, PromptState, Stop, Ticket, Turn};
 use crate::event::{Entry, Event, ExitCause, FinalState, Limit, Outcome, Position, PromptKind, Record, VERSION};
 use crate::id::DispatchId;
+use crate::monitor::Finding;
 use crate::opening::{Call, Opening};
 use crate::transcript::Reading;
 use jiff::Timestamp;
@@ -131,6 +132,11 @@ pub enum Input {
         epoch: u32,
         silent_s: u64,
         evidence: String,
+    },
+    /// The agent of `epoch` is at work, and sick.
+    Sick {
+        epoch: u32,
+        finding: Finding,
     },
     /// The model API has made nothing but this trouble for so long, while the process of `epoch` tried.
     ApiDown {
@@ -290,6 +296,11 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         }
         Input::Stalled { epoch, silent_s, evidence } if d.owes_an_answer() == Some(epoch) => {
             plain(vec![Event::StallDetected { silent_s, evidence }])
+        }
+        Input::Sick { epoch, finding: Finding { monitor, action, reason } }
+            if d.owes_an_answer() == Some(epoch) && d.stop.is_none() =>
+        {
+            plain(vec![Event::MonitorSpoke { monitor, action, reason }])
         }
         Input::ApiDown { epoch, trouble, for_s } if d.owes_an_answer() == Some(epoch) => {
             let status = d.outage.as_ref().and_then(|outage| outage.status);

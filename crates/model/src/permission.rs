@@ -358,7 +358,7 @@ fn prefix(pattern: &str, text: &str) -> bool {
 }
 
 /// `None` for a path of which it cannot be told.
-fn path(pattern: &str, path: &str, cwd: &str) -> Option<bool> {
+pub(crate) fn path(pattern: &str, path: &str, cwd: &str) -> Option<bool> {
     let absolute = |path: &str| if path.starts_with('/') { path.to_string() } else { format!("{cwd}/{path}") };
     let path = normal(&absolute(path))?;
     let anchored = absolute_pattern(pattern, cwd);

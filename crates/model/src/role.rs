@@ -11,6 +11,7 @@
 //! description: Reads a change and says what is wrong with it.
 //! backend: auto
 //! tools: [Read, Grep]
+//! scope: [src/api/**, docs/api.md]   # an edit elsewhere is told as drift
 //! permissions: {mode: ask, allow: [Read, "Bash(git *)"], deny: [WebFetch]}
 //! ---
 //! You review …
@@ -93,6 +94,8 @@ pub struct Role {
     pub backend: Option<BackendChoice>,
     /// Tools the agent may use; empty: its CLI's own choice.
     pub tools: Vec<String>,
+    /// Globs of what it is to edit, relative to where it works; empty: all of that.
+    pub scope: Vec<String>,
     /// What it may do without asking.
     pub permissions: Permissions,
     /// Appended to the system prompt.
@@ -269,6 +272,7 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
         description: front.description,
         backend: front.backend,
         tools: front.tools.map(|tools| tools.0).unwrap_or_default(),
+        scope: front.scope.unwrap_or_default(),
         permissions: front.permissions.unwrap_or_default(),
         body: body.trim().to_string(),
         layer: source.layer,
@@ -287,6 +291,7 @@ struct Front {
     description: Option<String>,
     backend: Option<BackendChoice>,
     tools: Option<Tools>,
+    scope: Option<Vec<String>>,
     permissions: Option<Permissions>,
 }
 

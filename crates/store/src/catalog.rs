@@ -12,6 +12,7 @@ use muleteer_model::event::{
     Created, Entry, Event, ExitCause, FinalState, Limit, Limits, Outcome, Position, PromptKind, Purse, Record, VERSION,
 };
 use muleteer_model::id::DispatchId;
+use muleteer_model::monitor::{self, Action, Monitor, Response, Responses};
 use muleteer_model::pipeline::event as run;
 use muleteer_model::pipeline::judge::{Acceptance, JudgeResult, NewBead, SpecDrift};
 use muleteer_model::result::{AgentResult, ResultStatus};
@@ -196,6 +197,12 @@ catalog! {
         = Event::KillRequested { reason: "wrong branch".into(), by: "operator".into() };
     LimitReached: "`budget`, `turns` or `timeout`: the agent is ended."
         = Event::LimitReached { limit: Limit::Budget, detail: "$10.02 of $10.00".into() };
+    MonitorSpoke: "A monitor (`loop`, `drift`, `spiral`, `budget`) found that the agent works and is sick. `action` is what is done: `note`, `warn`, or `stop`, with which it is ended and its session kept."
+        = Event::MonitorSpoke {
+            monitor: Monitor::Loop,
+            action: Action::Warn,
+            reason: "Bash cargo test failed in the same way 4 times".into(),
+        };
     StallDetected: "It gave no sign of life for too long, and `evidence` says where one was looked for: it is ended."
         = Event::StallDetected { silent_s: 300, evidence: "no output, no tool call".into() };
     AgentExited: "The agent's process is gone; `cause` says by whom. `used_ms`: awake time it lived."
@@ -458,6 +465,15 @@ fn created() -> Created {
             credential: "ANTHROPIC_API_KEY".into(),
             channel: "claude-code, ANTHROPIC_API_KEY".into(),
             ..Terms::default()
+        },
+        watched: monitor::Terms {
+            responses: Responses {
+                loops: Response::Stop,
+                drift: Response::Warn,
+                spiral: Response::Stop,
+                budget: Response::Warn,
+            },
+            scope: vec!["src/parser/**".into()],
         },
         fingerprint: "5d41402a".into(),
     }

@@ -21,6 +21,7 @@ use muleteer_model::config::{self, Pool};
 use muleteer_model::event::{Created, Entry, Event, PromptKind, Purse};
 use muleteer_model::fleet::Fleet;
 use muleteer_model::id::DispatchId;
+use muleteer_model::monitor;
 use muleteer_model::opening::Calls;
 use muleteer_model::prompt::{Briefing, ResultForm};
 use muleteer_model::{admission, descent, prompt};
@@ -300,6 +301,7 @@ pub async fn prepare(
             price,
             ..terms(backend.name(), (spawn, &env), configured.as_ref(), category, (&args, command.as_ref()))
         },
+        watched: monitor::Terms { responses: category.monitors, scope: role.scope.clone() },
         ask_on_crash: part.is_none() && category.on_crash == config::OnCrash::Ask,
         permissions,
         can_ask: capabilities.asks,

@@ -104,6 +104,7 @@ fn reason(d: &Dispatch) -> Option<String> {
         Phase::Working { turn, .. } if turn.was_interrupted() && !d.has_unheard() => {
             Some(format!("interrupted: `muleteer send {} …` goes on in its session", d.id))
         }
+        Phase::Working { .. } if d.warned.is_some() && d.stop.is_none() => d.warned.clone(),
         _ => d.reason.clone().filter(|reason| !reason.is_empty()),
     }
 }

@@ -4,6 +4,7 @@
 
 mod bench;
 mod crash;
+mod detect;
 mod fuzz;
 mod lint;
 mod platforms;
@@ -20,6 +21,8 @@ cargo xtask crash [--calls | --power | --runs] [--seeds N [--from S] [--jobs J]]
                              kill -9 at every named point and at N seeded moments (default 200);
                              with --calls, faults at N seeded system calls (needs strace);
                              with --power, power cuts at N seeded steps (needs strace)
+cargo xtask detect [--dir DIR] [--json]
+                             recorded streams of agents through the monitors (tests/corpus), and how well they judge
 cargo xtask fuzz [NAME…] [--seconds N]
                              every decoder (or the named ones) under libFuzzer, N seconds each (60)
 cargo xtask systemd-test [--require]
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         "test" => test::run(&rest),
         "lint" => lint::run(),
         "crash" => crash::run(&rest),
+        "detect" => return detect::run(&rest),
         "fuzz" => fuzz::run(&rest),
         "bench" => bench::run(&rest),
         "platforms" => platforms::run(&rest),

@@ -127,15 +127,18 @@ fn complete_categories(leaves: &mut Leaves) {
         .collect();
     let coding: Vec<(Vec<String>, Set)> = leaves
         .iter()
-        .filter(|(path, _)| path.len() == 3 && path[0] == "categories" && path[1] == "coding")
+        .filter(|(path, _)| path.len() >= 3 && path[0] == "categories" && path[1] == "coding")
+        // Its rules are its own: it is the limits that are everybody's.
+        .filter(|(path, _)| path.len() == 3 || path[2] == "monitors")
         .map(|(path, set)| (path.clone(), set.clone()))
         .collect();
     for name in names.iter().filter(|name| *name != "coding") {
         leaves.remove(&[part("categories"), name.clone()][..]);
+        let own = |path: &[String]| [&[part("categories"), name.clone()], path].concat();
+        // `monitors:` with nothing in it leaves all of them out.
+        leaves.remove(&own(&[part("monitors")]));
         for (path, set) in &coding {
-            leaves
-                .entry(vec![part("categories"), name.clone(), path[2].clone()])
-                .or_insert_with(|| set.clone());
+            leaves.entry(own(&path[2..])).or_insert_with(|| set.clone());
         }
     }
 }

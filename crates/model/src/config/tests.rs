@@ -1,6 +1,7 @@
 //! What people write, and what they are told when it is wrong.
 
 use super::*;
+use crate::monitor::Response;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -164,6 +165,12 @@ fn a_category_of_ones_own_has_codings_limits() {
     let ops = config.category("ops").unwrap();
     assert_eq!((ops.max_turns, ops.budget_usd, ops.inactivity_timeout.as_secs()), (Some(5), Some(10.0), 300));
     assert_eq!(config.category("docs").unwrap(), config.category("coding").unwrap());
+    let config = ok(&[user("categories:\n  ops: {monitors: {drift: ignore}}\n  docs: {monitors: {}}\n")]);
+    let (ops, docs) = (config.category("ops").unwrap().monitors, config.category("docs").unwrap().monitors);
+    assert_eq!(
+        (ops.loops, ops.drift, docs),
+        (Response::Stop, Response::Ignore, config.category("coding").unwrap().monitors)
+    );
     let unknown = config.category("codng").unwrap_err();
     assert_eq!((unknown.to_string(), unknown.hint), ("no category `codng`".into(), "did you mean `coding`?".into()));
 }

@@ -4,6 +4,7 @@
 
 use super::span::Span;
 use crate::event::Limits;
+use crate::monitor::Responses;
 use crate::permission::Permissions;
 use schemars::JsonSchema;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
@@ -157,6 +158,8 @@ pub struct Category {
     pub on_crash: OnCrash,
     /// A validated result is asked of the agent.
     pub result: bool,
+    /// The most that is done about what is found in an agent that works, and is sick.
+    pub monitors: Responses,
     /// What its agents may do without asking.
     pub permissions: Permissions,
 }

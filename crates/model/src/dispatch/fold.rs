@@ -5,6 +5,7 @@ use crate::agent_event::TurnError;
 use crate::api_error::{self, Outage, Trouble};
 use crate::ask::Answer;
 use crate::event::{Entry, Event, ExitCause, FinalState, Position, PromptKind, Record};
+use crate::monitor::Action;
 use crate::opening::{CallFailure, Opening};
 use crate::transcript::{Session, Standing};
 use jiff::Timestamp;
@@ -35,7 +36,7 @@ impl Dispatch {
                     return;
                 }
                 // It is being ended for its own sake or the API's, and wanted all the same.
-                let silenced = matches!(self.stop, Some(Stop::Stall { .. } | Stop::Api { .. }));
+                let silenced = matches!(self.stop, Some(Stop::Stall { .. } | Stop::Api { .. } | Stop::Monitor { .. }));
                 self.spoken_to |= silenced && *kind == PromptKind::Send;
                 match (kind, &mut self.phase) {
                     (PromptKind::Continue, _) => self.supersede_taken(),
@@ -129,12 +130,16 @@ impl Dispatch {
                 self.call_failed = Some(failure);
             }
             Event::PromptSent { key } => self.set_prompt(key, PromptState::Sent),
-            Event::PromptFolded { key, .. } => self.set_prompt(key, PromptState::Taken),
+            Event::PromptFolded { key, .. } => {
+                self.warned = None;
+                self.set_prompt(key, PromptState::Taken);
+            }
             Event::PromptProbed { key, standing, session, session_id, detail, .. } => {
                 self.probed(key, *standing, *session, session_id.as_ref(), detail);
             }
             Event::SessionLost { .. } => self.lose_session(),
             Event::TurnStarted { turn, key } => {
+                self.warned = None;
                 self.turns = *turn;
                 self.said = None;
                 self.model_owes = true;
@@ -261,6 +266,12 @@ impl Dispatch {
             }
             Event::StallDetected { silent_s, evidence } if self.stop.is_none() => {
                 self.stop = Some(Stop::Stall { silent_s: *silent_s, evidence: evidence.clone() });
+            }
+            Event::MonitorSpoke { monitor, action: Action::Warn, reason } => {
+                self.warned = Some(format!("{monitor}: {reason}"));
+            }
+            Event::MonitorSpoke { monitor, action: Action::Stop, reason } if self.stop.is_none() => {
+                self.stop = Some(Stop::Monitor { monitor: *monitor, reason: reason.clone() });
             }
             Event::StartFailed { epoch, error, permanent } => {
                 if let Phase::Starting { attempt, .. } | Phase::Working { attempt, .. } = self.phase {

@@ -5,6 +5,7 @@ use crate::agent_event::cut;
 use crate::ask::Verdict;
 use crate::config::Span;
 use crate::event::{Event, ExitCause, Limit, Outcome, PromptKind, Record};
+use crate::monitor::Action;
 use crate::permission::POLICY;
 use crate::transcript::Standing;
 use jiff::Timestamp;
@@ -124,6 +125,10 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
         Event::LimitReached { limit, detail } => format!("limit reached: {}: {}", name(*limit), say(detail)),
         Event::StallDetected { silent_s, evidence } => {
             format!("stalled: no sign of life for {} ({})", Span::from_secs(*silent_s), say(evidence))
+        }
+        Event::MonitorSpoke { monitor, action, reason } => {
+            let then = if *action == Action::Stop { ", so it is ended" } else { "" };
+            format!("{monitor}: {}{then}", say(reason))
         }
         Event::AgentExited { code, signal, cause, stderr_tail, .. } => exited(*code, *signal, *cause, stderr_tail),
         Event::SweepFinished { killed: 0, clean: true } => return None,

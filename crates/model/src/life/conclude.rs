@@ -181,6 +181,8 @@ fn stopped_state(stop: &Stop) -> (FinalState, String) {
         Stop::Stall { silent_s, evidence } => {
             (FinalState::Stalled, format!("no sign of life for {}: {evidence}", Span::from_secs(*silent_s)))
         }
+        // It came to a halt, though it moved: a person's word may get it going.
+        Stop::Monitor { monitor, reason } => (FinalState::Stalled, format!("{monitor}: {reason}")),
         Stop::Limit { limit: Limit::Timeout, detail } => (FinalState::Failed, format!("timeout: {detail}")),
         Stop::Limit { limit, detail } => {
             (FinalState::Partial, format!("{} limit reached: {detail}", format!("{limit:?}").to_lowercase()))

@@ -70,6 +70,7 @@ impl Told {
             transcripts: false,
             folds: false,
             api: crate::api_error::Terms::default(),
+            watched: crate::monitor::Terms::default(),
             fingerprint: text("x"),
         };
         let id = DispatchId::try_from("abcd2345".to_string()).unwrap();

@@ -22,6 +22,7 @@
 use super::{Context, ids};
 use crate::event::{Created, Event, FinalState, Limit, Outcome, Record};
 use crate::id::DispatchId;
+use crate::monitor::Action;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -455,6 +456,14 @@ impl Open {
                 self.in_trouble("stalled");
                 let evidence = json!(evidence);
                 self.note("stall", at, vec![("muleteer.silent_s", json!(silent_s)), ("muleteer.reason", evidence)]);
+            }
+            Event::MonitorSpoke { monitor, action, reason } => {
+                if *action == Action::Stop {
+                    self.in_trouble(&monitor.to_string());
+                }
+                let attributes = [("muleteer.monitor", json!(monitor)), ("muleteer.action", json!(action))];
+                let reason = ("muleteer.reason", json!(reason));
+                self.note("monitor", at, attributes.into_iter().chain([reason]).collect());
             }
             Event::ApiWaiting { trouble, status, waits, .. } => self.note(
                 "api_wait",

@@ -79,6 +79,7 @@ impl Daemon {
             transcripts: false,
             folds: false,
             api: muleteer_model::api_error::Terms::default(),
+            watched: muleteer_model::monitor::Terms::default(),
             fingerprint: text("f"),
         };
         let mut daemon = Self {

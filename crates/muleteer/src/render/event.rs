@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use muleteer_model::ask::Verdict;
 use muleteer_model::event::{Event, Record};
+use muleteer_model::monitor::Action;
 use std::time::Duration;
 
 /// Room for what an agent said.
@@ -124,6 +125,14 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::InterruptRequested { by, .. } => format!("interrupt asked by {by}"),
         Event::KillRequested { reason, by } => format!("kill asked by {by}: {}", text(reason)),
         Event::LimitReached { limit, detail } => warn(format!("limit reached: {} ({})", word(limit), text(detail))),
+        Event::MonitorSpoke { monitor, action, reason } => {
+            let what = format!("{monitor}: {}", text(reason));
+            match action {
+                Action::Stop => bad(format!("{what}: it is ended")),
+                Action::Warn => warn(what),
+                _ => what,
+            }
+        }
         Event::StallDetected { silent_s, evidence } => {
             let silent = span(Duration::from_secs(*silent_s));
             warn(format!("stalled: no sign of life for {silent} ({})", text(evidence)))

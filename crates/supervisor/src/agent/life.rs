@@ -18,6 +18,7 @@ use muleteer_model::dispatch::{Dispatch, Phase, Ticket};
 use muleteer_model::event::{Entry, Event, Position, Record};
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::{self, Decided, Effect, Input};
+use muleteer_model::monitor;
 use muleteer_model::stall;
 use muleteer_process::fault;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
@@ -220,6 +221,18 @@ impl State {
         let mark = if self.backend.by_calls() { stall::mark_of_piece } else { stall::mark };
         let marks = events.filter_map(|event| mark(event, unix_now)).collect();
         self.slots.monitor.cast(MonitorMsg::Heard(marks));
+        let seen = steps.iter().flat_map(|step| {
+            let t = Duration::from_millis(step.awake_ms).as_secs_f64();
+            let events = match &step.input {
+                StepInput::Agent(events) => events.as_slice(),
+                StepInput::Shim(_) => &[],
+            };
+            events.iter().filter_map(monitor::observe).map(move |seen| (t, seen))
+        });
+        let seen: Vec<_> = seen.collect();
+        if !seen.is_empty() && self.dispatch.created.watched != monitor::Terms::default() {
+            self.slots.monitor.cast(MonitorMsg::Seen(self.dispatch.epoch, seen));
+        }
     }
 
     fn stage(&self, decided: Vec<Decided>, scratch: &mut Dispatch, entries: &mut Vec<Entry>) {

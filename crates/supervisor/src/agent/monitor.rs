@@ -1,6 +1,5 @@
-//! Watches one dispatch against its limits, and for signs of life. The judgement is `model::life`'s and
-//! `model::stall`'s; this actor only brings them the state and the evidence. Loop and drift detection
-//! come to this place.
+//! Watches one dispatch against its limits, for signs of life, and for what is sick about it. The judgement is `model::life`'s,
+//! `model::stall`'s and `model::monitor`'s; this actor only brings them the state and the evidence.
 
 use super::life::LifeMsg;
 use crate::context::Daemon;
@@ -9,6 +8,7 @@ use muleteer_model::descent::overspent;
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::{Input, awaited, limit_reached};
+use muleteer_model::monitor::{Monitors, Seen};
 use muleteer_model::stall::{Known, Look, Mark, Verdict, Watch};
 use muleteer_process::{clock, group};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -21,6 +21,8 @@ pub enum MonitorMsg {
     Folded,
     /// The agent has put something out, with these marks in it.
     Heard(Vec<Mark>),
+    /// What the agent of this epoch did, and when, in seconds of its shim's clock of awake time.
+    Seen(u32, Vec<(f64, Seen)>),
     /// It is time to look for signs of life again.
     Look,
     /// The call of this number should have been answered by now.
@@ -33,6 +35,9 @@ pub struct State {
     daemon: Arc<Daemon>,
     id: DispatchId,
     watched: Option<Watched>,
+    /// Of the process of this epoch. A daemon that has just begun has seen nothing yet: what it knows of before is what was
+    /// found, which stands in the log.
+    monitors: Option<(u32, Monitors)>,
     call: Option<Waiting>,
     /// Calls seen so far.
     calls: u64,
@@ -70,7 +75,16 @@ impl Actor for Monitor {
     ) -> Result<State, ActorProcessingErr> {
         daemon.agent(&id).monitor.set(myself.clone());
         myself.cast(MonitorMsg::Folded)?;
-        Ok(State { daemon, id, watched: None, call: None, calls: 0, armed: false, from_the_start: false })
+        Ok(State {
+            daemon,
+            id,
+            watched: None,
+            monitors: None,
+            call: None,
+            calls: 0,
+            armed: false,
+            from_the_start: false,
+        })
     }
 
     async fn handle(
@@ -95,6 +109,7 @@ impl Actor for Monitor {
                     watched.watch.hear(&marks, clock::awake());
                 }
             }
+            MonitorMsg::Seen(epoch, seen) => state.judge(dispatch, epoch, seen),
             MonitorMsg::Look => {
                 state.armed = false;
                 state.follow(dispatch);
@@ -130,6 +145,22 @@ impl State {
             let watch = watch.knowing(Known::of(dispatch, Timestamp::now()), now);
             self.watched = Some(Watched { epoch, watch });
             self.from_the_start = true;
+        }
+    }
+
+    /// What it did is put to the monitors.
+    fn judge(&mut self, dispatch: &Dispatch, epoch: u32, seen: Vec<(f64, Seen)>) {
+        if self.monitors.as_ref().is_none_or(|(of, _)| *of != epoch) {
+            let created = &dispatch.created;
+            // Its budget is held to by its dispatch, over all its processes.
+            let mut monitors = Monitors::new(&created.watched, None);
+            monitors.hear(Seen::At(created.directory().into()), 0.0);
+            self.monitors = Some((epoch, monitors));
+        }
+        let Some((_, monitors)) = &mut self.monitors else { return };
+        let found: Vec<_> = seen.into_iter().flat_map(|(t, seen)| monitors.hear(seen, t)).collect();
+        for finding in found {
+            self.tell(Input::Sick { epoch, finding });
         }
     }
 
@@ -193,7 +224,16 @@ mod tests {
     fn the_next_process_is_watched_for_itself() {
         let (daemon, id) = (alone::daemon("/nowhere".as_ref(), Pool::default()), alone::id("abcd2345"));
         daemon.fold(&id, alone::sample("dispatch_created"));
-        let mut state = State { daemon, id, watched: None, call: None, calls: 0, armed: false, from_the_start: false };
+        let mut state = State {
+            daemon,
+            id,
+            watched: None,
+            monitors: None,
+            call: None,
+            calls: 0,
+            armed: false,
+            from_the_start: false,
+        };
         for epoch in 1..=2 {
             let begun = Event::AttemptStarted { attempt: epoch, epoch, resume: None };
             for event in [begun, alone::sample("agent_spawned"), alone::sample("turn_started")] {

@@ -1,0 +1,360 @@
+//! Is an agent at work, but sick? Beside [`crate::stall`], which judges silence, these judge what an agent does: whether it
+//! goes in circles (`loops`), works on something else (`drift`), loses itself in compactions (`spiral`) or burns
+//! money (`spend`).
+//!
+//! ```text
+//!   AgentEvent ── observe ──▶ Seen ── Monitors::hear ──▶ Finding { monitor, action, reason }
+//! ```
+//!
+//! [`observe`] makes of an event the little that is to be remembered, so that a monitor holds prints and no
+//! texts, however much an agent says. What is found is told once: again only where it has become worse, or
+//! after it had become better. [`replay`] puts recorded streams through the same functions.
+
+mod drift;
+mod loops;
+mod print;
+pub mod replay;
+mod spend;
+mod spiral;
+#[cfg(test)]
+mod tests;
+
+use crate::agent_event::{AgentEvent, cut, target};
+use loops::{Done, Loops};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+/// Calls whose results are not there yet, and subagents, are the agent's to number.
+const MOST_OPEN: usize = 1000;
+const MOST_SUBAGENTS: usize = 32;
+/// After so many calls in a row that nothing was found in, what was found before is over.
+const CALM: u32 = 8;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Monitor {
+    Stall,
+    Loop,
+    Drift,
+    Spiral,
+    Budget,
+    Api,
+    /// Of a newer version.
+    #[serde(other)]
+    Unknown,
+}
+
+/// What is to be done about it; each is more than the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// It is put on record.
+    Note,
+    /// A person should look.
+    Warn,
+    /// The agent is ended.
+    Stop,
+    /// Of a newer version.
+    #[serde(other)]
+    Unknown,
+}
+
+impl fmt::Display for Monitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stall => "stall",
+            Self::Loop => "loop",
+            Self::Drift => "drift",
+            Self::Spiral => "spiral",
+            Self::Budget => "budget",
+            Self::Api => "api",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+/// The most that is done about what a monitor finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// Nobody looks.
+    #[default]
+    Ignore,
+    /// It is put on record.
+    Note,
+    /// And people are told.
+    Warn,
+    /// And where it goes on the agent is ended; its session is kept.
+    Stop,
+}
+
+/// By monitor. Of a dispatch from before they were on record: all ignored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Responses {
+    /// It goes in circles.
+    #[serde(rename = "loop")]
+    pub loops: Response,
+    /// It edits what is outside of its scope, or of its directory.
+    pub drift: Response,
+    /// It loses itself in compactions.
+    pub spiral: Response,
+    /// It spends many times as much as before. The budget itself is `budget_usd`.
+    pub budget: Response,
+}
+
+impl Responses {
+    /// What is done about a finding, as far as this goes; `None` where nobody looks.
+    fn to(self, finding: Finding) -> Option<Finding> {
+        let most = match finding.monitor {
+            Monitor::Loop => self.loops,
+            Monitor::Drift => self.drift,
+            Monitor::Spiral => self.spiral,
+            Monitor::Budget => self.budget,
+            Monitor::Stall | Monitor::Api | Monitor::Unknown => Response::Stop,
+        };
+        let most = match most {
+            Response::Ignore => return None,
+            Response::Note => Action::Note,
+            Response::Warn => Action::Warn,
+            Response::Stop => Action::Stop,
+        };
+        Some(Finding { action: finding.action.min(most), ..finding })
+    }
+}
+
+/// What an agent is watched for.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Terms {
+    pub responses: Responses,
+    /// Globs of what it is to edit, relative to its directory; none: all of that.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scope: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    pub monitor: Monitor,
+    pub action: Action,
+    /// For people; one line.
+    pub reason: String,
+}
+
+/// What a tool does to the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Read,
+    Edit,
+    Run,
+}
+
+/// A call of a tool, as it is known again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    pub kind: Kind,
+    /// The print of the tool with all of its input.
+    pub whole: u64,
+    /// That of the tool with what it works on.
+    pub key: u64,
+    /// The tool and what it works on, for people.
+    pub what: String,
+    /// Of an edit: the file.
+    pub path: Option<String>,
+}
+
+/// What is remembered of an event.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Seen {
+    /// Somebody spoke to the agent.
+    Prompted,
+    At(String),
+    Called {
+        by: String,
+        id: String,
+        call: Call,
+    },
+    Returned {
+        by: String,
+        id: String,
+        ok: bool,
+        text: u64,
+        fault: Option<u64>,
+        looks_failed: bool,
+    },
+    Said {
+        print: u64,
+        text: String,
+    },
+    Cost(f64),
+    /// Of the whole session.
+    Total(f64),
+    Compacted {
+        before: u64,
+        after: u64,
+    },
+}
+
+/// What there is to remember of an event; nothing of most.
+pub fn observe(event: &AgentEvent) -> Option<Seen> {
+    observe_by(event, "")
+}
+
+fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
+    let by_ = || cut(by, 200);
+    Some(match event {
+        AgentEvent::Prompt { repeated: false, .. } => Seen::Prompted,
+        AgentEvent::Session { cwd: Some(cwd), .. } => Seen::At(cwd.clone()),
+        AgentEvent::ToolCall { id, name, input } => {
+            let kind = kind(name);
+            let target = target(name, input);
+            let call = Call {
+                kind,
+                whole: print::of((name, input.to_string())),
+                key: print::of((name, subject(name, input).unwrap_or_else(|| input.to_string()))),
+                what: if target.is_empty() { name.clone() } else { format!("{name} {}", cut(&target, 100)) },
+                path: (kind == Kind::Edit).then(|| path(input)).flatten(),
+            };
+            Seen::Called { by: by_(), id: cut(id, 200), call }
+        }
+        AgentEvent::ToolResult { id, ok, text, exit_code } => Seen::Returned {
+            by: by_(),
+            id: cut(id, 200),
+            ok: *ok && exit_code.is_none_or(|code| code == 0),
+            text: print::text(text),
+            fault: print::fault(text),
+            looks_failed: print::looks_failed(text),
+        },
+        AgentEvent::Text { text, .. } if by.is_empty() && !text.trim().is_empty() => {
+            Seen::Said { print: print::text(text), text: cut(text.lines().next().unwrap_or_default(), 100) }
+        }
+        AgentEvent::Usage { total_usd: Some(total), .. } => Seen::Total(*total),
+        AgentEvent::Usage { cost_usd, .. } => Seen::Cost(*cost_usd),
+        AgentEvent::Result(result) => Seen::Total(result.cost_usd?),
+        AgentEvent::Compaction { before, after } => Seen::Compacted { before: *before, after: *after },
+        AgentEvent::Subagent { parent, event } => observe_by(event, parent)?,
+        _ => return None,
+    })
+}
+
+fn kind(tool: &str) -> Kind {
+    match tool {
+        "Edit" | "Write" | "MultiEdit" | "NotebookEdit" => Kind::Edit,
+        "Bash" | "Task" => Kind::Run,
+        _ => Kind::Read,
+    }
+}
+
+/// What a call works on, in full.
+fn subject(tool: &str, input: &Value) -> Option<String> {
+    let key = match tool {
+        "Bash" => "command",
+        "Edit" | "Write" | "MultiEdit" => "file_path",
+        "NotebookEdit" => "notebook_path",
+        _ => return None,
+    };
+    let text = input.get(key)?.as_str()?;
+    Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+fn path(input: &Value) -> Option<String> {
+    ["file_path", "notebook_path", "path"]
+        .iter()
+        .find_map(|key| Some(cut(input.get(*key)?.as_str()?, 1000)))
+}
+
+/// All monitors of one agent but that of its silence.
+#[derive(Debug)]
+pub struct Monitors {
+    /// Calls whose results are not there yet, and since when; by who made them, and their ids.
+    open: HashMap<(String, String), (Call, f64)>,
+    loops: BTreeMap<String, Loops>,
+    drift: drift::Drift,
+    spiral: spiral::Spiral,
+    spend: spend::Spend,
+    responses: Responses,
+    told: BTreeMap<Monitor, Action>,
+    calm: u32,
+}
+
+impl Monitors {
+    pub fn new(terms: &Terms, budget_usd: Option<f64>) -> Self {
+        Self {
+            open: HashMap::new(),
+            loops: BTreeMap::new(),
+            drift: drift::Drift::new(&terms.scope),
+            spiral: spiral::Spiral::default(),
+            spend: spend::Spend::new(budget_usd),
+            responses: terms.responses,
+            told: BTreeMap::new(),
+            calm: 0,
+        }
+    }
+
+    /// Something was seen at `t`, in seconds of any clock that only goes forward.
+    pub fn hear(&mut self, seen: Seen, t: f64) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let mut find = |monitor, what: Option<(Action, String)>| found.extend(what.map(|what| (monitor, what)));
+        match seen {
+            Seen::Prompted => self.begin_anew(),
+            Seen::At(cwd) => self.drift.at(&cwd),
+            Seen::Called { by, id, call } => {
+                if self.open.len() < MOST_OPEN {
+                    self.open.insert((by, id), (call, t));
+                }
+            }
+            Seen::Returned { by, id, ok, text, fault, looks_failed } => {
+                let Some((call, began)) = self.open.remove(&(by.clone(), id)) else { return vec![] };
+                let (kind, failed) = (call.kind, !ok || (call.kind == Kind::Run && looks_failed));
+                if let Some(path) = call.path.as_ref().filter(|_| !failed) {
+                    find(Monitor::Drift, self.drift.edited(path));
+                }
+                let done = Done { call, returned: text, fault, failed, began, ended: t };
+                if self.loops.len() >= MOST_SUBAGENTS && !self.loops.contains_key(&by) {
+                    self.loops.retain(|by, _| by.is_empty());
+                }
+                let loops = self.loops.entry(by.clone()).or_default();
+                let novel = loops.is_novel(&done);
+                if by.is_empty() {
+                    self.spiral.done(kind, novel);
+                }
+                let circle = loops.done(done);
+                self.calm = if circle.is_none() && novel { self.calm + 1 } else { 0 };
+                if self.calm >= CALM {
+                    self.told.remove(&Monitor::Loop);
+                }
+                find(Monitor::Loop, circle);
+            }
+            Seen::Said { print, text } => {
+                find(Monitor::Loop, self.loops.entry(String::new()).or_default().said(print, &text));
+            }
+            Seen::Cost(usd) => find(Monitor::Budget, self.spend.cost(usd, t)),
+            Seen::Total(usd) => find(Monitor::Budget, self.spend.total(usd, t)),
+            Seen::Compacted { before, after } => find(Monitor::Spiral, self.spiral.compacted(before, after)),
+        }
+        found
+            .into_iter()
+            .filter_map(|(monitor, (action, reason))| self.tell(monitor, action, reason))
+            .collect()
+    }
+
+    fn begin_anew(&mut self) {
+        self.loops.values_mut().for_each(Loops::begin_anew);
+        self.drift.begin_anew();
+        self.spiral.begin_anew();
+        self.told.retain(|monitor, _| *monitor == Monitor::Budget);
+    }
+
+    /// Only what is worse than what was told, and no more than what is to be done.
+    fn tell(&mut self, monitor: Monitor, action: Action, reason: String) -> Option<Finding> {
+        let Finding { action, reason, .. } = self.responses.to(Finding { monitor, action, reason })?;
+        if self.told.get(&monitor).is_some_and(|told| *told >= action) {
+            return None;
+        }
+        self.told.insert(monitor, action);
+        Some(Finding { monitor, action, reason })
+    }
+}

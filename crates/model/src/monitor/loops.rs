@@ -1,0 +1,229 @@
+//! Does an agent go in circles? (Reference: workflow harness, "Error Loop Detection".)
+//!
+//! The reference counts how often a tool is called on the same target. Much that is healthy looks like that: tests that
+//! are run again and again while ever fewer of them fail, a build that is looked at every minute, one file that is edited
+//! twenty times. So what is counted is the same call *with the same outcome*, and what happened between two of them:
+//!
+//! | between two of the same | they count |
+//! |---|---|
+//! | nothing that was not seen before | whole |
+//! | something new, and it failed in the same way | half: the edits differ, the failure does not |
+//! | something new, and nothing failed | not at all |
+//! | ten seconds or more, and nothing failed | as looking at something that goes on, by the hour |
+//!
+//! So one that tries the same thing without a change is found at once, one whose changes change nothing later, and one that
+//! gets somewhere never. What a person says to the agent begins everything anew.
+
+use super::{Action, Call, Kind};
+use std::collections::{HashMap, VecDeque};
+
+/// Calls that are looked back at.
+const WINDOW: usize = 80;
+/// Outcomes that are known not to be new.
+const MOST_KNOWN: usize = 4096;
+/// Texts that are looked back at.
+const TEXTS: usize = 16;
+/// Two looks at something that goes on are so far apart, in seconds.
+const APART: f64 = 10.0;
+
+/// What counts as so many of the same.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Thresholds {
+    pub warn: f64,
+    pub stop: f64,
+}
+
+/// The same call that fails in the same way.
+const FAILING: Thresholds = Thresholds { warn: 4.0, stop: 6.0 };
+/// Different calls that all die of the same.
+const SAME_FAULT: Thresholds = Thresholds { warn: 5.0, stop: 8.0 };
+/// The same edit, made again: between, somebody undid it.
+const EDITING: Thresholds = Thresholds { warn: 3.0, stop: 5.0 };
+/// The same call that returns the same, in quick succession.
+const RETURNING: Thresholds = Thresholds { warn: 6.0, stop: 10.0 };
+/// The same words, and nothing done.
+const SAYING: Thresholds = Thresholds { warn: 4.0, stop: 7.0 };
+/// Something is looked at that does not change: seconds, and how often at least.
+const LOOKING: Thresholds = Thresholds { warn: 3600.0, stop: 3.0 * 3600.0 };
+const LOOKS: usize = 20;
+
+/// One call that has come to its end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Done {
+    pub call: Call,
+    /// The print of what it returned.
+    pub returned: u64,
+    /// What went wrong, where that can be told from others.
+    pub fault: Option<u64>,
+    pub failed: bool,
+    /// Seconds.
+    pub began: f64,
+    pub ended: f64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    done: Done,
+    same: u64,
+    novel: bool,
+}
+
+/// The circles of one agent, or of one of its subagents.
+#[derive(Debug, Default)]
+pub struct Loops {
+    window: VecDeque<Entry>,
+    known: HashMap<u64, u64>,
+    counted: u64,
+    texts: VecDeque<(u64, u64)>,
+    looks: HashMap<u64, (f64, usize)>,
+}
+
+impl Loops {
+    /// A call has ended: what is found, for people.
+    pub fn done(&mut self, done: Done) -> Option<(Action, String)> {
+        let same = same(&done);
+        let novel = self.learn(same);
+        if !done.failed && done.call.kind != Kind::Edit {
+            // What worked is no failure any more.
+            self.window.retain(|entry| entry.done.call.key != done.call.key || !entry.done.failed);
+        }
+        let entry = Entry { done, same, novel };
+        let found = self.again(&entry).or_else(|| self.fault(&entry));
+        let looking = self.looking(&entry);
+        self.window.push_back(entry);
+        if self.window.len() > WINDOW {
+            self.window.pop_front();
+        }
+        found.or(looking)
+    }
+
+    /// The agent has said something whole, with this print.
+    pub fn said(&mut self, print: u64, text: &str) -> Option<(Action, String)> {
+        let novel = self.window.iter().filter(|entry| entry.novel).count() as u64 + self.counted;
+        let again = self.texts.iter().filter(|(said, at)| *said == print && *at == novel).count();
+        self.texts.push_back((print, novel));
+        if self.texts.len() > TEXTS {
+            self.texts.pop_front();
+        }
+        let times = again + 1;
+        let action = SAYING.action(times as f64)?;
+        Some((action, format!("said {times} times, with nothing new done between: {text}")))
+    }
+
+    /// Somebody spoke to the agent.
+    pub fn begin_anew(&mut self) {
+        self.window.clear();
+        self.texts.clear();
+        self.looks.clear();
+    }
+
+    /// Whether this was never seen before.
+    pub fn is_novel(&self, done: &Done) -> bool {
+        !self.known.contains_key(&same(done))
+    }
+
+    /// The same, and remembers it.
+    fn learn(&mut self, same: u64) -> bool {
+        self.counted += 1;
+        let novel = self.known.insert(same, self.counted).is_none();
+        if self.known.len() > MOST_KNOWN {
+            // The older half goes.
+            let newest = self.counted;
+            self.known.retain(|_, seen| newest - *seen < (MOST_KNOWN / 2) as u64);
+        }
+        novel
+    }
+
+    /// How often this has been before.
+    fn again(&self, entry: &Entry) -> Option<(Action, String)> {
+        let thresholds = match (entry.done.call.kind, entry.done.failed) {
+            (_, true) => FAILING,
+            (Kind::Edit, false) => EDITING,
+            (Kind::Read | Kind::Run, false) => RETURNING,
+        };
+        let (mut score, mut times) = (1.0, 1);
+        let (mut newer, mut between) = (entry, false);
+        for older in self.window.iter().rev() {
+            if older.same != entry.same {
+                between |= older.novel;
+                continue;
+            }
+            let apart = newer.done.ended - older.done.ended;
+            score += match (entry.done.failed, entry.done.call.kind, between) {
+                (true, _, false) | (false, Kind::Edit, false) => 1.0,
+                (true, _, true) => 0.5,
+                (false, Kind::Edit, true) => 0.75,
+                (false, _, true) => break,
+                (false, _, false) if apart >= APART => break,
+                (false, _, false) => 1.0,
+            };
+            times += 1;
+            (newer, between) = (older, false);
+        }
+        let how = if entry.done.failed { "failed in the same way" } else { "came to the same" };
+        let action = thresholds.action(score)?;
+        Some((action, format!("{} {how} {times} times", entry.done.call.what)))
+    }
+
+    /// How often other calls have died of the same.
+    fn fault(&self, entry: &Entry) -> Option<(Action, String)> {
+        let fault = entry.done.fault.filter(|_| entry.done.failed)?;
+        let (mut score, mut times) = (1.0, 1);
+        let mut worked = false;
+        // The same call again is judged by itself: it may fail of the same, and of less of it.
+        let mut keys = vec![entry.done.call.key];
+        for older in self.window.iter().rev() {
+            if older.done.fault == Some(fault) && older.done.failed {
+                if keys.contains(&older.done.call.key) {
+                    continue;
+                }
+                keys.push(older.done.call.key);
+                score += if worked { 0.5 } else { 1.0 };
+                times += 1;
+                worked = false;
+            } else if older.novel && !older.done.failed && older.done.call.kind != Kind::Read {
+                worked = true;
+            }
+        }
+        let action = SAME_FAULT.action(score)?;
+        Some((action, format!("{times} calls failed for the same reason, the last of them {}", entry.done.call.what)))
+    }
+
+    /// Whether something is looked at again and again that never changes.
+    fn looking(&mut self, entry: &Entry) -> Option<(Action, String)> {
+        if entry.novel || entry.done.failed || entry.done.call.kind == Kind::Edit {
+            if entry.novel {
+                self.looks.clear();
+            }
+            if entry.done.failed || entry.done.call.kind == Kind::Edit {
+                return None;
+            }
+        }
+        if self.looks.len() >= WINDOW {
+            self.looks.clear();
+        }
+        let (since, times) = self.looks.entry(entry.same).or_insert((entry.done.began, 0));
+        *times += 1;
+        let lasted = entry.done.ended - *since;
+        let action = LOOKING.action(lasted).filter(|_| *times >= LOOKS)?;
+        let minutes = lasted / 60.0;
+        Some((action, format!("{} came to the same for {minutes:.0} minutes", entry.done.call.what)))
+    }
+}
+
+impl Thresholds {
+    fn action(self, score: f64) -> Option<Action> {
+        if score >= self.stop { Some(Action::Stop) } else { (score >= self.warn).then_some(Action::Warn) }
+    }
+}
+
+/// What makes two calls with their outcomes the same.
+fn same(done: &Done) -> u64 {
+    let by = match (done.call.kind, done.failed) {
+        (Kind::Edit, false) => return super::print::of((done.call.whole, 0)),
+        // Whatever it was to become: it was refused in the same way.
+        (Kind::Edit | Kind::Run, _) => done.call.key,
+        (Kind::Read, _) => done.call.whole,
+    };
+    super::print::of((by, done.returned, done.failed))
+}

@@ -1,0 +1,65 @@
+//! Does an agent lose itself in compactions? (Reference: workflow harness, "Context exhaustion spiral".)
+//!
+//! A compaction is nothing bad: a long task has several. It is a bad sign where nothing new was done since the one before:
+//! few calls, or calls that only read again what was known. Two such in a row are told, and four end the agent.
+
+use super::{Action, Kind};
+
+/// Fewer calls than this between two compactions are too few to get anywhere.
+const FEW: u32 = 10;
+/// A compaction that leaves more than this share of the context has made no room.
+const NO_ROOM: f64 = 0.75;
+const WARN: u32 = 2;
+const STOP: u32 = 4;
+
+#[derive(Debug, Default)]
+pub struct Spiral {
+    compactions: u32,
+    barren: u32,
+    calls: u32,
+    novel: u32,
+    edits: u32,
+    /// Calls between the two compactions before.
+    before: u32,
+}
+
+impl Spiral {
+    pub fn done(&mut self, kind: Kind, novel: bool) {
+        self.calls += 1;
+        self.novel += u32::from(novel);
+        self.edits += u32::from(novel && kind == Kind::Edit);
+    }
+
+    pub fn compacted(&mut self, before: u64, after: u64) -> Option<(Action, String)> {
+        let (calls, novel, edits) = (self.calls, self.novel, self.edits);
+        (self.calls, self.novel, self.edits) = (0, 0, 0);
+        self.compactions += 1;
+        if self.compactions == 1 {
+            self.before = calls;
+            return None;
+        }
+        let full = before > 0 && after as f64 > before as f64 * NO_ROOM;
+        let shrunk = calls * 2 <= self.before && calls < 2 * FEW;
+        let nothing_new = edits == 0 && novel * 3 < calls;
+        self.before = self.before.max(calls);
+        if !(full || calls < FEW || shrunk && edits <= 1 || nothing_new) {
+            self.barren = 0;
+            return None;
+        }
+        self.barren += 1;
+        let action = match self.barren {
+            STOP.. => Action::Stop,
+            WARN.. => Action::Warn,
+            _ => return None,
+        };
+        let what = format!(
+            "{} compactions, before the last of them {calls} calls, {novel} of them with something new and {edits} edits",
+            self.compactions
+        );
+        Some((action, what))
+    }
+
+    pub fn begin_anew(&mut self) {
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,157 @@
+//! An agent that works and is sick: told of, and ended where it goes on; one that only looks so is left alone.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_tests::model_server::Step;
+use muleteer_tests::{PATIENCE, Repo, Scene, World, wait_until};
+use serde_json::Value;
+
+fn write_scenario(world: &World, turns: &str) -> String {
+    let scenario = world.path().join("scenario.yaml");
+    std::fs::write(&scenario, format!("v: 1\nturns:\n{turns}")).unwrap();
+    scenario.to_str().unwrap().to_string()
+}
+
+fn rehearse(world: &World, repo: &Repo, role: &str, turns: &str) -> String {
+    let scenario = write_scenario(world, turns);
+    world.muleteer(&["spawn", role, repo.to_str(), "do it", "--scenario", &scenario]).ok()
+}
+
+fn spoke(world: &World, id: &str) -> Vec<(String, String)> {
+    let text = |event: &Value, key: &str| event[key].as_str().unwrap().to_string();
+    let events = world.events_of(id, "monitor_spoke");
+    events.iter().map(|event| (text(event, "monitor"), text(event, "action"))).collect()
+}
+
+fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
+    of.iter()
+        .map(|(monitor, action)| ((*monitor).to_string(), (*action).to_string()))
+        .collect()
+}
+
+const CIRCLE: &str = "  - steps:\n      - say: I begin\n      - loop: {name: Bash, input: {command: make}, times: 200, every: 50ms, \
+                      ok: false, text: \"main.c: error: no such file\"}\n      - result: {status: success, summary: never}\n";
+
+/// Reference, workflow harness: warned of, then ended, its journal kept; a person's word sends it another way.
+#[test]
+fn an_agent_in_a_circle_is_warned_of_and_ended_and_goes_on_when_somebody_speaks() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = rehearse(&world, &repo, "developer", CIRCLE);
+    assert_eq!(world.muleteer(&["wait", &id]).run().code, Some(4));
+    let entry = world.dispatch(&id);
+    assert_eq!(entry["state"], "stalled", "{entry}");
+    let reason = entry["reason"].as_str().unwrap();
+    assert!(reason.starts_with("loop: Bash make failed in the same way "), "{reason}");
+    assert_eq!(spoke(&world, &id), pairs(&[("loop", "warn"), ("loop", "stop")]));
+    let journal = world.muleteer(&["journal", &id]).ok();
+    assert!(journal.contains("[harness] loop: Bash make failed in the same way 4 times\n"), "{journal}");
+    assert!(journal.contains("times, so it is ended"), "{journal}");
+
+    let mended = "  - steps:\n      - say: I begin\n      - result: {status: success, summary: \"another way\"}\n";
+    write_scenario(&world, mended);
+    world.muleteer(&["send", &id, "there is no main.c: write it"]).ok();
+    world.muleteer(&["wait", &id]).run();
+    let entry = world.dispatch(&id);
+    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&"success".into(), &"another way".into()), "{entry}");
+    world.finish(Some(daemon));
+}
+
+/// What is configured is the most that is done, and `status` says what was found while the agent works.
+#[test]
+fn a_circle_that_is_only_to_be_told_is_told_once() {
+    let world = World::new();
+    world.configure("categories:\n  coding:\n    monitors: {loop: warn}\n");
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let turns = CIRCLE
+        .replace("times: 200", "times: 40")
+        .replace("      - result", "      - wait: 1h\n      - result");
+    let id = rehearse(&world, &repo, "developer", &turns);
+    let called = || world.events_of(&id, "tool_called").len();
+    wait_until("it to have called forty times", PATIENCE, || (called() == 40).then_some(()));
+    let entry = world.dispatch(&id);
+    assert_eq!(entry["state"], "running", "{entry}");
+    assert!(entry["reason"].as_str().unwrap().starts_with("loop: Bash make failed"), "{entry}");
+    assert_eq!(spoke(&world, &id), pairs(&[("loop", "warn")]));
+    world.muleteer(&["kill", &id]).ok();
+    world.finish(Some(daemon));
+}
+
+/// Whoever takes over has not seen what the agent did before, and finds it in its circle all the same.
+#[test]
+fn a_circle_is_found_by_the_daemon_after_the_one_that_was_killed() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let slow = CIRCLE.replace("every: 50ms", "every: 1s");
+    let id = rehearse(&world, &repo, "developer", &slow);
+    wait_until("it to call", PATIENCE, || (!world.events_of(&id, "tool_called").is_empty()).then_some(()));
+    daemon.kill_9();
+    let daemon = world.daemon();
+    assert_eq!(world.muleteer(&["wait", &id]).run().code, Some(4));
+    assert_eq!(world.dispatch(&id)["state"], "stalled");
+    let spoke = spoke(&world, &id);
+    assert_eq!(spoke.last(), Some(&("loop".to_string(), "stop".to_string())), "{spoke:?}");
+    assert_eq!(spoke.iter().filter(|(_, action)| action == "stop").count(), 1, "{spoke:?}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn edits_outside_of_a_roles_scope_are_told_and_end_nothing() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let roles = repo.path.join(".muleteer/roles");
+    std::fs::create_dir_all(&roles).unwrap();
+    std::fs::write(roles.join("api.md"), "---\nname: api\nscope: [src/api/**]\n---\nYou keep the API.\n").unwrap();
+    let daemon = world.daemon();
+    let write = |path: &str| format!("      - write: {{path: {path}, text: \"x\\n\"}}\n");
+    let steps: String = ["src/api/a.rs", "src/ui/a.rs", "src/ui/b.rs", "src/ui/c.rs", "src/ui/d.rs"]
+        .map(write)
+        .concat();
+    let turns = format!("  - steps:\n{steps}      - result: {{status: success, summary: s}}\n");
+    let id = rehearse(&world, &repo, "api", &turns);
+    world.muleteer(&["wait", &id]).run();
+    assert_eq!(world.dispatch(&id)["state"], "success");
+    assert_eq!(spoke(&world, &id), pairs(&[("drift", "note"), ("drift", "warn")]));
+    world.finish(Some(daemon));
+}
+
+/// What the real CLIs print of their tools is what a circle is known from.
+#[test]
+fn a_real_claude_in_a_circle_is_ended_and_is_told_another_way() {
+    let test = "a_real_claude_in_a_circle_is_ended_and_is_told_another_way";
+    let Some(scene) = Scene::claude(test, circle()) else { return };
+    ended_in_its_circle(scene);
+}
+
+#[test]
+fn a_real_codex_in_a_circle_is_ended_and_is_told_another_way() {
+    let test = "a_real_codex_in_a_circle_is_ended_and_is_told_another_way";
+    let Some(scene) = Scene::codex(test, circle()) else { return };
+    ended_in_its_circle(scene);
+}
+
+fn circle() -> [Step; 3] {
+    // The model holds its breath until the agent is ended, or goes on after that with a harmless call.
+    let held = Step::bash("true").held();
+    [Step::bash("ls no-such-folder && date").times(6), held, Step::success("another way").times(3)]
+}
+
+fn ended_in_its_circle(scene: Scene) {
+    let daemon = scene.world.daemon();
+    let run = scene.spawn(&["--wait"]).run();
+    assert_eq!(run.code, Some(4), "{run:?}");
+    let id = run.stdout.trim().to_string();
+    let entry = scene.world.dispatch(&id);
+    assert_eq!(entry["state"], "stalled", "{entry}");
+    assert!(entry["reason"].as_str().unwrap().starts_with("loop: Bash ls no-such-folder"), "{entry}");
+    assert_eq!(spoke(&scene.world, &id), pairs(&[("loop", "warn"), ("loop", "stop")]));
+    scene.server.release();
+    scene.world.muleteer(&["send", &id, "make the folder first"]).ok();
+    scene.world.muleteer(&["wait", &id]).run();
+    let entry = scene.world.dispatch(&id);
+    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&"success".into(), &"another way".into()), "{entry}");
+    scene.world.finish(Some(daemon));
+}
