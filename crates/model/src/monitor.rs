@@ -136,6 +136,13 @@ pub struct Terms {
     pub scope: Vec<String>,
 }
 
+impl Terms {
+    /// Somebody looks.
+    pub fn is_on(&self) -> bool {
+        self.responses != Responses::default()
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     pub monitor: Monitor,

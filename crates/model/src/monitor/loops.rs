@@ -20,7 +20,7 @@ use std::collections::{HashMap, VecDeque};
 /// Calls that are looked back at.
 const WINDOW: usize = 80;
 /// Outcomes that are known not to be new.
-const MOST_KNOWN: usize = 4096;
+const MOST_KNOWN: usize = 1024;
 /// Texts that are looked back at.
 const TEXTS: usize = 16;
 /// Two looks at something that goes on are so far apart, in seconds.

@@ -14,6 +14,7 @@ use crate::ledger::{append, entry};
 use crate::owned::survive;
 use jiff::Timestamp;
 use muleteer_backends::Backend;
+use muleteer_model::agent_event::AgentEvent;
 use muleteer_model::dispatch::{Dispatch, Phase, Ticket};
 use muleteer_model::event::{Entry, Event, Position, Record};
 use muleteer_model::id::DispatchId;
@@ -178,12 +179,13 @@ impl State {
     /// a scratch copy; the real state moves only when all of it is durable.
     async fn read(&mut self, steps: Vec<Step>) -> Result<(), ActorProcessingErr> {
         let mut scratch: Cow<'_, Dispatch> = Cow::Owned((*self.dispatch).clone());
-        let mut entries = Vec::new();
+        let (mut entries, mut seen) = (Vec::new(), Vec::new());
         let mut last = None;
         for step in steps {
             let (at, awake_ms) = (step.at, step.awake_ms);
             last = Some(at);
             for input in self.pieces.put(step, scratch.epoch) {
+                seen.extend(seen_in(&scratch, &input).map(|seen| (awake_ms as f64 / 1000.0, seen)));
                 let decided = life::timed(life::decide(&scratch, input), awake_ms);
                 self.stage(decided, scratch.to_mut(), &mut entries);
                 // A process that is gone concludes only when its whole output has been read.
@@ -203,6 +205,9 @@ impl State {
         }
         entries.extend(self.entries(life::follow(&mut scratch, Timestamp::now())));
         self.append(entries).await?;
+        if !seen.is_empty() {
+            self.slots.monitor.cast(MonitorMsg::Seen(self.dispatch.epoch, seen));
+        }
         self.settle().await
     }
 
@@ -221,18 +226,6 @@ impl State {
         let mark = if self.backend.by_calls() { stall::mark_of_piece } else { stall::mark };
         let marks = events.filter_map(|event| mark(event, unix_now)).collect();
         self.slots.monitor.cast(MonitorMsg::Heard(marks));
-        let seen = steps.iter().flat_map(|step| {
-            let t = Duration::from_millis(step.awake_ms).as_secs_f64();
-            let events = match &step.input {
-                StepInput::Agent(events) => events.as_slice(),
-                StepInput::Shim(_) => &[],
-            };
-            events.iter().filter_map(monitor::observe).map(move |seen| (t, seen))
-        });
-        let seen: Vec<_> = seen.collect();
-        if !seen.is_empty() && self.dispatch.created.watched != monitor::Terms::default() {
-            self.slots.monitor.cast(MonitorMsg::Seen(self.dispatch.epoch, seen));
-        }
     }
 
     fn stage(&self, decided: Vec<Decided>, scratch: &mut Dispatch, entries: &mut Vec<Entry>) {
@@ -415,6 +408,15 @@ impl State {
         self.daemon.look();
         self.daemon.agents.cast(BranchMsg::Remove(self.id.clone()));
     }
+}
+
+/// What the monitors make of a line, once: whole words, and none that were read before.
+fn seen_in<'a>(dispatch: &Dispatch, input: &'a Input) -> impl Iterator<Item = monitor::Seen> + use<'a> {
+    let events: &[AgentEvent] = match input {
+        Input::Line { at, events } if *at > dispatch.position && dispatch.created.watched.is_on() => events,
+        _ => &[],
+    };
+    events.iter().filter_map(monitor::observe)
 }
 
 fn far(durable: Position, read: Position) -> bool {

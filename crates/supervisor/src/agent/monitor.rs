@@ -21,7 +21,7 @@ pub enum MonitorMsg {
     Folded,
     /// The agent has put something out, with these marks in it.
     Heard(Vec<Mark>),
-    /// What the agent of this epoch did, and when, in seconds of its shim's clock of awake time.
+    /// What the agent of this epoch did, and when, in seconds of its shim's clock of awake time. It is durable.
     Seen(u32, Vec<(f64, Seen)>),
     /// It is time to look for signs of life again.
     Look,

@@ -164,7 +164,10 @@ async fn what_is_said_in_pieces_that_come_again_is_said_once() {
     let Event::DispatchCreated(mut acp) = created() else { unreachable!() };
     acp.backend = "acp".into();
     let past = ["attempt_started", "agent_spawned", "turn_started"].map(alone::sample);
-    let mut scene = Scene::of(nowhere(), Event::DispatchCreated(acp), past).await;
+    let daemon = nowhere();
+    let (monitor, mut heard) = alone::stand_in().await;
+    daemon.agent(&alone::id("abcd2345")).monitor.set(monitor);
+    let mut scene = Scene::of(daemon, Event::DispatchCreated(acp), past).await;
     let says = |text: &str| AgentEvent::Text { chars: text.chars().count() as u64, text: text.into() };
     let calls = AgentEvent::ToolCall { id: "c".into(), name: "Bash".into(), input: serde_json::json!({}) };
     let said = [says("I l"), says("ook."), calls];
@@ -182,4 +185,12 @@ async fn what_is_said_in_pieces_that_come_again_is_said_once() {
         _ => None,
     });
     assert_eq!(texts.collect::<Vec<_>>(), ["I look."], "{:?}", scene.written);
+    // The monitors judge what was done, so they hear it once as well, and whole.
+    let mut seen = vec![];
+    while let Ok(message) = heard.try_recv() {
+        if let MonitorMsg::Seen(1, more) = message {
+            seen.extend(more.into_iter().map(|(_, seen)| seen));
+        }
+    }
+    assert_eq!(seen, [monitor::observe(&says("I look.")).unwrap()]);
 }
