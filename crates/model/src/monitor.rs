@@ -62,6 +62,17 @@ pub enum Action {
     Unknown,
 }
 
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Note => "note",
+            Self::Warn => "warn",
+            Self::Stop => "stop",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
 impl fmt::Display for Monitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -213,8 +224,8 @@ pub fn observe(event: &AgentEvent) -> Option<Seen> {
 fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
     let by_ = || cut(by, 200);
     Some(match event {
-        AgentEvent::Prompt { repeated: false, .. } => Seen::Prompted,
-        AgentEvent::Session { cwd: Some(cwd), .. } => Seen::At(cwd.clone()),
+        AgentEvent::Prompt { repeated: false, .. } if by.is_empty() => Seen::Prompted,
+        AgentEvent::Session { cwd: Some(cwd), .. } if by.is_empty() => Seen::At(cwd.clone()),
         AgentEvent::ToolCall { id, name, input } => {
             let kind = kind(name);
             let target = target(name, input);
@@ -241,7 +252,7 @@ fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
         AgentEvent::Usage { total_usd: Some(total), .. } => Seen::Total(*total),
         AgentEvent::Usage { cost_usd, .. } => Seen::Cost(*cost_usd),
         AgentEvent::Result(result) => Seen::Total(result.cost_usd?),
-        AgentEvent::Compaction { before, after } => Seen::Compacted { before: *before, after: *after },
+        AgentEvent::Compaction { before, after } if by.is_empty() => Seen::Compacted { before: *before, after: *after },
         AgentEvent::Subagent { parent, event } => observe_by(event, parent)?,
         _ => return None,
     })

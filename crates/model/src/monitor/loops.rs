@@ -9,7 +9,7 @@
 //! | nothing that was not seen before | whole |
 //! | something new, and it failed in the same way | half: the edits differ, the failure does not |
 //! | something new, and nothing failed | not at all |
-//! | ten seconds or more, and nothing failed | as looking at something that goes on, by the hour |
+//! | a wait, and nothing failed | as looking at something that goes on, by the hour |
 //!
 //! So one that tries the same thing without a change is found at once, one whose changes change nothing later, and one that
 //! gets somewhere never. What a person says to the agent begins everything anew.
@@ -23,8 +23,10 @@ const WINDOW: usize = 80;
 const MOST_KNOWN: usize = 1024;
 /// Texts that are looked back at.
 const TEXTS: usize = 16;
-/// Two looks at something that goes on are so far apart, in seconds.
-const APART: f64 = 10.0;
+/// A call that takes so long waits for something, in seconds.
+const LONG: f64 = 10.0;
+/// An agent that does nothing for so long waits; a model's answer is there sooner.
+const PAUSE: f64 = 20.0;
 
 /// What counts as so many of the same.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,8 +41,10 @@ const FAILING: Thresholds = Thresholds { warn: 4.0, stop: 6.0 };
 const SAME_FAULT: Thresholds = Thresholds { warn: 5.0, stop: 8.0 };
 /// The same edit, made again: between, somebody undid it.
 const EDITING: Thresholds = Thresholds { warn: 3.0, stop: 5.0 };
-/// The same call that returns the same, in quick succession.
-const RETURNING: Thresholds = Thresholds { warn: 6.0, stop: 10.0 };
+/// The same is read, and nobody waited for it to change.
+const READING: Thresholds = Thresholds { warn: 6.0, stop: 10.0 };
+/// The same command does the same, and well: some are run ten times on purpose.
+const RUNNING: Thresholds = Thresholds { warn: 11.0, stop: 16.0 };
 /// The same words, and nothing done.
 const SAYING: Thresholds = Thresholds { warn: 4.0, stop: 7.0 };
 /// Something is looked at that does not change: seconds, and how often at least.
@@ -139,26 +143,29 @@ impl Loops {
         let thresholds = match (entry.done.call.kind, entry.done.failed) {
             (_, true) => FAILING,
             (Kind::Edit, false) => EDITING,
-            (Kind::Read | Kind::Run, false) => RETURNING,
+            (Kind::Read, false) => READING,
+            (Kind::Run, false) => RUNNING,
         };
         let (mut score, mut times) = (1.0, 1);
-        let (mut newer, mut between) = (entry, false);
+        let (mut next, mut between, mut waited) = (&entry.done, false, entry.done.lasted() >= LONG);
         for older in self.window.iter().rev() {
+            waited |= next.began - older.done.ended >= PAUSE;
+            next = &older.done;
             if older.same != entry.same {
                 between |= older.novel;
+                waited |= older.done.lasted() >= LONG;
                 continue;
             }
-            let apart = newer.done.ended - older.done.ended;
             score += match (entry.done.failed, entry.done.call.kind, between) {
                 (true, _, false) | (false, Kind::Edit, false) => 1.0,
                 (true, _, true) => 0.5,
                 (false, Kind::Edit, true) => 0.75,
                 (false, _, true) => break,
-                (false, _, false) if apart >= APART => break,
+                (false, _, false) if waited => break,
                 (false, _, false) => 1.0,
             };
             times += 1;
-            (newer, between) = (older, false);
+            (between, waited) = (false, older.done.lasted() >= LONG);
         }
         let how = if entry.done.failed { "failed in the same way" } else { "came to the same" };
         let action = thresholds.action(score)?;
@@ -208,6 +215,12 @@ impl Loops {
         let action = LOOKING.action(lasted).filter(|_| *times >= LOOKS)?;
         let minutes = lasted / 60.0;
         Some((action, format!("{} came to the same for {minutes:.0} minutes", entry.done.call.what)))
+    }
+}
+
+impl Done {
+    fn lasted(&self) -> f64 {
+        self.ended - self.began
     }
 }
 

@@ -153,6 +153,13 @@ fn a_subagent_goes_in_circles_of_its_own() {
         found
     });
     assert_eq!(found, []);
+    let by = |event: Value| json!({"type": "subagent", "parent": "task1", "event": event});
+    let found = first(5, |_| {
+        // What it is asked is asked by the agent, and nobody else has spoken.
+        told.hear(by(json!({"type": "prompt", "text": "look for it"})));
+        told.run("make", false, "error: it does not work")
+    });
+    assert_eq!(found, [(4, Loop, Warn)]);
 }
 
 #[test]

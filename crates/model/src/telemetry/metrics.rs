@@ -15,6 +15,8 @@ pub enum Sum {
     /// Parts of the supervisor that were started again.
     ActorRestarts,
     Stalls,
+    /// By `monitor` and `action`.
+    Findings,
     Turns,
     /// By `tool`.
     ToolCalls,
@@ -25,11 +27,12 @@ pub enum Sum {
 }
 
 impl Sum {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Dispatches,
         Self::Restarts,
         Self::ActorRestarts,
         Self::Stalls,
+        Self::Findings,
         Self::Turns,
         Self::ToolCalls,
         Self::Tokens,
@@ -42,6 +45,7 @@ impl Sum {
             Self::Restarts => "muleteer.agent.restarts",
             Self::ActorRestarts => "muleteer.actor.restarts",
             Self::Stalls => "muleteer.stalls",
+            Self::Findings => "muleteer.findings",
             Self::Turns => "muleteer.turns",
             Self::ToolCalls => "muleteer.tool.calls",
             Self::Tokens => "muleteer.tokens",
@@ -50,7 +54,7 @@ impl Sum {
     }
 
     pub fn has_labels(self) -> bool {
-        matches!(self, Self::Dispatches | Self::ToolCalls | Self::Tokens | Self::Cost)
+        matches!(self, Self::Dispatches | Self::Findings | Self::ToolCalls | Self::Tokens | Self::Cost)
     }
 
     pub fn unit(self) -> &'static str {
@@ -58,6 +62,7 @@ impl Sum {
             Self::Dispatches => "{dispatch}",
             Self::Restarts | Self::ActorRestarts => "{restart}",
             Self::Stalls => "{stall}",
+            Self::Findings => "{finding}",
             Self::Turns => "{turn}",
             Self::ToolCalls => "{call}",
             Self::Tokens => "{token}",
@@ -71,6 +76,7 @@ impl Sum {
             Self::Restarts => "agents started again after a failure",
             Self::ActorRestarts => "parts of the supervisor started again",
             Self::Stalls => "agents ended for silence",
+            Self::Findings => "what monitors found in agents that work",
             Self::Turns => "turns begun",
             Self::ToolCalls => "tools called",
             Self::Tokens => "tokens used",
@@ -115,6 +121,10 @@ impl Meter {
             (Event::RestartScheduled { .. }, _) => self.add(Sum::Restarts, vec![], 1.0),
             (Event::ActorRestarted { .. }, _) => self.add(Sum::ActorRestarts, vec![], 1.0),
             (Event::StallDetected { .. }, _) => self.add(Sum::Stalls, vec![], 1.0),
+            (Event::MonitorSpoke { monitor, action, .. }, _) => {
+                let labels = vec![("monitor", monitor.to_string()), ("action", action.to_string())];
+                self.add(Sum::Findings, labels, 1.0);
+            }
             (Event::TurnStarted { .. }, _) => self.add(Sum::Turns, vec![], 1.0),
             (Event::ToolCalled { tool, .. }, _) => self.add(Sum::ToolCalls, vec![("tool", tool.clone())], 1.0),
             (Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, .. }, _) => {

@@ -457,13 +457,16 @@ impl Open {
                 let evidence = json!(evidence);
                 self.note("stall", at, vec![("muleteer.silent_s", json!(silent_s)), ("muleteer.reason", evidence)]);
             }
-            Event::MonitorSpoke { monitor, action, reason } => {
+            Event::MonitorSpoke { monitor, action, .. } => {
                 if *action == Action::Stop {
                     self.in_trouble(&monitor.to_string());
                 }
-                let attributes = [("muleteer.monitor", json!(monitor)), ("muleteer.action", json!(action))];
-                let reason = ("muleteer.reason", json!(reason));
-                self.note("monitor", at, attributes.into_iter().chain([reason]).collect());
+                // The reason quotes what it was called with.
+                self.note(
+                    "monitor",
+                    at,
+                    vec![("muleteer.monitor", json!(monitor)), ("muleteer.action", json!(action))],
+                );
             }
             Event::ApiWaiting { trouble, status, waits, .. } => self.note(
                 "api_wait",

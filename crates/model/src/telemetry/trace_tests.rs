@@ -7,6 +7,7 @@ use super::super::shape::{self, tree};
 use super::*;
 use crate::agent_event::TurnError;
 use crate::event::{Entry, ExitCause, PromptKind};
+use crate::monitor::{Action, Monitor};
 use crate::tasklist::session::{Finished, Started};
 use std::collections::BTreeSet;
 
@@ -204,6 +205,7 @@ fn what_failed_says_how_and_quotes_nobody() {
     };
     let limit = Event::LimitReached { limit: Limit::Budget, detail: "1 USD".into() };
     let stall = Event::StallDetected { silent_s: 900, evidence: "no output".into() };
+    let circle = Event::MonitorSpoke { monitor: Monitor::Loop, action: Action::Stop, reason: reason() };
     let kill = Event::KillRequested { reason: reason(), by: "operator".into() };
     let (failure, timeout) = (Outcome::Failure, Outcome::Timeout);
     for (before, exit, outcome, state, [turn, attempt, dispatch]) in [
@@ -211,6 +213,7 @@ fn what_failed_says_how_and_quotes_nobody() {
         (None, ended(None, Some(15)), timeout, FinalState::Failed, ["signal_15", "timeout", "timeout"]),
         (Some(limit), ended(Some(0), None), failure, FinalState::Failed, ["", "budget", "budget"]),
         (Some(stall), ended(None, Some(9)), failure, FinalState::Stalled, ["stalled", "stalled", "stalled"]),
+        (Some(circle), ended(None, Some(15)), failure, FinalState::Stalled, ["loop", "loop", "stalled"]),
         (Some(kill), ended(None, Some(9)), failure, FinalState::Killed, ["killed", "killed", "killed"]),
         (None, ended(Some(0), None), failure, FinalState::Blocked, ["", "_OTHER", "blocked"]),
     ] {
