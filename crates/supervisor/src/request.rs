@@ -301,7 +301,7 @@ pub async fn prepare(
             price,
             ..terms(backend.name(), (spawn, &env), configured.as_ref(), category, (&args, command.as_ref()))
         },
-        watched: monitor::Terms { responses: category.monitors, scope: role.scope.clone() },
+        watched: watched(category, &role.scope, part.is_some()),
         ask_on_crash: part.is_none() && category.on_crash == config::OnCrash::Ask,
         permissions,
         can_ask: capabilities.asks,
@@ -337,6 +337,16 @@ pub async fn prepare(
     written.map_err(|error| internal(&error.to_string()))??;
     entries.extend(begun.into_iter().enumerate().map(|(n, event)| named(&id, &format!("begun/{n}"), event)));
     Ok((entries, reservation))
+}
+
+/// What an agent of this category and scope is watched for.
+fn watched(category: &config::Category, scope: &[String], in_a_run: bool) -> monitor::Terms {
+    let mut responses = category.monitors;
+    if in_a_run && scope.is_empty() {
+        // What it is handed lies outside of its directory too, and what it is not the sandbox keeps from it.
+        responses.drift = monitor::Response::Ignore;
+    }
+    monitor::Terms { responses, scope: scope.to_vec() }
 }
 
 /// What the work in a directory is for, where that is a clone made for it.

@@ -12,6 +12,8 @@ use std::collections::{BTreeSet, VecDeque};
 const WINDOW: usize = 10;
 /// Files outside that are remembered.
 const MOST: usize = 200;
+/// What agents keep for themselves, or for us: journals, plans, memories.
+const OWN: [&str; 4] = ["/.agents/journals/", "/.claude/plans/", "/.claude/projects/", "/.codex/"];
 const TEMPORARY: [&str; 5] = ["/tmp/", "/var/tmp/", "/var/folders/", "/private/", "/dev/"];
 /// Along with a change anywhere.
 const COMPANIONS: [&str; 22] = [
@@ -65,7 +67,8 @@ impl Drift {
 
     /// A file was edited.
     pub fn edited(&mut self, path: &str) -> Option<(Action, String)> {
-        if TEMPORARY.iter().any(|dir| path.starts_with(dir)) && !path.starts_with(&self.cwd) {
+        let temporary = TEMPORARY.iter().any(|dir| path.starts_with(dir)) && !path.starts_with(&self.cwd);
+        if temporary || OWN.iter().any(|dir| path.contains(dir)) {
             return None;
         }
         let inside = self.is_inside(path)?;
