@@ -124,6 +124,8 @@ impl Responses {
             Monitor::Loop => self.loops,
             Monitor::Drift => self.drift,
             Monitor::Spiral => self.spiral,
+            // The bound itself is nobody's to lift here.
+            Monitor::Budget if finding.action == Action::Stop => Response::Stop,
             Monitor::Budget => self.budget,
             Monitor::Stall | Monitor::Api | Monitor::Unknown => Response::Stop,
         };
@@ -200,6 +202,7 @@ pub enum Seen {
         id: String,
         ok: bool,
         text: u64,
+        news: u64,
         fault: Option<u64>,
         looks_failed: bool,
     },
@@ -243,6 +246,7 @@ fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
             id: cut(id, 200),
             ok: *ok && exit_code.is_none_or(|code| code == 0),
             text: print::text(text),
+            news: print::news(text),
             fault: print::fault(text),
             looks_failed: print::looks_failed(text),
         },
@@ -324,13 +328,13 @@ impl Monitors {
                     self.open.insert((by, id), (call, t));
                 }
             }
-            Seen::Returned { by, id, ok, text, fault, looks_failed } => {
+            Seen::Returned { by, id, ok, text, news, fault, looks_failed } => {
                 let Some((call, began)) = self.open.remove(&(by.clone(), id)) else { return vec![] };
                 let (kind, failed) = (call.kind, !ok || (call.kind == Kind::Run && looks_failed));
                 if let Some(path) = call.path.as_ref().filter(|_| !failed) {
                     find(Monitor::Drift, self.drift.edited(path));
                 }
-                let done = Done { call, returned: text, fault, failed, began, ended: t };
+                let done = Done { call, returned: text, news, fault, failed, began, ended: t };
                 if self.loops.len() >= MOST_SUBAGENTS && !self.loops.contains_key(&by) {
                     self.loops.retain(|by, _| by.is_empty());
                 }

@@ -55,8 +55,10 @@ const LOOKS: usize = 20;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Done {
     pub call: Call,
-    /// The print of what it returned.
+    /// The print of what it returned, by which the same is known again.
     pub returned: u64,
+    /// And that by which something new is.
+    pub news: u64,
     /// What went wrong, where that can be told from others.
     pub fault: Option<u64>,
     pub failed: bool,
@@ -85,8 +87,8 @@ pub struct Loops {
 impl Loops {
     /// A call has ended: what is found, for people.
     pub fn done(&mut self, done: Done) -> Option<(Action, String)> {
-        let same = same(&done);
-        let novel = self.learn(same);
+        let same = identity(&done, done.returned);
+        let novel = self.learn(identity(&done, done.news));
         if !done.failed && done.call.kind != Kind::Edit {
             // What worked is no failure any more.
             self.window.retain(|entry| entry.done.call.key != done.call.key || !entry.done.failed);
@@ -123,13 +125,13 @@ impl Loops {
 
     /// Whether this was never seen before.
     pub fn is_novel(&self, done: &Done) -> bool {
-        !self.known.contains_key(&same(done))
+        !self.known.contains_key(&identity(done, done.news))
     }
 
     /// The same, and remembers it.
-    fn learn(&mut self, same: u64) -> bool {
+    fn learn(&mut self, outcome: u64) -> bool {
         self.counted += 1;
-        let novel = self.known.insert(same, self.counted).is_none();
+        let novel = self.known.insert(outcome, self.counted).is_none();
         if self.known.len() > MOST_KNOWN {
             // The older half goes.
             let newest = self.counted;
@@ -231,12 +233,12 @@ impl Thresholds {
 }
 
 /// What makes two calls with their outcomes the same.
-fn same(done: &Done) -> u64 {
+fn identity(done: &Done, returned: u64) -> u64 {
     let by = match (done.call.kind, done.failed) {
         (Kind::Edit, false) => return super::print::of((done.call.whole, 0)),
         // Whatever it was to become: it was refused in the same way.
         (Kind::Edit | Kind::Run, _) => done.call.key,
         (Kind::Read, _) => done.call.whole,
     };
-    super::print::of((by, done.returned, done.failed))
+    super::print::of((by, returned, done.failed))
 }

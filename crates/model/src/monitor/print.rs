@@ -7,8 +7,8 @@ use std::hash::{Hash, Hasher};
 
 /// Of a text so much is looked at, at either end: what went wrong stands there.
 const LOOKED_AT: usize = 4096;
-/// A line with a number beside one of these is about how much there is.
-const COUNTED: [&str; 24] = [
+/// A number beside one of these says how much there is.
+const COUNTED: [&str; 40] = [
     "passed",
     "failed",
     "failing",
@@ -33,7 +33,24 @@ const COUNTED: [&str; 24] = [
     "conflicts",
     "pending",
     "found",
+    "loss",
+    "accuracy",
+    "assert",
+    "violations",
+    "issues",
+    "mismatches",
+    "row",
+    "rows",
+    "record",
+    "records",
+    "step",
+    "item",
+    "page",
+    "case",
+    "part",
+    "files",
 ];
+const UNITS: [&str; 11] = ["s", "ms", "us", "µs", "ns", "sec", "secs", "seconds", "min", "KB", "MB"];
 /// What stands in the line of a message that says that something went wrong.
 const FAULTS: [&str; 22] = [
     "error",
@@ -103,10 +120,29 @@ pub fn of(value: impl Hash) -> u64 {
     hasher.finish()
 }
 
+/// Which numbers belong to a print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Numbers {
+    None,
+    /// Those that say how much there is.
+    Counts,
+    /// All but times and places.
+    All,
+}
+
 /// The print of a text.
 pub fn text(text: &str) -> u64 {
+    whole(text, Numbers::Counts)
+}
+
+/// The same with all that a program says of how far it is: what differs in it is something new.
+pub fn news(text: &str) -> u64 {
+    whole(text, Numbers::All)
+}
+
+fn whole(text: &str, numbers: Numbers) -> u64 {
     let mut hasher = Fnv::default();
-    ends(text).for_each(|line| steady(line, false, &mut hasher));
+    ends(text).for_each(|line| steady(line, numbers, &mut hasher));
     hasher.finish()
 }
 
@@ -115,7 +151,7 @@ pub fn text(text: &str) -> u64 {
 pub fn fault(text: &str) -> Option<u64> {
     let line = fault_line(text)?;
     let mut hasher = Fnv::default();
-    steady(line, true, &mut hasher);
+    steady(line, Numbers::None, &mut hasher);
     Some(hasher.finish())
 }
 
@@ -131,7 +167,16 @@ pub fn fault_line(text: &str) -> Option<&str> {
 
 /// A program's output says that it failed.
 pub fn looks_failed(text: &str) -> bool {
-    ends(text).any(|line| FAILED.iter().any(|sign| line.contains(sign)))
+    ends(text).any(|line| FAILED.iter().any(|sign| line.contains(sign)) || some_failed(line))
+}
+
+/// `3 failed`.
+fn some_failed(line: &str) -> bool {
+    let words: Vec<&str> = words(line).collect();
+    words.windows(2).any(|pair| {
+        let some = pair[0].parse::<u64>().is_ok_and(|count| count > 0);
+        some && ["failed", "failing", "failures", "errors"].contains(&pair[1])
+    })
 }
 
 /// `0 errors`, `no errors`: the word is there and the thing is not.
@@ -159,19 +204,16 @@ fn boundary(text: &str, mut at: usize) -> usize {
 }
 
 /// Hashes what is steady in a line.
-fn steady(line: &str, no_numbers: bool, hasher: &mut Fnv) {
+fn steady(line: &str, numbers: Numbers, hasher: &mut Fnv) {
     let line = plain(line);
-    let counted = !no_numbers && {
-        let lower = line.to_lowercase();
-        words(&lower).any(|word| COUNTED.contains(&word))
-    };
-    for word in words(&line) {
-        let digits = word.bytes().filter(u8::is_ascii_digit).count();
-        if digits == 0 {
+    let words: Vec<&str> = words(&line).collect();
+    for (at, word) in words.iter().enumerate() {
+        if !word.contains(|sign: char| sign.is_ascii_digit()) {
             word.to_lowercase().hash(hasher);
-        } else if digits == word.len() {
-            // What counts something is small.
-            if counted && digits <= 5 && !is_measured(&line, word) {
+        } else if is_number(word) {
+            let before = at.checked_sub(1).and_then(|before| words.get(before)).copied();
+            let after = [words.get(at + 1), words.get(at + 2)].map(|word| word.copied().unwrap_or_default());
+            if is_of(numbers, &line, word, before.unwrap_or_default(), after) {
                 word.hash(hasher);
             }
         } else if is_name(word) {
@@ -179,6 +221,29 @@ fn steady(line: &str, no_numbers: bool, hasher: &mut Fnv) {
         }
     }
     '\n'.hash(hasher);
+}
+
+fn is_number(word: &str) -> bool {
+    word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+}
+
+/// Whether a number belongs to the print: no time, no place in a file, and beside a word for what there may be more or less of
+/// (`3 failed`, `left: 3`, `3 previous errors`).
+fn is_of(numbers: Numbers, line: &str, number: &str, before: &str, [after, then]: [&str; 2]) -> bool {
+    let is_count = |word: &str| COUNTED.contains(&word.to_lowercase().as_str());
+    let start = number.as_ptr() as usize - line.as_ptr() as usize;
+    let (left, right) = (&line[..start], &line[start + number.len()..]);
+    // `main.c:12`, `12:03:11`.
+    let is_place = left.ends_with(':')
+        || right
+            .strip_prefix(':')
+            .is_some_and(|right| right.starts_with(|sign: char| sign.is_ascii_digit()));
+    let is_time = UNITS.contains(&after);
+    match numbers {
+        Numbers::None => false,
+        Numbers::Counts => !is_time && (is_count(before) || !is_place && (is_count(after) || is_count(then))),
+        Numbers::All => !is_time && (!is_place || is_count(before)),
+    }
 }
 
 /// Without the sequences that colour a terminal.
@@ -195,8 +260,25 @@ fn plain(line: &str) -> String {
     out
 }
 
+/// Letters and digits that stand together; a number with its fraction is one.
 fn words(line: &str) -> impl Iterator<Item = &str> {
-    line.split(|sign: char| !sign.is_alphanumeric()).filter(|word| !word.is_empty())
+    let mut rest = line;
+    std::iter::from_fn(move || {
+        rest = &rest[rest.find(char::is_alphanumeric)?..];
+        let mut end = 0;
+        let mut signs = rest.char_indices().peekable();
+        while let Some((at, sign)) = signs.next() {
+            let digit_follows = signs.peek().is_some_and(|(_, next)| next.is_ascii_digit());
+            let in_number = sign == '.' && digit_follows && is_number(&rest[..at]);
+            if !sign.is_alphanumeric() && !in_number {
+                break;
+            }
+            end = at + sign.len_utf8();
+        }
+        let (word, after) = rest.split_at(end);
+        rest = after;
+        Some(word)
+    })
 }
 
 /// `E0308` and `utf8`, not `3f9ac2d1`, `0x7ffe`, `12ms` or `tmpx81k2q`.
@@ -209,18 +291,6 @@ fn is_name(word: &str) -> bool {
         .filter(|pair| pair[0].is_ascii_digit() != pair[1].is_ascii_digit())
         .count();
     first && !hex && changes <= 2
-}
-
-/// A number that a unit of time follows, or that is part of one with a point or a colon in it.
-fn is_measured(line: &str, word: &str) -> bool {
-    const UNITS: [&str; 11] = ["s", "ms", "us", "µs", "ns", "sec", "secs", "seconds", "min", "KB", "MB"];
-    let start = word.as_ptr() as usize - line.as_ptr() as usize;
-    let (before, after) = (&line[..start], &line[start + word.len()..]);
-    let joined = |sign: Option<char>| matches!(sign, Some('.' | ':'));
-    let next = after.trim_start().split(|sign: char| !sign.is_alphabetic()).next().unwrap_or_default();
-    UNITS.contains(&next)
-        || (joined(after.chars().next()) && after[1..].starts_with(|sign: char| sign.is_ascii_digit()))
-        || joined(before.chars().last())
 }
 
 #[cfg(test)]
@@ -238,6 +308,11 @@ mod tests {
             ("/tmp/tmpx81k2q/out: no such file", "/tmp/tmpq72m1c/out: no such file"),
             ("\u{1b}[31mFAIL\u{1b}[0m a.test.ts", "FAIL a.test.ts"),
             ("[12:03:11] build failed", "[12:04:59] build failed"),
+            ("main.c:12: error: no such thing", "main.c:14: error: no such thing"),
+            (
+                "thread 'tests::a' (812) panicked at src/tests.rs:33:9:",
+                "thread 'tests::a' (99) panicked at src/tests.rs:41:9:",
+            ),
         ] {
             assert_eq!(text(one), text(other), "{one} / {other}");
         }
@@ -251,7 +326,11 @@ mod tests {
             ("error[E0308]: mismatched types", "error[E0277]: the trait bound"),
             ("assertion failed: left: 3, right: 4", "assertion failed: left: 2, right: 4"),
             ("FAIL a.test.ts", "FAIL b.test.ts"),
+            ("could not compile due to 64 previous errors", "could not compile due to 57 previous errors"),
+            ("accuracy: 0.81", "accuracy: 0.82"),
+            ("Tests: 3 failed, 4 passed", "Tests: 2 failed, 5 passed"),
             ("CONFLICT in src/a.rs", "CONFLICT in src/b.rs"),
+            ("row 12: bad date", "row 57: bad date"),
         ] {
             assert_ne!(text(one), text(other), "{one} / {other}");
         }

@@ -283,8 +283,8 @@ fn sick_from(header: &Header) -> f64 {
     }
 }
 
-/// Of decisions on one stream. Another monitor than the one that is due counts where the stream is sick: an agent in a
-/// circle may run into its budget first.
+/// Of decisions on one stream. Another monitor than the one that is due counts where the stream is sick, since an agent in a
+/// circle may run into its budget first; but that a stream falls silent where its record ends says nothing of what it did.
 pub fn score(header: &Header, decisions: &[Decision]) -> Score {
     let loud = |decision: &&Decision| decision.finding.action > Action::Note;
     let from = sick_from(header);
@@ -294,7 +294,7 @@ pub fn score(header: &Header, decisions: &[Decision]) -> Score {
     let told = |(monitor, least): (Monitor, Action)| {
         decisions.iter().any(|decision| match least {
             Action::Note => decision.finding.monitor == monitor,
-            _ => loud(&decision),
+            _ => loud(&decision) && (decision.finding.monitor != Monitor::Stall || monitor == Monitor::Stall),
         })
     };
     if due(header.label).is_none_or(told) { Score::Right } else { Score::Missed }
