@@ -1,6 +1,6 @@
 //! Keeping events small: the whole of everything stays in the spool.
 
-use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, cut};
+use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, both_ends, cut};
 use serde_json::Value;
 
 /// Longest final text of a turn. A result document may stand at its end, and is looked for there.
@@ -57,12 +57,12 @@ pub fn bound(event: &mut AgentEvent) {
             short(text);
         }
         AgentEvent::Prompt { text, .. }
-        | AgentEvent::ToolResult { text, .. }
         | AgentEvent::Notice { text }
         | AgentEvent::Question { text, .. }
         | AgentEvent::Answer { text, .. }
         | AgentEvent::Output { text }
         | AgentEvent::Unknown { raw: text } => short(text),
+        AgentEvent::ToolResult { text, .. } if text.len() > TEXT_LIMIT => *text = both_ends(text, TEXT_LIMIT),
         AgentEvent::ToolCall { input, .. } => slim(input),
         AgentEvent::Permission { ask, .. } => **ask = std::mem::take(&mut **ask).bound(),
         AgentEvent::Result(result) => {

@@ -294,6 +294,24 @@ pub fn cut(text: &str, limit: usize) -> String {
     format!("{}…", &text[..end])
 }
 
+/// Cuts the middle out of `text`, so that at most `limit` bytes stay: of what a tool returns both ends tell, the error at the
+/// top and the count at the bottom.
+pub fn both_ends(text: &str, limit: usize) -> String {
+    const CUT: &str = "\n…\n";
+    if text.len() <= limit || limit < CUT.len() + 8 {
+        return cut(text, limit);
+    }
+    let half = (limit - CUT.len()) / 2;
+    let (mut head, mut tail) = (half, text.len() - half);
+    while !text.is_char_boundary(head) {
+        head -= 1;
+    }
+    while !text.is_char_boundary(tail) {
+        tail += 1;
+    }
+    format!("{}{CUT}{}", &text[..head], &text[tail..])
+}
+
 /// The thing a tool call works on, for a journal line or a loop detector: a path, a command, a
 /// pattern; empty when the input names none.
 pub fn target(name: &str, input: &Value) -> String {
@@ -303,4 +321,22 @@ pub fn target(name: &str, input: &Value) -> String {
         .find_map(|key| input.get(*key).and_then(Value::as_str))
         .map(|text| cut(text.lines().next().unwrap_or_default(), 200))
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_of_a_long_text_stay() {
+        assert_eq!(both_ends("short", 40), "short");
+        let long = format!("error: é\n{}\n3 failed", "ö".repeat(5000));
+        for limit in 0..200 {
+            let kept = both_ends(&long, limit);
+            assert!(kept.len() <= limit.max('…'.len_utf8()), "{limit}: {kept}");
+            if limit >= 40 {
+                assert!(kept.starts_with("error: é\n") && kept.ends_with("\n3 failed") && kept.contains('…'), "{kept}");
+            }
+        }
+    }
 }

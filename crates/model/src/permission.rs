@@ -359,12 +359,16 @@ fn prefix(pattern: &str, text: &str) -> bool {
 
 /// `None` for a path of which it cannot be told.
 pub(crate) fn path(pattern: &str, path: &str, cwd: &str) -> Option<bool> {
-    let absolute = |path: &str| if path.starts_with('/') { path.to_string() } else { format!("{cwd}/{path}") };
-    let path = normal(&absolute(path))?;
+    let path = absolute(path, cwd)?;
     let anchored = absolute_pattern(pattern, cwd);
     let pattern: Vec<_> = anchored.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
     Some(segments(&pattern, &parts))
+}
+
+/// Without `.` and `..`; `None` above the root.
+pub(crate) fn absolute(path: &str, cwd: &str) -> Option<String> {
+    if path.starts_with('/') { normal(path) } else { normal(&format!("{cwd}/{path}")) }
 }
 
 fn absolute_pattern(pattern: &str, cwd: &str) -> String {

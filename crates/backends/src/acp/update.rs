@@ -4,7 +4,7 @@
 //! told in several updates, each knowing more of it: [`crate::Assembly`] makes one of them.
 
 use crate::text;
-use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, cut};
+use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, both_ends, cut};
 use muleteer_model::opening::CallAnswer;
 use muleteer_model::prompt;
 use serde_json::{Map, Value, json};
@@ -62,7 +62,7 @@ fn tool(update: &Value) -> Option<Vec<AgentEvent>> {
         events.push(AgentEvent::ToolResult {
             id,
             ok,
-            text: cut(&output(update), TEXT_LIMIT),
+            text: both_ends(&output(update), TEXT_LIMIT),
             exit_code: exit_code(update),
         });
     }

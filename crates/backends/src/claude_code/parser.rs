@@ -7,7 +7,7 @@ use super::{control, result};
 use crate::lines::{Meaning, Understood};
 use crate::text;
 use jiff::Timestamp;
-use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, cut};
+use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, both_ends, cut};
 use serde_json::Value;
 
 #[derive(Debug)]
@@ -201,7 +201,7 @@ fn assistant_part(part: &mut Value) -> Option<AgentEvent> {
             let content = part.get("content");
             let failed = content.and_then(|content| content.get("error_code")).is_some();
             let ok = !failed && !part.get("is_error").and_then(Value::as_bool).unwrap_or_default();
-            let text = cut(&content.map(plain).unwrap_or_default(), TEXT_LIMIT);
+            let text = both_ends(&content.map(plain).unwrap_or_default(), TEXT_LIMIT);
             AgentEvent::ToolResult { id: string(part, "tool_use_id")?, ok, text, exit_code: None }
         }
         _ => return None,
@@ -263,7 +263,7 @@ fn tool_result(part: &Value, line: &Value) -> Option<AgentEvent> {
         id: string(part, "tool_use_id")?,
         ok,
         exit_code: told.and_then(Value::as_i64).or_else(|| (!ok).then(|| exit_code(&text)).flatten()),
-        text: cut(&text, TEXT_LIMIT),
+        text: both_ends(&text, TEXT_LIMIT),
     })
 }
 

@@ -6,7 +6,7 @@
 use super::failure;
 use crate::lines::{Meaning, Understood};
 use crate::text::{self, RESULT_TEXT_LIMIT};
-use muleteer_model::agent_event::{AgentEvent, ModelUsage, TEXT_LIMIT, TurnResult, cut};
+use muleteer_model::agent_event::{AgentEvent, ModelUsage, TEXT_LIMIT, TurnResult, both_ends, cut};
 use muleteer_model::result;
 use serde_json::{Value, json};
 
@@ -134,7 +134,7 @@ fn item_completed(item: &Value) -> Option<Vec<AgentEvent>> {
             let exit_code = item.get("exit_code").and_then(Value::as_i64);
             let text = string(item, "aggregated_output").unwrap_or_default();
             let ok = ok && exit_code.is_none_or(|code| code == 0);
-            vec![AgentEvent::ToolResult { id, ok, text: cut(&text, TEXT_LIMIT), exit_code }]
+            vec![AgentEvent::ToolResult { id, ok, text: both_ends(&text, TEXT_LIMIT), exit_code }]
         }
         "file_change" => changes(item)?.map(|(id, ..)| done(id, ok, "")).collect(),
         "mcp_tool_call" => {
@@ -165,7 +165,7 @@ fn call(id: String, name: &str, mut input: Value) -> AgentEvent {
 }
 
 fn done(id: String, ok: bool, text: &str) -> AgentEvent {
-    AgentEvent::ToolResult { id, ok, text: cut(text, TEXT_LIMIT), exit_code: None }
+    AgentEvent::ToolResult { id, ok, text: both_ends(text, TEXT_LIMIT), exit_code: None }
 }
 
 /// The patch of one item is a call for each file: that is what scopes and loops are judged by.

@@ -3,7 +3,7 @@
 
 use super::scenario::{Ask, Crash, FileText, Flood, Hang, Loop, ResultDoc, Step, ToolCall};
 use super::{UnknownVariable, Vars};
-use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, cut};
+use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, both_ends, cut};
 use muleteer_model::ask;
 use muleteer_model::result::{AgentResult, ResultStatus};
 use serde_json::{Value, json};
@@ -191,7 +191,7 @@ pub fn report(plan: &Plan, outcome: &Outcome) -> Vec<AgentEvent> {
     let answer = plan.call.as_ref().map(|id| AgentEvent::ToolResult {
         id: id.clone(),
         ok: outcome.ok,
-        text: cut(&outcome.text, TEXT_LIMIT),
+        text: both_ends(&outcome.text, TEXT_LIMIT),
         exit_code: outcome.exit_code,
     });
     plan.after.iter().cloned().chain(answer).collect()

@@ -67,6 +67,7 @@ impl Drift {
 
     /// A file was edited.
     pub fn edited(&mut self, path: &str) -> Option<(Action, String)> {
+        let path = &permission::absolute(path, &self.cwd).filter(|_| !self.cwd.is_empty())?;
         let temporary = TEMPORARY.iter().any(|dir| path.starts_with(dir)) && !path.starts_with(&self.cwd);
         if temporary || OWN.iter().any(|dir| path.contains(dir)) {
             return None;
@@ -79,12 +80,13 @@ impl Drift {
         if inside {
             return None;
         }
-        let known = if is_companion(path) && self.is_at_home(path) { &mut self.companions } else { &mut self.outside };
+        let is_companion = self.at_home(path).is_some_and(is_companion);
+        let known = if is_companion { &mut self.companions } else { &mut self.outside };
         if known.len() < MOST {
             known.insert(path.to_string());
         }
         // A step out of the directory is a longer one than out of the scope.
-        let far = self.outside.iter().filter(|path| !self.is_at_home(path)).count();
+        let far = self.outside.iter().filter(|path| self.at_home(path).is_none()).count();
         let score = self.outside.len() + far / 2 + self.companions.len() / 4;
         let lately = self.edits.iter().filter(|outside| **outside).count();
         let share = lately as f64 / self.edits.len() as f64;
@@ -107,9 +109,6 @@ impl Drift {
 
     /// `None` where it cannot be told.
     fn is_inside(&self, path: &str) -> Option<bool> {
-        if self.cwd.is_empty() {
-            return None;
-        }
         if self.scope.is_empty() {
             return permission::path("**", path, &self.cwd);
         }
@@ -118,8 +117,9 @@ impl Drift {
         Some(first || told.any(|inside| inside))
     }
 
-    fn is_at_home(&self, path: &str) -> bool {
-        !path.starts_with('/') && !path.starts_with("../") || path.starts_with(&format!("{}/", self.cwd))
+    /// An absolute path as seen from its directory, if it is below that.
+    fn at_home<'a>(&self, path: &'a str) -> Option<&'a str> {
+        path.strip_prefix(&self.cwd)?.strip_prefix('/')
     }
 }
 

@@ -78,9 +78,13 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct Loops {
     window: VecDeque<Entry>,
+    /// Outcomes, and which call had them last.
     known: HashMap<u64, u64>,
+    /// Calls so far.
     counted: u64,
+    /// The newest, each with the calls that were made before it.
     texts: VecDeque<(u64, u64)>,
+    /// What was looked at since something new happened: since when, and how often.
     looks: HashMap<u64, (f64, usize)>,
 }
 
@@ -105,15 +109,15 @@ impl Loops {
 
     /// The agent has said something whole, with this print.
     pub fn said(&mut self, print: u64, text: &str) -> Option<(Action, String)> {
-        let novel = self.window.iter().filter(|entry| entry.novel).count() as u64 + self.counted;
-        let again = self.texts.iter().filter(|(said, at)| *said == print && *at == novel).count();
-        self.texts.push_back((print, novel));
+        let calls = self.counted;
+        let again = self.texts.iter().filter(|(said, at)| *said == print && *at == calls).count();
+        self.texts.push_back((print, calls));
         if self.texts.len() > TEXTS {
             self.texts.pop_front();
         }
         let times = again + 1;
         let action = SAYING.action(times as f64)?;
-        Some((action, format!("said {times} times, with nothing new done between: {text}")))
+        Some((action, format!("said {times} times, with nothing done between: {text}")))
     }
 
     /// Somebody spoke to the agent.
@@ -200,16 +204,11 @@ impl Loops {
 
     /// Whether something is looked at again and again that never changes.
     fn looking(&mut self, entry: &Entry) -> Option<(Action, String)> {
-        if entry.novel || entry.done.failed || entry.done.call.kind == Kind::Edit {
-            if entry.novel {
-                self.looks.clear();
-            }
-            if entry.done.failed || entry.done.call.kind == Kind::Edit {
-                return None;
-            }
-        }
-        if self.looks.len() >= WINDOW {
+        if entry.novel || self.looks.len() >= WINDOW {
             self.looks.clear();
+        }
+        if entry.done.failed || entry.done.call.kind == Kind::Edit {
+            return None;
         }
         let (since, times) = self.looks.entry(entry.same).or_insert((entry.done.began, 0));
         *times += 1;

@@ -185,6 +185,9 @@ fn edits_outside_of_the_scope_are_told_when_there_are_several() {
     assert_eq!(first(20, |n| told.edit(&format!("/tmp/{n}.rs"), "x")), []);
     assert_eq!(first(20, |n| told.edit(&format!("/main/.agents/journals/{n}/developer.md"), "x")), []);
     assert_eq!(first(2, |n| told.edit(&format!("/other/{n}.rs"), "x")), [], "two, of many edits");
+    let mut told = Told::new();
+    let found = first(4, |n| told.edit(&format!("src/../../tests/{n}.rs"), "x"));
+    assert_eq!(found, [(2, Drift, Warn)], "however it is written, and not all that is called tests is ours");
 }
 
 #[test]
