@@ -20,12 +20,14 @@ mod spiral;
 mod tests;
 
 use crate::agent_event::{AgentEvent, cut, target};
+use crate::config::Span;
 use loops::{Done, Loops};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::time::Duration;
 
 /// Calls whose results are not there yet, and subagents, are the agent's to number.
 const MOST_OPEN: usize = 1000;
@@ -162,6 +164,12 @@ pub struct Finding {
     pub action: Action,
     /// For people; one line.
     pub reason: String,
+}
+
+/// A tool runs and shows no sign of life: it is left alone, and people are told.
+pub fn hung(quiet: Duration) -> Finding {
+    let reason = format!("a tool runs and has neither said nor done anything for {}", Span(quiet));
+    Finding { monitor: Monitor::Stall, action: Action::Warn, reason }
 }
 
 /// What a tool does to the world.

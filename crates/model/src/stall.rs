@@ -34,6 +34,9 @@ use std::time::Duration;
 const BUSY_PERCENT: u64 = 2;
 /// For an agent that has not been heard since somebody began to look.
 const UNHEARD_PATIENCE: u64 = 10;
+/// A tool that neither uses the cpu nor lets anything be heard for so long is told of. It is left alone: it may wait for
+/// something far away.
+const TOOL_PATIENCE: Duration = Duration::from_secs(90 * 60);
 /// Ids of calls and questions are the agent's: it may not fill our memory with them.
 const MOST_PENDING: usize = 1000;
 
@@ -140,6 +143,8 @@ pub enum Verdict {
     /// None, for so long; not yet for long enough.
     Quiet(Duration),
     Stalled(Duration),
+    /// A tool runs and shows no sign of life for so long: told once, and it is left alone.
+    ToolHangs(Duration),
     /// The agent tries, and the model API has made nothing but this trouble for too long.
     ApiDown(Trouble, Duration),
 }
@@ -168,6 +173,8 @@ pub struct Watch {
     used: (Duration, Duration),
     tools: BTreeSet<String>,
     asked: BTreeSet<String>,
+    /// Since when no tool that runs has shown a sign of life; none once that was told.
+    tool_quiet: Option<Duration>,
     api_wait: Duration,
     /// What the API does, and since when it has done nothing better.
     outage: Option<(Trouble, Duration)>,
@@ -196,6 +203,7 @@ impl Watch {
             used: (Duration::ZERO, Duration::ZERO),
             tools: BTreeSet::new(),
             asked: BTreeSet::new(),
+            tool_quiet: Some(now),
             api_wait: Duration::ZERO,
         }
     }
@@ -227,7 +235,7 @@ impl Watch {
     pub fn hear(&mut self, marks: &[Mark], now: Duration) {
         self.heard = true;
         self.news = true;
-        self.quiet_since = now;
+        (self.quiet_since, self.tool_quiet) = (now, Some(now));
         for mark in marks {
             if matches!(mark, Mark::Spoke | Mark::ToolBegan(_) | Mark::TurnEnded) {
                 (self.outage, self.outage_before, self.model_owes) = (None, None, false);
@@ -281,6 +289,18 @@ impl Watch {
                 return Verdict::ApiDown(*trouble, lasted);
             }
         }
+        let busy = !used.is_zero() && used * 100 >= passed * BUSY_PERCENT as u32;
+        if self.tools.is_empty() || !self.asked.is_empty() || look.blocked_by_us || busy || look.cpu.is_none() {
+            self.tool_quiet = Some(now);
+        }
+        if let Some(since) = &mut self.tool_quiet {
+            *since = (*since + unobserved).min(now);
+            let quiet = now.saturating_sub(*since);
+            if quiet >= TOOL_PATIENCE {
+                (self.tool_quiet, self.quiet_since) = (None, now);
+                return Verdict::ToolHangs(quiet);
+            }
+        }
         let sign = if look.blocked_by_us {
             Some(Sign::BlockedByUs)
         } else if !self.asked.is_empty() {
@@ -289,7 +309,7 @@ impl Watch {
             Some(Sign::Tool)
         } else if now < self.api_wait {
             Some(Sign::ApiWait)
-        } else if !used.is_zero() && used * 100 >= passed * BUSY_PERCENT as u32 {
+        } else if busy {
             Some(Sign::Cpu)
         } else {
             None

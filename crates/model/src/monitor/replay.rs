@@ -4,7 +4,7 @@
 //! watched for an hour after its last event, and nobody answers: what would be asked is only told. Whoever is stopped
 //! does nothing more.
 
-use super::{Action, Finding, Monitor, Monitors, Responses, observe};
+use super::{Action, Finding, Monitor, Monitors, Responses, hung, observe};
 use crate::agent_event::{AgentEvent, TEXT_LIMIT, Timed, cut};
 use crate::api_error::Terms;
 use crate::config::Config;
@@ -119,6 +119,7 @@ impl Stream {
             cpu: Duration::ZERO,
             blocked: false,
             limited: false,
+            begun: false,
             decisions: Vec::new(),
         };
         let mut now = 0.0;
@@ -175,7 +176,17 @@ struct Replay {
     cpu: Duration,
     blocked: bool,
     limited: bool,
+    /// There was a turn already: what comes after its result begins none.
+    begun: bool,
     decisions: Vec<Decision>,
+}
+
+fn begins_a_turn(event: &AgentEvent) -> bool {
+    matches!(event, AgentEvent::Prompt { .. } | AgentEvent::Session { .. })
+}
+
+fn speaks(event: &AgentEvent) -> bool {
+    matches!(event, AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::ToolCall { .. })
 }
 
 impl Replay {
@@ -203,6 +214,10 @@ impl Replay {
                     action: Action::Stop,
                     reason: format!("{} for {} s", trouble.describe(None), lasted.as_secs()),
                 },
+                Verdict::ToolHangs(quiet) => {
+                    self.decisions.push(Decision { t: now, finding: hung(quiet) });
+                    continue;
+                }
                 Verdict::Alive(_) | Verdict::Quiet(_) => continue,
             };
             self.decisions.push(Decision { t: now, finding });
@@ -221,7 +236,8 @@ impl Replay {
                 return;
             }
             AgentEvent::Exit { .. } => self.watch = None,
-            AgentEvent::Prompt { .. } | AgentEvent::Session { .. } if self.watch.is_none() => {
+            _ if self.watch.is_none() && (begins_a_turn(event) || !self.begun && speaks(event)) => {
+                self.begun = true;
                 let now = Duration::from_secs_f64(t);
                 let watch = Watch::new(self.timeout, &Terms::default(), true, now);
                 let first = t + watch.interval().as_secs_f64();

@@ -108,6 +108,39 @@ fn the_table() {
     }
 }
 
+/// It is left alone however long, and told of once, unless it does something after all.
+#[test]
+fn a_tool_that_hangs_is_told_of_once() {
+    let call = |told: &mut Told| told.hear(json!({"type": "tool_call", "id": "t1", "name": "Bash", "input": {}}));
+    let hangs = |told: &mut Told, seconds: u64, permille: u64| {
+        let mut found = vec![];
+        for second in (0..seconds).step_by(30) {
+            told.now += 30;
+            told.cpu_ms += permille * 30;
+            match told.look() {
+                Verdict::ToolHangs(quiet) => found.push((second + 30, quiet.as_secs())),
+                verdict => assert!(matches!(verdict, Verdict::Alive(_)), "{verdict:?}"),
+            }
+        }
+        found
+    };
+    let mut told = Told::new();
+    told.look();
+    call(&mut told);
+    assert_eq!(hangs(&mut told, 4 * 3600, 0), [(5400, 5400)]);
+    told.hear(json!({"type": "tool_output", "id": "t1", "bytes": 9}));
+    assert_eq!(hangs(&mut told, 7200, 0), [(5400, 5400)], "it was heard, and is silent again");
+    let mut told = Told::new();
+    call(&mut told);
+    assert_eq!(hangs(&mut told, 3 * 3600, 500), [], "a build in silence");
+    told.hear(json!({"type": "permission", "id": "p"}));
+    assert_eq!(hangs(&mut told, 3 * 3600, 0), [], "somebody is asked");
+    let mut told = Told::new();
+    call(&mut told);
+    told.blocked = true;
+    assert_eq!(hangs(&mut told, 3 * 3600, 0), [], "it is us who hold it back");
+}
+
 #[test]
 fn a_limit_that_ends_at_a_time_is_waited_for_from_now() {
     for (resets_in_s, resets_at, wait) in [(0.0, 1_900.0, 900), (60.0, 1_030.0, 60), (0.0, 400.0, 0)] {

@@ -8,7 +8,7 @@ use muleteer_model::descent::overspent;
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::{Input, awaited, limit_reached};
-use muleteer_model::monitor::{Monitors, Seen};
+use muleteer_model::monitor::{Monitors, Seen, hung};
 use muleteer_model::stall::{Known, Look, Mark, Verdict, Watch};
 use muleteer_process::{clock, group};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -207,6 +207,7 @@ impl State {
             Verdict::ApiDown(trouble, lasted) => {
                 self.tell(Input::ApiDown { epoch, trouble, for_s: lasted.as_secs() });
             }
+            Verdict::ToolHangs(quiet) => self.tell(Input::Sick { epoch, finding: hung(quiet) }),
             Verdict::Alive(_) | Verdict::Quiet(_) => {}
         }
     }
