@@ -192,6 +192,8 @@ pub struct Call {
     pub what: String,
     /// Of an edit: the file.
     pub path: Option<String>,
+    /// What it does is not told (Codex names the file of an edit and no more): it is the same as none.
+    pub opaque: bool,
 }
 
 /// What is remembered of an event.
@@ -246,6 +248,7 @@ fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
                 key: print::of((name, subject(name, input).unwrap_or_else(|| input.to_string()))),
                 what: if target.is_empty() { name.clone() } else { format!("{name} {}", cut(&target, 100)) },
                 path: (kind == Kind::Edit).then(|| path(input)).flatten(),
+                opaque: is_opaque(kind, input),
             };
             Seen::Called { by: by_(), id: cut(id, 200), call }
         }
@@ -288,6 +291,13 @@ fn subject(tool: &str, input: &Value) -> Option<String> {
     };
     let text = input.get(key)?.as_str()?;
     Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Whether the input of a call leaves open what it does.
+fn is_opaque(kind: Kind, input: &Value) -> bool {
+    const TELLING: [&str; 7] = ["new_string", "old_string", "content", "new_source", "edits", "patch", "diff"];
+    let Some(input) = input.as_object().filter(|input| !input.is_empty()) else { return true };
+    kind == Kind::Edit && !TELLING.iter().any(|key| input.contains_key(*key))
 }
 
 fn path(input: &Value) -> Option<String> {

@@ -14,7 +14,7 @@
 //! So one that tries the same thing without a change is found at once, one whose changes change nothing later, and one that
 //! gets somewhere never. What a person says to the agent begins everything anew.
 
-use super::{Action, Call, Kind};
+use super::{Action, Call, Kind, print};
 use std::collections::{HashMap, VecDeque};
 
 /// Calls that are looked back at.
@@ -91,8 +91,8 @@ pub struct Loops {
 impl Loops {
     /// A call has ended: what is found, for people.
     pub fn done(&mut self, done: Done) -> Option<(Action, String)> {
-        let same = identity(&done, done.returned);
-        let novel = self.learn(identity(&done, done.news));
+        let same = self.identity(&done, done.returned);
+        let novel = self.learn(self.identity(&done, done.news));
         if !done.failed && done.call.kind != Kind::Edit {
             // What worked is no failure any more.
             self.window.retain(|entry| entry.done.call.key != done.call.key || !entry.done.failed);
@@ -129,7 +129,7 @@ impl Loops {
 
     /// Whether this was never seen before.
     pub fn is_novel(&self, done: &Done) -> bool {
-        !self.known.contains_key(&identity(done, done.news))
+        !self.known.contains_key(&self.identity(done, done.news))
     }
 
     /// The same, and remembers it.
@@ -142,6 +142,19 @@ impl Loops {
             self.known.retain(|_, seen| newest - *seen < (MOST_KNOWN / 2) as u64);
         }
         novel
+    }
+
+    /// What makes two calls with their outcomes the same.
+    fn identity(&self, done: &Done, returned: u64) -> u64 {
+        let call = &done.call;
+        let by = match (call.kind, done.failed) {
+            _ if call.opaque => return print::of((self.counted, "opaque")),
+            (Kind::Edit, false) => return print::of((call.whole, 0)),
+            // Whatever it was to become: it was refused in the same way.
+            (Kind::Edit | Kind::Run, _) => call.key,
+            (Kind::Read, _) => call.whole,
+        };
+        print::of((by, returned, done.failed))
     }
 
     /// How often this has been before.
@@ -229,15 +242,4 @@ impl Thresholds {
     fn action(self, score: f64) -> Option<Action> {
         if score >= self.stop { Some(Action::Stop) } else { (score >= self.warn).then_some(Action::Warn) }
     }
-}
-
-/// What makes two calls with their outcomes the same.
-fn identity(done: &Done, returned: u64) -> u64 {
-    let by = match (done.call.kind, done.failed) {
-        (Kind::Edit, false) => return super::print::of((done.call.whole, 0)),
-        // Whatever it was to become: it was refused in the same way.
-        (Kind::Edit | Kind::Run, _) => done.call.key,
-        (Kind::Read, _) => done.call.whole,
-    };
-    super::print::of((by, returned, done.failed))
 }

@@ -82,6 +82,22 @@ fn what_alternates_is_a_circle_too() {
     assert!(found.iter().any(|found| found.2 == Stop));
 }
 
+/// Codex tells the file of an edit, and some agents not even that.
+#[test]
+fn of_what_is_not_told_nothing_is_the_same() {
+    let mut told = Told::new();
+    let found = first(20, |_| {
+        let patch = told.call("Edit", json!({"file_path": "/repo/a.rs", "kind": "update"}), true, "");
+        [patch, told.call("Read", json!({}), true, ""), told.call("Grep", Value::Null, true, "")].concat()
+    });
+    assert_eq!(found, []);
+    let found = first(20, |n| {
+        let patch = told.call("Edit", json!({"file_path": "/repo/a.rs", "kind": "update"}), true, "");
+        [patch, told.run("cargo test", false, &format!("error: it is as it was, after {n}.1s"))].concat()
+    });
+    assert_eq!(found, [(7, Loop, Warn), (11, Loop, Stop)], "but what failed is");
+}
+
 #[test]
 fn edits_that_change_nothing_are_found_later() {
     let mut told = Told::new();
