@@ -47,8 +47,9 @@ const READING: Thresholds = Thresholds { warn: 6.0, stop: 10.0 };
 const RUNNING: Thresholds = Thresholds { warn: 11.0, stop: 16.0 };
 /// The same words, and nothing done.
 const SAYING: Thresholds = Thresholds { warn: 4.0, stop: 7.0 };
-/// Something is looked at that does not change: seconds, and how often at least.
-const LOOKING: Thresholds = Thresholds { warn: 3600.0, stop: 3.0 * 3600.0 };
+/// Something is looked at that does not change: seconds, and how often at least. It may really take so long: that is told, and
+/// for a person to judge.
+const LOOKING: Thresholds = Thresholds { warn: 3600.0, stop: f64::INFINITY };
 const LOOKS: usize = 20;
 
 /// One call that has come to its end.

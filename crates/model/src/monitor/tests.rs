@@ -134,13 +134,13 @@ fn different_calls_that_die_of_the_same_are_one_circle() {
 }
 
 #[test]
-fn what_is_looked_at_every_minute_is_no_circle_for_an_hour() {
+fn what_is_looked_at_every_minute_is_told_after_an_hour_and_left_alone() {
     let mut told = Told::new();
     let found = first(300, |_| {
         told.t += 58.0;
         told.run("gh run view 12", true, "in progress")
     });
-    assert_eq!(found, [(61, Loop, Warn), (181, Loop, Stop)]);
+    assert_eq!(found, [(61, Loop, Warn)]);
 }
 
 #[test]
