@@ -175,9 +175,12 @@ pub fn hung(quiet: Duration) -> Finding {
 /// What a tool does to the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
+    /// Of what only others change: files, its own notes.
     Read,
     Edit,
     Run,
+    /// Asks somebody else, who may say something new at any time.
+    Ask,
 }
 
 /// A call of a tool, as it is known again.
@@ -276,8 +279,9 @@ fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
 fn kind(tool: &str) -> Kind {
     match tool {
         "Edit" | "Write" | "MultiEdit" | "NotebookEdit" => Kind::Edit,
+        "Read" | "Grep" | "Glob" | "LS" | "NotebookRead" | "TodoWrite" | "TodoRead" => Kind::Read,
         "Bash" | "Task" => Kind::Run,
-        _ => Kind::Read,
+        _ => Kind::Ask,
     }
 }
 

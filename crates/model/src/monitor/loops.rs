@@ -7,9 +7,9 @@
 //! | between two of the same | they count |
 //! |---|---|
 //! | nothing that was not seen before | whole |
-//! | something new, and it failed in the same way | half: the edits differ, the failure does not |
+//! | something new, or a wait, and it failed in the same way | half: the edits differ, the failure does not |
 //! | something new, and nothing failed | not at all |
-//! | a wait, and nothing failed | as looking at something that goes on, by the hour |
+//! | nothing, and nothing failed | by the time that it goes on; as looking at something, where it is waited for |
 //!
 //! So one that tries the same thing without a change is found at once, one whose changes change nothing later, and one that
 //! gets somewhere never. What a person says to the agent begins everything anew.
@@ -43,14 +43,13 @@ const SAME_FAULT: Thresholds = Thresholds { warn: 5.0, stop: 8.0 };
 const EDITING: Thresholds = Thresholds { warn: 3.0, stop: 5.0 };
 /// The same is read, and nobody waited for it to change.
 const READING: Thresholds = Thresholds { warn: 6.0, stop: 10.0 };
-/// The same command does the same, and well: some are run ten times on purpose.
-const RUNNING: Thresholds = Thresholds { warn: 11.0, stop: 16.0 };
 /// The same words, and nothing done.
 const SAYING: Thresholds = Thresholds { warn: 4.0, stop: 7.0 };
-/// Something is looked at that does not change: seconds, and how often at least. It may really take so long: that is told, and
-/// for a person to judge.
-const LOOKING: Thresholds = Thresholds { warn: 3600.0, stop: f64::INFINITY };
-const LOOKS: usize = 20;
+/// The same is done, and well, with never a pause: so often, and for so long, in seconds. Some run a test ten times on purpose,
+/// and some cannot wait for a build.
+const RESTLESS: [(usize, f64, Action); 2] = [(40, 1200.0, Action::Stop), (11, 300.0, Action::Warn)];
+/// Something is looked at, with pauses, that does not change. It may really take so long: that is told, and for a person to judge.
+const LOOKING: [(usize, f64, Action); 1] = [(20, 3600.0, Action::Warn)];
 
 /// One call that has come to its end.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,8 +84,17 @@ pub struct Loops {
     counted: u64,
     /// The newest, each with the calls that were made before it.
     texts: VecDeque<(u64, u64)>,
-    /// What was looked at since something new happened: since when, and how often.
-    looks: HashMap<u64, (f64, usize)>,
+    /// What came to the same since something new happened.
+    looks: HashMap<u64, Looks>,
+}
+
+/// At one thing.
+#[derive(Debug)]
+struct Looks {
+    since: f64,
+    times: usize,
+    /// It was waited for.
+    waited: bool,
 }
 
 impl Loops {
@@ -153,7 +161,7 @@ impl Loops {
             (Kind::Edit, false) => return print::of((call.whole, 0)),
             // Whatever it was to become: it was refused in the same way.
             (Kind::Edit | Kind::Run, _) => call.key,
-            (Kind::Read, _) => call.whole,
+            (Kind::Read | Kind::Ask, _) => call.whole,
         };
         print::of((by, returned, done.failed))
     }
@@ -164,7 +172,8 @@ impl Loops {
             (_, true) => FAILING,
             (Kind::Edit, false) => EDITING,
             (Kind::Read, false) => READING,
-            (Kind::Run, false) => RUNNING,
+            // That is a matter of time: `looking`.
+            (Kind::Run | Kind::Ask, false) => return None,
         };
         let (mut score, mut times) = (1.0, 1);
         let (mut next, mut between, mut waited) = (&entry.done, false, entry.done.lasted() >= LONG);
@@ -177,12 +186,11 @@ impl Loops {
                 continue;
             }
             score += match (entry.done.failed, entry.done.call.kind, between) {
-                (true, _, false) | (false, Kind::Edit, false) => 1.0,
-                (true, _, true) => 0.5,
+                (true, _, _) if between || waited => 0.5,
+                (true, ..) | (false, Kind::Edit, false) => 1.0,
                 (false, Kind::Edit, true) => 0.75,
-                (false, _, true) => break,
-                (false, _, false) if waited => break,
-                (false, _, false) => 1.0,
+                (false, ..) if between || waited => break,
+                (false, ..) => 1.0,
             };
             times += 1;
             (between, waited) = (false, older.done.lasted() >= LONG);
@@ -208,7 +216,7 @@ impl Loops {
                 score += if worked { 0.5 } else { 1.0 };
                 times += 1;
                 worked = false;
-            } else if older.novel && !older.done.failed && older.done.call.kind != Kind::Read {
+            } else if older.novel && !older.done.failed && matches!(older.done.call.kind, Kind::Edit | Kind::Run) {
                 worked = true;
             }
         }
@@ -216,21 +224,33 @@ impl Loops {
         Some((action, format!("{times} calls failed for the same reason, the last of them {}", entry.done.call.what)))
     }
 
-    /// Whether something is looked at again and again that never changes.
+    /// Whether something is done, or looked at, again and again that never changes.
     fn looking(&mut self, entry: &Entry) -> Option<(Action, String)> {
         if entry.novel || self.looks.len() >= WINDOW {
             self.looks.clear();
         }
-        if entry.done.failed || entry.done.call.kind == Kind::Edit {
+        let done = &entry.done;
+        let paused = self.window.back().is_some_and(|before| done.began - before.done.ended >= PAUSE);
+        if paused || done.lasted() >= LONG {
+            self.looks.values_mut().for_each(|looks| looks.waited = true);
+        }
+        if done.failed || matches!(done.call.kind, Kind::Edit | Kind::Read) {
             return None;
         }
-        let (since, times) = self.looks.entry(entry.same).or_insert((entry.done.began, 0));
-        *times += 1;
-        let lasted = entry.done.ended - *since;
-        let action = LOOKING.action(lasted).filter(|_| *times >= LOOKS)?;
-        let minutes = lasted / 60.0;
-        Some((action, format!("{} came to the same for {minutes:.0} minutes", entry.done.call.what)))
+        let looks = self
+            .looks
+            .entry(entry.same)
+            .or_insert(Looks { since: done.began, times: 0, waited: false });
+        looks.times += 1;
+        let (times, lasted) = (looks.times, done.ended - looks.since);
+        let bounds: &[_] = if looks.waited { &LOOKING } else { &RESTLESS };
+        let (.., action) = bounds.iter().find(|(often, long, _)| times >= *often && lasted >= *long)?;
+        Some((*action, format!("{} came to the same {times} times in {}", done.call.what, minutes(lasted))))
     }
+}
+
+fn minutes(seconds: f64) -> String {
+    format!("{:.0} minutes", seconds / 60.0)
 }
 
 impl Done {

@@ -290,7 +290,8 @@ fn is_name(word: &str) -> bool {
         .windows(2)
         .filter(|pair| pair[0].is_ascii_digit() != pair[1].is_ascii_digit())
         .count();
-    first && !hex && changes <= 2
+    // A number at the end, or a short word with one in it: `i18n`.
+    first && !hex && (changes == 1 || changes == 2 && word.len() < 8)
 }
 
 #[cfg(test)]
@@ -306,6 +307,7 @@ mod tests {
             ("Time: 2.31 s, 1 failed", "Time: 3.02 s, 1 failed"),
             ("at commit 3f9ac2d1e", "at commit 90bb21c4f"),
             ("/tmp/tmpx81k2q/out: no such file", "/tmp/tmpq72m1c/out: no such file"),
+            ("/tmp/tmp123abc/out: no such file", "/tmp/tmp9d1f22/out: no such file"),
             ("\u{1b}[31mFAIL\u{1b}[0m a.test.ts", "FAIL a.test.ts"),
             ("[12:03:11] build failed", "[12:04:59] build failed"),
             ("main.c:12: error: no such thing", "main.c:14: error: no such thing"),

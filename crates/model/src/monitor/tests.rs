@@ -143,6 +143,30 @@ fn what_is_looked_at_every_minute_is_told_after_an_hour_and_left_alone() {
     assert_eq!(found, [(61, Loop, Warn)]);
 }
 
+/// A server that is waited for refuses, and refuses, and is there.
+#[test]
+fn a_failure_that_is_waited_out_counts_half() {
+    let mut told = Told::new();
+    let found = first(12, |_| {
+        told.t += 30.0;
+        told.run("curl -sf localhost:3000", false, "curl: (7) Failed to connect to localhost port 3000")
+    });
+    assert_eq!(found, [(7, Loop, Warn), (11, Loop, Stop)]);
+}
+
+/// It may be impatient; after a while it is more than that.
+#[test]
+fn what_is_done_without_a_pause_is_told_after_minutes() {
+    for tool in ["Bash", "BashOutput", "mcp__ci__status"] {
+        let mut told = Told::new();
+        let found = first(400, |_| {
+            told.t += 4.0;
+            told.call(tool, json!({"command": "git status", "id": 1}), true, "nothing new")
+        });
+        assert_eq!(found, [(51, Loop, Warn), (201, Loop, Stop)], "{tool}");
+    }
+}
+
 #[test]
 fn a_person_who_speaks_to_it_begins_everything_anew() {
     let mut told = Told::new();
