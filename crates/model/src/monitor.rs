@@ -14,6 +14,7 @@ mod drift;
 mod loops;
 mod print;
 pub mod replay;
+mod shell;
 mod spend;
 mod spiral;
 #[cfg(test)]
@@ -193,17 +194,24 @@ pub struct Call {
     pub key: u64,
     /// The tool and what it works on, for people.
     pub what: String,
-    /// Of an edit: the file.
-    pub path: Option<String>,
+    /// The files it is known to write.
+    pub paths: Vec<String>,
     /// What it does is not told (Codex names the file of an edit and no more): it is the same as none.
     pub opaque: bool,
+}
+
+impl Call {
+    /// Its own plan: to change it is to do nothing yet.
+    pub fn is_plan(&self) -> bool {
+        self.what.starts_with("Todo")
+    }
 }
 
 /// What is remembered of an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Seen {
-    /// Somebody spoke to the agent.
-    Prompted,
+    /// Somebody spoke to the agent, with a text of this print.
+    Prompted(u64),
     At(String),
     Called {
         by: String,
@@ -218,6 +226,7 @@ pub enum Seen {
         news: u64,
         fault: Option<u64>,
         looks_failed: bool,
+        nothing: bool,
     },
     Said {
         print: u64,
@@ -226,6 +235,7 @@ pub enum Seen {
     Cost(f64),
     /// Of the whole session.
     Total(f64),
+    TurnFailed,
     Compacted {
         before: u64,
         after: u64,
@@ -240,7 +250,7 @@ pub fn observe(event: &AgentEvent) -> Option<Seen> {
 fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
     let by_ = || cut(by, 200);
     Some(match event {
-        AgentEvent::Prompt { repeated: false, .. } if by.is_empty() => Seen::Prompted,
+        AgentEvent::Prompt { repeated: false, text, .. } if by.is_empty() => Seen::Prompted(print::text(text)),
         AgentEvent::Session { cwd: Some(cwd), .. } if by.is_empty() => Seen::At(cwd.clone()),
         AgentEvent::ToolCall { id, name, input } => {
             let kind = kind(name);
@@ -250,7 +260,11 @@ fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
                 whole: print::of((name, input.to_string())),
                 key: print::of((name, subject(name, input).unwrap_or_else(|| input.to_string()))),
                 what: if target.is_empty() { name.clone() } else { format!("{name} {}", cut(&target, 100)) },
-                path: (kind == Kind::Edit).then(|| path(input)).flatten(),
+                paths: match kind {
+                    Kind::Edit => path(input).into_iter().collect(),
+                    Kind::Run => input.get("command").and_then(Value::as_str).map(shell::written).unwrap_or_default(),
+                    Kind::Read | Kind::Ask => vec![],
+                },
                 opaque: is_opaque(kind, input),
             };
             Seen::Called { by: by_(), id: cut(id, 200), call }
@@ -263,12 +277,14 @@ fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
             news: print::news(text),
             fault: print::fault(text),
             looks_failed: print::looks_failed(text),
+            nothing: print::is_nothing(text) || text.trim().is_empty() && *exit_code == Some(1),
         },
         AgentEvent::Text { text, .. } if by.is_empty() && !text.trim().is_empty() => {
             Seen::Said { print: print::text(text), text: cut(text.lines().next().unwrap_or_default(), 100) }
         }
         AgentEvent::Usage { total_usd: Some(total), .. } => Seen::Total(*total),
         AgentEvent::Usage { cost_usd, .. } => Seen::Cost(*cost_usd),
+        AgentEvent::Result(result) if !result.ok => Seen::TurnFailed,
         AgentEvent::Result(result) => Seen::Total(result.cost_usd?),
         AgentEvent::Compaction { before, after } if by.is_empty() => Seen::Compacted { before: *before, after: *after },
         AgentEvent::Subagent { parent, event } => observe_by(event, parent)?,
@@ -294,6 +310,7 @@ fn subject(tool: &str, input: &Value) -> Option<String> {
         _ => return None,
     };
     let text = input.get(key)?.as_str()?;
+    let text = if tool == "Bash" { shell::essence(text) } else { text };
     Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
@@ -343,20 +360,21 @@ impl Monitors {
         let mut found = Vec::new();
         let mut find = |monitor, what: Option<(Action, String)>| found.extend(what.map(|what| (monitor, what)));
         match seen {
-            Seen::Prompted => self.begin_anew(),
+            Seen::Prompted(print) => self.begin_anew(print),
             Seen::At(cwd) => self.drift.at(&cwd),
             Seen::Called { by, id, call } => {
                 if self.open.len() < MOST_OPEN {
                     self.open.insert((by, id), (call, t));
                 }
             }
-            Seen::Returned { by, id, ok, text, news, fault, looks_failed } => {
+            Seen::Returned { by, id, ok, text, news, fault, looks_failed, nothing } => {
                 let Some((call, began)) = self.open.remove(&(by.clone(), id)) else { return vec![] };
                 let (kind, failed) = (call.kind, !ok || (call.kind == Kind::Run && looks_failed));
-                if let Some(path) = call.path.as_ref().filter(|_| !failed) {
-                    find(Monitor::Drift, self.drift.edited(path));
+                if !failed {
+                    call.paths.iter().for_each(|path| find(Monitor::Drift, self.drift.edited(path)));
                 }
-                let done = Done { call, returned: text, news, fault, failed, began, ended: t };
+                let nothing = nothing && kind != Kind::Edit;
+                let done = Done { call, returned: text, news, fault, failed, nothing, began, ended: t };
                 if self.loops.len() >= MOST_SUBAGENTS && !self.loops.contains_key(&by) {
                     self.loops.retain(|by, _| by.is_empty());
                 }
@@ -376,8 +394,13 @@ impl Monitors {
                 find(Monitor::Loop, self.loops.entry(String::new()).or_default().said(print, &text));
             }
             Seen::Cost(usd) => find(Monitor::Budget, self.spend.cost(usd, t)),
+            Seen::TurnFailed => self.loops.values_mut().for_each(Loops::failed),
             Seen::Total(usd) => find(Monitor::Budget, self.spend.total(usd, t)),
-            Seen::Compacted { before, after } => find(Monitor::Spiral, self.spiral.compacted(before, after)),
+            Seen::Compacted { before, after } => {
+                // What it knew it may read again.
+                self.loops.values_mut().for_each(Loops::forgotten);
+                find(Monitor::Spiral, self.spiral.compacted(before, after));
+            }
         }
         found
             .into_iter()
@@ -385,8 +408,8 @@ impl Monitors {
             .collect()
     }
 
-    fn begin_anew(&mut self) {
-        self.loops.values_mut().for_each(Loops::begin_anew);
+    fn begin_anew(&mut self, prompt: u64) {
+        self.loops.values_mut().for_each(|loops| loops.begin_anew(prompt));
         self.drift.begin_anew();
         self.spiral.begin_anew();
         self.told.retain(|monitor, _| *monitor == Monitor::Budget);

@@ -39,6 +39,10 @@ pub struct Thresholds {
 const FAILING: Thresholds = Thresholds { warn: 4.0, stop: 6.0 };
 /// Different calls that all die of the same.
 const SAME_FAULT: Thresholds = Thresholds { warn: 5.0, stop: 8.0 };
+/// Searches that find nothing.
+const NOTHING: Thresholds = Thresholds { warn: 8.0, stop: 14.0 };
+/// Calls of several kinds in a row of which none brings anything new.
+const STALE: Thresholds = Thresholds { warn: 15.0, stop: 25.0 };
 /// The same edit, made again: between, somebody undid it.
 const EDITING: Thresholds = Thresholds { warn: 3.0, stop: 5.0 };
 /// The same is read, and nobody waited for it to change.
@@ -49,7 +53,7 @@ const SAYING: Thresholds = Thresholds { warn: 4.0, stop: 7.0 };
 /// and some cannot wait for a build.
 const RESTLESS: [(usize, f64, Action); 2] = [(40, 1200.0, Action::Stop), (11, 300.0, Action::Warn)];
 /// Something is looked at, with pauses, that does not change. It may really take so long: that is told, and for a person to judge.
-const LOOKING: [(usize, f64, Action); 1] = [(20, 3600.0, Action::Warn)];
+const LOOKING: [(usize, f64, Action); 1] = [(10, 2400.0, Action::Warn)];
 
 /// One call that has come to its end.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,6 +66,8 @@ pub struct Done {
     /// What went wrong, where that can be told from others.
     pub fault: Option<u64>,
     pub failed: bool,
+    /// It was a search, and found nothing.
+    pub nothing: bool,
     /// Seconds.
     pub began: f64,
     pub ended: f64,
@@ -86,6 +92,9 @@ pub struct Loops {
     texts: VecDeque<(u64, u64)>,
     /// What came to the same since something new happened.
     looks: HashMap<u64, Looks>,
+    /// Of the newest calls in a row that brought nothing new: how many, and which.
+    stale: (usize, Vec<u64>),
+    prompt: Option<u64>,
 }
 
 /// At one thing.
@@ -101,13 +110,15 @@ impl Loops {
     /// A call has ended: what is found, for people.
     pub fn done(&mut self, done: Done) -> Option<(Action, String)> {
         let same = self.identity(&done, done.returned);
-        let novel = self.learn(self.identity(&done, done.news));
+        let novel = self.learn(self.identity(&done, done.news)) && !done.call.is_plan();
         if !done.failed && done.call.kind != Kind::Edit {
             // What worked is no failure any more.
             self.window.retain(|entry| entry.done.call.key != done.call.key || !entry.done.failed);
         }
         let entry = Entry { done, same, novel };
-        let found = self.again(&entry).or_else(|| self.fault(&entry));
+        let found = self.again(&entry).or_else(|| self.fault(&entry)).or_else(|| self.nothing(&entry));
+        let stale = self.stale(&entry);
+        let found = [found, stale].into_iter().flatten().max_by_key(|(action, _)| *action);
         let looking = self.looking(&entry);
         self.window.push_back(entry);
         if self.window.len() > WINDOW {
@@ -129,11 +140,24 @@ impl Loops {
         Some((action, format!("said {times} times, with nothing done between: {text}")))
     }
 
-    /// Somebody spoke to the agent.
-    pub fn begin_anew(&mut self) {
+    /// Somebody spoke to the agent. Who says the same again has not helped it: what it says then may be the same, too.
+    pub fn begin_anew(&mut self, prompt: u64) {
         self.window.clear();
-        self.texts.clear();
         self.looks.clear();
+        self.stale = (0, vec![]);
+        if self.prompt.replace(prompt) != Some(prompt) {
+            self.texts.clear();
+        }
+    }
+
+    /// Its turn came to nothing, by whosever fault: what was said in it was about that.
+    pub fn failed(&mut self) {
+        self.texts.clear();
+    }
+
+    /// Its context was compacted.
+    pub fn forgotten(&mut self) {
+        self.stale = (0, vec![]);
     }
 
     /// Whether this was never seen before.
@@ -198,6 +222,40 @@ impl Loops {
         let how = if entry.done.failed { "failed in the same way" } else { "came to the same" };
         let action = thresholds.action(score)?;
         Some((action, format!("{} {how} {times} times", entry.done.call.what)))
+    }
+
+    /// How many searches in a row found nothing.
+    fn nothing(&self, entry: &Entry) -> Option<(Action, String)> {
+        if !entry.done.nothing {
+            return None;
+        }
+        // What was only looked at between does not count either way.
+        let others = self
+            .window
+            .iter()
+            .rev()
+            .filter(|older| older.done.nothing || older.done.call.kind == Kind::Edit);
+        let times = 1 + others.take_while(|older| older.done.nothing).count();
+        let action = NOTHING.action(times as f64)?;
+        Some((action, format!("{times} searches found nothing, the last of them {}", entry.done.call.what)))
+    }
+
+    /// Whether calls of several kinds bring nothing new for long.
+    fn stale(&mut self, entry: &Entry) -> Option<(Action, String)> {
+        let waited = entry.done.lasted() >= LONG
+            || self.window.back().is_some_and(|before| entry.done.began - before.done.ended >= PAUSE);
+        if entry.novel || waited {
+            self.stale = (0, vec![]);
+            return None;
+        }
+        let (times, kinds) = &mut self.stale;
+        *times += 1;
+        if !kinds.contains(&entry.done.call.key) && kinds.len() < WINDOW {
+            kinds.push(entry.done.call.key);
+        }
+        // One that asks the same again and again may wait for something: that is judged by time.
+        let action = STALE.action(*times as f64).filter(|_| kinds.len() > 1)?;
+        Some((action, format!("{times} calls in a row brought nothing new, the last of them {}", entry.done.call.what)))
     }
 
     /// How often other calls have died of the same.

@@ -7,19 +7,16 @@ use std::hash::{Hash, Hasher};
 
 /// Of a text so much is looked at, at either end: what went wrong stands there.
 const LOOKED_AT: usize = 4096;
-/// A number beside one of these says how much there is.
-const COUNTED: [&str; 40] = [
-    "passed",
+/// A number beside one of these says how much is left to do; that more passes beside the same failure does not.
+const COUNTED: [&str; 36] = [
     "failed",
     "failing",
     "failures",
     "failure",
-    "passing",
     "errors",
     "error",
     "warnings",
     "problems",
-    "tests",
     "todo",
     "remaining",
     "left",
@@ -48,11 +45,10 @@ const COUNTED: [&str; 40] = [
     "page",
     "case",
     "part",
-    "files",
 ];
 const UNITS: [&str; 11] = ["s", "ms", "us", "µs", "ns", "sec", "secs", "seconds", "min", "KB", "MB"];
 /// What stands in the line of a message that says that something went wrong.
-const FAULTS: [&str; 22] = [
+const FAULTS: [&str; 26] = [
     "error",
     "fail",
     "panic",
@@ -75,6 +71,10 @@ const FAULTS: [&str; 22] = [
     "missing",
     "conflict",
     "not permitted",
+    "does not match",
+    "must be",
+    "mismatch",
+    "rejected",
 ];
 /// What a program says that failed, though its exit was hidden (`make | tail`, `make || true`).
 const FAILED: [&str; 12] = [
@@ -165,6 +165,15 @@ pub fn fault_line(text: &str) -> Option<&str> {
     })
 }
 
+/// A search came to nothing.
+pub fn is_nothing(text: &str) -> bool {
+    let text = text.trim().to_lowercase();
+    text.len() < 200
+        && ["no matches", "no files found", "no results", "nothing found", "0 results", "no match"]
+            .iter()
+            .any(|none| text.contains(none))
+}
+
 /// A program's output says that it failed.
 pub fn looks_failed(text: &str) -> bool {
     ends(text).any(|line| FAILED.iter().any(|sign| line.contains(sign)) || some_failed(line))
@@ -231,18 +240,26 @@ fn is_number(word: &str) -> bool {
 /// (`3 failed`, `left: 3`, `3 previous errors`).
 fn is_of(numbers: Numbers, line: &str, number: &str, before: &str, [after, then]: [&str; 2]) -> bool {
     let is_count = |word: &str| COUNTED.contains(&word.to_lowercase().as_str());
-    let start = number.as_ptr() as usize - line.as_ptr() as usize;
-    let (left, right) = (&line[..start], &line[start + number.len()..]);
+    let at = |word: &str| word.as_ptr() as usize - line.as_ptr() as usize;
+    let end = |word: &str| at(word) + word.len();
+    // A comma or a full stop ends what belongs together.
+    let beside = |from: usize, to: usize| {
+        line.get(from..to)
+            .is_some_and(|between| !between.contains([',', ';']) && !between.contains(". "))
+    };
+    let (start, stop) = (at(number), end(number));
+    let counted_before = is_count(before) && beside(end(before), start);
+    let counted_after = is_count(after) && beside(stop, at(after)) || is_count(then) && beside(stop, at(then));
     // `main.c:12`, `12:03:11`.
-    let is_place = left.ends_with(':')
-        || right
+    let is_place = line[..start].ends_with(':')
+        || line[stop..]
             .strip_prefix(':')
-            .is_some_and(|right| right.starts_with(|sign: char| sign.is_ascii_digit()));
+            .is_some_and(|rest| rest.starts_with(|sign: char| sign.is_ascii_digit()));
     let is_time = UNITS.contains(&after);
     match numbers {
         Numbers::None => false,
-        Numbers::Counts => !is_time && (is_count(before) || !is_place && (is_count(after) || is_count(then))),
-        Numbers::All => !is_time && (!is_place || is_count(before)),
+        Numbers::Counts => !is_time && (counted_before || !is_place && counted_after),
+        Numbers::All => !is_time && (!is_place || counted_before),
     }
 }
 
@@ -305,6 +322,8 @@ mod tests {
             ("src/lib.rs:12:5: error[E0308]: mismatched types", "src/lib.rs:14:9: error[E0308]: mismatched types"),
             ("panicked at 0x7ffe12ab", "panicked at 0x55d0cc01"),
             ("Time: 2.31 s, 1 failed", "Time: 3.02 s, 1 failed"),
+            ("test result: FAILED. 11 passed; 1 failed", "test result: FAILED. 12 passed; 1 failed"),
+            ("1 failed, 11 passed, 12 total", "1 failed, 14 passed, 15 total"),
             ("at commit 3f9ac2d1e", "at commit 90bb21c4f"),
             ("/tmp/tmpx81k2q/out: no such file", "/tmp/tmpq72m1c/out: no such file"),
             ("/tmp/tmp123abc/out: no such file", "/tmp/tmp9d1f22/out: no such file"),

@@ -4,11 +4,13 @@ use super::Action;
 use std::collections::VecDeque;
 
 /// Seconds that a rate is measured over.
-const SPAN: f64 = 300.0;
+const SPAN: f64 = 60.0;
+/// And compared with what was before, for so long at least.
+const BEFORE: f64 = 90.0;
 /// So many times what it cost before, and so much of the budget (of this many dollars where there is none), is a flood.
 const TIMES: f64 = 8.0;
 const SHARE: f64 = 0.25;
-const UNLIMITED_USD: f64 = 20.0;
+const UNLIMITED_USD: f64 = 12.0;
 const NEAR: f64 = 0.8;
 const MOST: usize = 4096;
 
@@ -42,12 +44,9 @@ impl Spend {
         let lately: f64 = self.lately.iter().map(|(_, usd)| usd).sum();
         let (before, passed) = (self.spent - lately, t - began - SPAN);
         let bound = self.budget_usd.unwrap_or(UNLIMITED_USD) * SHARE;
-        if passed > SPAN && lately >= bound && lately >= TIMES * before / passed * SPAN {
+        if passed > BEFORE && lately >= bound && lately >= TIMES * before / passed * SPAN {
             let rate = before / passed * SPAN;
-            return Some((
-                Action::Warn,
-                format!("${lately:.2} in {:.0} minutes, where it was ${rate:.2} before", SPAN / 60.0),
-            ));
+            return Some((Action::Warn, format!("${lately:.2} in {SPAN:.0} seconds, where it was ${rate:.2} before")));
         }
         let near = self.budget_usd.filter(|budget| self.spent >= budget * NEAR)?;
         Some((Action::Note, format!("${:.2} of ${near:.2} spent", self.spent)))

@@ -134,13 +134,13 @@ fn different_calls_that_die_of_the_same_are_one_circle() {
 }
 
 #[test]
-fn what_is_looked_at_every_minute_is_told_after_an_hour_and_left_alone() {
+fn what_is_looked_at_every_minute_is_told_after_a_while_and_left_alone() {
     let mut told = Told::new();
     let found = first(300, |_| {
         told.t += 58.0;
         told.run("gh run view 12", true, "in progress")
     });
-    assert_eq!(found, [(61, Loop, Warn)]);
+    assert_eq!(found, [(41, Loop, Warn)]);
 }
 
 /// A server that is waited for refuses, and refuses, and is there.
