@@ -1,13 +1,13 @@
 //! Bringing a journal back to what it should hold, whatever was done to it, without losing a line
 //! that is not ours.
 //!
-//! Which lines are ours is decided by content and count, never by prefix: a `[harness]` line that no
-//! event explains was written by someone else.
+//! Which lines are ours is decided by content, never by prefix: a `[harness]` line that no event explains was written by someone
+//! else. One that stands there twice may stay (two hands met while a file was written over), and is nobody's news.
 
 use super::{ENTRY_LIMIT, Header, LOG, Status, TITLE, field, fields, header as render};
 use crate::agent_event::cut;
 use jiff::tz::Offset;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// The text the journal must have, or `None` when it has it already.
 ///
@@ -36,7 +36,7 @@ pub fn reconcile(
 /// its newline may still grow and is left for later; headings and empty lines say nothing. Entries
 /// are cut to [`ENTRY_LIMIT`] bytes.
 pub fn agent_lines(text: &str, expected: &[String], known: &[String]) -> Vec<String> {
-    let mut ours = counts(expected.iter().map(|line| line.trim_end()));
+    let ours: HashSet<&str> = expected.iter().map(|line| line.trim_end()).collect();
     let mut seen = counts(known.iter().map(String::as_str));
     let head = Head::find(text);
     let mut fresh = vec![];
@@ -45,7 +45,7 @@ pub fn agent_lines(text: &str, expected: &[String], known: &[String]) -> Vec<Str
             continue;
         }
         let line = line.trim_end();
-        if line.is_empty() || line.starts_with('#') || take(&mut ours, line) {
+        if line.is_empty() || line.starts_with('#') || ours.contains(line) {
             continue;
         }
         let entry = cut(line, ENTRY_LIMIT);

@@ -185,7 +185,8 @@ fn a_forged_harness_line_is_an_agents_line() {
     let text = format!("{}{forged}\n", journal(&ours(2), Status::InProgress));
     assert_eq!(agent_lines(&text, &ours(2), &[]), [forged]);
     let twice = format!("{}{}\n", journal(&ours(1), Status::InProgress), ours(1)[0]);
-    assert_eq!(agent_lines(&twice, &ours(1), &[]), [ours(1)[0].clone()], "one more than there were events");
+    // An agent that writes its journal over while we put a line back leaves it there twice, and has said nothing with it.
+    assert!(agent_lines(&twice, &ours(1), &[]).is_empty(), "a copy of ours is no news");
 }
 
 #[test]
