@@ -1,6 +1,7 @@
 //! Keeping events small: the whole of everything stays in the spool.
 
 use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, both_ends, cut};
+use muleteer_model::fnv;
 use serde_json::Value;
 
 /// Longest final text of a turn. A result document may stand at its end, and is looked for there.
@@ -35,7 +36,7 @@ pub fn number(value: &Value) -> u64 {
 pub fn slim(value: &mut Value) {
     match value {
         Value::String(text) if text.len() > TEXT_LIMIT => {
-            let mark = format!(" [{} bytes, {:016x}]", text.len(), fnv(text.as_bytes()));
+            let mark = format!(" [{} bytes, {:016x}]", text.len(), fnv::of(text.as_bytes()));
             *text = format!("{}{mark}", cut(text, TEXT_LIMIT - mark.len()));
         }
         Value::Array(items) => items.iter_mut().for_each(slim),
@@ -72,13 +73,6 @@ pub fn bound(event: &mut AgentEvent) {
         }
         _ => {}
     }
-}
-
-/// FNV-1a: short, and the same on every machine and version.
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ pub mod doctor;
 pub mod event;
 mod fence;
 pub mod fleet;
+pub mod fnv;
 pub mod graph;
 pub mod id;
 pub mod journal;

@@ -22,6 +22,7 @@ mod tests;
 
 use crate::agent_event::{AgentEvent, cut, target};
 use crate::config::Span;
+use crate::permission::{EDITING, READING};
 use loops::{Done, Loops};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,8 @@ use std::time::Duration;
 /// Calls whose results are not there yet, and subagents, are the agent's to number.
 const MOST_OPEN: usize = 1000;
 const MOST_SUBAGENTS: usize = 32;
+/// A path longer than this is not judged.
+const LONGEST_PATH: usize = 1000;
 /// After so many calls in a row that nothing was found in, what was found before is over.
 const CALM: u32 = 8;
 
@@ -176,8 +179,10 @@ pub fn hung(quiet: Duration) -> Finding {
 /// What a tool does to the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Of what only others change: files, its own notes.
+    /// Of what only others change: files.
     Read,
+    /// Its own notes of what it is to do: to change them is to do nothing yet.
+    Plan,
     Edit,
     Run,
     /// Asks somebody else, who may say something new at any time.
@@ -198,13 +203,6 @@ pub struct Call {
     pub paths: Vec<String>,
     /// What it does is not told (Codex names the file of an edit and no more): it is the same as none.
     pub opaque: bool,
-}
-
-impl Call {
-    /// Its own plan: to change it is to do nothing yet.
-    pub fn is_plan(&self) -> bool {
-        self.what.starts_with("Todo")
-    }
 }
 
 /// What is remembered of an event.
@@ -251,7 +249,7 @@ fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
     let by_ = || cut(by, 200);
     Some(match event {
         AgentEvent::Prompt { repeated: false, text, .. } if by.is_empty() => Seen::Prompted(print::text(text)),
-        AgentEvent::Session { cwd: Some(cwd), .. } if by.is_empty() => Seen::At(cwd.clone()),
+        AgentEvent::Session { cwd: Some(cwd), .. } if by.is_empty() => Seen::At(cut(cwd, LONGEST_PATH)),
         AgentEvent::ToolCall { id, name, input } => {
             let kind = kind(name);
             let target = target(name, input);
@@ -259,11 +257,11 @@ fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
                 kind,
                 whole: print::of((name, input.to_string())),
                 key: print::of((name, subject(name, input).unwrap_or_else(|| input.to_string()))),
-                what: if target.is_empty() { name.clone() } else { format!("{name} {}", cut(&target, 100)) },
+                what: format!("{} {}", cut(name, 100), cut(&target, 100)).trim_end().to_string(),
                 paths: match kind {
                     Kind::Edit => path(input).into_iter().collect(),
                     Kind::Run => input.get("command").and_then(Value::as_str).map(shell::written).unwrap_or_default(),
-                    Kind::Read | Kind::Ask => vec![],
+                    Kind::Read | Kind::Plan | Kind::Ask => vec![],
                 },
                 opaque: is_opaque(kind, input),
             };
@@ -294,8 +292,9 @@ fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
 
 fn kind(tool: &str) -> Kind {
     match tool {
-        "Edit" | "Write" | "MultiEdit" | "NotebookEdit" => Kind::Edit,
-        "Read" | "Grep" | "Glob" | "LS" | "NotebookRead" | "TodoWrite" | "TodoRead" => Kind::Read,
+        tool if EDITING.contains(&tool) => Kind::Edit,
+        tool if READING.contains(&tool) => Kind::Read,
+        "TodoWrite" | "TodoRead" => Kind::Plan,
         "Bash" | "Task" => Kind::Run,
         _ => Kind::Ask,
     }
@@ -324,7 +323,7 @@ fn is_opaque(kind: Kind, input: &Value) -> bool {
 fn path(input: &Value) -> Option<String> {
     ["file_path", "notebook_path", "path"]
         .iter()
-        .find_map(|key| Some(cut(input.get(*key)?.as_str()?, 1000)))
+        .find_map(|key| Some(cut(input.get(*key)?.as_str()?, LONGEST_PATH)))
 }
 
 /// All monitors of one agent but that of its silence.
@@ -378,12 +377,10 @@ impl Monitors {
                 if self.loops.len() >= MOST_SUBAGENTS && !self.loops.contains_key(&by) {
                     self.loops.retain(|by, _| by.is_empty());
                 }
-                let loops = self.loops.entry(by.clone()).or_default();
-                let novel = loops.is_novel(&done);
+                let (novel, circle) = self.loops.entry(by.clone()).or_default().done(done);
                 if by.is_empty() {
                     self.spiral.done(kind, novel);
                 }
-                let circle = loops.done(done);
                 self.calm = if circle.is_none() && novel { self.calm + 1 } else { 0 };
                 if self.calm >= CALM {
                     self.told.remove(&Monitor::Loop);

@@ -248,8 +248,8 @@ enum Strictness {
 }
 
 /// Tools that change files, and that read them: a rule for the first of them is a rule for all.
-const EDITING: [&str; 4] = ["Edit", "Write", "MultiEdit", "NotebookEdit"];
-const READING: [&str; 5] = ["Read", "Grep", "Glob", "LS", "NotebookRead"];
+pub(crate) const EDITING: [&str; 4] = ["Edit", "Write", "MultiEdit", "NotebookEdit"];
+pub(crate) const READING: [&str; 5] = ["Read", "Grep", "Glob", "LS", "NotebookRead"];
 
 fn is_file(tool: &str) -> bool {
     EDITING.contains(&tool) || READING.contains(&tool)

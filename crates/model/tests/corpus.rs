@@ -50,8 +50,7 @@ fn every_stream_is_judged_rightly() {
         streams.len(),
         report.labels.keys()
     );
-    let duties = report.monitors.values();
-    assert!(duties.clone().all(|duty| duty.false_alarms == 0), "{:?}", report.monitors);
+    assert!(report.monitors.values().all(|duty| duty.false_alarms == 0), "{:?}", report.monitors);
 }
 
 #[test]

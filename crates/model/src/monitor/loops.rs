@@ -77,13 +77,18 @@ pub struct Done {
 struct Entry {
     done: Done,
     same: u64,
+    /// It brought something that was never seen before.
     novel: bool,
+    /// It took long, or its agent paused before it.
+    waited: bool,
 }
 
 /// The circles of one agent, or of one of its subagents.
 #[derive(Debug, Default)]
 pub struct Loops {
     window: VecDeque<Entry>,
+    /// When the newest call ended.
+    ended: Option<f64>,
     /// Outcomes, and which call had them last.
     known: HashMap<u64, u64>,
     /// Calls so far.
@@ -107,15 +112,17 @@ struct Looks {
 }
 
 impl Loops {
-    /// A call has ended: what is found, for people.
-    pub fn done(&mut self, done: Done) -> Option<(Action, String)> {
+    /// A call has ended: whether it brought something new, and what is found, for people.
+    pub fn done(&mut self, done: Done) -> (bool, Option<(Action, String)>) {
         let same = self.identity(&done, done.returned);
-        let novel = self.learn(self.identity(&done, done.news)) && !done.call.is_plan();
+        let novel = self.learn(self.identity(&done, done.news)) && done.call.kind != Kind::Plan;
+        let paused = self.ended.replace(done.ended).is_some_and(|before| done.began - before >= PAUSE);
+        let waited = paused || done.ended - done.began >= LONG;
         if !done.failed && done.call.kind != Kind::Edit {
             // What worked is no failure any more.
             self.window.retain(|entry| entry.done.call.key != done.call.key || !entry.done.failed);
         }
-        let entry = Entry { done, same, novel };
+        let entry = Entry { done, same, novel, waited };
         let found = self.again(&entry).or_else(|| self.fault(&entry)).or_else(|| self.nothing(&entry));
         let stale = self.stale(&entry);
         let found = [found, stale].into_iter().flatten().max_by_key(|(action, _)| *action);
@@ -124,7 +131,7 @@ impl Loops {
         if self.window.len() > WINDOW {
             self.window.pop_front();
         }
-        found.or(looking)
+        (novel, found.or(looking))
     }
 
     /// The agent has said something whole, with this print.
@@ -160,12 +167,7 @@ impl Loops {
         self.stale = (0, vec![]);
     }
 
-    /// Whether this was never seen before.
-    pub fn is_novel(&self, done: &Done) -> bool {
-        !self.known.contains_key(&self.identity(done, done.news))
-    }
-
-    /// The same, and remembers it.
+    /// Whether this was never seen before. Remembers it.
     fn learn(&mut self, outcome: u64) -> bool {
         self.counted += 1;
         let novel = self.known.insert(outcome, self.counted).is_none();
@@ -185,7 +187,7 @@ impl Loops {
             (Kind::Edit, false) => return print::of((call.whole, 0)),
             // Whatever it was to become: it was refused in the same way.
             (Kind::Edit | Kind::Run, _) => call.key,
-            (Kind::Read | Kind::Ask, _) => call.whole,
+            (Kind::Read | Kind::Plan | Kind::Ask, _) => call.whole,
         };
         print::of((by, returned, done.failed))
     }
@@ -195,18 +197,16 @@ impl Loops {
         let thresholds = match (entry.done.call.kind, entry.done.failed) {
             (_, true) => FAILING,
             (Kind::Edit, false) => EDITING,
-            (Kind::Read, false) => READING,
+            (Kind::Read | Kind::Plan, false) => READING,
             // That is a matter of time: `looking`.
             (Kind::Run | Kind::Ask, false) => return None,
         };
         let (mut score, mut times) = (1.0, 1);
-        let (mut next, mut between, mut waited) = (&entry.done, false, entry.done.lasted() >= LONG);
+        let (mut between, mut waited) = (false, entry.waited);
         for older in self.window.iter().rev() {
-            waited |= next.began - older.done.ended >= PAUSE;
-            next = &older.done;
             if older.same != entry.same {
                 between |= older.novel;
-                waited |= older.done.lasted() >= LONG;
+                waited |= older.waited;
                 continue;
             }
             score += match (entry.done.failed, entry.done.call.kind, between) {
@@ -217,7 +217,7 @@ impl Loops {
                 (false, ..) => 1.0,
             };
             times += 1;
-            (between, waited) = (false, older.done.lasted() >= LONG);
+            (between, waited) = (false, older.waited);
         }
         let how = if entry.done.failed { "failed in the same way" } else { "came to the same" };
         let action = thresholds.action(score)?;
@@ -242,9 +242,7 @@ impl Loops {
 
     /// Whether calls of several kinds bring nothing new for long.
     fn stale(&mut self, entry: &Entry) -> Option<(Action, String)> {
-        let waited = entry.done.lasted() >= LONG
-            || self.window.back().is_some_and(|before| entry.done.began - before.done.ended >= PAUSE);
-        if entry.novel || waited {
+        if entry.novel || entry.waited {
             self.stale = (0, vec![]);
             return None;
         }
@@ -288,11 +286,10 @@ impl Loops {
             self.looks.clear();
         }
         let done = &entry.done;
-        let paused = self.window.back().is_some_and(|before| done.began - before.done.ended >= PAUSE);
-        if paused || done.lasted() >= LONG {
+        if entry.waited {
             self.looks.values_mut().for_each(|looks| looks.waited = true);
         }
-        if done.failed || matches!(done.call.kind, Kind::Edit | Kind::Read) {
+        if done.failed || matches!(done.call.kind, Kind::Edit | Kind::Read | Kind::Plan) {
             return None;
         }
         let looks = self
@@ -309,12 +306,6 @@ impl Loops {
 
 fn minutes(seconds: f64) -> String {
     format!("{:.0} minutes", seconds / 60.0)
-}
-
-impl Done {
-    fn lasted(&self) -> f64 {
-        self.ended - self.began
-    }
 }
 
 impl Thresholds {

@@ -3,6 +3,7 @@
 //!
 //! What a number counts stays: `3 failed` after `4 failed` is progress, and so is another value in an assertion.
 
+use crate::fnv::Fnv;
 use std::hash::{Hash, Hasher};
 
 /// Of a text so much is looked at, at either end: what went wrong stands there.
@@ -92,27 +93,6 @@ const FAILED: [&str; 12] = [
     "command not found",
 ];
 
-/// FNV-1a of 64 bits: nobody gains by two texts with one print, and it is the same in every version.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Hasher for Fnv {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-}
-
 /// The print of anything.
 pub fn of(value: impl Hash) -> u64 {
     let mut hasher = Fnv::default();
@@ -156,7 +136,7 @@ pub fn fault(text: &str) -> Option<u64> {
 }
 
 /// The first line that says what went wrong.
-pub fn fault_line(text: &str) -> Option<&str> {
+fn fault_line(text: &str) -> Option<&str> {
     ends(text).find(|line| {
         let lower = line.to_lowercase();
         // `Exit code 1` and its like say nothing of what.

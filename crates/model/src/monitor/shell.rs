@@ -37,9 +37,12 @@ pub fn written(command: &str) -> Vec<String> {
     files
 }
 
-/// A name that can be judged: no variable, no device, no log.
+/// A name that can be judged: no variable, no device, no log, and of a length that names have.
 fn is_file(file: &str) -> bool {
-    !file.is_empty() && !file.contains(['$', '*', '`', '(']) && !file.starts_with("/dev/") && !file.ends_with(".log")
+    (1..=super::LONGEST_PATH).contains(&file.len())
+        && !file.contains(['$', '*', '`', '('])
+        && !file.starts_with("/dev/")
+        && !file.ends_with(".log")
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {

@@ -180,6 +180,8 @@ impl State {
     async fn read(&mut self, steps: Vec<Step>) -> Result<(), ActorProcessingErr> {
         let mut scratch: Cow<'_, Dispatch> = Cow::Owned((*self.dispatch).clone());
         let (mut entries, mut seen) = (Vec::new(), Vec::new());
+        // Of the process whose lines these are: the next one may begin with what is decided here.
+        let epoch = self.dispatch.epoch;
         let mut last = None;
         for step in steps {
             let (at, awake_ms) = (step.at, step.awake_ms);
@@ -206,7 +208,7 @@ impl State {
         entries.extend(self.entries(life::follow(&mut scratch, Timestamp::now())));
         self.append(entries).await?;
         if !seen.is_empty() {
-            self.slots.monitor.cast(MonitorMsg::Seen(self.dispatch.epoch, seen));
+            self.slots.monitor.cast(MonitorMsg::Seen(epoch, seen));
         }
         self.settle().await
     }

@@ -75,16 +75,7 @@ impl Actor for Monitor {
     ) -> Result<State, ActorProcessingErr> {
         daemon.agent(&id).monitor.set(myself.clone());
         myself.cast(MonitorMsg::Folded)?;
-        Ok(State {
-            daemon,
-            id,
-            watched: None,
-            monitors: None,
-            call: None,
-            calls: 0,
-            armed: false,
-            from_the_start: false,
-        })
+        Ok(State::new(daemon, id))
     }
 
     async fn handle(
@@ -127,6 +118,10 @@ impl Actor for Monitor {
 }
 
 impl State {
+    fn new(daemon: Arc<Daemon>, id: DispatchId) -> Self {
+        Self { daemon, id, watched: None, monitors: None, call: None, calls: 0, armed: false, from_the_start: false }
+    }
+
     fn tell(&self, input: Input) {
         self.daemon.agent(&self.id).life.cast(LifeMsg::Input(input));
     }
@@ -225,16 +220,7 @@ mod tests {
     fn the_next_process_is_watched_for_itself() {
         let (daemon, id) = (alone::daemon("/nowhere".as_ref(), Pool::default()), alone::id("abcd2345"));
         daemon.fold(&id, alone::sample("dispatch_created"));
-        let mut state = State {
-            daemon,
-            id,
-            watched: None,
-            monitors: None,
-            call: None,
-            calls: 0,
-            armed: false,
-            from_the_start: false,
-        };
+        let mut state = State::new(daemon, id);
         for epoch in 1..=2 {
             let begun = Event::AttemptStarted { attempt: epoch, epoch, resume: None };
             for event in [begun, alone::sample("agent_spawned"), alone::sample("turn_started")] {
