@@ -29,6 +29,9 @@ fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
         .collect()
 }
 
+/// Only where it is asked for is an agent ended.
+const STOP: &str = "categories:\n  coding:\n    monitors: {loop: stop, spiral: stop}\n";
+
 const CIRCLE: &str = "  - steps:\n      - say: I begin\n      - loop: {name: Bash, input: {command: make}, times: 200, every: 50ms, \
                       ok: false, text: \"main.c: error: no such file\"}\n      - result: {status: success, summary: never}\n";
 
@@ -36,6 +39,7 @@ const CIRCLE: &str = "  - steps:\n      - say: I begin\n      - loop: {name: Bas
 #[test]
 fn an_agent_in_a_circle_is_warned_of_and_ended_and_goes_on_when_somebody_speaks() {
     let world = World::new();
+    world.configure(STOP);
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let id = rehearse(&world, &repo, "developer", CIRCLE);
@@ -58,11 +62,10 @@ fn an_agent_in_a_circle_is_warned_of_and_ended_and_goes_on_when_somebody_speaks(
     world.finish(Some(daemon));
 }
 
-/// What is configured is the most that is done, and `status` says what was found while the agent works.
+/// The default ends no agent, and `status` says what was found while the agent works.
 #[test]
-fn a_circle_that_is_only_to_be_told_is_told_once() {
+fn a_circle_without_configuration_is_warned_of_once_and_ends_nothing() {
     let world = World::new();
-    world.configure("categories:\n  coding:\n    monitors: {loop: warn}\n");
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let turns = CIRCLE
@@ -83,6 +86,7 @@ fn a_circle_that_is_only_to_be_told_is_told_once() {
 #[test]
 fn a_circle_is_found_by_the_daemon_after_the_one_that_was_killed() {
     let world = World::new();
+    world.configure(STOP);
     let repo = world.repo("repo");
     let mut daemon = world.daemon();
     let slow = CIRCLE.replace("every: 50ms", "every: 1s");
@@ -140,6 +144,7 @@ fn circle() -> [Step; 3] {
 }
 
 fn ended_in_its_circle(scene: Scene) {
+    scene.world.configure(STOP);
     let daemon = scene.world.daemon();
     let run = scene.spawn(&["--wait"]).run();
     assert_eq!(run.code, Some(4), "{run:?}");

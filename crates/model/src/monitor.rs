@@ -226,6 +226,11 @@ pub enum Seen {
         looks_failed: bool,
         nothing: bool,
     },
+    /// A call that never ran or was given up because another call of the same message failed.
+    GivenUp {
+        by: String,
+        id: String,
+    },
     Said {
         print: u64,
         text: String,
@@ -267,6 +272,9 @@ fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
             };
             Seen::Called { by: by_(), id: cut(id, 200), call }
         }
+        AgentEvent::ToolResult { id, ok: false, text, .. } if is_given_up(text) => {
+            Seen::GivenUp { by: by_(), id: cut(id, 200) }
+        }
         AgentEvent::ToolResult { id, ok, text, exit_code } => Seen::Returned {
             by: by_(),
             id: cut(id, 200),
@@ -288,6 +296,19 @@ fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
         AgentEvent::Subagent { parent, event } => observe_by(event, parent)?,
         _ => return None,
     })
+}
+
+/// Whether this failure is not the call's own: Claude Code gives up the parallel calls of a message when one of them fails.
+/// Only that one counts, or a message of many calls would look like many failures.
+fn is_given_up(text: &str) -> bool {
+    const SIBLING: &str = "Sibling tool call errored";
+    const NOT_RUN: [&str; 3] = [SIBLING, "Cancelled: ", "Error: Streaming fallback"];
+    // ACP agents put the text of a failure into a code block.
+    let text = text.trim_matches(|c: char| c.is_whitespace() || c == '`');
+    match text.strip_prefix("<tool_use_error>") {
+        Some(error) => NOT_RUN.iter().any(|known| error.trim_start().starts_with(known)),
+        None => text == SIBLING,
+    }
 }
 
 fn kind(tool: &str) -> Kind {
@@ -387,6 +408,7 @@ impl Monitors {
                 }
                 find(Monitor::Loop, circle);
             }
+            Seen::GivenUp { by, id } => drop(self.open.remove(&(by, id))),
             Seen::Said { print, text } => {
                 find(Monitor::Loop, self.loops.entry(String::new()).or_default().said(print, &text));
             }

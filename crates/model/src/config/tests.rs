@@ -169,10 +169,21 @@ fn a_category_of_ones_own_has_codings_limits() {
     let (ops, docs) = (config.category("ops").unwrap().monitors, config.category("docs").unwrap().monitors);
     assert_eq!(
         (ops.loops, ops.drift, docs),
-        (Response::Stop, Response::Ignore, config.category("coding").unwrap().monitors)
+        (Response::Warn, Response::Ignore, config.category("coding").unwrap().monitors)
     );
     let unknown = config.category("codng").unwrap_err();
     assert_eq!((unknown.to_string(), unknown.hint), ("no category `codng`".into(), "did you mean `coding`?".into()));
+}
+
+/// A monitor may be wrong about a healthy agent, so ending one is for the user to ask for.
+#[test]
+fn monitors_without_configuration_stop_no_agent() {
+    let config = Config::defaults().unwrap();
+    for name in ["coding", "conversational", "research"] {
+        let monitors = config.category(name).unwrap().monitors;
+        assert_eq!((monitors.loops, monitors.spiral), (Response::Warn, Response::Warn), "{name}");
+        assert_eq!((monitors.drift, monitors.budget), (Response::Warn, Response::Warn), "{name}");
+    }
 }
 
 #[test]

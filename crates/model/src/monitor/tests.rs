@@ -72,6 +72,41 @@ fn the_same_failure_is_told_and_then_ends_the_agent() {
     assert_eq!(found, [(4, Loop, Warn), (6, Loop, Stop)]);
 }
 
+/// One message with several calls of which one fails: Claude Code reports an error for each of them.
+#[test]
+fn sibling_errors_of_one_message_count_as_one_failure() {
+    const SIBLING: &str = "<tool_use_error>Sibling tool call errored</tool_use_error>";
+    let others =
+        [SIBLING, "```\n<tool_use_error>Sibling tool call errored</tool_use_error>\n```", "Sibling tool call errored"];
+    for other in others
+        .into_iter()
+        .chain(["<tool_use_error>Cancelled: parallel tool call Bash(ls) errored</tool_use_error>"])
+    {
+        let mut told = Told::new();
+        let message = |told: &mut Told, n: u32| {
+            for call in 0..6 {
+                let input = json!({"command": format!("cat part-{call}")});
+                told.hear(json!({"type": "tool_call", "id": format!("{n}-{call}"), "name": "Bash", "input": input}));
+            }
+            let texts = ["error: no such file"].into_iter().chain([other; 5]).enumerate();
+            let results = texts.map(
+                |(call, text)| json!({"type": "tool_result", "id": format!("{n}-{call}"), "ok": false, "text": text}),
+            );
+            results.flat_map(|result| told.hear(result)).collect::<Vec<_>>()
+        };
+        let found = first(6, |n| message(&mut told, n));
+        assert_eq!(found, [(4, Loop, Warn), (6, Loop, Stop)], "as often as the one call that failed: {other}");
+    }
+}
+
+/// A program that prints such a text, and a call that worked, are what they are.
+#[test]
+fn a_text_about_siblings_in_the_output_of_a_program_counts() {
+    let mut told = Told::new();
+    let text = "test failed: expected 'Sibling tool call errored' to be absent";
+    assert_eq!(first(6, |_| told.run("make", false, text)), [(4, Loop, Warn), (6, Loop, Stop)]);
+}
+
 #[test]
 fn what_alternates_is_a_circle_too() {
     let mut told = Told::new();
