@@ -20,6 +20,15 @@ fn through(stage: &Stage) -> String {
     std::fs::read_to_string(stage.world.home().join("through")).unwrap_or_default()
 }
 
+/// Agents write HOME, from which the judge's CLI starts: the sandbox holds, and does not hold enough to be called enforced.
+fn checked_for_home(document: &serde_json::Value) {
+    let enforced = &document["enforced"];
+    assert_eq!(enforced["judge_read_only"], "checked", "{document}");
+    assert_eq!(enforced["acceptance_hidden"], "checked", "{document}");
+    let reason = enforced["reason"].as_str().unwrap();
+    assert!(reason.contains("agents may write HOME") && reason.contains("settings"), "{reason}");
+}
+
 #[test]
 fn a_coding_agent_gets_at_nothing_that_is_not_its_own() {
     if !confined() {
@@ -82,9 +91,32 @@ true
     let log = std::fs::read_to_string(stage.world.home().join("attack.log")).unwrap();
     assert_eq!(through(&stage), "", "{log}");
     assert!(!stage.world.home().join("ran").exists(), "the harness ran the agent's code");
-    assert_eq!(document["enforced"]["acceptance_hidden"], "enforced");
+    checked_for_home(&document);
     let branch = format!("muleteer/{}", document["run_id"].as_str().unwrap());
     assert!(!stage.repo.git(&["ls-tree", "--name-only", &branch]).contains("uncommitted"), "{branch}");
+    stage.world.finish(Some(daemon));
+}
+
+/// The judge's agent runs what a coding agent left in HOME: the criteria get out, and the run says that it could not
+/// prevent that.
+#[test]
+fn a_program_left_in_home_runs_with_the_judge_and_the_run_claims_no_enforcement() {
+    let test = "a_program_left_in_home_runs_with_the_judge_and_the_run_claims_no_enforcement";
+    if !confined() {
+        return skip(test, "no namespaces");
+    }
+    let hook = r#"
+printf '#!/bin/sh\ncp "$MULETEER_ACCEPTANCE_DIR/user-stories.md" "$HOME/leaked"\n' > "$HOME/hook.sh"
+chmod +x "$HOME/hook.sh"
+"#;
+    let script = attack(hook).replace("judge) ", "judge) test ! -x \"$HOME/hook.sh\" || \"$HOME/hook.sh\"; ");
+    let stage = Stage::new(&script);
+    let daemon = stage.world.daemon();
+    let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
+    assert!(stage.world.home().join("leaked").exists(), "the criteria did get out");
+    checked_for_home(&document);
+    let status = stage.status();
+    assert_eq!(status["enforced"], document["enforced"]);
     stage.world.finish(Some(daemon));
 }
 
@@ -97,7 +129,10 @@ fn a_confined_judge_cannot_write_and_reads_the_criteria() {
     let stage = Stage::new(&AGENT.replace("judge) ", attempt));
     let daemon = stage.world.daemon();
     let output = stage.begin(&["--json"]).run().expect_code(0);
-    assert_eq!(last(&output.stdout)["enforced"]["judge_read_only"], "enforced");
+    let document = last(&output.stdout);
+    checked_for_home(&document);
+    let report = stage.muleteer(&["run", "report", document["run_id"].as_str().unwrap()]).ok();
+    assert!(report.contains("were checked, not enforced: agents may write HOME"), "{report}");
     assert!(!stage.world.home().join("wrote").exists());
     stage.world.finish(Some(daemon));
 }
@@ -123,7 +158,7 @@ fn criteria_that_are_given_are_hidden_and_judged_by_as_they_were() {
     assert_eq!(acceptance, None, "nobody was asked to write any");
     if confined() {
         assert_eq!(through(&stage), "", "{document}");
-        assert_eq!(document["enforced"]["acceptance_hidden"], "enforced", "{document}");
+        checked_for_home(&document);
     } else {
         assert_eq!(document["enforced"]["acceptance_hidden"], "checked", "{document}");
     }
@@ -261,7 +296,7 @@ fn a_container_engine_answers_no_agent_unless_the_configuration_says_so() {
         // Whoever connected is in its queue still, though it may have gone.
         assert_eq!(listener.accept().is_ok(), reached, "{configured}: {log}");
         assert_eq!(through(&stage), "", "{log}");
-        assert_eq!(document["enforced"]["acceptance_hidden"], "enforced");
+        checked_for_home(&document);
         stage.world.finish(Some(daemon));
     }
 }
@@ -312,7 +347,7 @@ true
     let log = std::fs::read_to_string(stage.world.home().join("attack.log")).unwrap_or_default();
     assert_eq!(through(&stage), "", "{log}");
     let document = last(&output.expect_code(0).stdout);
-    assert_eq!(document["enforced"]["acceptance_hidden"], "enforced");
+    checked_for_home(&document);
     assert!(home.join(".local/state/muleteer/events.jsonl").exists());
     if linked {
         assert_eq!(std::fs::read_link(home.join("current")).unwrap(), std::path::Path::new("dot"));
@@ -356,8 +391,7 @@ true
     assert_eq!(through(&stage), "", "{log}");
     let document = last(&output.expect_code(0).stdout);
     assert!(stage.world.home().join("scratch").exists(), "{log}");
-    assert_eq!(document["enforced"]["judge_read_only"], "checked", "{document}");
-    assert_eq!(document["enforced"]["acceptance_hidden"], "enforced", "{document}");
+    checked_for_home(&document);
     let report = at_home(&["run", "report", document["run_id"].as_str().unwrap()]).ok();
     assert!(report.contains("HOME, which agents may write, is in the repository"), "{report}");
     at_home(&["daemon", "stop", "--agents", "stop"]).run();

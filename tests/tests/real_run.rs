@@ -111,11 +111,12 @@ impl Stage {
             (&beads.into(), &beads.into()),
             "{document}"
         );
-        let word = if self.confined { "enforced" } else { "checked" };
+        let enforced = &document["enforced"];
         assert_eq!(
-            (&document["enforced"]["judge_read_only"], &document["enforced"]["acceptance_hidden"]),
-            (&word.into(), &word.into())
+            (&enforced["judge_read_only"], &enforced["acceptance_hidden"]),
+            (&"checked".into(), &"checked".into())
         );
+        assert_eq!(enforced["reason"].as_str().unwrap().contains("HOME"), self.confined, "{enforced}");
         let judged: Vec<_> = self.events(&run, "judge_finished").iter().map(|event| event["verdict"].clone()).collect();
         assert_eq!(judged, verdicts);
         assert!(!self.repo.path.join(".muleteer/worktrees").join(&run).exists(), "worktrees are tidied away");

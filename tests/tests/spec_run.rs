@@ -14,10 +14,16 @@ fn a_spec_becomes_a_judged_branch() {
     let document = last(&output.stdout);
     assert_eq!((&document["status"], &document["iteration"]), (&"completed".into(), &2.into()), "{document}");
     assert_eq!(document["beads"], serde_json::json!({"total":4,"open":0,"in_progress":0,"closed":4,"blocked":0}));
-    let word = if muleteer_tests::spec_stage::confined() { "enforced" } else { "checked" };
+    let enforced = &document["enforced"];
     assert_eq!(
-        (&document["enforced"]["judge_read_only"], &document["enforced"]["acceptance_hidden"]),
-        (&word.into(), &word.into())
+        (&enforced["judge_read_only"], &enforced["acceptance_hidden"]),
+        (&"checked".into(), &"checked".into()),
+        "agents may write HOME: {enforced}"
+    );
+    assert_eq!(
+        enforced["reason"].as_str().unwrap().contains("HOME"),
+        muleteer_tests::spec_stage::confined(),
+        "{enforced}"
     );
     let run = document["run_id"].as_str().unwrap();
     let branch = format!("muleteer/{run}");

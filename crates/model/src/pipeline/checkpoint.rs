@@ -1,6 +1,7 @@
 //! `checkpoint.yml` and `run-log.yml`: the fields of the reference (spec run, "Checkpoint Schema" and "Run
 //! Log"), with its slips mended. Both are snapshots for people and scripts: the truth is events.jsonl.
 
+use super::enforced::Enforced;
 use super::event::{Phase, Purpose, RunStatus, Verdict};
 use super::state::{Run, Stage};
 use crate::config::Span;
@@ -436,24 +437,6 @@ pub struct BeadCounts {
     pub blocked: usize,
 }
 
-/// `enforced` is what the kernel sees to; `checked` is looked at afterwards, and could be got around.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Enforced {
-    pub judge_read_only: &'static str,
-    pub acceptance_hidden: &'static str,
-}
-
-impl Enforced {
-    fn of(run: &Run) -> Self {
-        let word = |holds: bool| if holds { "enforced" } else { "checked" };
-        let confined = run.settings.confined;
-        Self {
-            judge_read_only: word(confined && run.settings.exposed.is_empty()),
-            acceptance_hidden: word(confined && run.settings.unconfined.is_empty()),
-        }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DocumentError {
     pub code: String,
@@ -541,7 +524,7 @@ pub fn document(run: &Run) -> Document {
         },
         target_branch: run.target(),
         pr_url: run.pr_url.clone(),
-        enforced: Enforced::of(run),
+        enforced: Enforced::of(&run.settings),
         cost_usd: run.cost_usd,
         spec: run.started.spec.clone(),
         title: run.started.title.clone(),

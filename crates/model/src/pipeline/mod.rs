@@ -35,6 +35,7 @@ pub mod checkpoint;
 pub mod chronicle;
 mod decide;
 mod effects;
+pub mod enforced;
 pub mod estimate;
 pub mod event;
 #[cfg(test)]

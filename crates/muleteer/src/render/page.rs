@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use muleteer_model::pipeline::chronicle::Chronicle;
+use muleteer_model::pipeline::enforced::Enforced;
 use muleteer_model::pipeline::event::RunStatus;
 use muleteer_model::pipeline::{Run, Stage};
 use std::time::Duration;
@@ -107,13 +108,10 @@ fn news(run: &Run) -> Markup {
                     code { "git checkout " (cut(base, TITLE)) " && git merge " (cut(branch, TITLE)) } }
             }
         }
-        @if !run.settings.confined {
+        @if let Some(reason) = Enforced::of(&run.settings).reason {
             p.note {
-                "The judge's read-only view and the criteria's secrecy were checked, not enforced"
-                @if !run.settings.unconfined.is_empty() { ": " (cut(&run.settings.unconfined, PROSE)) }
+                "The judge's read-only view and the criteria's secrecy were checked, not enforced: " (cut(&reason, PROSE))
             }
-        } @else if !run.settings.exposed.is_empty() {
-            p.note { "The judge's read-only view was checked, not enforced: " (cut(&run.settings.exposed, PROSE)) }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{BOLD, GREEN, RED, RESET, YELLOW, clip, safe, span, usd};
 use muleteer_model::event::Event;
+use muleteer_model::pipeline::enforced::Enforced;
 use muleteer_model::pipeline::event::Verdict;
 use muleteer_model::pipeline::{Run, Stage};
 use std::fmt::Write;
@@ -120,18 +121,12 @@ pub fn report(run: &Run) -> String {
         let retries = if task.failures > 0 { format!(" ({} failed attempts)", task.failures) } else { String::new() };
         let _ = writeln!(text, "  {mark} {} {}{retries}", task.planned.id, safe(&clip(&task.planned.title, 80)));
     }
-    if !run.settings.confined {
+    if let Some(reason) = Enforced::of(&run.settings).reason {
         let _ = writeln!(
             text,
             "  the judge's read-only view and the criteria's secrecy were checked, not enforced: {}",
-            safe(&run.settings.unconfined)
+            safe(&reason)
         );
-    } else if !run.settings.unconfined.is_empty() {
-        let _ = writeln!(text, "  the criteria's secrecy was not enforced: {}", safe(&run.settings.unconfined));
-    }
-    if !run.settings.exposed.is_empty() {
-        let _ =
-            writeln!(text, "  the judge's read-only view was checked, not enforced: {}", safe(&run.settings.exposed));
     }
     text.push_str(&ending(run));
     text
