@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use muleteer_tests::acp::Agent;
 use muleteer_tests::model_server::ModelServer;
 use muleteer_tests::spec_stage::{confined, last};
 use muleteer_tests::talk::Talk;
@@ -24,6 +25,8 @@ struct Stage {
     server: ModelServer,
     options: Vec<String>,
     confined: bool,
+    /// As which the agents are spoken to.
+    acp: Option<Agent>,
 }
 
 impl Stage {
@@ -49,12 +52,24 @@ impl Stage {
         Some(Self::new(world, server, options))
     }
 
+    fn acp(test: &str, agent: Agent, length: Length) -> Option<Self> {
+        let world = World::new();
+        let server = ModelServer::playing(move |request| tally::play(length, request));
+        if !agent.install(&world, &server, test) {
+            return None;
+        }
+        world.configure("models:\n  prices:\n    gpt-5.5: {input: 1, output: 10}\n");
+        let mut options = vec!["--backend".to_string(), agent.backend().into()];
+        options.extend(agent.options(&world, &server));
+        Some(Self { acp: Some(agent), ..Self::new(world, server, options) })
+    }
+
     fn new(world: World, server: ModelServer, options: Vec<String>) -> Self {
         let repo = world.repo("repo");
         repo.write("plan.md", tally::SPEC);
         std::fs::create_dir(repo.path.join(".muleteer")).unwrap();
         repo.write(".muleteer/config.yaml", "run: {phases: {maintain: {n: 3}}}\n");
-        Self { world, repo, server, options, confined: confined() }
+        Self { world, repo, server, options, confined: confined(), acp: None }
     }
 
     /// As where no sandbox can be had.
@@ -146,7 +161,9 @@ impl Stage {
             request.body["text"]["format"]["schema"]["properties"]["specDrift"].is_object()
                 || request.body["tools"].to_string().contains("specDrift")
         });
-        assert_eq!(structured.filter(|request| Talk::of(request).answers == 0).count(), verdicts.len());
+        // ACP has no such way: there it is asked for in the text.
+        let asked = if self.acp.is_some() { 0 } else { verdicts.len() };
+        assert_eq!(structured.filter(|request| Talk::of(request).answers == 0).count(), asked);
         // Nobody who wrote code has ever seen what it was judged by.
         for talk in requests.iter().map(Talk::of) {
             assert!(!talk.last().contains("LEAKED"), "{}", talk.last());
@@ -280,6 +297,44 @@ fn a_short_spec_becomes_a_program_by_the_real_codex() {
     let folder = stage.result(&format!("muleteer/{run}"));
     assert_eq!(node(&folder, &["src/cli.js", "words"], "one two"), (Some(0), "2".to_string()));
     stage.world.finish(Some(daemon));
+}
+
+/// Its answers come in chunks: they are put together before the verdict is read, for the next attempt, and in `logs`.
+fn a_spec_becomes_a_program_over_acp(test: &str, agent: Agent) {
+    let Some(stage) = Stage::acp(test, agent, Length::Short) else { return };
+    let daemon = stage.world.daemon();
+    let output = stage.begin(&["--json"]).run();
+    let run = stage.check(output, 4, &["fail", "pass"]);
+    assert_eq!(stage.events(&run, "bead_retried").len(), 0);
+    let folder = stage.result(&format!("muleteer/{run}"));
+    assert_eq!(node(&folder, &["src/cli.js", "words"], "one two"), (Some(0), "2".to_string()));
+    for start in stage.events(&run, "agent_started") {
+        let logs = stage.muleteer(&["logs", start["dispatch"].as_str().unwrap(), "--json"]).json();
+        let events = logs["events"].as_array().unwrap();
+        let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).collect::<Vec<_>>();
+        assert!(of("permission").is_empty(), "the policy allows everything: {:?}", of("permission"));
+        let calls: Vec<_> = of("tool_call").iter().map(|call| call["id"].clone()).filter(|id| id != "plan").collect();
+        let once: std::collections::BTreeSet<_> = calls.iter().map(ToString::to_string).collect();
+        assert_eq!(once.len(), calls.len(), "{calls:?}");
+        assert_eq!(of("tool_result").len(), of("tool_call").len(), "{events:?}");
+        if start["purpose"] == "structure" {
+            let whole = |event: &&&Value| event["text"].as_str().is_some_and(|text| text.contains("specDrift"));
+            let verdicts = of("text");
+            let verdict = verdicts.iter().find(whole).unwrap()["text"].as_str().unwrap();
+            assert!(verdict.contains("newBeads"), "in one piece: {verdict}");
+        }
+    }
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_short_spec_becomes_a_program_by_the_real_claude_over_acp() {
+    a_spec_becomes_a_program_over_acp("a_short_spec_becomes_a_program_by_the_real_claude_over_acp", Agent::Claude);
+}
+
+#[test]
+fn a_short_spec_becomes_a_program_by_the_real_codex_over_acp() {
+    a_spec_becomes_a_program_over_acp("a_short_spec_becomes_a_program_by_the_real_codex_over_acp", Agent::Codex);
 }
 
 /// With no sandbox around them the judge is kept from writing by its CLI's own means, and looked at afterwards.

@@ -16,12 +16,24 @@ use std::collections::VecDeque;
 const MOST_CALLS: usize = 256;
 /// A call whose input grows word by word is told after so many pieces.
 const MOST_PIECES: u32 = 4096;
+/// Costs that came between the pieces of one message and follow it.
+const MOST_COSTS: usize = 64;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Assembly {
+    /// A message is given out at this length, in bytes, though it has no end yet.
+    most: usize,
+    /// Prose is cut to this length, in bytes; a document is not.
+    keep: usize,
     held: Option<Held>,
+    /// What the message is called that is said, where the agent names them.
+    message: Option<String>,
+    /// What a message cost that is held back, as far as it is known.
+    costs: Vec<AgentEvent>,
     pieces: u32,
     told: VecDeque<String>,
+    /// Calls whose results were given out.
+    ended: VecDeque<String>,
     /// The turn that runs was broken off; what is said then is why.
     broken_off: bool,
     said: Option<String>,
@@ -36,7 +48,30 @@ enum Held {
     Call { id: String, name: String, input: Value },
 }
 
+impl Default for Assembly {
+    fn default() -> Self {
+        Self {
+            most: RESULT_TEXT_LIMIT,
+            keep: TEXT_LIMIT,
+            held: None,
+            message: None,
+            costs: vec![],
+            pieces: 0,
+            told: VecDeque::new(),
+            ended: VecDeque::new(),
+            broken_off: false,
+            said: None,
+            total_usd: None,
+        }
+    }
+}
+
 impl Assembly {
+    /// For a reader of whole messages: none is cut, and one of more than `most` bytes comes in several events.
+    pub fn whole(most: usize) -> Self {
+        Self { most, keep: usize::MAX, ..Self::default() }
+    }
+
     /// The events of one line; what is whole now.
     pub fn push(&mut self, events: impl IntoIterator<Item = AgentEvent>) -> Vec<AgentEvent> {
         let mut out = Vec::new();
@@ -47,7 +82,12 @@ impl Assembly {
     }
 
     /// What is held back, as whole as it will be.
-    pub fn finish(&mut self) -> Option<AgentEvent> {
+    pub fn finish(&mut self) -> Vec<AgentEvent> {
+        let held = self.take_held();
+        held.into_iter().chain(std::mem::take(&mut self.costs)).collect()
+    }
+
+    fn take_held(&mut self) -> Option<AgentEvent> {
         self.pieces = 0;
         Some(match self.held.take()? {
             Held::Text { chars, text } => {
@@ -56,14 +96,11 @@ impl Assembly {
                 if self.broken_off {
                     self.said = Some(cut(&text, TEXT_LIMIT));
                 }
-                AgentEvent::Text { chars, text: if is_result { text } else { cut(&text, TEXT_LIMIT) } }
+                AgentEvent::Text { chars, text: if is_result { text } else { cut(&text, self.keep) } }
             }
-            Held::Thinking { chars, text } => AgentEvent::Thinking { chars, text: cut(&text, TEXT_LIMIT) },
+            Held::Thinking { chars, text } => AgentEvent::Thinking { chars, text: cut(&text, self.keep) },
             Held::Call { id, name, input } => {
-                if self.told.len() >= MOST_CALLS {
-                    self.told.pop_front();
-                }
-                self.told.push_back(id.clone());
+                remember(&mut self.told, &id);
                 AgentEvent::ToolCall { id, name, input }
             }
         })
@@ -77,7 +114,7 @@ impl Assembly {
     /// So much was said without an end that it should be given out as it is.
     pub fn is_full(&self) -> bool {
         match &self.held {
-            Some(Held::Text { text, .. } | Held::Thinking { text, .. }) => text.len() >= RESULT_TEXT_LIMIT,
+            Some(Held::Text { text, .. } | Held::Thinking { text, .. }) => text.len() >= self.most,
             Some(Held::Call { .. }) => self.pieces >= MOST_PIECES,
             None => false,
         }
@@ -106,14 +143,32 @@ impl Assembly {
                 let since = total_usd.map(|total| (total - self.total_usd.unwrap_or_default()).max(0.0));
                 let cost_usd = since.unwrap_or(cost_usd);
                 self.total_usd = total_usd.or(self.total_usd);
-                // It follows the whole of a message of the model, so a call is complete. What it cost becomes
-                // a durable event, before which nothing may be held back.
-                if total_usd.is_some() || matches!(self.held, Some(Held::Call { .. })) {
-                    out.extend(self.finish());
-                }
+                let is_cost = total_usd.is_some();
                 let usage =
                     AgentEvent::Usage { total_usd, cost_usd, input, output, cache_read, cache_write, model, call };
-                out.push(usage);
+                match self.held {
+                    // It follows the whole of a message of the model, so a call is complete.
+                    Some(Held::Call { .. }) => {
+                        out.extend(self.finish());
+                        out.push(usage);
+                    }
+                    // What it cost becomes a durable event, before which nothing may be held back; and a message
+                    // that was cut here could not be read.
+                    Some(_) if is_cost => {
+                        self.costs.push(usage);
+                        if self.costs.len() >= MOST_COSTS {
+                            out.extend(self.finish());
+                        }
+                    }
+                    _ => out.push(usage),
+                }
+            }
+            (held, AgentEvent::CallAnswer(CallAnswer::Says { message })) => {
+                let speaks = matches!(held, Some(Held::Text { .. } | Held::Thinking { .. }));
+                if speaks && self.message.as_ref() != Some(&message) {
+                    out.extend(self.finish());
+                }
+                self.message = Some(message);
             }
             (_, event) => {
                 out.extend(self.finish());
@@ -138,6 +193,11 @@ impl Assembly {
                 }
                 out.push(AgentEvent::Result(result));
             }
+            AgentEvent::ToolResult { ref id, .. } if id != PLAN && self.ended.contains(id) => {}
+            AgentEvent::ToolResult { ref id, .. } => {
+                remember(&mut self.ended, id);
+                out.push(event);
+            }
             AgentEvent::CallAnswer(CallAnswer::ToolRuns {}) => {}
             AgentEvent::CallAnswer(CallAnswer::BrokeOff {}) => self.broken_off = true,
             other => out.push(other),
@@ -147,6 +207,13 @@ impl Assembly {
 
 /// Written again and again, and each time it is another call.
 pub(crate) const PLAN: &str = "plan";
+
+fn remember(ids: &mut VecDeque<String>, id: &str) {
+    if ids.len() >= MOST_CALLS {
+        ids.pop_front();
+    }
+    ids.push_back(id.to_string());
+}
 
 fn is_empty(input: &Value) -> bool {
     match input {
@@ -158,6 +225,7 @@ fn is_empty(input: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use serde_json::json;
 
@@ -179,7 +247,7 @@ mod tests {
         assert!(assembly.push([text("I wr"), text("ite")]).is_empty() && assembly.holds());
         assert_eq!(assembly.push([call("c", json!({"command": "ls"}))]), [text("I write")]);
         assert_eq!(assembly.push([done("c")]), [call("c", json!({"command": "ls"})), done("c")]);
-        assert_eq!(assembly.finish(), None);
+        assert_eq!(assembly.finish(), []);
     }
 
     #[test]
@@ -208,10 +276,59 @@ mod tests {
         let mut assembly = Assembly::default();
         let document = json!({"status": "success", "summary": "y".repeat(6000)}).to_string();
         assembly.push([text("Done.\n\n"), text(&document)]);
-        let Some(AgentEvent::Text { text: whole, .. }) = assembly.finish() else { panic!("a text") };
+        let [AgentEvent::Text { text: whole, .. }] = &assembly.finish()[..] else { panic!("a text") };
         assert!(whole.ends_with(&document));
         assembly.push([text(&"z".repeat(6000))]);
-        let Some(AgentEvent::Text { text: cut, chars }) = assembly.finish() else { panic!("a text") };
-        assert!(cut.len() <= TEXT_LIMIT && chars == 6000);
+        let [AgentEvent::Text { text: cut, chars }] = &assembly.finish()[..] else { panic!("a text") };
+        assert!(cut.len() <= TEXT_LIMIT && *chars == 6000);
+    }
+
+    #[test]
+    fn whole_messages_are_not_cut() {
+        let mut assembly = Assembly::whole(10_000);
+        assembly.push(["x"; 6000].map(text));
+        assert_eq!(assembly.finish(), [text(&"x".repeat(6000))]);
+        let given = assembly.push([text(&"y".repeat(6000)), text(&"y".repeat(6000))]);
+        assert_eq!(given, [text(&"y".repeat(12_000))]);
+    }
+
+    /// Agents tell what the context holds, and what it cost, at any moment.
+    #[test]
+    fn costs_between_pieces_do_not_cut_a_message() {
+        let cost = |total: Option<f64>| AgentEvent::Usage {
+            input: 1,
+            output: 0,
+            cost_usd: 0.0,
+            cache_read: 0,
+            cache_write: 0,
+            model: None,
+            call: Some("context".into()),
+            total_usd: total,
+        };
+        let mut assembly = Assembly::default();
+        let mut told = assembly.push([text("{\"sta"), cost(None), text("tus\":"), cost(Some(0.5)), text("1}")]);
+        told.extend(assembly.finish());
+        let texts: Vec<_> = told.iter().filter(|event| matches!(event, AgentEvent::Text { .. })).collect();
+        assert_eq!(texts, [&text("{\"status\":1}")]);
+        let AgentEvent::Usage { cost_usd, total_usd, .. } = told.last().unwrap() else { panic!("{told:?}") };
+        assert_eq!((*cost_usd, *total_usd), (0.5, Some(0.5)), "what it cost follows the message");
+    }
+
+    /// Codex's warning about a model stands before its first message, with nothing between them.
+    #[test]
+    fn messages_with_names_of_their_own_are_texts_of_their_own() {
+        let says = |message: &str| AgentEvent::CallAnswer(CallAnswer::Says { message: message.into() });
+        let mut assembly = Assembly::default();
+        let pieces = [text("Warn"), text("ing."), says("1"), text("I wr"), says("1"), text("ite."), says("2"), text("Done.")];
+        let mut told = assembly.push(pieces);
+        told.extend(assembly.finish());
+        assert_eq!(told, [text("Warning."), text("I write."), text("Done.")]);
+    }
+
+    #[test]
+    fn a_result_is_told_once() {
+        let mut assembly = Assembly::default();
+        let told = assembly.push([call("c", json!({"command": "ls"})), done("c"), done("c")]);
+        assert_eq!(told, [call("c", json!({"command": "ls"})), done("c")]);
     }
 }

@@ -58,7 +58,7 @@ pub fn parse_all(backend: &dyn Backend, mut reader: impl Read, mut writer: impl 
                 .try_for_each(|event| write(&mut writer, &Timed { t: 0.0, event, parent: None }))?;
         }
         if n == 0 {
-            if let Some(event) = pieces.as_mut().and_then(Assembly::finish) {
+            for event in pieces.as_mut().map(Assembly::finish).unwrap_or_default() {
                 write(&mut writer, &Timed { t: 0.0, event, parent: None })?;
             }
             return writer.flush().map_err(ParseError::Write);

@@ -70,6 +70,10 @@ pub enum CallAnswer {
     ModelSet {},
     /// The tool call told last has begun: all of it has been said.
     ToolRuns {},
+    /// What it says or thinks next is a piece of this message; another name begins another message.
+    Says {
+        message: String,
+    },
     /// The turn that runs was broken off from outside, whatever its end will say.
     BrokeOff {},
     Refused {

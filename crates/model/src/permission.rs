@@ -16,6 +16,7 @@
 //! and denies what is too long to be seen. A shell has many ways to hide what it does: what must not
 //! happen at all is a sandbox's business, not a rule's.
 
+use crate::agent_event::AgentEvent;
 use crate::ask::{Ask, AskKind, SUBJECTS, Verdict, looks_cut};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -197,6 +198,12 @@ impl Policy {
     /// asked.
     pub fn decide(&self, ask: &Ask, cwd: &str) -> Option<Decision> {
         self.all().map(|policy| policy.word(ask, cwd)).min_by_key(leave)?
+    }
+
+    /// Whether this event asks for something that is allowed at once: nobody has to answer, so it is no question to show.
+    pub fn allows(&self, event: &AgentEvent, cwd: &str) -> bool {
+        let AgentEvent::Permission { ask, .. } = event else { return false };
+        self.decide(ask, cwd).is_some_and(|said| said.verdict == Verdict::Allow)
     }
 
     /// Whether those by whom its agent was dispatched need not ask for what it asks for: else none of them can give it.

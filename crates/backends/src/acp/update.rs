@@ -14,11 +14,15 @@ pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
     Some(match update.get("sessionUpdate")?.as_str()? {
         "agent_message_chunk" => {
             let said = plain(update.get("content")?);
-            vec![AgentEvent::Text { chars: said.chars().count() as u64, text: cut(&said, text::RESULT_TEXT_LIMIT) }]
+            let text =
+                AgentEvent::Text { chars: said.chars().count() as u64, text: cut(&said, text::RESULT_TEXT_LIMIT) };
+            of_message(update).into_iter().chain([text]).collect()
         }
         "agent_thought_chunk" => {
             let thought = plain(update.get("content")?);
-            vec![AgentEvent::Thinking { chars: thought.chars().count() as u64, text: cut(&thought, TEXT_LIMIT) }]
+            let thought =
+                AgentEvent::Thinking { chars: thought.chars().count() as u64, text: cut(&thought, TEXT_LIMIT) };
+            of_message(update).into_iter().chain([thought]).collect()
         }
         // A prompt's echo, or the past of a session that is loaded.
         "user_message_chunk" => {
@@ -38,6 +42,12 @@ pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
         },
         _ => return None,
     })
+}
+
+/// The message that a chunk is a piece of, where the agent names it.
+fn of_message(update: &Value) -> Option<AgentEvent> {
+    let message = cut(update.get("messageId")?.as_str()?, 200);
+    Some(AgentEvent::CallAnswer(CallAnswer::Says { message }))
 }
 
 fn tool(update: &Value) -> Option<Vec<AgentEvent>> {

@@ -51,6 +51,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let backend = muleteer_backends::by_name(&dispatch.created.backend)
         .map_err(|error| Failure::of(error.code(), &error).hint(error.hint()).dispatch(&id))?;
     let mut lines = SpoolLines::new(backend);
+    if dispatch.created.can_ask {
+        lines = lines.answered_by(&dispatch.created.permissions, dispatch.created.directory());
+    }
     let mut show = |piece: Piece| show(context, args.raw, piece);
     if args.follow {
         let following = follow(context, &mut fleet, &id, &mut lines, args.raw, &mut show);

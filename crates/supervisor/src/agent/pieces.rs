@@ -30,7 +30,7 @@ impl Pieces {
             (None, StepInput::Agent(events)) => vec![Input::Line { at, events }],
             (Some(assembly), StepInput::Agent(events)) => {
                 let mut whole = assembly.push(events);
-                whole.retain(|event| !matches!(event, AgentEvent::Usage { total_usd: None, .. }));
+                whole.retain(is_decided_on);
                 match (whole.is_empty(), assembly.holds()) {
                     (true, true) => vec![Input::Speaks { epoch }],
                     (true, false) => vec![],
@@ -48,9 +48,15 @@ impl Pieces {
 
     /// Gives out what is held back, at a place that is after it.
     pub fn finish(&mut self, at: Position) -> Option<Input> {
-        let event = self.assembly.as_mut()?.finish()?;
-        Some(Input::Line { at, events: vec![event] })
+        let mut events = self.assembly.as_mut()?.finish();
+        events.retain(is_decided_on);
+        (!events.is_empty()).then_some(Input::Line { at, events })
     }
+}
+
+/// What only fills the context is nothing to decide on.
+fn is_decided_on(event: &AgentEvent) -> bool {
+    !matches!(event, AgentEvent::Usage { total_usd: None, .. })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What an agent printed, read from its spool: for the judge's two passes, and for the last lines that the
 //! next attempt is told.
 
+use muleteer_backends::{Assembly, Backend, Line, Parser};
 use muleteer_model::agent_event::AgentEvent;
 use muleteer_shim::spool::{Cursor, Reader, State, Stream};
 use std::path::Path;
@@ -53,35 +54,64 @@ impl Said {
 
 /// Reads the spool of an agent that has ended. What cannot be read is left out.
 pub fn read(spool: &Path, backend: &str) -> Said {
-    let mut said = Said::default();
-    let Ok(backend) = muleteer_backends::by_name(backend) else { return said };
-    let mut parser = backend.parser();
+    let Ok(backend) = muleteer_backends::by_name(backend) else { return Said::default() };
+    let mut listener = Listener::new(backend);
     let mut reader = Reader::open(spool);
     let mut cursor = Cursor::default();
-    let mut raw = Vec::new();
-    let mut stderr = Vec::new();
-    let mut events = Vec::new();
     while let Ok(batch) = reader.read(cursor, 256 * 1024) {
         for record in &batch.records {
             match record.stream {
-                Stream::Stdout => {
-                    keep(&mut raw, &record.bytes);
-                    events.extend(parser.push(&record.bytes).into_iter().flat_map(|line| line.events));
-                }
-                Stream::Stderr => keep(&mut stderr, &record.bytes),
+                Stream::Stdout => listener.stdout(&record.bytes),
+                Stream::Stderr => keep(&mut listener.stderr, &record.bytes),
                 _ => {}
             }
         }
-        take(&mut said, events.drain(..).map(|timed| timed.event));
         if batch.next == cursor || batch.state != State::More {
             break;
         }
         cursor = batch.next;
     }
-    take(&mut said, parser.finish().into_iter().flat_map(|line| line.events).map(|timed| timed.event));
-    said.raw = String::from_utf8_lossy(&raw).into_owned();
-    said.stderr = String::from_utf8_lossy(&stderr).into_owned();
-    said
+    listener.finish()
+}
+
+/// Puts together what an agent said from what it printed.
+struct Listener {
+    parser: Box<dyn Parser>,
+    /// Of an agent whose messages come in pieces: a verdict has no line break where a piece ends.
+    pieces: Option<Assembly>,
+    said: Said,
+    raw: Vec<u8>,
+    stderr: Vec<u8>,
+}
+
+impl Listener {
+    fn new(backend: &dyn Backend) -> Self {
+        let pieces = backend.by_calls().then(|| Assembly::whole(LIMIT));
+        Self { parser: backend.parser(), pieces, said: Said::default(), raw: vec![], stderr: vec![] }
+    }
+
+    fn stdout(&mut self, bytes: &[u8]) {
+        keep(&mut self.raw, bytes);
+        let lines = self.parser.push(bytes);
+        self.hear(lines);
+    }
+
+    fn hear(&mut self, lines: Vec<Line>) {
+        let events = lines.into_iter().flat_map(|line| line.events).map(|timed| timed.event);
+        match &mut self.pieces {
+            Some(pieces) => take(&mut self.said, pieces.push(events).into_iter()),
+            None => take(&mut self.said, events),
+        }
+    }
+
+    fn finish(mut self) -> Said {
+        let lines = self.parser.finish();
+        self.hear(lines);
+        take(&mut self.said, self.pieces.iter_mut().flat_map(Assembly::finish));
+        self.said.raw = String::from_utf8_lossy(&self.raw).into_owned();
+        self.said.stderr = String::from_utf8_lossy(&self.stderr).into_owned();
+        self.said
+    }
 }
 
 fn keep(into: &mut Vec<u8>, bytes: &[u8]) {
@@ -111,5 +141,67 @@ fn take(said: &mut Said, events: impl Iterator<Item = AgentEvent>) {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use muleteer_model::pipeline::judge;
+    use serde_json::{Value, json};
+
+    fn update(update: &Value) -> String {
+        json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}})
+            .to_string()
+    }
+
+    fn chunk(text: &str) -> String {
+        update(&json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}))
+    }
+
+    fn said(lines: &[String], at_once: usize) -> Said {
+        let mut listener = Listener::new(muleteer_backends::by_name("acp").unwrap());
+        let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+        text.as_bytes().chunks(at_once).for_each(|bytes| listener.stdout(bytes));
+        listener.finish()
+    }
+
+    /// However a model's words are cut, the verdict is one document, also with costs told between its pieces.
+    #[test]
+    fn a_verdict_in_chunks_is_read_whole_wherever_it_is_cut() {
+        let verdict = json!({
+            "status": "success",
+            "specDrift": {"detected": false, "issues": []},
+            "acceptance": {"passed": true, "results": [{"criterion": "ten", "passed": true, "evidence": "seen \"x\" "}]},
+            "observations": [], "newBeads": [],
+        });
+        let verdict = format!("Here it is:\n```json\n{}\n```\n", serde_json::to_string_pretty(&verdict).unwrap());
+        let cost = json!({"sessionUpdate": "usage_update", "used": 1, "cost": {"amount": 0.1, "currency": "USD"}});
+        for size in [1, 2, 3, 7, 50, 5000] {
+            let all: Vec<char> = verdict.chars().collect();
+            let mut lines: Vec<String> =
+                all.chunks(size).map(|piece| chunk(&piece.iter().collect::<String>())).collect();
+            lines.insert(lines.len() / 2, update(&cost));
+            let said = said(&lines, 100);
+            assert_eq!(said.answer(), format!("{verdict}\n"), "{size}");
+            judge::read([said.answer().as_str()].into_iter()).unwrap_or_else(|bad| panic!("{size}: {bad:?}"));
+        }
+    }
+
+    #[test]
+    fn a_long_reasoning_is_not_cut() {
+        let word = "reason ".repeat(10);
+        let lines: Vec<String> = (0..2000).map(|_| chunk(&word)).collect();
+        assert_eq!(said(&lines, 4096).answer().trim_end(), word.repeat(2000).trim_end());
+    }
+
+    /// The next attempt reads the last lines as a person would have seen them.
+    #[test]
+    fn the_last_lines_are_lines_of_messages_and_not_of_chunks() {
+        let call = json!({"sessionUpdate": "tool_call", "toolCallId": "c", "kind": "execute", "title": "ls",
+            "status": "completed", "rawInput": {"command": "ls"}});
+        let lines = [chunk("I lo"), chunk("ok."), update(&call), chunk("No"), chunk(" time left.")];
+        assert_eq!(said(&lines, 64).tail(), "I look.\nNo time left.");
     }
 }
