@@ -319,7 +319,8 @@ mod tests {
     fn messages_with_names_of_their_own_are_texts_of_their_own() {
         let says = |message: &str| AgentEvent::CallAnswer(CallAnswer::Says { message: message.into() });
         let mut assembly = Assembly::default();
-        let pieces = [text("Warn"), text("ing."), says("1"), text("I wr"), says("1"), text("ite."), says("2"), text("Done.")];
+        let pieces =
+            [text("Warn"), text("ing."), says("1"), text("I wr"), says("1"), text("ite."), says("2"), text("Done.")];
         let mut told = assembly.push(pieces);
         told.extend(assembly.finish());
         assert_eq!(told, [text("Warning."), text("I write."), text("Done.")]);

@@ -3,6 +3,7 @@
 
 use super::enforced::Enforced;
 use super::event::{Phase, Purpose, RunStatus, Verdict};
+use super::standing::{Standing, why};
 use super::state::{Run, Stage};
 use crate::config::Span;
 use jiff::Timestamp;
@@ -376,9 +377,12 @@ pub struct Document {
     pub observations: Vec<String>,
     pub maintenance_runs: u32,
     pub maintenance_coalesced: u32,
-    /// Why it rests.
+    /// Why it rests, waits, or did not end as it should.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Of a run that is looked at from outside.
+    #[serde(flatten)]
+    pub standing: Option<Standing>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<DocumentError>,
     /// Of a dry run that has not been gone on with.
@@ -462,7 +466,7 @@ pub struct ReportBead {
     pub failed_attempts: u32,
 }
 
-pub fn report(run: &Run) -> Report {
+pub fn report(run: &Run, standing: &Standing) -> Report {
     let beads = run.order.iter().filter_map(|id| run.beads.get(id)).map(|task| ReportBead {
         id: task.planned.id.clone(),
         title: task.planned.title.clone(),
@@ -475,7 +479,7 @@ pub fn report(run: &Run) -> Report {
         iteration: task.iteration,
         failed_attempts: task.failures,
     });
-    Report { document: document(run), iterations: run_log(run).iterations, bead_list: beads.collect() }
+    Report { document: document_at(run, standing), iterations: run_log(run).iterations, bead_list: beads.collect() }
 }
 
 /// What ended it, or that it was stopped; none while it is under way, and of one that waits for a person.
@@ -509,6 +513,18 @@ pub fn shortfall(run: &Run) -> Option<DocumentError> {
     })
 }
 
+/// The same for somebody who looks at it: also until when this is known, and what it waits for.
+pub fn document_at(run: &Run, standing: &Standing) -> Document {
+    let mut document = document(run);
+    document.reason = document.reason.or_else(|| standing.reason());
+    if standing.abandoned {
+        // Nobody knows whether they live.
+        document.agents = 0;
+    }
+    document.standing = Some(standing.clone());
+    document
+}
+
 pub fn document(run: &Run) -> Document {
     Document {
         run_id: run.id().into(),
@@ -533,7 +549,8 @@ pub fn document(run: &Run) -> Document {
         observations: run.observations.iter().cloned().collect(),
         maintenance_runs: run.maintenance.len() as u32,
         maintenance_coalesced: run.coalesced,
-        reason: run.resting.as_ref().map(|(_, reason)| reason.clone()),
+        reason: run.resting.as_ref().map(|(_, reason)| reason.clone()).or_else(|| why(run)),
+        standing: None,
         error: shortfall(run),
         plan: Plan::of(run),
     }

@@ -46,6 +46,7 @@ pub mod prompts;
 #[cfg(test)]
 mod simulator;
 pub mod spec;
+pub mod standing;
 mod state;
 #[cfg(test)]
 mod tests;

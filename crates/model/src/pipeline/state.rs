@@ -69,6 +69,8 @@ pub struct Run {
     pub verdicts: Vec<JudgeFinished>,
     /// After a rate limit, nobody is started before this.
     pub not_before: Option<Timestamp>,
+    /// Why.
+    pub slowed: Option<String>,
     pub slowdowns: u32,
     pub cost_usd: f64,
     pub published: Option<String>,
@@ -126,6 +128,8 @@ pub struct TaskState {
     pub reuse: bool,
     /// What the next attempt is told about the last.
     pub note: String,
+    /// Why the last attempt failed; empty where none has, or a later one did not.
+    pub failure: String,
     pub stage: Stage,
     /// Open dependencies outside the run.
     pub outside: BTreeSet<String>,
@@ -229,6 +233,7 @@ impl Run {
             judgings: 0,
             verdicts: vec![],
             not_before: None,
+            slowed: None,
             slowdowns: 0,
             cost_usd: 0.0,
             published: None,
@@ -474,8 +479,9 @@ impl Run {
                 self.slowdowns = 0;
                 self.log(|iteration| iteration.completed += 1);
             }
-            Event::BeadRetried { bead_id, reuse, counted, note, .. } => {
+            Event::BeadRetried { bead_id, reuse, counted, note, reason, .. } => {
                 if let Some(task) = self.beads.get_mut(bead_id) {
+                    task.failure.clone_from(reason);
                     task.reuse = *reuse;
                     task.note.clone_from(note);
                     task.failures += u32::from(*counted);
@@ -483,10 +489,16 @@ impl Run {
                 self.set_stage(bead_id, Stage::Open);
                 self.log(|iteration| iteration.failed += 1);
             }
-            Event::BeadBlocked { bead_id, .. } => self.set_stage(bead_id, Stage::Blocked),
+            Event::BeadBlocked { bead_id, reason, .. } => {
+                if let Some(task) = self.beads.get_mut(bead_id) {
+                    task.failure.clone_from(reason);
+                }
+                self.set_stage(bead_id, Stage::Blocked);
+            }
             Event::BeadReopened { bead_id, .. } => {
                 if let Some(task) = self.beads.get_mut(bead_id) {
                     (task.failures, task.reuse) = (0, false);
+                    task.failure.clear();
                 }
                 self.set_stage(bead_id, Stage::Open);
             }
@@ -497,8 +509,9 @@ impl Run {
                     self.schedule.close_outside(bead_id);
                 }
             }
-            Event::PoolSlowed { until, .. } => {
+            Event::PoolSlowed { until, reason } => {
                 self.not_before = Some(*until);
+                self.slowed = Some(reason.clone());
                 self.slowdowns += 1;
             }
             Event::ObservationCreated { bead_id, .. } if self.observations.insert(bead_id.clone()) => {
@@ -626,6 +639,7 @@ impl Run {
                     worktrees: 0,
                     reuse: false,
                     note: String::new(),
+                    failure: String::new(),
                 },
             );
         }

@@ -8,18 +8,22 @@ use crate::exit::{self, Exit};
 use crate::failure::{Failure, chain};
 use crate::interrupt;
 use crate::live_run::{LiveRun, TICK};
+use crate::offline;
 use crate::render::{event, page, run as show, safe};
 use crate::run_files::{Runs, new_id, utf8};
 use crate::settings;
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use muleteer_model::event::Record;
 use muleteer_model::pipeline::Run;
-use muleteer_model::pipeline::checkpoint::{self, document};
+use muleteer_model::pipeline::checkpoint::{self, document, document_at};
 use muleteer_model::pipeline::chronicle::Chronicle;
 use muleteer_model::pipeline::event::{Phase, RunStatus};
+use muleteer_model::pipeline::standing::Standing;
 use muleteer_protocol::client::{Client, ClientError, Next};
 use muleteer_protocol::v1::{self, Item, Reply, Request};
 use muleteer_store::atomic::write_atomic;
+use muleteer_supervisor::runs::is_hosted;
 use serde_json::json;
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -174,11 +178,11 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         let id = runs.resolve(id.as_deref())?;
         let run = runs.read(&id)?;
         if args.follow && attend(context, &runs, &run).await? {
-            return conclude(context, &runs.read(&id)?);
+            return conclude(context, &runs, &runs.read(&id)?);
         }
         match context.out.json {
-            true => context.out.document(&document(&run))?,
-            false => context.out.text(show::status(&run))?,
+            true => context.out.document(&document_at(&run, &standing(context, &runs, &run)))?,
+            false => context.out.text(show::status(&run, &standing(context, &runs, &run), Timestamp::now()))?,
         }
         // 0 would say that the judge has passed it.
         return Ok(if args.follow { Exit::Interrupted } else { Exit::Done });
@@ -197,15 +201,15 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     context.out.note(format!("run {run_id} ({})", runs.folder().join(&run_id).display()));
     follow(context, &runs, &request, known).await?;
     let run = runs.read(&run_id)?;
-    conclude(context, &run)
+    conclude(context, &runs, &run)
 }
 
 fn report(context: &Context, runs: &Runs, id: &str, html: Option<&Path>) -> Result<Exit, Failure> {
     let Some(file) = html else {
         let run = runs.read(id)?;
         match context.out.json {
-            true => context.out.document(&checkpoint::report(&run))?,
-            false => context.out.text(show::report(&run))?,
+            true => context.out.document(&checkpoint::report(&run, &standing(context, runs, &run)))?,
+            false => context.out.text(show::report(&run, &standing(context, runs, &run)))?,
         }
         return Ok(Exit::Done);
     };
@@ -244,11 +248,20 @@ async fn halt(context: &Context, runs: &Runs, given: Option<&str>) -> Result<Exi
         stop(context, &id).await?;
     }
     let run = runs.read(&id)?;
+    let standing = standing(context, runs, &run);
     match context.out.json {
-        true => context.out.document(&document(&run))?,
-        false => context.out.text(show::status(&run))?,
+        true => context.out.document(&document_at(&run, &standing))?,
+        false => context.out.text(show::status(&run, &standing, Timestamp::now()))?,
     }
     Ok(Exit::Done)
+}
+
+/// How the run stands now, by the files alone: a daemon that hangs must not keep anybody from seeing that.
+fn standing(context: &Context, runs: &Runs, run: &Run) -> Standing {
+    let hosted = run.is_live() && (context.is_held() || is_hosted(&runs.folder().join(run.id())));
+    // Without them nothing is known of what its agents wait for.
+    let fleet = run.is_live().then(|| offline::fleet(context).ok()).flatten();
+    Standing::of(run, fleet.as_ref(), hosted, Timestamp::now())
 }
 
 async fn up(context: &Context, request: &v1::Run) -> Result<(), Failure> {
@@ -477,7 +490,7 @@ fn criteria(run: &Run) -> String {
 }
 
 /// The last word, and the exit code.
-fn conclude(context: &Context, run: &Run) -> Result<Exit, Failure> {
+fn conclude(context: &Context, runs: &Runs, run: &Run) -> Result<Exit, Failure> {
     if context.out.json {
         Failure::unless_closed(context.out.json_line(&document(run)))?;
     } else {
@@ -485,7 +498,7 @@ fn conclude(context: &Context, run: &Run) -> Result<Exit, Failure> {
             Failure::unless_closed(context.out.text(criteria(run)))?;
         }
         let is_plan = run.settings.dry_run && run.outcome.is_none();
-        let report = if is_plan { show::plan(run) } else { show::report(run) };
+        let report = if is_plan { show::plan(run) } else { show::report(run, &standing(context, runs, run)) };
         Failure::unless_closed(context.out.text(report))?;
     }
     Ok(match (run.status(), checkpoint::shortfall(run)) {

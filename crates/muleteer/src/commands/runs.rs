@@ -6,8 +6,11 @@ use crate::failure::Failure;
 use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, clip, usd};
 use crate::run_files::Runs;
-use muleteer_model::pipeline::Stage;
-use muleteer_model::pipeline::checkpoint::document;
+use jiff::Timestamp;
+use muleteer_model::pipeline::checkpoint::document_at;
+use muleteer_model::pipeline::standing::Standing;
+use muleteer_model::pipeline::{Run, Stage};
+use muleteer_supervisor::runs::is_hosted;
 use serde_json::json;
 
 const EXAMPLES: &str = "\
@@ -32,8 +35,11 @@ pub fn run(context: &Context) -> Result<Exit, Failure> {
             Err(failure) => context.out.note(format!("{id}: {}", failure.text())),
         }
     }
+    let held = context.is_held();
+    let is_hosted = |run: &Run| held || is_hosted(&runs.folder().join(run.id()));
     if context.out.json {
-        let documents: Vec<_> = found.iter().map(document).collect();
+        let stands = |run| document_at(run, &Standing::of(run, None, is_hosted(run), Timestamp::now()));
+        let documents: Vec<_> = found.iter().map(stands).collect();
         let mut all = json!({ "runs": documents });
         if !damaged.is_empty() {
             all["errors"] = json!(damaged);
@@ -47,7 +53,7 @@ pub fn run(context: &Context) -> Result<Exit, Failure> {
         .map(|run| {
             vec![
                 Cell::colored(run.id(), BOLD),
-                run.status().as_str().to_string().into(),
+                status(run, is_hosted(run)).into(),
                 run.phase.as_str().to_string().into(),
                 format!("{}/{}", run.count(Stage::Done), run.total()).into(),
                 usd(run.cost_usd).into(),
@@ -57,4 +63,12 @@ pub fn run(context: &Context) -> Result<Exit, Failure> {
         .collect();
     context.out.text(layout(&heads, &rows))?;
     Ok(Exit::Done)
+}
+
+/// Nobody carries on a run without a daemon, whatever its events say.
+fn status(run: &Run, hosted: bool) -> String {
+    match run.is_live() && !hosted {
+        true => format!("{} (abandoned)", run.status().as_str()),
+        false => run.status().as_str().to_string(),
+    }
 }

@@ -10,7 +10,9 @@ use crate::on_demand::own_program;
 use crate::output::Output;
 use crate::render::run as told;
 use crate::render::{BOLD, DIM, GREEN, RED, RESET, clip, usd};
+use jiff::Timestamp;
 use muleteer_model::pipeline::checkpoint;
+use muleteer_model::pipeline::standing::Standing;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -53,7 +55,8 @@ fn heading(out: Output, text: &str) -> Result<(), Failure> {
 fn run(out: Output, log: &Log) -> Result<(), Failure> {
     heading(out, "muleteer run report")?;
     let Some(chronicle) = &log.chronicle else { return out.line("  it did not begin") };
-    for line in told::report(&chronicle.run).lines() {
+    let standing = Standing::of(&chronicle.run, None, true, Timestamp::now());
+    for line in told::report(&chronicle.run, &standing).lines() {
         out.line(format!("  {line}"))?;
     }
     out.line(format!(

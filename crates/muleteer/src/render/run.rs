@@ -1,16 +1,27 @@
 //! A run, as a person reads it.
 
 use super::{BOLD, GREEN, RED, RESET, YELLOW, clip, safe, span, usd};
+use jiff::Timestamp;
 use muleteer_model::event::Event;
 use muleteer_model::pipeline::enforced::Enforced;
 use muleteer_model::pipeline::event::Verdict;
+use muleteer_model::pipeline::standing::{Standing, WaitKind, why};
 use muleteer_model::pipeline::{Run, Stage};
 use std::fmt::Write;
 use std::time::Duration;
 
 /// How it stands now: a few lines.
-pub fn status(run: &Run) -> String {
-    let mut text = head(run);
+pub fn status(run: &Run, standing: &Standing, now: Timestamp) -> String {
+    let mut text = head_at(run, Some((standing, now)));
+    for wait in &standing.waiting_for {
+        let of = wait.dispatch_id.as_ref().map(|id| format!(" (dispatch {id})")).unwrap_or_default();
+        let time =
+            if wait.kind == WaitKind::Daemon { String::new() } else { format!(", for {}", ago(wait.since, now)) };
+        let _ = writeln!(text, "  waits for {}{time}{of}", safe(&wait.reason));
+    }
+    if standing.abandoned && !run.jobs.is_empty() {
+        let _ = writeln!(text, "  at work when this was recorded; nobody knows whether they still live:");
+    }
     for job in run.jobs.values() {
         let bead = job.start.bead_id.as_deref().unwrap_or("-");
         let title = run.beads.get(bead).map_or("", |task| task.planned.title.as_str());
@@ -25,23 +36,38 @@ pub fn status(run: &Run) -> String {
         );
     }
     let ready: Vec<_> = run.schedule.ready().take(8).collect();
-    if run.is_live() && !ready.is_empty() {
+    if run.is_live() && !standing.abandoned && !ready.is_empty() {
         let _ = writeln!(text, "  next      {}", ready.join(", "));
     }
     text.push_str(&ending(run));
     text
 }
 
+fn ago(at: Timestamp, now: Timestamp) -> String {
+    span(Duration::try_from(at.duration_until(now)).unwrap_or_default())
+}
+
 fn head(run: &Run) -> String {
+    head_at(run, None)
+}
+
+/// `seen`: how it stands, and when somebody looked.
+fn head_at(run: &Run, seen: Option<(&Standing, Timestamp)>) -> String {
     let count = |stage| run.count(stage);
+    let abandoned = seen.filter(|(standing, _)| standing.abandoned);
     let mut text = format!("{BOLD}{}{RESET} {}\n", run.id(), safe(&clip(&run.started.title, 80)));
     let _ = writeln!(
         text,
-        "  status    {} (phase {}, iteration {})",
+        "  status    {}{} (phase {}, iteration {})",
+        if abandoned.is_some() { "abandoned, last recorded as " } else { "" },
         run.status().as_str(),
         run.phase.as_str(),
         run.iteration
     );
+    if let Some((standing, now)) = abandoned {
+        let (at, ago) = (standing.as_of, ago(standing.as_of, now));
+        let _ = writeln!(text, "  as of     {at:.0}, {ago} ago: no daemon is running");
+    }
     let _ = writeln!(
         text,
         "  beads     {} of {} done, {} in progress, {} open, {} blocked",
@@ -52,7 +78,8 @@ fn head(run: &Run) -> String {
         count(Stage::Blocked)
     );
     let _ = writeln!(text, "  target    {}", run.target());
-    let took = Duration::from_millis(run.ran_for_ms(run.updated_at).max(0) as u64);
+    let until = seen.map_or(run.updated_at, |(standing, _)| standing.as_of);
+    let took = Duration::from_millis(run.ran_for_ms(until).max(0) as u64);
     let _ = writeln!(text, "  so far    {}, {} agents, {}", span(took), run.spawns, usd(run.cost_usd));
     text
 }
@@ -61,6 +88,8 @@ fn ending(run: &Run) -> String {
     let mut text = String::new();
     if let Some((_, reason)) = &run.resting {
         let _ = writeln!(text, "  it rests: {}; `muleteer run --resume {}` goes on", safe(reason), run.id());
+    } else if let Some(why) = why(run) {
+        let _ = writeln!(text, "  reason    {}", safe(&why));
     }
     if let Some(branch) = &run.published {
         let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.as_str()).unwrap_or_default();
@@ -80,8 +109,8 @@ fn ending(run: &Run) -> String {
 }
 
 /// What it did, and what came of it.
-pub fn report(run: &Run) -> String {
-    let mut text = head(run);
+pub fn report(run: &Run, standing: &Standing) -> String {
+    let mut text = head_at(run, Some((standing, Timestamp::now())));
     for (one, number) in run.iterations.iter().zip(1..) {
         let _ = writeln!(
             text,

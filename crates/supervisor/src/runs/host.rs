@@ -282,6 +282,20 @@ pub fn hostname() -> String {
         .map_or_else(|| "localhost".into(), |name| name.trim().to_string())
 }
 
+/// Whether a daemon carries on the run whose folder this is. Of one on another machine only its note tells.
+pub fn is_hosted(folder: &Path) -> bool {
+    let note: Option<LockNote> = crate::beneath::read_file(&folder.join("lock.json"), NOTE_LIMIT)
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    note.is_some_and(|note| !is_here(&note)) || lock::is_held(&folder.join("lock"))
+}
+
+/// A container's name changes when it is made anew. Of one kernel and one file the lock itself decides.
+fn is_here(note: &LockNote) -> bool {
+    let boot = muleteer_process::identity::boot_id();
+    note.hostname == hostname() || (!note.boot_id.is_empty() && note.boot_id == boot)
+}
+
 /// Takes the run's lock, or says who has it.
 ///
 /// # Errors
@@ -298,9 +312,6 @@ pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireErr
             "`muleteer run --status` shows how it stands",
         )
     };
-    // A container's name changes when it is made anew. Of one kernel and one file the lock itself decides.
-    let boot = muleteer_process::identity::boot_id();
-    let is_here = |note: &LockNote| note.hostname == hostname() || (!note.boot_id.is_empty() && note.boot_id == boot);
     if let Some(note) = note.as_ref().filter(|note| !is_here(note)) {
         return Err(v1::WireError {
             hint: Some(format!(

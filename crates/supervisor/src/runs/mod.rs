@@ -24,4 +24,4 @@ mod reflog;
 pub(crate) mod steps;
 
 pub use begin::{begin, boot};
-pub use host::{Hosted, Runs};
+pub use host::{Hosted, Runs, is_hosted};
