@@ -44,3 +44,17 @@ pub fn failing_once(name: &str, words: &str, failed: &Path) -> String {
         real.display()
     )
 }
+
+/// The same, where it fails each time.
+///
+/// # Panics
+/// When there is no such program.
+pub fn failing_always(name: &str, words: &str) -> String {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let real = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
+    let real = real.expect("the program itself");
+    format!(
+        "#!/bin/sh\ncase \" $* \" in\n*'{words}'*) echo 'it is locked' >&2; exit 128 ;;\nesac\nexec '{}' \"$@\"\n",
+        real.display()
+    )
+}

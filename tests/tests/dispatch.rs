@@ -476,30 +476,6 @@ fn work_that_cannot_come_home_at_once_comes_home_a_moment_later() {
     world.finish(Some(daemon));
 }
 
-/// Git makes no branch `muleteer/ID` beside a branch `muleteer`: the work stays where it is, and it is said.
-#[test]
-fn work_that_cannot_come_home_is_kept_and_said_and_the_dispatch_ends() {
-    let world = World::new();
-    let repo = world.repo("repo");
-    repo.git(&["branch", "muleteer"]);
-    let daemon = world.daemon();
-    let id = world
-        .spawn(&repo, "git commit -q --allow-empty -m precious", &["--worktree", "--wait"])
-        .ok();
-    let entry = world.dispatch(&id);
-    assert_eq!(entry["state"], "success", "{entry}");
-    let worktree = entry["worktree"].as_str().unwrap();
-    let said = world
-        .events()
-        .into_iter()
-        .find(|event| event["event"] == "fault")
-        .expect("a fault on record");
-    assert!(said["message"].as_str().unwrap().contains(worktree), "{said}");
-    let log = Command::new("git").args(["-C", worktree, "log", "--oneline"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&log.stdout).contains("precious"));
-    world.finish(Some(daemon));
-}
-
 #[test]
 fn agents_may_dispatch_agents_but_no_deeper_than_allowed() {
     let world = World::new();

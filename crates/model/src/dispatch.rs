@@ -38,6 +38,7 @@ use crate::monitor::Monitor;
 use crate::opening::{CallFailure, Opening};
 use crate::result::AgentResult;
 use crate::transcript::Standing;
+use crate::work::WorkHome;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -128,6 +129,10 @@ pub struct Dispatch {
     /// How often it had ended and was spoken to again.
     pub reopened: u32,
     pub fetched: Option<String>,
+    /// What came home when it ended last. It stays while the dispatch is spoken to again.
+    pub work: Option<WorkHome>,
+    /// The commit that its clone began at.
+    pub base: Option<String>,
     /// What its agent left is removed, or about to be: it cannot be spoken to again.
     pub files_removed: bool,
 }
@@ -345,6 +350,8 @@ impl Dispatch {
             unsynced: false,
             reopened: 0,
             fetched: None,
+            work: None,
+            base: None,
             files_removed: false,
         }
     }

@@ -15,6 +15,7 @@ use crate::permission::Policy;
 use crate::pipeline::event as pipeline;
 use crate::result::AgentResult;
 use crate::transcript::{Session, Standing};
+use crate::work::WorkHome;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -414,10 +415,7 @@ pub enum Event {
         state: FinalState,
         reason: String,
     },
-    WorkFetched {
-        branch: String,
-        commit: Option<String>,
-    },
+    WorkFetched(WorkHome),
     DispatchFinished {
         state: FinalState,
         reason: String,

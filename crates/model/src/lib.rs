@@ -22,7 +22,7 @@
 //!   [`retention`]: what need not be kept; [`api_error`]: what trouble with the model API means, and
 //!   [`pressure`]: what it means for the others.
 //! - [`opening`]: how a session is opened with an agent that is spoken to by calls;
-//!   [`shim_watch`]: what is done about a shim that does not answer.
+//!   [`shim_watch`]: what is done about a shim that does not answer; [`work`]: what came home from a clone.
 
 pub mod admission;
 pub mod agent_event;
@@ -61,3 +61,4 @@ pub mod tbd;
 pub mod telemetry;
 pub mod text;
 pub mod transcript;
+pub mod work;

@@ -49,6 +49,7 @@ use crate::id::DispatchId;
 use crate::monitor::Finding;
 use crate::opening::{Call, Opening};
 use crate::transcript::Reading;
+use crate::work::WorkHome;
 use jiff::Timestamp;
 use std::borrow::Cow;
 
@@ -119,10 +120,7 @@ pub enum Input {
         base: String,
         again: bool,
     },
-    WorkFetched {
-        branch: String,
-        commit: Option<String>,
-    },
+    WorkFetched(WorkHome),
     Limit {
         limit: Limit,
         detail: String,
@@ -272,8 +270,8 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         Input::WorktreeMade { path, base, again } if again || !d.cloned => {
             plain(vec![Event::WorktreeCreated { path, base }])
         }
-        Input::WorkFetched { branch, commit } if matches!(d.phase, Phase::Closing { .. }) && d.fetched.is_none() => {
-            plain(vec![Event::WorkFetched { branch, commit }])
+        Input::WorkFetched(work) if matches!(d.phase, Phase::Closing { .. }) && d.fetched.is_none() => {
+            plain(vec![Event::WorkFetched(work)])
         }
         Input::Send { key, by } if hears(d) && d.prompt(&key).is_none() => {
             plain(vec![Event::PromptQueued { key, kind: PromptKind::Send, by, trace: None }])
@@ -391,8 +389,9 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
             },
         },
         Phase::Closing { state, reason, .. } if d.created.worktree.is_none() || d.fetched.is_some() => {
-            let result = conclude::final_result(d, *state, reason);
-            vec![Event::DispatchFinished { state: *state, reason: reason.clone(), result }]
+            let (state, reason) = conclude::with_work(d, *state, reason);
+            let result = conclude::final_result(d, state, &reason);
+            vec![Event::DispatchFinished { state, reason, result }]
         }
         Phase::Closing { .. } | Phase::Finished { .. } => vec![],
     }

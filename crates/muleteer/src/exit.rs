@@ -44,6 +44,11 @@ pub const CODES: &[(&str, Exit, &str)] = &[
         Exit::BadInput,
         "more than one dispatch or task begins with this id, or more than one request is open",
     ),
+    (
+        "E_BRANCH_IN_THE_WAY",
+        Exit::BadInput,
+        "a branch of the repository leaves git no room for the one the work comes home as",
+    ),
     ("E_ID_TAKEN", Exit::BadInput, "a dispatch with this id and other content exists"),
     ("E_BACKEND_UNAVAILABLE", Exit::BadInput, "the agent's program is not there, or no backend has this name"),
     ("E_UNSUPPORTED", Exit::BadInput, "the dispatch's backend cannot do this"),

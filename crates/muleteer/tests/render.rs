@@ -32,6 +32,7 @@ fn dispatch(id: &str, state: &str, since: &str) -> DispatchStatus {
         reason: None,
         containment: None,
         waiting_for: vec![],
+        work: None,
         result: None,
     }
 }

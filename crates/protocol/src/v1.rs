@@ -482,6 +482,38 @@ pub struct DispatchStatus {
     #[serde(default)]
     pub waiting_for: Vec<AskStatus>,
     pub result: Option<ResultDoc>,
+    /// What came home from its clone when it ended last; null without `--worktree`.
+    #[serde(default)]
+    pub work: Option<WorkDoc>,
+}
+
+/// The work of a clone, and where it is now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct WorkDoc {
+    /// The branch in the person's repository; null where no commit came home.
+    pub branch: Option<String>,
+    pub commit: Option<String>,
+    /// How many commits the agent made on the branch.
+    #[serde(default)]
+    pub commits: Option<u32>,
+    /// What was on no branch, as refs of the person's repository.
+    #[serde(default)]
+    pub left: Vec<LeftDoc>,
+    /// What is only in the clone, with the reason.
+    #[serde(default)]
+    pub skipped: Vec<String>,
+    /// Why the commits are only in the clone.
+    #[serde(default)]
+    pub trouble: Option<String>,
+    /// All of this on one line, for people.
+    pub summary: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct LeftDoc {
+    #[serde(rename = "ref")]
+    pub name: String,
+    pub what: String,
 }
 
 /// What an agent waits to be told.

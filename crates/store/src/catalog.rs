@@ -18,6 +18,7 @@ use muleteer_model::pipeline::judge::{Acceptance, JudgeResult, NewBead, SpecDrif
 use muleteer_model::result::{AgentResult, ResultStatus};
 use muleteer_model::tasklist::session::{Finished, Started, Verdict as Judged};
 use muleteer_model::transcript::{Session, Standing};
+use muleteer_model::work::{LeftWork, WorkHome};
 use serde_json::Value;
 
 macro_rules! catalog {
@@ -222,8 +223,19 @@ catalog! {
         = Event::RestartScheduled { until: time(), delay_ms: 2000 };
     DispatchClosing: "The final state is decided; what is left is to bring the work home."
         = Event::DispatchClosing { state: FinalState::Success, reason: "result".into() };
-    WorkFetched: "The agent's commits are in the project as `branch`."
-        = Event::WorkFetched { branch: "muleteer/abcdefgh".into(), commit: Some("1a2b3c4d".into()) };
+    WorkFetched: "The work of the agent's clone came home: its commits as `branch`, of which `commit` is the tip (null where there is \
+                  none), the rest as refs (`left`). What is only in the clone is in `skipped`; `trouble` says why the commits are."
+        = Event::WorkFetched(WorkHome {
+            branch: "muleteer/abcdefgh".into(),
+            commit: Some("1a2b3c4d".into()),
+            commits: Some(2),
+            left: vec![LeftWork {
+                name: "refs/muleteer/left/abcdefgh/uncommitted".into(),
+                what: "uncommitted changes in 3 files".into(),
+            }],
+            skipped: vec!["core.1234 (2 GiB, too large)".into()],
+            trouble: None,
+        });
     DispatchFinished: "Nothing more happens to this dispatch."
         = Event::DispatchFinished { state: FinalState::Success, reason: "result".into(), result: Some(result()) };
     FilesRemoved: "Written before what was kept of its agent is removed: output, prompts, request. It cannot be spoken to any more."

@@ -175,6 +175,7 @@ pub struct Daemon {
     /// Many that are dispatched from one place ask for the same.
     pub config: Mutex<Option<Loaded>>,
     pub repositories: crate::worktree::Repositories,
+    pub identities: crate::worktree::Identities,
     creating: [tokio::sync::Mutex<()>; CREATING],
     agents_by_id: Mutex<HashMap<DispatchId, Arc<AgentSlots>>>,
     /// Counts subtrees taken away: a dispatch is over for its watchers when its journal is written.
@@ -215,6 +216,7 @@ impl Daemon {
             stop: CancellationToken::new(),
             config: Mutex::default(),
             repositories: Default::default(),
+            identities: Default::default(),
             creating: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             agents_by_id: Mutex::default(),
             closed: watch::Sender::new(0),

@@ -6,6 +6,7 @@ use crate::context::{Daemon, random_key};
 use crate::ledger::{append, entry};
 use crate::request::Saved;
 use crate::stuck::Stuck;
+use crate::worktree::{Homecoming, NewClone};
 use muleteer_backends::{Briefed, Collector, LaunchSpec, StdinMode};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::{Created, PromptKind};
@@ -13,6 +14,7 @@ use muleteer_model::id::DispatchId;
 use muleteer_model::life::{self, Input};
 use muleteer_model::telemetry::settings::Target;
 use muleteer_model::telemetry::{Context, ids};
+use muleteer_model::work::WorkHome;
 use muleteer_model::{prompt, result};
 use muleteer_process::fault;
 use muleteer_process::group::{self, Before};
@@ -142,6 +144,7 @@ async fn begin(
         return Err(StartError { message: format!("not started: {stop:?}"), permanent: false });
     }
     let dir = daemon.paths.agent(dispatch.id.as_str());
+    let saved = Saved::read(&dir)?;
     if let Some(worktree) = &dispatch.created.worktree {
         let (project, worktree) = (Path::new(&dispatch.created.project), Path::new(worktree));
         let again = dispatch.distrusts_clone() && crate::worktree::discard(worktree)?;
@@ -149,12 +152,20 @@ async fn begin(
             let message = "the machine was started anew before anybody worked in it, so it is made again";
             daemon.fault(&dispatch.id, format!("the clone of {}", dispatch.id), message);
         }
-        crate::worktree::ensure(project, worktree, &dispatch.id).await?;
+        let branch = dispatch.created.branch.clone().unwrap_or_else(|| format!("muleteer/{}", dispatch.id));
+        let given = saved.env.iter().chain(&saved.extra_env).chain(&saved.backend_env);
+        let has_email = given.into_iter().any(|(name, value)| name == "EMAIL" && !value.is_empty());
+        let new = NewClone { id: dispatch.id.as_str(), branch: &branch, has_email };
+        crate::worktree::ensure(project, worktree, new).await?;
         fault::point("clone.made");
         tell_clone(daemon, &dispatch.id, worktree, again).await?;
     }
-    let saved = Saved::read(&dir)?;
-    let launch = launch_of(daemon, dispatch, &saved, epoch, resume)?;
+    let mut launch = launch_of(daemon, dispatch, &saved, epoch, resume)?;
+    if dispatch.created.clone_of_its_own().is_none() {
+        // A clone has it in its configuration.
+        let missing = daemon.identities.missing(Path::new(&dispatch.created.project), &launch.env).await;
+        launch.env.extend(missing);
+    }
     start::prepare(&dir, &launch)?;
     fault::point("start.before_shim");
     daemon.shims.start(&dir, lock, epoch).await?;
@@ -397,25 +408,34 @@ fn is_briefed_in_prompt(backend: &str) -> bool {
     muleteer_backends::by_name(backend).is_ok_and(|backend| backend.capabilities().briefed == Briefed::InFirstPrompt)
 }
 
-/// Brings a worktree's commits home. Without a worktree there is nothing to bring; what cannot be
-/// brought stays where it is, and that is recorded: it must not keep the dispatch from ending.
-pub async fn fetch_work(daemon: &Daemon, dispatch: &Dispatch) -> (String, Option<String>) {
+/// Brings home what a clone holds. What cannot be brought stays where it is, and that is recorded: it must not keep
+/// the dispatch from ending.
+pub async fn fetch_work(daemon: &Daemon, dispatch: &Dispatch) -> WorkHome {
     const TRIES: u32 = 4;
-    let Some(worktree) = &dispatch.created.worktree else { return (String::new(), None) };
-    let branch = format!("muleteer/{}", dispatch.id);
+    let created = &dispatch.created;
+    let branch = created.branch.clone().unwrap_or_else(|| format!("muleteer/{}", dispatch.id));
+    let nothing = WorkHome { branch: branch.clone(), ..WorkHome::default() };
+    let Some(clone) = created.worktree.as_ref().filter(|_| dispatch.cloned) else { return nothing };
+    let home = Homecoming {
+        project: Path::new(&created.project),
+        clone: Path::new(clone),
+        id: dispatch.id.as_str(),
+        base: dispatch.base.as_deref(),
+        branch: &branch,
+        before: dispatch.work.as_ref(),
+    };
     let mut message = String::new();
     for attempt in 0..TRIES {
         // Another git may hold the repository's locks for a moment.
         tokio::time::sleep(Duration::from_millis(200) * attempt).await;
-        let (project, worktree) = (Path::new(&dispatch.created.project), Path::new(worktree));
-        match crate::worktree::fetch(project, worktree, &branch).await {
-            Ok(commit) => return (branch, commit),
+        match home.bring().await {
+            Ok(work) => return work,
             Err(error) => message = error,
         }
     }
-    let message = format!("{message}; the commits of {} are still in {worktree}", dispatch.id);
-    daemon.fault(&dispatch.id, format!("work of {}", dispatch.id), message);
-    (branch, None)
+    let fault = format!("{message}; the work of {} is still in {clone}", dispatch.id);
+    daemon.fault(&dispatch.id, format!("work of {}", dispatch.id), fault);
+    WorkHome { trouble: Some(message), ..nothing }
 }
 
 /// A connection to a shim that has shown the nonce of its `meta.json`.

@@ -253,6 +253,9 @@ pub async fn prepare(
         let message = format!("--worktree makes a clone of a commit, and {} has none yet", top.display());
         return Err(fault("E_NOT_A_REPOSITORY", &message, "commit something first, or leave --worktree out"));
     }
+    if spawn.worktree {
+        check_branch(top, &id).await?;
+    }
     let checked_out = repository.as_ref().and_then(|repository| repository.branch.clone());
     let branch = if spawn.worktree { Some(format!("muleteer/{id}")) } else { checked_out };
     let wants_result = part.is_none() && category.result && (capabilities.multi_turn || capabilities.resumable);
@@ -373,6 +376,17 @@ fn passed(daemon: &Daemon, spawn: &v1::Spawn, asker: &Asker) -> Vec<(String, Str
 }
 
 /// Ids made from the dispatch's: the same create again is recognised by the ledger.
+/// The branch that the work is to come home as can be made. That it cannot would be known only once the work is done.
+async fn check_branch(top: &Path, id: &DispatchId) -> Result<(), WireError> {
+    let name = format!("muleteer/{id}");
+    let Some(other) = worktree::branch_in_the_way(top, &name).await else { return Ok(()) };
+    let message = format!(
+        "--worktree brings the work home as the branch {name}, and the branch {other} leaves git no room for it"
+    );
+    let hint = format!("rename that branch: git branch -m {other} {}-old", other.replace('/', "-"));
+    Err(fault("E_BRANCH_IN_THE_WAY", &message, &hint))
+}
+
 fn named(id: &DispatchId, what: &str, event: Event) -> Entry {
     Entry { id: format!("{id}/{what}"), dispatch_id: Some(id.clone()), at: None, more: false, event }
 }

@@ -4,8 +4,9 @@ use jiff::Timestamp;
 use muleteer_model::ask::{AskKind, Pending};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::fleet::Fleet;
+use muleteer_model::work::WorkHome;
 use muleteer_model::{admission, pressure};
-use muleteer_protocol::v1::{AskStatus, DispatchStatus, ProcessStatus, ResultDoc, Tokens};
+use muleteer_protocol::v1::{AskStatus, DispatchStatus, LeftDoc, ProcessStatus, ResultDoc, Tokens, WorkDoc};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
@@ -54,6 +55,23 @@ pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
             questions: result.questions.clone(),
             pr_url: result.pr_url.clone(),
         }),
+        work: d.work.as_ref().map(|work| work_doc(work, created.worktree.as_deref())),
+    }
+}
+
+fn work_doc(work: &WorkHome, clone: Option<&str>) -> WorkDoc {
+    WorkDoc {
+        branch: work.commit.is_some().then(|| work.branch.clone()),
+        commit: work.commit.clone(),
+        commits: work.commits,
+        left: work
+            .left
+            .iter()
+            .map(|left| LeftDoc { name: left.name.clone(), what: left.what.clone() })
+            .collect(),
+        skipped: work.skipped.clone(),
+        trouble: work.trouble.clone(),
+        summary: work.describe(clone),
     }
 }
 

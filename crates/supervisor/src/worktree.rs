@@ -5,12 +5,16 @@
 // must outlive or be supervised.
 #![allow(clippy::disallowed_methods)]
 
+mod home;
+mod identity;
+mod leftover;
 mod repository;
 
+pub use home::Homecoming;
+pub use identity::Identities;
 pub use repository::{Repositories, Repository};
 
 use muleteer_model::agent_event::cut;
-use muleteer_model::id::DispatchId;
 use rustix::fs::OFlags;
 use std::ffi::OsStr;
 use std::io::Write;
@@ -60,6 +64,9 @@ pub(crate) const LEADING_AWAY: [&str; 15] = [
 /// What serves us from a repository that is an agent's: nothing but the very directory that is named, and
 /// no fetching of what is missing, which its configuration would describe.
 pub(crate) const UPLOAD_PACK: &str = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false upload-pack --strict";
+/// The author and committer of an agent whose person has told git no name.
+pub(crate) const AGENT_NAME: &str = "Muleteer agent";
+pub(crate) const AGENT_EMAIL: &str = "agent@muleteer.invalid";
 /// A git that takes longer hangs: an agent can put a pipe where a file should be. A clone of a large repository over
 /// a slow disk takes minutes.
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
@@ -246,8 +253,18 @@ impl Drop for Group {
     }
 }
 
-/// Makes the clone unless it is there. It appears under its name only when it is complete.
-pub async fn ensure(project: &Path, worktree: &Path, id: &DispatchId) -> Result<(), String> {
+/// A clone that is to be made for a dispatch.
+#[derive(Debug, Clone, Copy)]
+pub struct NewClone<'a> {
+    pub id: &'a str,
+    pub branch: &'a str,
+    /// The agent's environment names an address (`EMAIL`), which git takes where none is configured.
+    pub has_email: bool,
+}
+
+/// Makes the clone unless it is there. It appears under its name only when it is complete. Its agent commits as the
+/// person, and under a name of ours where the person has not told git theirs: without any git commits nothing.
+pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Result<(), String> {
     if worktree.join(".git").exists() {
         return Ok(());
     }
@@ -255,24 +272,36 @@ pub async fn ensure(project: &Path, worktree: &Path, id: &DispatchId) -> Result<
     run(git(project).args(["rev-parse", "--verify", "HEAD"]), "--worktree needs a repository with a commit").await?;
     let parent = worktree.parent().ok_or("the worktree has no parent directory")?;
     std::fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
-    let partial = parent.join(format!(".{id}.partial"));
+    let partial = parent.join(format!(".{}.partial", new.id));
     discard(&partial)?;
     let top = Path::new(&top);
     run(git(top).args(["clone", "--quiet", "--shared", "--no-hardlinks", "."]).arg(&partial), "cannot clone").await?;
-    run(git(&partial).args(["checkout", "--quiet", "-b"]).arg(format!("muleteer/{id}")), "cannot make the branch")
-        .await?;
-    for key in ["user.name", "user.email"] {
-        // Read with the person's own configuration: it only names them.
-        let own = Command::new("git").arg("-C").arg(top).args(["config", key]).output().await;
-        if let Ok(own) = own
-            && own.status.success()
-        {
-            let value = String::from_utf8_lossy(&own.stdout).trim().to_string();
+    make_branch(&partial, new.branch).await?;
+    let email = own_config(top, "user.email").await;
+    let email = email.or_else(|| (!new.has_email).then(|| AGENT_EMAIL.to_string()));
+    let name = own_config(top, "user.name").await.unwrap_or_else(|| AGENT_NAME.into());
+    for (key, value) in [("user.name", Some(name)), ("user.email", email)] {
+        if let Some(value) = value {
             run(git(&partial).args(["config", key]).arg(value), "cannot configure the clone").await?;
         }
     }
     exclude(&partial.join(".git")).map_err(|error| format!("{}: {error}", partial.display()))?;
     std::fs::rename(&partial, worktree).map_err(|error| format!("{}: {error}", worktree.display()))
+}
+
+/// Checks out a new branch in a clone that nobody works in yet. The one that was cloned may leave git no room for it.
+async fn make_branch(clone: &Path, name: &str) -> Result<(), String> {
+    let what = "cannot make the branch";
+    let make = || {
+        let mut command = git(clone);
+        command.args(["checkout", "--quiet", "-b", name]);
+        command
+    };
+    let Err(why) = run(&mut make(), what).await else { return Ok(()) };
+    let Some(other) = branch_in_the_way(clone, name).await else { return Err(why) };
+    run(git(clone).args(["checkout", "--quiet", "--detach"]), what).await?;
+    run(git(clone).args(["branch", "--quiet", "-D", &other]), what).await?;
+    run(&mut make(), what).await.map(drop)
 }
 
 /// Removes a clone that is there in part, or may be; whether there was one. Killed in between, it is to be called again.
@@ -287,19 +316,21 @@ pub fn discard(worktree: &Path) -> Result<bool, String> {
     }
 }
 
-/// Fetches the worktree's commits into the project as `branch`; none if it has no commit of its own.
-pub async fn fetch(project: &Path, worktree: &Path, branch: &str) -> Result<Option<String>, String> {
-    if !is_clone(worktree) {
-        return Ok(None);
+/// The branch that leaves git no room for a branch called `name`: one of a name that `name` is below, or one below it.
+pub async fn branch_in_the_way(dir: &Path, name: &str) -> Option<String> {
+    let first = async |prefix: &str| {
+        let mut list = git(dir);
+        list.args(["for-each-ref", "--count=1", "--format=%(refname)", &format!("refs/heads/{prefix}")]);
+        let said = run(&mut list, "").await.ok()?;
+        said.strip_prefix("refs/heads/").map(String::from)
+    };
+    for (at, _) in name.match_indices('/') {
+        let above = &name[..at];
+        if first(above).await.as_deref() == Some(above) {
+            return Some(above.to_string());
+        }
     }
-    let refspec = format!("+HEAD:refs/heads/{branch}");
-    run(fetching(project, &worktree.join(".git")).arg(refspec), "cannot fetch the work").await?;
-    let commit = run(
-        git(project).args(["rev-parse", "--verify"]).arg(format!("refs/heads/{branch}")),
-        "the fetched branch is missing",
-    )
-    .await?;
-    Ok(Some(commit))
+    first(&format!("{name}/")).await
 }
 
 /// Whether a clone of ours is there: its `.git` is a directory and no link to another.
@@ -308,6 +339,17 @@ pub(crate) fn is_clone(dir: &Path) -> bool {
         .iter()
         .all(|path| std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir()))
 }
+
+/// What in a working directory is ours, as patterns of what git ignores.
+const OURS: [&str; 6] = [
+    "/.muleteer/worktrees/",
+    "/.muleteer/runs/",
+    "/.muleteer/beads/",
+    // A task list may be in any folder.
+    "**/.muleteer/tasks/",
+    "**/.muleteer/tasks.lock",
+    "/.agents/journals/",
+];
 
 /// Keeps what is ours out of `git status` and `git clean -fd`.
 ///
@@ -323,18 +365,7 @@ pub fn exclude(git_dir: &Path) -> std::io::Result<()> {
             return Ok(());
         }
     };
-    let missing: Vec<_> = [
-        "/.muleteer/worktrees/",
-        "/.muleteer/runs/",
-        "/.muleteer/beads/",
-        // A task list may be in any folder.
-        "**/.muleteer/tasks/",
-        "**/.muleteer/tasks.lock",
-        "/.agents/journals/",
-    ]
-    .into_iter()
-    .filter(|line| !text.lines().any(|known| known == *line))
-    .collect();
+    let missing: Vec<_> = OURS.into_iter().filter(|line| !text.lines().any(|known| known == *line)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -403,7 +434,11 @@ pub async fn is_branch_name(dir: &Path, name: &str) -> bool {
 
 /// A value of the person's own configuration: it only names them.
 pub(crate) async fn own_config(dir: &Path, key: &str) -> Option<String> {
-    let output = Command::new("git").arg("-C").arg(dir).args(["config", key]).output().await.ok()?;
+    own_config_of(dir, &[key]).await
+}
+
+async fn own_config_of(dir: &Path, args: &[&str]) -> Option<String> {
+    let output = Command::new("git").arg("-C").arg(dir).arg("config").args(args).output().await.ok()?;
     let value = String::from_utf8_lossy(&output.stdout).trim().to_string();
     (output.status.success() && !value.is_empty()).then_some(value)
 }
@@ -503,8 +538,10 @@ mod tests {
         let worktree = dir.path().join("worktrees/it");
         let partial = dir.path().join(format!("worktrees/.{id}.partial/.git/objects"));
         std::fs::create_dir_all(&partial).expect("a part");
-        ensure(&project, &worktree, &id).await.expect("a clone");
-        assert_eq!(branch(&worktree).await, Some(format!("muleteer/{id}")));
+        let branch_name = format!("muleteer/{id}");
+        let new = NewClone { id: id.as_str(), branch: &branch_name, has_email: false };
+        ensure(&project, &worktree, new).await.expect("a clone");
+        assert_eq!(branch(&worktree).await, Some(branch_name));
         assert!(!partial.exists());
     }
 

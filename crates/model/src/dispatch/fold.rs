@@ -108,7 +108,10 @@ impl Dispatch {
                     self.phase = Phase::Working { attempt, epoch, pid: *pid, shim_pid: *shim_pid, turn: Turn::None };
                 }
             }
-            Event::WorktreeCreated { .. } => self.cloned = true,
+            Event::WorktreeCreated { base, .. } => {
+                self.cloned = true;
+                self.base = Some(base.clone()).filter(|base| !base.is_empty());
+            }
             Event::SessionStarted { session_id, model } => {
                 self.session_id = Some(session_id.clone()).filter(|id| !id.is_empty());
                 self.session_model = model.clone().or(self.session_model.take());
@@ -314,7 +317,10 @@ impl Dispatch {
                 self.phase = Phase::Closing { state: *state, reason: reason.clone(), spoken_to };
                 self.reason = Some(reason.clone());
             }
-            Event::WorkFetched { branch, .. } => self.fetched = Some(branch.clone()),
+            Event::WorkFetched(work) => {
+                self.fetched = Some(work.branch.clone());
+                self.work = Some(work.clone());
+            }
             Event::FilesRemoved { .. } => self.files_removed = true,
             Event::DispatchFinished { state, reason, result } => {
                 let spoken_to = matches!(self.phase, Phase::Closing { spoken_to: true, .. });

@@ -149,10 +149,7 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
             }
         }
         Event::RestartScheduled { delay_ms, .. } => format!("restart in {}", Span(Duration::from_millis(*delay_ms))),
-        Event::WorkFetched { branch, commit: Some(commit) } => {
-            format!("work fetched to branch {} at {}", code(branch), code(commit))
-        }
-        Event::WorkFetched { branch, commit: None } => format!("nothing to fetch to branch {}", code(branch)),
+        Event::WorkFetched(work) => format!("work: {}", say(&work.describe(None))),
         Event::DispatchFinished { state, reason, .. } if reason.is_empty() => format!("finished: {}", state.as_str()),
         Event::DispatchFinished { state, reason, .. } => format!("finished: {} — {}", state.as_str(), say(reason)),
 

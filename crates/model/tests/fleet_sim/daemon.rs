@@ -11,6 +11,7 @@ use muleteer_model::event::{Created, Entry, Event, Position, PromptKind, Record,
 use muleteer_model::fleet::Fleet;
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::{self, Decided, Effect, Input};
+use muleteer_model::work::WorkHome;
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -242,7 +243,7 @@ impl Daemon {
                 Effect::Terminate => world.terminate(&d.id, d.epoch),
                 Effect::FetchWork => {
                     self.look = true;
-                    subtree.mailbox.push_back(Input::WorkFetched { branch: "b".into(), commit: None });
+                    subtree.mailbox.push_back(Input::WorkFetched(WorkHome::default()));
                 }
                 _ => {}
             }

@@ -10,6 +10,7 @@ use muleteer_model::fleet::Fleet;
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::{self, Decided, Effect, Input};
 use muleteer_model::permission::{Mode, Policy};
+use muleteer_model::work::WorkHome;
 use std::collections::{BTreeSet, VecDeque};
 
 /// The daemon is dead: everything it had not made durable is gone.
@@ -288,7 +289,7 @@ impl Daemon {
                 Effect::FetchWork => {
                     self.carried.remove(&name);
                     if self.mailbox.len() < 20 {
-                        self.mailbox.push_back(Input::WorkFetched { branch: "b".into(), commit: None });
+                        self.mailbox.push_back(Input::WorkFetched(WorkHome::default()));
                     }
                 }
                 // Its agents keep no transcript.

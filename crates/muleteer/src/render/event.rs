@@ -157,8 +157,10 @@ pub fn describe(event: &Event) -> Option<String> {
             warn(format!("restarts in {}", span(Duration::from_millis(*delay_ms))))
         }
         Event::DispatchClosing { .. } => "bringing the work home".into(),
-        Event::WorkFetched { branch, commit: Some(_) } => format!("work is on branch {branch}"),
-        Event::WorkFetched { branch, commit: None } => format!("nothing was brought to branch {branch}"),
+        Event::WorkFetched(work) if work.trouble.is_some() || !work.skipped.is_empty() => {
+            warn(format!("work: {}", text(&work.describe(None))))
+        }
+        Event::WorkFetched(work) => format!("work: {}", text(&work.describe(None))),
         Event::DispatchFinished { state: ended, reason, .. } => format!("{} {}", state(ended.as_str()), text(reason)),
         Event::FilesRemoved { by } => format!("its files are removed by {by}"),
         Event::Unknown => return None,

@@ -99,6 +99,9 @@ pub fn ending(dispatch: &DispatchStatus) -> String {
     if let Some(text) = summary.or(dispatch.reason.as_deref()) {
         let _ = write!(line, ": {}", clip(text.lines().next().unwrap_or_default(), 200));
     }
+    if let Some(work) = &dispatch.work {
+        let _ = write!(line, "\n  work: {}", clip(&work.summary, 1000));
+    }
     line
 }
 
@@ -143,6 +146,7 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
     let cached = format!("{} read and {} written in cache", count(tokens.cache_read), count(tokens.cache_write));
     put("tokens", format!("{} in, {} out, {cached}", count(tokens.input), count(tokens.output)));
     put("worktree", opt(&dispatch.worktree));
+    put("work", dispatch.work.as_ref().map(|work| safe(&work.summary)).unwrap_or_default());
     put("journal", opt(&dispatch.journal));
     put("pid", dispatch.pid.map(|pid| pid.to_string()).unwrap_or_default());
     put("held by", opt(&dispatch.containment));

@@ -359,7 +359,7 @@ impl State {
                 let (daemon, dispatch, myself) = (self.daemon.clone(), self.dispatch.clone(), myself.clone());
                 self.tasks.spawn(async move {
                     let message = match survive(launch::fetch_work(&daemon, &dispatch)).await {
-                        Ok((branch, commit)) => LifeMsg::Input(Input::WorkFetched { branch, commit }),
+                        Ok(work) => LifeMsg::Input(Input::WorkFetched(work)),
                         Err(error) => LifeMsg::Failed(error),
                     };
                     let _ = myself.cast(message);

@@ -6,7 +6,7 @@ use super::host::Hosted;
 use super::keep::{self, LEFT, RESCUE, WORK};
 use super::reflog;
 use crate::beneath;
-use crate::worktree::{exclude, free_name, git, is_clone, no_room, own_config, run};
+use crate::worktree::{AGENT_EMAIL, AGENT_NAME, exclude, free_name, git, is_clone, no_room, own_config, run};
 use muleteer_process::{clock, fault};
 use muleteer_store::atomic::{create_dir_durable, put_dir, write_atomic};
 use std::collections::BTreeSet;
@@ -176,8 +176,8 @@ async fn form(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
     let user = own_config(&hosted.repo, "user.name").await;
     let email = own_config(&hosted.repo, "user.email").await;
     for (key, value) in [
-        ("user.name", user.unwrap_or_else(|| "Muleteer agent".into())),
-        ("user.email", email.unwrap_or_else(|| "agent@muleteer.invalid".into())),
+        ("user.name", user.unwrap_or_else(|| AGENT_NAME.into())),
+        ("user.email", email.unwrap_or_else(|| AGENT_EMAIL.into())),
         ("remote.origin.url", hub),
         ("remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*".into()),
         (&format!("branch.{target}.remote"), "origin".into()),

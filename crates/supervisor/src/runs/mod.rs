@@ -20,8 +20,9 @@ mod job;
 mod keep;
 mod output;
 mod publish;
-mod reflog;
+pub(crate) mod reflog;
 pub(crate) mod steps;
 
 pub use begin::{begin, boot};
 pub use host::{Hosted, Runs, is_hosted};
+pub(crate) use keep::hash;

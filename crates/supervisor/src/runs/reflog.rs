@@ -17,6 +17,23 @@ pub fn made(log: &str) -> Vec<String> {
         .collect()
 }
 
+/// Every commit that the ref has been at, the oldest first.
+pub fn reached(log: &str) -> Vec<String> {
+    log.lines().filter_map(|line| keep::hash(line.split(' ').nth(1)?.as_bytes())).collect()
+}
+
+/// The commits that were checked out by their hash, and left for a branch or another commit.
+pub fn left_detached(log: &str) -> Vec<String> {
+    log.lines()
+        .filter_map(|line| {
+            let (moved, said) = line.split_once('\t')?;
+            let from = said.strip_prefix("checkout: moving from ")?.split(' ').next()?;
+            let old = keep::hash(moved.split(' ').next()?.as_bytes())?;
+            (from == old).then_some(old)
+        })
+        .collect()
+}
+
 fn makes(said: &str) -> bool {
     let (action, what) = said.split_once(": ").unwrap_or((said, ""));
     let first = action.split(' ').next().unwrap_or_default();
@@ -70,6 +87,17 @@ mod tests {
         ] {
             assert!(makes(said), "{said}");
         }
+    }
+
+    #[test]
+    fn a_commit_that_was_left_without_a_branch_is_found() {
+        let (one, two) = ("a".repeat(40), "b".repeat(40));
+        let log = format!(
+            "{one} {two} A <a> 1 +0000\tcommit: x\n{two} {one} A <a> 1 +0000\tcheckout: moving from {two} to main\n\
+             {one} {two} A <a> 1 +0000\tcheckout: moving from main to {two}\nnonsense\n"
+        );
+        assert_eq!(left_detached(&log), [two.clone()]);
+        assert_eq!(reached(&log), [two.clone(), one, two]);
     }
 
     #[test]

@@ -172,7 +172,7 @@ fn a_kill_while_it_closes_overrides_a_word_said_then() {
     assert!(told.has(&Effect::FetchWork));
     told.send("s1");
     told.kill();
-    told.feed(Input::WorkFetched { branch: "b".into(), commit: None });
+    told.feed(Input::WorkFetched(WorkHome::default()));
     assert!(told.d.is_finished());
 }
 
@@ -255,7 +255,7 @@ fn a_word_in_the_moment_of_the_end_is_not_lost() {
     told.result(well());
     told.exit(0);
     told.send("s1");
-    told.feed(Input::WorkFetched { branch: "b".into(), commit: None });
+    told.feed(Input::WorkFetched(WorkHome::default()));
     assert_eq!(told.d.state(), "queued");
 
     // Durable just before a decision that did not know of it.

@@ -295,7 +295,7 @@ fn what_is_told_twice_or_too_late_means_nothing() {
     assert!(!blocked(&mut told, 1, false), "it was not");
     assert!(blocked(&mut told, 1, true) && !blocked(&mut told, 1, true));
     assert!(!blocked(&mut told, 2, false), "of another process");
-    let fetched = |told: &mut Told| told.feed(Input::WorkFetched { branch: "b".into(), commit: None });
+    let fetched = |told: &mut Told| told.feed(Input::WorkFetched(WorkHome::default()));
     assert!(!fetched(&mut told), "its work is not over");
     assert!(told.feed(Input::Kill { reason: "enough".into(), by: "operator".into() }));
     assert!(!told.feed(Input::Kill { reason: "enough".into(), by: "operator".into() }), "it is being killed");
