@@ -4,7 +4,7 @@ use crate::World;
 use muleteer_protocol::v1::{ClientFrame, Hello, Request, ServerFrame, VERSIONS};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A connection that may send anything.
@@ -24,12 +24,18 @@ pub fn socket(world: &World) -> PathBuf {
 
 /// How many are connected to the daemon now, by the kernel's list.
 #[cfg(target_os = "linux")]
-pub fn clients(socket: &std::path::Path) -> usize {
+pub fn clients(socket: &Path) -> usize {
     let all = std::fs::read_to_string("/proc/net/unix").expect("the kernel's list of sockets");
+    // The kernel goes on showing the name that a socket was bound to before it was renamed.
+    let name = socket.file_name().expect("a name").to_string_lossy().into_owned();
+    let is_it = |path: &Path| {
+        let bound = path.file_name().unwrap_or_default().to_string_lossy();
+        path.parent() == socket.parent() && bound.contains(&name)
+    };
     // Number, references, protocol, flags, type, state (3: connected), inode, path.
     let fields = all.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     fields
-        .filter(|fields| fields.get(5) == Some(&"03") && fields.get(7).copied() == socket.to_str())
+        .filter(|fields| fields.get(5) == Some(&"03") && fields.get(7).is_some_and(|path| is_it(Path::new(path))))
         .count()
 }
 

@@ -92,7 +92,7 @@ impl Client {
             _ => ClientError::Connect { path: path.into(), source },
         };
         let short = ShortPath::of(path).map_err(failed)?;
-        let stream = timeout(HANDSHAKE_DEADLINE, UnixStream::connect(&short.path)).await.map_err(slow)?;
+        let stream = timeout(HANDSHAKE_DEADLINE, queue(&short.path)).await.map_err(slow)?;
         let stream = stream.map_err(failed)?;
         let (reader, writer) = stream.into_split();
         let (mut reader, mut writer) = (FrameReader::new(reader, FRAME_LIMIT), FrameWriter::new(writer));
@@ -153,6 +153,17 @@ impl Client {
         self.next_id += 1;
         self.writer.write(&ClientFrame::Request { id, trace: self.trace.clone(), body }).await?;
         Ok(Stream { client: self, id, taken: 0 })
+    }
+}
+
+/// Connects, and waits for a place where the kernel's queue of the socket is full.
+async fn queue(path: &Path) -> io::Result<UnixStream> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    loop {
+        match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(PAUSE).await,
+            done => return done,
+        }
     }
 }
 

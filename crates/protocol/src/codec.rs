@@ -172,6 +172,21 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
+    /// As [`Self::next_sized`], of a peer that must begin a frame within `idle`.
+    ///
+    /// # Errors
+    /// As [`Self::next`], and [`FrameError::Slow`] when nothing came.
+    pub async fn next_within<T: DeserializeOwned>(&mut self, idle: Duration) -> Result<Option<(T, usize)>, FrameError> {
+        loop {
+            match timeout(idle, self.next_sized()).await {
+                Ok(next) => return next,
+                Err(_) if self.buffer.is_empty() => return Err(FrameError::Slow(idle)),
+                // It has begun one, which has a deadline of its own.
+                Err(_) => {}
+            }
+        }
+    }
+
     /// A first frame that must come within `wait`, whether or not it has begun.
     ///
     /// # Errors

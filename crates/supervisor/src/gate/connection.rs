@@ -3,6 +3,7 @@
 
 use super::handlers;
 use super::peer::{self, Identity};
+use super::places::Place;
 use crate::context::Daemon;
 use crate::request::{fault, internal};
 use muleteer_model::id::DispatchId;
@@ -17,6 +18,8 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 /// A peer that connects says hello within this time.
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
+/// A peer that asks for nothing for so long is gone, or never meant to ask.
+const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
 pub struct Connection {
     pub daemon: Arc<Daemon>,
@@ -35,17 +38,27 @@ pub enum Heard {
     Cancelled,
 }
 
-pub async fn serve(daemon: Arc<Daemon>, stream: UnixStream, through: Option<DispatchId>) {
-    if let Err(error) = talk(daemon, stream, through).await {
+pub async fn serve(daemon: Arc<Daemon>, stream: UnixStream, through: Option<DispatchId>, place: Place) {
+    if let Err(error) = talk(daemon, stream, through, &place).await {
         tracing::debug!(%error, "a connection ended");
     }
 }
 
-async fn talk(daemon: Arc<Daemon>, stream: UnixStream, through: Option<DispatchId>) -> Result<(), FrameError> {
+async fn talk(
+    daemon: Arc<Daemon>,
+    stream: UnixStream,
+    through: Option<DispatchId>,
+    place: &Place,
+) -> Result<(), FrameError> {
     let (whole, reader, writer) = split(stream)?;
     let mut reader = FrameReader::new(reader, HELLO_LIMIT);
     let mut writer = FrameWriter::new(writer);
-    let Some(ClientFrame::Hello(hello)) = reader.first::<ClientFrame>(HELLO_DEADLINE).await? else {
+    let first = tokio::select! {
+        biased;
+        () = place.closed() => return Ok(()),
+        first = reader.first::<ClientFrame>(HELLO_DEADLINE) => first?,
+    };
+    let Some(ClientFrame::Hello(hello)) = first else {
         let error = fault("E_PROTOCOL", "the first frame must be a hello", "");
         return writer.write(&ServerFrame::Refused { error }).await;
     };
@@ -65,6 +78,10 @@ async fn talk(daemon: Arc<Daemon>, stream: UnixStream, through: Option<DispatchI
         let error = fault("E_FORBIDDEN", "this daemon belongs to another user", "");
         return writer.write(&ServerFrame::Refused { error }).await;
     };
+    if !place.greeted(identity == Identity::Operator) {
+        let error = fault("E_BUSY", "agents hold all connections that are not the operator's", "try again");
+        return writer.write(&ServerFrame::Refused { error }).await;
+    }
     let telemetry = Telemetry { endpoint: daemon.telemetry.as_ref().map(|settings| settings.endpoint.to_string()) };
     let welcome = Welcome {
         version,
@@ -77,15 +94,24 @@ async fn talk(daemon: Arc<Daemon>, stream: UnixStream, through: Option<DispatchI
     writer.write(&ServerFrame::Welcome(welcome)).await?;
     reader.set_limit(FRAME_LIMIT);
     let mut connection = Connection { daemon, identity, reader, writer, request: 0, credits: 0 };
-    while let Some((frame, len)) = connection.reader.next_sized::<ClientFrame>().await? {
+    loop {
+        let next = tokio::select! {
+            biased;
+            () = place.closed() => return Ok(()),
+            next = connection.reader.next_within::<ClientFrame>(IDLE_LIMIT) => next?,
+        };
+        let Some((frame, len)) = next else { return Ok(()) };
         check_size(&frame, len)?;
         if let ClientFrame::Request { id, trace, body } = frame {
+            if !place.busy() {
+                return Ok(());
+            }
             connection.request = id;
             connection.credits = INITIAL_CREDITS;
             connection.answer(body, trace).await?;
+            place.idle();
         }
     }
-    Ok(())
 }
 
 /// The halves to talk through, and a second handle by which the peer is identified.

@@ -146,6 +146,8 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
     let allowed = match (identity, body) {
         (Identity::Operator, _) => true,
         _ if reads => true,
+        // What it left behind goes on, and acts for nobody.
+        (Identity::Agent(agent), _) if has_ended(daemon, agent) => false,
         (Identity::Agent(_), Request::Spawn(_) | Request::Bead { .. }) => true,
         (
             Identity::Agent(agent),
@@ -161,6 +163,11 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
         return Ok(());
     }
     Err(match identity {
+        Identity::Agent(id) if has_ended(daemon, id) => fault(
+            "E_FORBIDDEN",
+            &format!("dispatch {id} has ended: what it left running may only read"),
+            "run it from a terminal of the daemon's user",
+        ),
         Identity::Agent(id) => fault(
             "E_FORBIDDEN",
             &format!("agent {id} may not do that"),
@@ -168,8 +175,9 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
         ),
         _ => fault(
             "E_FORBIDDEN",
-            "who you are cannot be told, so you may only read",
-            "run it from a terminal of the daemon's user, or let the client read operator.key in the state directory",
+            "this process is no agent of this daemon and not known to be its user's: it may only read",
+            "run it from a terminal of the daemon's user, without MULETEER_NONCE in its environment, or let the \
+             client read operator.key in the state directory",
         ),
     })
 }
@@ -183,6 +191,10 @@ pub(super) fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireE
         };
         WireError { dispatch_id: Some(prefix.into()), ..fault(code, &error.to_string(), hint) }
     })
+}
+
+fn has_ended(daemon: &Daemon, id: &DispatchId) -> bool {
+    daemon.snapshot().get(id).is_some_and(|dispatch| dispatch.is_finished())
 }
 
 /// It, or whoever dispatched it, is an agent of a run.
@@ -298,7 +310,11 @@ pub(crate) async fn bring_up(daemon: &Daemon, id: &DispatchId) {
     if daemon.snapshot().get(id).is_none_or(|dispatch| dispatch.is_finished()) {
         return;
     }
-    daemon.gate.cast(super::GateMsg::OpenAgent(id.clone()));
+    // The agent may call `muleteer` in its first millisecond: its socket listens before it starts.
+    if let Some(gate) = daemon.gate.get() {
+        let open = |reply| super::GateMsg::OpenAgent(id.clone(), Some(reply));
+        let _ = gate.call(open, Some(LIFE_PATIENCE)).await;
+    }
     if let Some(agents) = daemon.agents.get() {
         let _ = agents.call(|reply| BranchMsg::Add(id.clone(), reply), Some(LIFE_PATIENCE)).await;
     }

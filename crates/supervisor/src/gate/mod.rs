@@ -5,27 +5,29 @@ mod answer;
 mod connection;
 pub(crate) mod handlers;
 mod peer;
+mod places;
 mod runs;
 
 use crate::context::Daemon;
 use crate::owned::{own, survive};
 use muleteer_model::event::Event;
 use muleteer_model::id::DispatchId;
-use ractor::{Actor, ActorProcessingErr, ActorRef};
+use places::Places;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::collections::HashMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::UnixListener;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Connections served at once; more wait in the kernel's queue.
+/// Connections of the daemon's socket at once. A new one takes the place of the longest idle one.
 const CONNECTIONS: usize = 256;
-/// Of these, one agent may hold so many: its flood must not keep people out.
+/// Connections of one agent's socket at once; more wait in the kernel's queue.
 const PER_AGENT: usize = 16;
 /// So often it is looked whether the daemon's own socket is where people look for it.
 const LOOK: Duration = Duration::from_secs(1);
@@ -40,8 +42,9 @@ pub enum GateMsg {
     Look,
     /// Open the sockets of all living agents that are not open: their shims have been asked for.
     OpenAgents,
-    /// Open the socket of one dispatch's agent; it is closed with [`GateMsg::CloseAgent`].
-    OpenAgent(DispatchId),
+    /// Open the socket of one dispatch's agent; it is closed with [`GateMsg::CloseAgent`]. Replied to when the socket can
+    /// be connected to, or cannot be opened.
+    OpenAgent(DispatchId, Option<RpcReplyPort<()>>),
     CloseAgent(DispatchId),
     /// A listener's task has ended, which it never should.
     ListenerEnded(String),
@@ -95,16 +98,13 @@ impl Actor for Gate {
             GateMsg::Look => state.look(),
             GateMsg::OpenAgents => {
                 for dispatch in state.daemon.snapshot().unfinished() {
-                    myself.cast(GateMsg::OpenAgent(dispatch.id.clone()))?;
+                    myself.cast(GateMsg::OpenAgent(dispatch.id.clone(), None))?;
                 }
             }
-            GateMsg::OpenAgent(id) if state.agents.contains_key(&id) => {}
-            GateMsg::OpenAgent(id) => {
-                let path = state.daemon.paths.agent(id.as_str()).join("pub/sock");
-                match serve(&state.daemon, &myself, &path, Some(id.clone()), PER_AGENT) {
-                    Ok(task) => drop(state.agents.insert(id, task)),
-                    // Its agent works all the same; only what it asks of us fails.
-                    Err(error) => tracing::warn!(%id, %error, "the agent's socket cannot be opened"),
+            GateMsg::OpenAgent(id, reply) => {
+                state.open(&myself, id);
+                if let Some(reply) = reply {
+                    let _ = reply.send(());
                 }
             }
             GateMsg::CloseAgent(id) => {
@@ -119,6 +119,19 @@ impl Actor for Gate {
 }
 
 impl State {
+    /// Opens the socket of an agent unless it is open.
+    fn open(&mut self, gate: &ActorRef<GateMsg>, id: DispatchId) {
+        if self.agents.contains_key(&id) {
+            return;
+        }
+        let path = self.daemon.paths.agent(id.as_str()).join("pub/sock");
+        match serve(&self.daemon, gate, &path, Some(id.clone()), PER_AGENT) {
+            Ok(task) => drop(self.agents.insert(id, task)),
+            // Its agent works all the same; only what it asks of us fails.
+            Err(error) => tracing::warn!(%id, %error, "the agent's socket cannot be opened"),
+        }
+    }
+
     /// Sees to it that the daemon's socket is where it was made.
     fn look(&mut self) {
         let path = self.daemon.paths.socket.clone();
@@ -155,14 +168,36 @@ fn bind(path: &Path, checked: bool) -> Result<UnixListener, String> {
             crate::daemon::check_private(folder).map_err(|error| error.to_string())?;
         }
     }
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(fail(error)),
-        _ => {}
-    }
+    // A socket has its name before it listens: whoever connects in between is refused. Bound
+    // under another name and renamed, it can be reached from the moment it can be seen, and what
+    // a dead daemon left there is replaced in the same step.
+    let new = unlistened(path);
+    let remove = |path: &Path| match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    remove(&new).map_err(fail)?;
     // A deep state directory must not make the path too long for the kernel.
-    let listener = with_short_path(path, |short| UnixListener::bind(short)).map_err(fail)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
+    let listener = with_short_path(&new, |short| UnixListener::bind(short)).map_err(fail)?;
+    let private = std::fs::Permissions::from_mode(0o600);
+    let named = std::fs::set_permissions(&new, private).and_then(|()| std::fs::rename(&new, path));
+    if let Err(error) = named {
+        drop(remove(&new));
+        return Err(fail(error));
+    }
     Ok(listener)
+}
+
+/// The name of a socket until it listens, beside the one that it gets.
+fn unlistened(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let pid = std::process::id();
+    path.with_file_name(if cfg!(target_os = "linux") {
+        format!(".{name}.{pid}")
+    } else {
+        // As short as can be: there is no shorter way to a socket with a long path.
+        format!(".{}", pid % 1000)
+    })
 }
 
 /// Binds `path` and serves it.
@@ -178,10 +213,10 @@ fn serve(
     let (daemon, gate) = (daemon.clone(), gate.clone());
     let name = path.display().to_string();
     let listening = async move {
-        let places = Arc::new(Semaphore::new(limit));
+        let places = Places::new(limit, agent.is_none());
         let mut connections = JoinSet::new();
         loop {
-            let Ok(place) = places.clone().acquire_owned().await else { return };
+            places.free().await;
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 Some(other) = swapped.recv() => {
@@ -191,11 +226,11 @@ fn serve(
             };
             match accepted {
                 Ok((stream, _)) => {
-                    let (daemon, agent) = (daemon.clone(), agent.clone());
+                    let (daemon, agent, place) = (daemon.clone(), agent.clone(), places.take());
                     connections.spawn(async move {
-                        let _place = place;
                         let _present = Present::new(&daemon.connections);
-                        if let Err(message) = survive(connection::serve(daemon.clone(), stream, agent)).await {
+                        let serving = connection::serve(daemon.clone(), stream, agent, place);
+                        if let Err(message) = survive(serving).await {
                             // The client sees its connection end, and asks again.
                             daemon.note(Event::Fault { what: "a connection".into(), message });
                         }
@@ -243,4 +278,45 @@ pub(crate) fn with_short_path<T>(path: &Path, with: impl FnOnce(&Path) -> std::i
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return with(path) };
     let folder = std::fs::File::open(folder)?;
     with(&Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::AtomicBool;
+
+    /// A name that led to a socket which did not listen yet, or to none for a moment, refused agents
+    /// that called `muleteer` as soon as they saw it.
+    #[tokio::test]
+    async fn a_socket_that_can_be_seen_can_be_connected_to() {
+        const TIMES: usize = 300;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pub/sock");
+        let over = AtomicBool::new(false);
+        let refused = std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| {
+                while !over.load(Ordering::SeqCst) {
+                    if path.exists()
+                        && let Err(error) = UnixStream::connect(&path)
+                    {
+                        return Some(error);
+                    }
+                }
+                None
+            });
+            // The last one of each two goes on listening while the next one takes its place.
+            let mut before = None;
+            for _ in 0..TIMES {
+                before = Some((bind(&path, false).unwrap(), before.take().map(|(last, _)| last)));
+            }
+            over.store(true, Ordering::SeqCst);
+            connecting.join().unwrap()
+        });
+        assert!(refused.is_none(), "{refused:?}");
+        let names: Vec<_> = std::fs::read_dir(path.parent().unwrap()).unwrap().flatten().collect();
+        assert_eq!(names.len(), 1, "nothing is left over: {names:?}");
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
 }

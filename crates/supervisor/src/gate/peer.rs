@@ -50,19 +50,21 @@ pub fn identify(
     let Some(pid) = credentials.pid().and_then(|pid| u32::try_from(pid).ok()) else {
         return Some(unless_shown);
     };
-    if let Some(nonce) = identity::nonce_of(pid)
-        && let Some(id) = owner_of(daemon, &nonce)
-    {
-        return Some(Identity::Agent(id));
+    if let Some(nonce) = identity::nonce_of(pid) {
+        // Muleteer marks what agents and their validations run. Where the mark is of no dispatch,
+        // the process has outlived what it was started for, or was never an agent: no key helps it.
+        return Some(owner_of(daemon, &nonce).map_or(Identity::Unknown, Identity::Agent));
     }
-    let agents = living_agents(daemon);
-    if shown && agents.is_empty() {
-        // Whatever the walk found, that would be the answer.
-        return Some(Identity::Operator);
-    }
+    let (agents, own) = (living_agents(daemon), ProcessId::current());
     let owner = |process| agents.iter().find(|agent| agent.is_below(daemon, process));
-    match identity::ancestry(pid, None, |process| owner(process).is_some()) {
-        Ancestry::Below(shim) => owner(shim).map(|agent| Identity::Agent(agent.id.clone())),
+    // Agents that this daemon adopted are older than it is.
+    let oldest = agents.is_empty().then_some(own);
+    match identity::ancestry(pid, oldest, |process| process == own || owner(process).is_some()) {
+        Ancestry::Below(found) => match owner(found) {
+            Some(agent) => Some(Identity::Agent(agent.id.clone())),
+            // The daemon's own children are what agents wrote, or what ended agents left behind.
+            None => Some(Identity::Unknown),
+        },
         Ancestry::Unknown | Ancestry::Orphan => Some(unless_shown),
         Ancestry::Apart if no_new_privs(pid) && !no_new_privs(std::process::id()) => Some(unless_shown),
         Ancestry::Apart => Some(Identity::Operator),
