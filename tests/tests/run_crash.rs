@@ -3,8 +3,11 @@
 //! `MULETEER_RUN_POINT` picks one point (with `:nth`), `MULETEER_CRASH_SEED` one seed, `MULETEER_CRASH_SEEDS` how
 //! many.
 
+#![allow(clippy::unwrap_used)]
+
 use muleteer_process::fault::{POINTS, RUN_POINTS};
 use muleteer_tests::crash::runs;
+use muleteer_tests::spec_stage::{AGENT, SpecStage as Stage, last};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -101,4 +104,29 @@ fn try_all<T: Sync + std::fmt::Debug>(trials: &[T], trial: impl Fn(&T) + Sync) {
     });
     let broken = broken.into_inner().unwrap_or_else(PoisonError::into_inner);
     assert!(broken.is_empty(), "broken: {broken:?}; repeat one: cargo xtask crash --runs --seed S");
+}
+
+/// What is in it may end each daemon that goes on with it, and all other runs and agents would wait for ever.
+#[test]
+fn a_run_that_crashed_two_daemons_is_set_aside_and_goes_on_when_a_person_says_so() {
+    let stage = Stage::new(AGENT);
+    let fault = ("MULETEER_FAULT", "run.before_worktree=abort");
+    let killed = ("MULETEER_FAULT", "run.before_worktree");
+    let mut daemon = stage.world.daemon_with(&[killed]);
+    let begun = stage.begin(&["--detach"]).start();
+    daemon.ended();
+    drop(begun);
+    // Two that crash, and between them two that are killed, which count for nothing.
+    for fault in [fault, killed, killed, fault] {
+        stage.world.daemon_unready(&[fault]).ended();
+    }
+    let daemon = stage.world.daemon();
+    let document = stage.status();
+    let run = document["run_id"].as_str().unwrap().to_string();
+    assert_eq!(document["status"], "failed", "{document}");
+    let shown = stage.muleteer(&["run", "--status", &run]).run();
+    assert!(shown.stdout.contains("2 daemons crashed"), "{shown:?}");
+    let over = last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!(over["status"], "completed", "{over}");
+    stage.world.finish(Some(daemon));
 }

@@ -1,8 +1,8 @@
 //! Named points at which a test may end the process, compiled in only with `fault-points`.
 //!
-//! `MULETEER_FAULT=<name>[:<nth>][=kill|panic|stop][*<times>]`: at the nth (default first) passing of
-//! the point, and at the following ones as often as is said, the process is sent SIGKILL, panics, or
-//! is sent SIGSTOP. Every name stands in [`POINTS`], so
+//! `MULETEER_FAULT=<name>[:<nth>][=kill|panic|stop|abort][*<times>]`: at the nth (default first) passing of
+//! the point, and at the following ones as often as is said, the process is sent SIGKILL, panics,
+//! is sent SIGSTOP, or aborts. Every name stands in [`POINTS`], so
 //! `cargo xtask crash` can try each. With `MULETEER_FAULT_ONCE=<file>` only the first process that can
 //! create the file is hit, so that the successor of a killed shim is not killed in turn.
 
@@ -151,6 +151,7 @@ mod armed {
         match fault.what.as_str() {
             "panic" => panic!("fault point {name}"),
             "stop" => stop(),
+            "abort" => std::process::abort(),
             _ => drop(kill_process(getpid(), Signal::KILL)),
         }
     }

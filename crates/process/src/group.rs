@@ -190,6 +190,12 @@ pub fn cpu_below(shim: u32) -> Option<Duration> {
     Some(reaped + living.sum::<Duration>())
 }
 
+/// Cpu time used by a process group, the dead that its living members waited for included.
+pub fn cpu_of_group(leader: u32) -> Duration {
+    let stats = host().pids().into_iter().filter_map(|pid| host().stat(pid));
+    stats.filter(|stat| stat.group == leader).map(|stat| stat.cpu + stat.reaped_cpu).sum()
+}
+
 /// The children of the calling thread, zombies included; `None` where the kernel does not tell.
 pub fn children_of_this_thread() -> Option<Vec<u32>> {
     let text = std::fs::read_to_string("/proc/thread-self/children").ok()?;

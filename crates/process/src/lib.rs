@@ -10,6 +10,7 @@ pub mod bounded;
 pub mod cgroup;
 pub mod clock;
 pub mod command;
+pub mod crash;
 pub mod descriptors;
 pub mod fault;
 pub mod group;

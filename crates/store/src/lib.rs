@@ -10,6 +10,7 @@
 //! - [`bead_store`]: the bead store that the configuration names; [`beads`]: the embedded one; [`tbd`]: `tbd`'s.
 //! - [`catalog`]: every event once, as a sample and for `docs/events.md`.
 //! - [`hash`]: what says whether something is still what it was.
+//! - [`removal`]: directory trees of any depth, removed and measured.
 
 pub mod atomic;
 pub mod bead_store;
@@ -19,6 +20,7 @@ pub mod db;
 pub mod error;
 pub mod events;
 pub mod hash;
+pub mod removal;
 pub mod tail;
 pub mod tasklist;
 pub mod tbd;

@@ -170,7 +170,11 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         tracing::error!("{message}");
         daemon.note(Event::Fault { what: "configuration".into(), message });
     }
-    for (run, error) in crate::runs::boot(&daemon) {
+    let crashed = muleteer_process::crash::watch(&daemon.paths.crashed()).unwrap_or_else(|error| {
+        tracing::warn!(%error, "failed to watch for crashes");
+        false
+    });
+    for (run, error) in crate::runs::boot(&daemon, crashed) {
         let message = format!("{}; `muleteer run --resume {run}` tries again", error.message);
         daemon.note(Event::Fault { what: format!("run {run}"), message });
     }
@@ -294,6 +298,10 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     }
     daemon.stop.cancel();
     notify::stopping();
+    // An orderly end is no run's doing.
+    for hosted in daemon.runs.all() {
+        crate::runs::outlived(&hosted.places);
+    }
     // Agents live on in their shims; nothing here tells them anything.
     let _ = root.stop_and_wait(None, Some(Duration::from_secs(10))).await;
     let _ = std::fs::remove_file(&daemon.paths.socket);

@@ -10,6 +10,7 @@ mod clones;
 mod command;
 mod forward;
 mod kept;
+pub(crate) mod large;
 mod person;
 mod saved;
 #[cfg(test)]

@@ -113,6 +113,11 @@ impl Paths {
         self.state_dir.join("reserve")
     }
 
+    /// Not empty if the daemon that had it last crashed.
+    pub fn crashed(&self) -> PathBuf {
+        self.state_dir.join("daemon.crashed")
+    }
+
     /// What an operator's client shows (design.md, "Identity and trust").
     pub fn operator_key(&self) -> PathBuf {
         self.state_dir.join("operator.key")

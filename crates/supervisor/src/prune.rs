@@ -19,17 +19,17 @@ use muleteer_model::retention;
 use muleteer_process::fault;
 use muleteer_protocol::v1::{Reply, WireError};
 use muleteer_shim::attach::{self, Liveness};
+use muleteer_store::removal;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Looked at in one request: a client hears how it goes, and none keeps the daemon for long.
 const BATCH: usize = 200;
 /// Of what could not be removed, so many are told.
 const FAULTS: usize = 5;
-/// A disk's blocks, as `stat` counts them.
-const BLOCK: u64 = 512;
+/// How long the files of one dispatch may take to be measured.
+const SIZE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Removes what may go, beginning with dispatches whose creation is `from_seq` or later.
 ///
@@ -81,7 +81,7 @@ async fn prune_one(
     // Its shim has a few last steps after the end of its agent.
     let looked = {
         let dir = dir.clone();
-        blocking(move || Ok((attach::probe(&dir)?, size(&dir)?))).await
+        blocking(move || Ok((attach::probe(&dir)?, removal::tree_size(&dir, SIZE_PATIENCE)?))).await
     };
     let (lock, bytes) = match looked {
         Ok((Liveness::Dead(lock), bytes)) => (lock, bytes),
@@ -99,7 +99,7 @@ async fn prune_one(
     fault::point("prune.recorded");
     let removed = blocking(move || {
         let _held = lock;
-        std::fs::remove_dir_all(&dir)
+        removal::remove_tree(&dir, removal::PATIENCE)
     });
     Ok(removed.await.map(|()| Some(bytes)))
 }
@@ -109,24 +109,6 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
         Ok(done) => done.map_err(|error| chain(&error)),
         Err(error) => Err(error.to_string()),
     }
-}
-
-/// What a directory takes up on the disk, with all below it.
-fn size(dir: &Path) -> io::Result<u64> {
-    let mut bytes = 0;
-    let mut folders: Vec<PathBuf> = vec![dir.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder)? {
-            let entry = entry?;
-            // Of a link itself.
-            let meta = entry.metadata()?;
-            bytes += meta.blocks() * BLOCK;
-            if meta.is_dir() {
-                folders.push(entry.path());
-            }
-        }
-    }
-    Ok(bytes)
 }
 
 #[cfg(test)]

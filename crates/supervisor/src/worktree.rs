@@ -15,6 +15,7 @@ pub use identity::Identities;
 pub use repository::{Repositories, Repository};
 
 use muleteer_model::agent_event::cut;
+use muleteer_store::removal;
 use rustix::fs::OFlags;
 use std::ffi::OsStr;
 use std::io::Write;
@@ -67,9 +68,13 @@ pub(crate) const UPLOAD_PACK: &str = "git -c core.hooksPath=/dev/null -c core.fs
 /// The author and committer of an agent whose person has told git no name.
 pub(crate) const AGENT_NAME: &str = "Muleteer agent";
 pub(crate) const AGENT_EMAIL: &str = "agent@muleteer.invalid";
-/// A git that takes longer hangs: an agent can put a pipe where a file should be. A clone of a large repository over
-/// a slow disk takes minutes.
+/// A git that takes longer is killed. A clone of a large repository over a slow disk takes minutes.
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
+/// A git that works on this machine alone and has used no processor for so long hangs: an agent can put a pipe where
+/// a file should be.
+pub(crate) const STUCK: Duration = Duration::from_secs(20);
+/// How often a git that takes long is looked at.
+const LOOK: Duration = Duration::from_secs(2);
 /// Most that is read of what it prints.
 const OUTPUT_LIMIT: u64 = 64 << 20;
 /// Most that is said of what it complained of.
@@ -134,11 +139,12 @@ pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, Str
     run_within(command, PATIENCE, what).await
 }
 
+/// Runs a git that works on this machine alone: it may take `patience`, and less where it hangs.
 pub(crate) async fn run_within(command: &mut Command, patience: Duration, what: &str) -> Result<String, String> {
-    let mut said = output(command, patience).await?;
+    let mut said = output_unless(command, patience, Some(STUCK)).await?;
     if !said.status.success() && is_distrust(&said.stderr) && trusting(command, &[]).await {
         // It has refused before it did anything.
-        said = output(command, patience).await?;
+        said = output_unless(command, patience, Some(STUCK)).await?;
     }
     let output = said;
     if output.status.success() {
@@ -211,6 +217,11 @@ pub(crate) fn no_room(why: &str) -> bool {
 /// Runs it to its end, with limits of time and output; what it started is ended with it, also when nobody waits
 /// any more.
 pub(crate) async fn output(command: &mut Command, patience: Duration) -> Result<Output, String> {
+    output_unless(command, patience, None).await
+}
+
+/// As [`output`], unless it uses no processor for as long as `stuck`.
+async fn output_unless(command: &mut Command, patience: Duration, stuck: Option<Duration>) -> Result<Output, String> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
     let failed = |error: std::io::Error| format!("cannot run {program}: {error}");
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -222,12 +233,32 @@ pub(crate) async fn output(command: &mut Command, patience: Duration) -> Result<
         let status = child.wait().await?;
         Ok::<_, std::io::Error>(Output { status, stdout, stderr })
     };
-    let output = tokio::time::timeout(patience, ending)
-        .await
-        .map_err(|_| format!("{program} has not ended in {} s and was killed", patience.as_secs()))?
-        .map_err(failed)?;
+    let slow = format!("{program} has not ended in {} s and was killed", patience.as_secs());
+    let output = tokio::select! {
+        ended = tokio::time::timeout(patience, ending) => ended.map_err(|_| slow)?.map_err(failed)?,
+        after = hang(group.0, stuck) => {
+            return Err(format!("{program} has done nothing for {} s and was killed", after.as_secs()));
+        }
+    };
     group.0 = None;
     Ok(output)
+}
+
+/// Ends when a process group has used no processor for as long as `limit`.
+async fn hang(leader: Option<u32>, limit: Option<Duration>) -> Duration {
+    let (Some(leader), Some(limit)) = (leader, limit) else { return std::future::pending().await };
+    let (mut used, mut since) = (None, tokio::time::Instant::now());
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let now = tokio::task::spawn_blocking(move || muleteer_process::group::cpu_of_group(leader))
+            .await
+            .ok();
+        if now != used {
+            (used, since) = (now, tokio::time::Instant::now());
+        } else if since.elapsed() >= limit {
+            return limit;
+        }
+    }
 }
 
 async fn read(from: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
@@ -309,7 +340,7 @@ async fn make_branch(clone: &Path, name: &str) -> Result<(), String> {
 /// # Errors
 /// What is there cannot be removed.
 pub fn discard(worktree: &Path) -> Result<bool, String> {
-    match std::fs::remove_dir_all(worktree) {
+    match removal::remove_tree(worktree, removal::PATIENCE) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(format!("cannot remove {}, which may be a clone in part: {error}", worktree.display())),

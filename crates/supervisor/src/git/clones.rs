@@ -3,6 +3,7 @@
 use super::command::{bare, failed, run};
 use super::{ANEW, Git, GitError};
 use crate::mend;
+use muleteer_store::removal;
 use std::path::{Path, PathBuf};
 
 /// What a worker's clone has checked out.
@@ -115,7 +116,7 @@ impl Git {
             }
             let partial = dir.with_extension("partial");
             if partial.exists() {
-                std::fs::remove_dir_all(&partial).map_err(fail)?;
+                removal::remove_tree(&partial, removal::PATIENCE).map_err(fail)?;
             }
             let mut command = bare(&self.top);
             self.person.tell(&mut command, &[]);

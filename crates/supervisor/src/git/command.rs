@@ -1,16 +1,26 @@
 //! One run of git: deaf to configuration, bounded in what it may say.
 
 use super::GitError;
-use crate::worktree::{DURABLE, HARMLESS, LEADING_AWAY, complaint};
+use crate::worktree::{DURABLE, HARMLESS, LEADING_AWAY, STUCK, complaint};
+use muleteer_process::clock::awake;
 use muleteer_process::command::helper;
+use muleteer_process::group;
 use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Output of git that we read: no list of changed files is larger.
 const OUTPUT_LIMIT: usize = 64 * 1024 * 1024;
 /// Of its complaints.
 const WORD_LIMIT: usize = 64 * 1024;
+/// A git that takes longer is killed.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+/// How often a git that takes long is looked at.
+const LOOK: Duration = Duration::from_secs(2);
 
 pub(super) fn failed(what: &str, said: &str) -> GitError {
     GitError::Failed { what: format!("git {what}"), said: said.into() }
@@ -53,8 +63,9 @@ pub(super) fn run_bytes(mut command: Command, stdin: &[u8], what: &str) -> Resul
     if !stdin.is_empty() {
         command.stdin(Stdio::piped());
     }
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(fail)?;
+    let watch = Watch::begin(child.id());
     let writer = child.stdin.take().map(|mut pipe| {
         let bytes = stdin.to_vec();
         // git may answer before it has read everything.
@@ -65,7 +76,13 @@ pub(super) fn run_bytes(mut command: Command, stdin: &[u8], what: &str) -> Resul
     let complaints = std::thread::spawn(move || at_most(stderr, WORD_LIMIT));
     // One byte more than is allowed tells that there was more; then its pipe is closed, and it ends.
     let stdout = at_most(child.stdout.take(), OUTPUT_LIMIT + 1);
+    await_end(child.id()).map_err(fail)?;
+    // Before its end is taken note of: its number is not somebody else's until then.
+    let killed = watch.end();
     let status = child.wait().map_err(fail)?;
+    if let Some(why) = killed.filter(|_| !status.success()) {
+        return Err(unheard(why));
+    }
     if let Some(writer) = writer {
         drop(writer.join());
     }
@@ -78,6 +95,58 @@ pub(super) fn run_bytes(mut command: Command, stdin: &[u8], what: &str) -> Resul
         return Err(failed(what, &complaint(&stderr)));
     }
     Ok(stdout)
+}
+
+/// Waits until a child has ended, and leaves its number taken.
+fn await_end(pid: u32) -> std::io::Result<()> {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return Ok(()) };
+    loop {
+        match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+            Err(rustix::io::Errno::INTR) => {}
+            ended => return Ok(ended.map(drop)?),
+        }
+    }
+}
+
+/// Kills a git that hangs, as one does that an agent had read a pipe, or that takes too long.
+struct Watch {
+    over: Sender<()>,
+    watching: JoinHandle<Option<String>>,
+}
+
+impl Watch {
+    fn begin(leader: u32) -> Self {
+        let (over, heard) = mpsc::channel();
+        let watching = std::thread::spawn(move || {
+            let began = awake();
+            let (mut used, mut since) = (None, began);
+            while heard.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                let now = Some(group::cpu_of_group(leader));
+                if now != used {
+                    (used, since) = (now, awake());
+                }
+                let why = if awake().saturating_sub(since) >= STUCK {
+                    format!("it has done nothing for {} s and was killed", STUCK.as_secs())
+                } else if awake().saturating_sub(began) >= PATIENCE {
+                    format!("it has not ended in {} s and was killed", PATIENCE.as_secs())
+                } else {
+                    continue;
+                };
+                // Gone already is as good.
+                drop(group::signal_group(leader, rustix::process::Signal::KILL.as_raw()));
+                return Some(why);
+            }
+            None
+        });
+        Self { over, watching }
+    }
+
+    /// Why it was killed, if it was.
+    fn end(self) -> Option<String> {
+        drop(self.over);
+        self.watching.join().ok().flatten()
+    }
 }
 
 pub(super) fn at_most(stream: Option<impl Read>, limit: usize) -> std::io::Result<Vec<u8>> {

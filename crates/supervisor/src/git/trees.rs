@@ -1,6 +1,7 @@
 //! Trees of what lies in the working directory, made with an index of their own, and moving files from one to another.
 
 use super::command::failed;
+use super::large::{self, Large};
 use super::{Git, GitError, Saved};
 use muleteer_model::tasklist::{DAMAGED, Stand};
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ impl Git {
         if std::fs::metadata(&real).is_ok_and(|meta| meta.len() > 0) {
             std::fs::copy(&real, &index.0).map_err(|error| failed("copy of the index", &error.to_string()))?;
         }
+        let left_out = self.leave_out_large(index)?;
         // Not with excluding pathspecs: git fails where one of them is ignored too.
         let args = ["add", "-A", "--", ":(top)"].map(String::from);
         match self.with(index, &args, b"") {
@@ -29,8 +31,35 @@ impl Git {
             }
             done => drop(done?),
         }
+        if !left_out.is_empty() {
+            self.with(index, &["update-index", "-z", "--force-remove", "--stdin"].map(String::from), &left_out)?;
+        }
         self.forget_own(index)?;
         Ok((self.with(index, &["write-tree".into()], b"")?, index))
+    }
+
+    /// Sees to it that `git add` reads no file that is too large: where it is tracked, it stays what it was, else it is
+    /// to be taken out of the index afterwards. Those are returned, each ended by NUL.
+    fn leave_out_large(&self, index: &Index) -> Result<Vec<u8>, GitError> {
+        let list = |args: &[&str]| {
+            let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+            self.with(index, &args, b"")
+        };
+        let new = list(&["ls-files", "-z", "--others", "--exclude-standard", "--full-name", "--", ":(top)"])?;
+        let changed = list(&["ls-files", "-z", "--modified", "--full-name", "--", ":(top)"])?;
+        let (new, changed) = (large::too_large(&self.top, &new), large::too_large(&self.top, &changed));
+        if new.is_empty() && changed.is_empty() {
+            return Ok(vec![]);
+        }
+        let all: Vec<_> = new.iter().chain(&changed).cloned().collect();
+        tracing::warn!(dir = %self.top.display(), files = %large::names(&all), "too large, and left out of a snapshot");
+        let blob = large::empty_blob(&self.head_or("")?);
+        let entries: String = new.iter().map(|one| format!("100644 {blob} 0\t{}\0", one.path)).collect();
+        self.with(index, &["update-index", "-z", "--index-info"].map(String::from), entries.as_bytes())?;
+        let ended = |large: &[Large]| large.iter().map(|one| format!("{}\0", one.path)).collect::<String>();
+        let unread = ["update-index", "-z", "--assume-unchanged", "--stdin"].map(String::from);
+        self.with(index, &unread, ended(&all).as_bytes())?;
+        Ok(ended(&new).into_bytes())
     }
 
     /// A commit's tree without what is the harness's.

@@ -19,6 +19,8 @@ use tokio::task::JoinSet;
 
 /// `lock.json` is written anew this often (reference: spec run, "Run Lock").
 const HEARTBEAT: Duration = Duration::from_secs(5);
+/// A daemon that has gone on with a run for so many of these is not ended by it.
+const OUTLIVED: u32 = 12;
 
 /// What may pass by itself: a killed daemon's git is at work for a moment longer, and holds its locks.
 const PASSING: &[&str] = &["E_GIT", "E_IO", "E_STORE_IO", "E_BUSY", "E_BEADS_FAILED"];
@@ -55,6 +57,8 @@ pub struct State {
     tries: HashMap<String, u32>,
     tasks: JoinSet<()>,
     beating: bool,
+    /// Heartbeats until the daemon has outlived going on with it; 0 since then.
+    unproven: u32,
     /// There is something new that nobody has been shown.
     unseen: bool,
 }
@@ -80,6 +84,7 @@ impl Actor for RunActor {
             tries: HashMap::new(),
             tasks: JoinSet::new(),
             beating: false,
+            unproven: OUTLIVED,
             unseen: false,
         })
     }
@@ -128,6 +133,11 @@ impl Actor for RunActor {
                 if let Some(run) = state.run.as_ref().filter(|run| run.is_live()) {
                     let (hosted, since) = (state.hosted.clone(), run.running_since);
                     tokio::task::spawn_blocking(move || hosted.write_lock_note(since)).await?;
+                    if state.unproven > 1 {
+                        state.unproven -= 1;
+                    } else {
+                        state.outlived();
+                    }
                     myself.send_after(HEARTBEAT, || RunMsg::Heartbeat);
                     return Ok(());
                 }
@@ -141,6 +151,13 @@ impl Actor for RunActor {
 }
 
 impl State {
+    /// Notes, once, that going on with the run does not end the daemon.
+    fn outlived(&mut self) {
+        if std::mem::take(&mut self.unproven) > 0 {
+            super::outlived(&self.hosted.places);
+        }
+    }
+
     /// Whether it meant anything.
     async fn feed(&mut self, input: Input) -> Result<bool, ActorProcessingErr> {
         let Some(run) = &self.run else { return Ok(false) };
@@ -169,6 +186,7 @@ impl State {
         fault::point("run.before_commit");
         let hosted = self.hosted.clone();
         let records = tokio::task::spawn_blocking(move || hosted.append(events)).await??;
+        self.outlived();
         fault::point("run.committed");
         let Some(run) = self.run.as_mut().map(Arc::make_mut) else { return Ok(()) };
         for record in &records {
@@ -226,6 +244,7 @@ impl State {
 
     /// It has ended or rests: nothing of it stays in the daemon.
     fn rest(&mut self) {
+        self.outlived();
         let _ = std::fs::remove_file(self.hosted.places.live());
         self.hosted.remove_lock_note();
         self.daemon.runs.remove(&self.hosted.key);

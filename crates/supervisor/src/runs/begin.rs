@@ -1,5 +1,6 @@
 //! Beginning a run, going on with one, and what a new daemon does with those that were under way.
 
+pub(super) mod recovery;
 mod terms;
 
 use self::terms::{check_base, check_branch, chosen, confine, load_config, run_settings, scope, shown, spec};
@@ -275,6 +276,8 @@ async fn go_on(
     *hosted.chosen.lock().unwrap_or_else(PoisonError::into_inner) = chosen;
     *hosted.request.lock().unwrap_or_else(PoisonError::into_inner) = kept;
     mark::expect(daemon, &hosted.run_id, places);
+    // A person wants it: what daemons it has ended counts no more.
+    recovery::outlived(places);
     // Marked before it is so: a daemon that dies in between looks once more, and finds it resting.
     write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
     if hosted.actor.get().is_none() && hosted.run().is_none() {
@@ -348,28 +351,6 @@ fn merged(request: &v1::Run, before: v1::Run) -> v1::Run {
         push_env: vec![],
         ..request.clone()
     }
-}
-
-/// Goes on with the runs that were under way when the last daemon died. Blocks; called before the tree starts.
-pub fn boot(daemon: &Daemon) -> Vec<(String, WireError)> {
-    let mut troubles = Vec::new();
-    let Ok(entries) = std::fs::read_dir(daemon.paths.runs()) else { return troubles };
-    for entry in entries.flatten() {
-        let Ok(run_id) = entry.file_name().into_string() else { continue };
-        if !entry.path().join("live").exists() {
-            continue;
-        }
-        let Some(key) = key_of(&run_id) else { continue };
-        let outcome = saved(&entry.path().join("run.json")).and_then(|saved| {
-            let places = Places::new(daemon, Path::new(&saved.request.repo), &run_id);
-            let lock = take_lock(&places, &run_id)?;
-            host(daemon, &places, key, Some(lock)).map(|_| ())
-        });
-        if let Err(error) = outcome {
-            troubles.push((run_id, error));
-        }
-    }
-    troubles
 }
 
 fn host(

@@ -2,15 +2,23 @@
 //! looked at is looked at with the harness's own repository, an index of our own, and the clone as a mere
 //! directory of files.
 
+mod index;
+
 use super::host::Hosted;
 use super::keep::{self, LEFT, RESCUE, WORK};
 use super::reflog;
 use crate::beneath;
-use crate::worktree::{AGENT_EMAIL, AGENT_NAME, exclude, free_name, git, is_clone, no_room, own_config, run};
+use crate::git::large::{self, Large};
+use crate::worktree::{
+    AGENT_EMAIL, AGENT_NAME, exclude, free_name, git, is_clone, no_room, own_config, run, run_within,
+};
+use index::Index;
 use muleteer_process::{clock, fault};
 use muleteer_store::atomic::{create_dir_durable, put_dir, write_atomic};
+use muleteer_store::removal;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A hash and the end of its line.
 const HASH_LIMIT: u64 = 100;
@@ -20,6 +28,9 @@ const COMMITS_LIMIT: usize = 10_000;
 const REFLOG_LIMIT: u64 = 4 << 20;
 /// A clone with more branches than these is not taken away: what it holds would be lost.
 const BRANCHES_LIMIT: usize = 50;
+
+/// Keeping what was not committed takes no longer.
+const RESCUING: Duration = Duration::from_secs(5 * 60);
 
 /// Where the clones began that could not be looked at, by their names.
 const LOST: &str = "lost";
@@ -426,6 +437,8 @@ async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<Stri
     let index = Index::new(hosted, dir);
     let base = base.unwrap_or("--empty");
     run(index.git(hosted, dir).args(["read-tree", base]), "cannot read the tree").await?;
+    let left_out = index.leave_out_large(hosted, dir, base).await?;
+    let left_out = left_out.all.iter().map(|one| format!("?? {}", one.path));
     // Against the commit as well: an index made anew says nothing of files that are gone. What is a repository
     // of its own in there is never asked: it would be asked with its own configuration.
     run(
@@ -447,25 +460,36 @@ async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<Stri
         text.lines()
             .filter(|line| !line.starts_with("## "))
             .filter(|line| !line.starts_with("M ") && !line.starts_with("A ") && !line.starts_with("D "))
+            .map(String::from)
+            .chain(left_out)
             .collect::<Vec<_>>()
             .join("\n")
     })
 }
 
-/// Keeps what stands in a clone and in no commit as a commit.
-async fn rescue(hosted: &Hosted, dir: &Path) -> Result<Option<String>, String> {
+/// Keeps what stands in a clone and in no commit as a commit: its name, and the files that are too large to be kept.
+async fn rescue(hosted: &Hosted, dir: &Path) -> Result<(Option<String>, Vec<Large>), String> {
     let clone = name_of(dir);
     let head = known(hosted, "heads", &clone).or_else(|| base(hosted, &clone));
-    let Some(head) = head else { return Ok(None) };
+    let Some(head) = head else { return Ok((None, vec![])) };
     if changes(hosted, dir, Some(&head)).await?.is_empty() {
-        return Ok(None);
+        return Ok((None, vec![]));
     }
     let what = "cannot keep what was not committed";
     let index = Index::new(hosted, dir);
     run(index.git(hosted, dir).args(["read-tree", &head]), "cannot read the tree").await?;
     index.forget_submodules(hosted, dir).await?;
-    run(index.git(hosted, dir).args(["add", "--all"]), what).await?;
+    let left_out = index.leave_out_large(hosted, dir, &head).await?;
+    run_within(index.git(hosted, dir).args(["add", "--all"]), RESCUING, what).await?;
+    index.forget(hosted, dir, &left_out.new).await?;
     let tree = run(index.git(hosted, dir).args(["write-tree"]), what).await?;
+    if !left_out.all.is_empty() {
+        let before = format!("{head}^{{tree}}");
+        let before = run(git(&hosted.places.keep()).args(["rev-parse", &before]), what).await?;
+        if before == tree {
+            return Ok((None, left_out.all));
+        }
+    }
     let mut commit = git(&hosted.places.keep());
     for role in ["AUTHOR", "COMMITTER"] {
         commit
@@ -476,7 +500,7 @@ async fn rescue(hosted: &Hosted, dir: &Path) -> Result<Option<String>, String> {
     let commit = run(commit.args(["commit-tree", &tree, "-p", &head, "-m", &message]), what).await?;
     let name = format!("{RESCUE}/{clone}");
     keep::set(hosted, &name, &commit, what).await?;
-    Ok(Some(name))
+    Ok((Some(name), left_out.all))
 }
 
 /// Of a clone that nobody needs any more, which may be half taken away: `.<name>.gone`.
@@ -496,7 +520,13 @@ pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option
         // It may hold what nobody else does, and stays.
         return Err(why);
     }
-    let kept = rescue(hosted, dir).await?;
+    let (kept, left_out) = rescue(hosted, dir).await?;
+    if !left_out.is_empty() {
+        // It is the only place where they are, and stays.
+        let names = large::names(&left_out);
+        let rest = kept.map(|kept| format!("; what else was not committed is {kept}")).unwrap_or_default();
+        return Err(format!("it holds files that are too large to be kept elsewhere: {names}{rest}"));
+    }
     let gone = dir.with_file_name(format!(".{name}{GONE}"));
     remove(&gone).await?;
     std::fs::rename(dir, &gone).map_err(|error| format!("{}: {error}", dir.display()))?;
@@ -505,67 +535,24 @@ pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option
     Ok(kept)
 }
 
-/// An index of our own, taken away with the value.
-struct Index(PathBuf);
-
-impl Index {
-    fn new(hosted: &Hosted, dir: &Path) -> Self {
-        Self(
-            hosted
-                .places
-                .private
-                .join(format!("index-{}-{}", name_of(dir), crate::context::random_key())),
-        )
-    }
-
-    fn git(&self, hosted: &Hosted, dir: &Path) -> tokio::process::Command {
-        let own = hosted.places.keep();
-        let mut command = git(&own);
-        command
-            .arg("-c")
-            .arg("core.bare=false")
-            .arg("--git-dir")
-            .arg(&own)
-            .arg("--work-tree")
-            .arg(dir)
-            .env("GIT_INDEX_FILE", &self.0);
-        command
-    }
-
-    /// `git add` asks what is known as a submodule whether it has changed, by a git in it that heeds its
-    /// configuration. As unknown ones only their commit is looked at.
-    async fn forget_submodules(&self, hosted: &Hosted, dir: &Path) -> Result<(), String> {
-        let mut list = self.git(hosted, dir);
-        let listed = run(list.args(["ls-files", "--stage", "-z"]), "cannot read the tree").await?;
-        let paths: Vec<&str> = listed
-            .split('\0')
-            .filter(|entry| entry.starts_with("160000 "))
-            .filter_map(|entry| Some(entry.split_once('\t')?.1))
-            .collect();
-        for some in paths.chunks(100) {
-            let mut forget = self.git(hosted, dir);
-            run(forget.args(["update-index", "--force-remove", "--"]).args(some), "cannot read the tree").await?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Index {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// A killed daemon's git, or a killed shim's agent, may be at work in it for a moment longer.
+/// Removes a tree that may be an agent's, of any depth. A killed daemon's git, or a killed shim's agent, may be at work in it
+/// for a moment longer.
 pub async fn remove(path: &Path) -> Result<(), String> {
-    for _ in 0..20 {
-        match std::fs::remove_dir_all(path) {
+    const TRIES: usize = 20;
+    for last in (0..=TRIES).map(|n| n == TRIES) {
+        let tree = path.to_owned();
+        // An agent decides how long it takes: no task of the daemon's waits for it.
+        let removing = tokio::task::spawn_blocking(move || removal::remove_tree(&tree, removal::PATIENCE));
+        match removing.await.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+            Err(error) if last || error.kind() == std::io::ErrorKind::TimedOut => {
+                return Err(format!("{}: {error}", path.display()));
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
-    std::fs::remove_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))
+    Ok(())
 }
 
 fn make_parent(path: &Path) -> Result<(), String> {

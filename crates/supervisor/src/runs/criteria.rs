@@ -69,7 +69,7 @@ pub async fn seal_given(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Res
     let path = run.settings.acceptance_path.clone().unwrap_or_default();
     let missing = |error: Trouble| Trouble::new("E_ACCEPTANCE_MISSING", error.message);
     let folder = &hosted.places.acceptance;
-    let _ = std::fs::remove_dir_all(folder);
+    let _ = super::clones::remove(folder).await;
     let found = find(&hosted.repo.join(&path), Links::Followed).map_err(missing)?;
     copy(&found.files, folder)?;
     if !found.left.is_empty() {

@@ -29,7 +29,13 @@ pub const UNDONE: &str = "refs/muleteer/undone";
 /// A ref's file is a hash, or says where else to look.
 const REF_LIMIT: u64 = 1024;
 /// Asked where it stands, a repository answers at once, unless its agent has seen to it that it never does.
-const AT_ONCE: Duration = Duration::from_secs(120);
+const AT_ONCE: Duration = Duration::from_secs(20);
+/// Bringing what an agent's repository has takes no longer. The run's other agents wait meanwhile.
+const BRINGING: Duration = Duration::from_secs(5 * 60);
+/// And no longer than this once the run was stopped.
+const STOPPED: Duration = Duration::from_secs(5);
+/// Entries of a repository that are looked at before a git reads it.
+const ENTRIES_LIMIT: usize = 100_000;
 /// Locks of git older than this are left over.
 pub const STALE: Duration = Duration::from_secs(4);
 /// Where git notes the commits whose parents it does not have.
@@ -160,14 +166,14 @@ pub async fn set(hosted: &Hosted, name: &str, commit: &str, what: &str) -> Resul
         command.args(["update-ref", name, commit]);
         command
     };
-    write(hosted, &[name], what, &update).await
+    write(hosted, &[name], what, &update, None).await
 }
 
 /// Where a ref of an agent's repository is, asked of git; none if it isn't there.
 pub async fn asked(hosted: &Hosted, from: &Path, name: &str) -> Result<Option<String>, String> {
     let mut ask = git(&hosted.places.keep());
     ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(from).arg(name);
-    let said = run_within(&mut ask, AT_ONCE, "it cannot be asked").await?;
+    let said = read(hosted, from, &mut ask, AT_ONCE, "it cannot be asked").await?;
     Ok(said.split_whitespace().next().and_then(|word| hash(word.as_bytes())))
 }
 
@@ -175,7 +181,7 @@ pub async fn asked(hosted: &Hosted, from: &Path, name: &str) -> Result<Option<St
 pub async fn branches(hosted: &Hosted, from: &Path) -> Result<Vec<String>, String> {
     let mut ask = git(&hosted.places.keep());
     ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(from).arg("refs/heads/*");
-    let said = run_within(&mut ask, AT_ONCE, "its branches cannot be listed").await?;
+    let said = read(hosted, from, &mut ask, AT_ONCE, "its branches cannot be listed").await?;
     Ok(said.lines().filter_map(|line| hash(line.split_whitespace().next()?.as_bytes())).collect())
 }
 
@@ -191,7 +197,60 @@ pub async fn fetch(hosted: &Hosted, from: &Path, commit: &str, names: &[&str], w
         command
     };
     let written: Vec<&str> = names.iter().map(|name| name.trim_start_matches('+')).collect();
-    write(hosted, &written, what, &fetch).await
+    write(hosted, &written, what, &fetch, Some(from)).await
+}
+
+/// Runs a git that reads an agent's repository, with seconds of patience where that is made to hang, and
+/// fewer once the run is stopped.
+async fn read(
+    hosted: &Hosted,
+    from: &Path,
+    command: &mut tokio::process::Command,
+    patience: Duration,
+    what: &str,
+) -> Result<String, String> {
+    let git_dir = from.to_owned();
+    let looking = tokio::task::spawn_blocking(move || check_files(&git_dir));
+    looking
+        .await
+        .map_err(|error| error.to_string())?
+        .map_err(|why| format!("{what}: {why}"))?;
+    let stopped = async {
+        hosted.halt.cancelled().await;
+        tokio::time::sleep(STOPPED).await;
+    };
+    tokio::select! {
+        said = run_within(command, patience, what) => said,
+        // Dropped, it is killed with all it started.
+        () = stopped => Err(format!("{what}: git had not ended when the run was stopped, and was killed")),
+    }
+}
+
+/// A git would wait for ever at a pipe that nobody writes to, and read a device without an end.
+fn check_files(git_dir: &Path) -> Result<(), String> {
+    let (mut folders, mut seen) = (vec![git_dir.to_owned()], 0);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            seen += 1;
+            // Of so many the rest is left to the limits of time.
+            if seen > ENTRIES_LIMIT {
+                return Ok(());
+            }
+            let Ok(mut kind) = entry.file_type() else { continue };
+            if kind.is_symlink() {
+                let Ok(there) = std::fs::metadata(entry.path()) else { continue };
+                kind = there.file_type();
+            } else if kind.is_dir() {
+                folders.push(entry.path());
+            }
+            if !kind.is_file() && !kind.is_dir() {
+                let name = entry.path();
+                let name = name.strip_prefix(git_dir).unwrap_or(&name).display().to_string();
+                return Err(format!("{name} in its git directory is no file: git could read it for ever"));
+            }
+        }
+    }
+    Ok(())
 }
 
 pub async fn is_ancestor(hosted: &Hosted, one: &str, other: &str) -> bool {
@@ -200,14 +259,20 @@ pub async fn is_ancestor(hosted: &Hosted, one: &str, other: &str) -> bool {
         .is_ok()
 }
 
-/// A daemon that was killed leaves its git's locks. Nobody but us writes here: one that stays is nobody's.
+/// Runs a git that writes refs here, and reads an agent's repository where `from` names one. A daemon that was killed leaves
+/// its git's locks. Nobody but us writes here: one that stays is nobody's.
 async fn write(
     hosted: &Hosted,
     written: &[&str],
     what: &str,
     command: &(impl Fn() -> tokio::process::Command + Sync),
+    from: Option<&Path>,
 ) -> Result<(), String> {
-    let done = run(&mut command(), what).await;
+    let once = async || match from {
+        Some(from) => read(hosted, from, &mut command(), BRINGING, what).await,
+        None => run(&mut command(), what).await,
+    };
+    let done = once().await;
     let mut locks: Vec<String> = written.iter().map(|name| format!("{name}.lock")).collect();
     locks.extend(["HEAD.lock", "packed-refs.lock", "shallow.lock"].map(String::from));
     let own = hosted.places.keep();
@@ -215,7 +280,7 @@ async fn write(
         return done.map(drop);
     }
     unlock(&own, &locks).await;
-    run(&mut command(), what).await.map(drop)
+    once().await.map(drop)
 }
 
 /// Waits for these locks, and takes away those that stay: git holds them for milliseconds.

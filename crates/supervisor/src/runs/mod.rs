@@ -23,6 +23,7 @@ mod publish;
 pub(crate) mod reflog;
 pub(crate) mod steps;
 
-pub use begin::{begin, boot};
+pub use begin::begin;
+pub use begin::recovery::{boot, outlived};
 pub use host::{Hosted, Runs, is_hosted};
 pub(crate) use keep::hash;

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+mod endless;
+
 use super::super::clones::Work;
 use super::super::host::Hosted;
 use super::*;

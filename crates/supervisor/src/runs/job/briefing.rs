@@ -69,7 +69,7 @@ pub(super) async fn prompt(
         (Purpose::Acceptance, _) => {
             let folder = &hosted.places.acceptance;
             // Of an earlier attempt; its agent is gone.
-            let _ = std::fs::remove_dir_all(folder);
+            let _ = crate::runs::clones::remove(folder).await;
             make_dir(folder, 0o700)?;
             prompts::acceptance(&scene, &folder.display().to_string())
         }

@@ -1,0 +1,123 @@
+//! Leaves word of a crash: the next process learns that this one ended itself, and was not killed.
+//!
+//! A stack overflow, an abort and a wild access end a process before any code of its own can say so. A
+//! handler of their signals writes one byte to a file that was opened before. SIGKILL leaves no word.
+
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::IntoRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// The signals by which a process ends itself.
+const SIGNALS: [i32; 5] = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
+
+static WORD: AtomicI32 = AtomicI32::new(-1);
+
+/// Whether the process that called this last for `file` crashed; from now on the file tells of this one. Call it
+/// once, as the only process that uses the file.
+///
+/// # Errors
+/// When the file cannot be read or written.
+pub fn watch(file: &Path) -> io::Result<bool> {
+    let crashed = match file.metadata() {
+        Ok(meta) => meta.len() > 0,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) => return Err(error),
+    };
+    let mut options = OpenOptions::new();
+    let file: File = options.write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    // Kept open for the rest of the process's life, as the handlers are.
+    WORD.store(file.into_raw_fd(), Ordering::SeqCst);
+    for signo in SIGNALS {
+        catch(signo)?;
+    }
+    Ok(crashed)
+}
+
+/// Has the handler called for a signal, once.
+fn catch(signo: i32) -> io::Result<()> {
+    // SAFETY: an all-zero sigaction is valid. The handler is async-signal-safe: atomics, write(2) and
+    // sigaction(2). It runs on the alternate stack that Rust gives each of its threads, for a full
+    // stack has no room for it.
+    let done = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_crash as extern "C" fn(i32) as usize;
+        action.sa_flags = libc::SA_ONSTACK | libc::SA_NODEFER;
+        libc::sigaction(signo, &action, before(signo))
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What a signal did before: Rust's own handler reports a stack overflow.
+fn before(signo: i32) -> *mut libc::sigaction {
+    static mut BEFORE: std::mem::MaybeUninit<[libc::sigaction; SIGNALS.len()]> = std::mem::MaybeUninit::zeroed();
+    let at = SIGNALS.iter().position(|known| *known == signo).unwrap_or(0);
+    // SAFETY: no reference is made; the place is written once, before its handler can run, and only read then.
+    unsafe { (&raw mut BEFORE).cast::<libc::sigaction>().add(at) }
+}
+
+extern "C" fn on_crash(signo: i32) {
+    let word = WORD.load(Ordering::SeqCst);
+    // SAFETY: plain numbers and pointers to statics. What the signal did before is done when the faulting
+    // instruction is run again, or when abort(3) raises it again.
+    unsafe {
+        if word >= 0 {
+            libc::write(word, c"!".as_ptr().cast(), 1);
+        }
+        libc::sigaction(signo, before(signo), std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Handlers are the process's, so the test program runs itself for each way to end.
+    const VAR: &str = "MULETEER_TEST_CRASH";
+
+    fn overflow(depth: u64) -> u64 {
+        let room = std::hint::black_box([depth; 512]);
+        if depth == u64::MAX { 0 } else { overflow(depth + 1) + room[7] }
+    }
+
+    #[test]
+    fn an_abort_and_a_stack_overflow_leave_word_and_a_kill_does_not() {
+        if let Ok(said) = std::env::var(VAR) {
+            let (way, file) = said.split_once(' ').unwrap();
+            watch(Path::new(file)).unwrap();
+            match way {
+                "abort" => std::process::abort(),
+                "overflow" => {
+                    let thread = std::thread::spawn(|| overflow(0));
+                    drop(thread.join());
+                }
+                "kill" => drop(rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)),
+                _ => std::process::exit(0),
+            }
+            unreachable!("it ended");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("crashed");
+        let ended = |way: &str| {
+            let mut command = crate::command::helper(std::env::current_exe().unwrap());
+            command
+                .args(["crash::tests", "--nocapture"])
+                .env(VAR, format!("{way} {}", file.display()));
+            let output = command.output().unwrap();
+            (output, file.metadata().unwrap().len() > 0)
+        };
+        for (way, word) in [("abort", true), ("overflow", true), ("kill", false), ("end", false)] {
+            let (output, left) = ended(way);
+            assert_eq!(left, word, "{way}: {output:?}");
+            if way == "overflow" {
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert!(said.contains("overflowed its stack"), "Rust's own word is heard too: {said}");
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What an agent can do so that whoever looks at it never ends, or falls over it.
+
+use super::*;
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use std::time::{Duration, Instant};
+
+/// Less than a git that reads a pipe would be given.
+const AT_ONCE: Duration = Duration::from_secs(15);
+const SPARSE: u64 = 300 << 30;
+
+fn pipe(path: &Path) {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).unwrap();
+    }
+    drop(std::fs::remove_file(path));
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+fn sparse(path: &Path) {
+    std::fs::File::create(path).unwrap().set_len(SPARSE).unwrap();
+}
+
+/// A pipe that nobody writes to held the lock of the whole run for half an hour.
+#[tokio::test]
+async fn a_pipe_in_a_clones_git_directory_is_told_at_once() {
+    for name in ["objects/info/alternates", "HEAD", "refs/heads/bead-one", "packed-refs", "shallow", "config"] {
+        let stage = Stage::new().await;
+        let dir = stage.bead("one").await;
+        stage.commit(&dir, "more");
+        pipe(&dir.join(".git").join(name));
+        let began = Instant::now();
+        let looked = work(&stage.hosted, &dir, TARGET).await;
+        assert!(began.elapsed() < AT_ONCE, "{name}: {:?}", began.elapsed());
+        let why = looked.unwrap().unreadable;
+        // What git need not be asked for is read from files that are files.
+        assert!(why.as_ref().is_none_or(|why| why.contains("is no file")), "{name}: {why:?}");
+        if name.starts_with("objects") {
+            assert!(why.is_some_and(|why| why.contains(name)));
+        }
+        // Others are served meanwhile.
+        assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_pipe_in_the_hub_is_told_at_once() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    guard(&stage.hosted, TARGET, None).await.unwrap();
+    stage.commit(&dir, "two");
+    git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
+    pipe(&stage.hub().join("objects/info/alternates"));
+    let began = Instant::now();
+    let why = guard(&stage.hosted, TARGET, None).await.unwrap_err();
+    assert!(why.contains("objects/info/alternates") && began.elapsed() < AT_ONCE, "{why}");
+}
+
+/// Git reads every byte that a file claims to have.
+#[tokio::test]
+async fn files_that_are_too_large_are_named_and_what_else_is_there_is_kept() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    work(&stage.hosted, &dir, TARGET).await.unwrap();
+    std::fs::write(dir.join("small"), "small\n").unwrap();
+    sparse(&dir.join("a, large one"));
+    // Tracked.
+    sparse(&dir.join("one"));
+    assert!(is_dirty(&stage.hosted, &dir).await.unwrap());
+    let why = discard(&stage.hosted, &dir, TARGET).await.unwrap_err();
+    for part in ["a, large one (307200 MiB)", "one (307200 MiB)", "refs/muleteer/rescue/bead-one-1"] {
+        assert!(why.contains(part), "{part} in {why}");
+    }
+    let kept = ["ls-tree", "--name-only", "refs/muleteer/rescue/bead-one-1"];
+    assert_eq!(git_in(&stage.keep(), &kept), "README.md\none\nsmall");
+    assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:one"]), "one");
+    assert!(dir.join("a, large one").exists(), "it is nowhere else");
+    for name in ["a, large one", "one"] {
+        std::fs::remove_file(dir.join(name)).unwrap();
+    }
+    discard(&stage.hosted, &dir, TARGET).await.unwrap();
+    assert!(!dir.exists());
+}
+
+/// A tree of many thousand levels overflowed the stack of each daemon that took it away.
+#[tokio::test]
+async fn a_clone_of_any_depth_is_taken_away() {
+    const LEVELS: usize = 15_000;
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut at = rustix::fs::open(&dir, flags, Mode::empty()).unwrap();
+    for _ in 0..LEVELS {
+        mkdirat(&at, "d", Mode::RWXU).unwrap();
+        at = openat(&at, "d", flags, Mode::empty()).unwrap();
+    }
+    discard(&stage.hosted, &dir, TARGET).await.unwrap();
+    assert!(!dir.exists());
+    assert_eq!(std::fs::read_dir(&stage.hosted.places.worktrees).unwrap().count(), 0);
+}
