@@ -86,6 +86,55 @@ fn no_configuration_takes_a_childs_parents_policy_away() {
     world.finish(Some(daemon));
 }
 
+/// A variable that has the child's CLI load something runs what the policy does not allow.
+#[test]
+fn an_agent_under_a_policy_does_not_choose_its_childs_code() {
+    let world = World::new();
+    world.configure("permissions: {deny: [\"*\"]}\n");
+    let fake = |folder: &std::path::Path, said: &str| {
+        std::fs::create_dir_all(folder).unwrap();
+        let script = format!("#!/bin/sh\nenv > '{}'\nexec sleep 60\n", world.path().join(said).display());
+        program::write(&folder.join("claude"), &script);
+    };
+    fake(&world.bin(), "own");
+    let evil = world.path().join("evil");
+    fake(&evil, "evil-ran");
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let evil = evil.display();
+    let spawn = "muleteer spawn developer . x --backend claude-code";
+    let names = ["PATH", "HOME", "LD_PRELOAD", "BASH_ENV", "NODE_OPTIONS", "GIT_SSH_COMMAND", "CLAUDE_CONFIG_DIR"];
+    let refused: String = names
+        .iter()
+        .map(|name| format!("! {spawn} --env {name}={evil} --json > refused-{name}\n"))
+        .collect();
+    // Passed on by the client as its own, which it is not.
+    let set = format!("PATH='{evil}':\"$PATH\" HOME='{evil}' GIT_SSH='{evil}/x' CLAUDE_CODE_SHELL_PREFIX='{evil}/x'");
+    let script = format!(
+        "{refused}{spawn} --env FINE=yes > fine\nm=$(command -v muleteer)\n{set} \"$m\" {} > child\n",
+        &spawn[9..]
+    );
+    parent(&world, &repo, &script);
+    for name in names {
+        let said = std::fs::read_to_string(repo.path.join(format!("refused-{name}"))).unwrap();
+        assert!(said.contains("E_FORBIDDEN") && said.contains(name), "{said}");
+    }
+    let child = |name: &str| std::fs::read_to_string(repo.path.join(name)).unwrap().trim().to_string();
+    for name in ["fine", "child"] {
+        let id = child(name);
+        wait_until("the child to begin", PATIENCE, || world.events_of(&id, "agent_spawned").pop());
+        let env = wait_until("its environment", PATIENCE, || {
+            let env = std::fs::read_to_string(world.path().join("own")).ok()?;
+            (env.contains(&format!("MULETEER_DISPATCH_ID={id}\n")) && env.contains("\nPWD=")).then_some(env)
+        });
+        assert!(!env.contains(&evil.to_string()), "{name}: {env}");
+        assert!(env.contains(&format!("HOME={}", world.home().display())), "{name}: {env}");
+        world.muleteer(&["kill", &id]).ok();
+    }
+    assert!(!world.path().join("evil-ran").exists());
+    world.finish(Some(daemon));
+}
+
 /// What it must ask a person for it must not have asked of itself.
 #[test]
 fn an_agent_allows_its_child_nothing_that_it_would_have_to_ask_for() {

@@ -85,6 +85,49 @@ fn slow_and_half_open_peers_hold_nobody_up() {
     world.finish(Some(daemon));
 }
 
+/// Peers that connect and say nothing, or nothing more, took all places there are for ever.
+#[test]
+fn idle_peers_keep_nobody_out() {
+    const PEERS: usize = 300;
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let socket = wire::socket(&world);
+    let silent: Vec<UnixStream> = (0..PEERS).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    still_serves(&world, &daemon);
+    drop(silent);
+    let key = std::fs::read_to_string(world.state().join("operator.key")).unwrap();
+    for key in [Some(key.trim().to_string()), None] {
+        let connect = || Wire::greeting(UnixStream::connect(&socket).unwrap(), key.clone());
+        let greeted: Vec<Wire> = (0..PEERS).map(|_| connect()).collect();
+        still_serves(&world, &daemon);
+        let id = world.spawn(&repo, "true", &[]).ok();
+        assert_eq!(world.wait_for_end(&id)["state"], "success");
+        drop(greeted);
+    }
+    world.finish(Some(daemon));
+}
+
+/// A mark that is of no dispatch is an agent's all the same, or somebody's who copied it: the key does not help it.
+#[test]
+fn a_process_with_an_unknown_nonce_may_only_read() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = world.spawn(&repo, "while [ ! -e go ]; do sleep 0.05; done", &[]).ok();
+    world.wait_for_state(&id, &["running"]);
+    let ask = |args: &[&str]| world.muleteer(args).env("MULETEER_NONCE", "0123456789abcdef").run();
+    ask(&["status", &id, "--json"]).expect_code(0);
+    for args in [&["kill", &id, "--json"][..], &["daemon", "stop", "--json"]] {
+        let refused = ask(args);
+        assert_eq!((refused.code, refused.error_code().as_str()), (Some(3), "E_FORBIDDEN"), "{refused:?}");
+    }
+    assert_eq!(world.dispatch(&id)["state"], "running");
+    repo.write("go", "");
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    world.finish(Some(daemon));
+}
+
 /// A flood of connections from one agent would keep all others, and people, waiting.
 #[test]
 fn an_agent_may_hold_so_many_connections_and_no_more() {

@@ -257,6 +257,30 @@ fn a_second_session_fails_fast_and_status_reads_without_the_lock() {
     scene.end();
 }
 
+/// The agent that it judges may have written it: it acts for nobody, with the mark of an agent and without.
+#[test]
+fn a_validation_does_not_act_as_the_operator() {
+    let scene = Scene::new();
+    let daemon = scene.world.daemon();
+    let victim = scene.world.repo("victim");
+    let victim = scene.world.spawn(&victim, "while [ ! -e go ]; do sleep 0.05; done", &[]).ok();
+    let socket = muleteer_tests::wire::socket(&scene.world);
+    let (socket, program) = (socket.display().to_string(), scene.world.program());
+    let (program, state) = (program.display(), scene.world.path().join("state"));
+    let kill = format!("{program} --socket {socket} kill {victim} --json");
+    let bare = format!("env -i HOME=\"$HOME\" XDG_STATE_HOME={} {kill}", state.display());
+    let check = format!("{kill} > \"$HOME/marked\"; {bare} > \"$HOME/bare\"; test -e done");
+    scene.add("One", &check, &[]);
+    scene.run("echo x > done", &[]).expect_code(0);
+    for name in ["marked", "bare"] {
+        let said = std::fs::read_to_string(scene.home(name)).unwrap();
+        assert!(said.contains("E_FORBIDDEN"), "{name}: {said}");
+    }
+    assert_eq!(scene.world.dispatch(&victim)["state"], "running");
+    scene.world.muleteer(&["kill", &victim]).ok();
+    scene.world.finish(Some(daemon));
+}
+
 /// The agent's word counts for nothing; the environment is the harness's; and what was said reaches the next attempt.
 #[test]
 fn a_validation_is_run_by_the_harness_in_a_clean_environment_and_its_output_reaches_the_next_attempt() {

@@ -73,6 +73,108 @@ fn bounds<'a>(fleet: &'a Fleet, dispatch: &'a Dispatch) -> impl Iterator<Item = 
     families.chain(purse)
 }
 
+/// Variables that decide which program a name means, or that have a program load or run something before it does what it
+/// was started for.
+const LOADING: &[&str] = &[
+    "PATH",
+    "HOME",
+    "SHELL",
+    "IFS",
+    "ENV",
+    "BASH_ENV",
+    "SHELLOPTS",
+    "BASHOPTS",
+    "PS4",
+    "PROMPT_COMMAND",
+    "ZDOTDIR",
+    "EDITOR",
+    "VISUAL",
+    "PAGER",
+    "MANPAGER",
+    "LESSOPEN",
+    "LESSCLOSE",
+    "BROWSER",
+    "SSH_ASKPASS",
+    "SUDO_ASKPASS",
+    "GCONV_PATH",
+    "LOCPATH",
+    "GLIBC_TUNABLES",
+    "OPENSSL_CONF",
+    "OPENSSL_MODULES",
+    "OPENSSL_ENGINES",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+    "BUN_OPTIONS",
+    "DENO_DIR",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "PYTHONUSERBASE",
+    "PYTHONBREAKPOINT",
+    "PYTHONINSPECT",
+    "PYTHONEXECUTABLE",
+    "PYTHONWARNINGS",
+    "PYTHONPLATLIBDIR",
+    "PYTHONPYCACHEPREFIX",
+    "VIRTUAL_ENV",
+    "PERLLIB",
+    "RUBYOPT",
+    "RUBYLIB",
+    "GEM_HOME",
+    "GEM_PATH",
+    "BUNDLE_GEMFILE",
+    "JAVA_HOME",
+    "JAVA_TOOL_OPTIONS",
+    "_JAVA_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "CLASSPATH",
+    "MAVEN_OPTS",
+    "GRADLE_OPTS",
+    "PHPRC",
+    "PHP_INI_SCAN_DIR",
+    "R_PROFILE",
+    "R_PROFILE_USER",
+    "R_ENVIRON",
+    "R_ENVIRON_USER",
+    "MAKEFLAGS",
+    "MAKEFILES",
+    "RUSTC",
+    "RUSTC_WRAPPER",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "RUSTDOC",
+    "CARGO_HOME",
+    "RUSTUP_HOME",
+    "RUSTUP_TOOLCHAIN",
+    "GOFLAGS",
+    "GOROOT",
+    "GOENV",
+    // Of agent CLIs: settings with hooks, permissions and programs of their own.
+    "CLAUDE_CONFIG_DIR",
+    "CLAUDE_ENV_FILE",
+    "CODEX_HOME",
+];
+/// The beginnings of such names.
+const LOADING_PREFIXES: &[&str] = &[
+    "LD_",
+    "DYLD_",
+    "GIT_",
+    "BASH_FUNC_",
+    "PERL5",
+    "LUA_",
+    "XDG_",
+    "NPM_CONFIG_",
+    "npm_config_",
+    "CLAUDE_CODE_",
+    "OPENCODE_",
+    "GEMINI_CLI_",
+    "MULETEER_",
+];
+
+/// Whether a variable decides which code a child runs: under a policy its parent may not set it.
+pub fn loads_code(name: &str) -> bool {
+    LOADING.contains(&name) || LOADING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -266,5 +368,19 @@ mod tests {
         let rehearsed = Created { backend: "rehearsal".into(), ..parent(Mode::Ask, &[], &[], &["Bash(rm *)"]) };
         assert!(!policy(&rehearsed, "/repo", false).is_open());
         assert!(!policy(&parent(Mode::Ask, &[], &[], &[]), "/repo", false).is_open());
+    }
+
+    #[test]
+    fn variables_that_choose_code_are_known() {
+        for name in ["PATH", "HOME", "LD_PRELOAD", "BASH_ENV", "NODE_OPTIONS", "GIT_SSH_COMMAND", "GIT_DIR", "PERL5OPT"]
+        {
+            assert!(loads_code(name), "{name}");
+        }
+        for name in ["BASH_FUNC_git%%", "DYLD_INSERT_LIBRARIES", "LUA_INIT_5_4", "npm_config_script_shell", "ENV"] {
+            assert!(loads_code(name), "{name}");
+        }
+        for name in ["LANG", "TERM", "ANTHROPIC_API_KEY", "PATHS", "MY_HOME", "LEVEL", "HTTP_PROXY", "CI"] {
+            assert!(!loads_code(name), "{name}");
+        }
     }
 }

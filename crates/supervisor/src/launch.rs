@@ -147,7 +147,7 @@ async fn begin(
     let saved = Saved::read(&dir)?;
     if let Some(worktree) = &dispatch.created.worktree {
         let (project, worktree) = (Path::new(&dispatch.created.project), Path::new(worktree));
-        let again = dispatch.distrusts_clone() && crate::worktree::discard(worktree)?;
+        let again = dispatch.distrusts_clone() && discard(worktree).await?;
         if again {
             let message = "the machine was started anew before anybody worked in it, so it is made again";
             daemon.fault(&dispatch.id, format!("the clone of {}", dispatch.id), message);
@@ -171,6 +171,13 @@ async fn begin(
     daemon.shims.start(&dir, lock, epoch).await?;
     fault::point("start.after_shim");
     Ok(())
+}
+
+/// Removes a clone that is there in part; an agent decides how long that takes.
+async fn discard(worktree: &Path) -> Result<bool, String> {
+    let worktree = worktree.to_owned();
+    let discarding = tokio::task::spawn_blocking(move || crate::worktree::discard(&worktree));
+    discarding.await.map_err(|error| error.to_string())?
 }
 
 /// Records the clone that an agent is to work in, unless that was done. Not of one in which somebody has worked: what
@@ -206,6 +213,14 @@ fn working_directory(created: &Created) -> String {
     there.map_or_else(|| clone.clone(), |dir| dir.display().to_string())
 }
 
+/// Where the agent's program is looked for: on its PATH, unless that is its parent's to choose. A person's configuration
+/// comes first.
+fn program_path(saved: &Saved, path: &str) -> String {
+    let Some(held) = &saved.program_path else { return path.into() };
+    let configured = saved.backend_env.iter().rev().find(|(name, _)| name == "PATH");
+    configured.map_or_else(|| held.clone(), |(_, first)| format!("{first}:{held}"))
+}
+
 fn launch_of(
     daemon: &Daemon,
     dispatch: &Dispatch,
@@ -229,7 +244,7 @@ fn launch_of(
         cwd: cwd.into(),
         agent_dir: dir.clone(),
         muleteer: daemon.muleteer.clone(),
-        path: Some(path.clone()),
+        path: Some(program_path(saved, &path)),
         model: dispatch.model().cloned(),
         max_turns: created.limits.max_turns.map(|most| most.saturating_sub(dispatch.model_turns).max(1)),
         budget_usd: budget_left,

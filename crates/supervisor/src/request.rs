@@ -42,6 +42,9 @@ pub struct Saved {
     pub withheld: Vec<(String, String)>,
     pub extra_env: Vec<(String, String)>,
     pub backend_env: Vec<(String, String)>,
+    /// Where its program is looked for; none where that is its own PATH.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program_path: Option<String>,
     /// The agent of `acp` that is known by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
@@ -171,6 +174,11 @@ pub async fn prepare(
     let held = above.map(|above| descent::policy(&above.created, &spawn.project, spawn.worktree));
     let held = held.filter(|policy| !policy.is_open());
     let holder = above.map(|above| &*above.created).filter(|_| held.is_some());
+    let fingerprint = fingerprint(spawn);
+    let spawn = &match above.filter(|_| held.is_some()) {
+        Some(above) => means::of_parent(daemon, spawn, &above.id)?,
+        None => spawn.clone(),
+    };
     let Means { config, role, backend, configured, agent } = means(daemon, spawn, &project, place, holder)?;
     let category = config
         .category(&role.category)
@@ -308,13 +316,14 @@ pub async fn prepare(
         ask_on_crash: part.is_none() && category.on_crash == config::OnCrash::Ask,
         permissions,
         can_ask: capabilities.asks,
-        fingerprint: fingerprint(spawn),
+        fingerprint,
     };
     let saved = Saved {
         v: SAVED_VERSION,
         env,
         withheld,
         extra_env: spawn.extra_env.clone(),
+        program_path: holder.and_then(|_| means::program_path(means::path_of(spawn))),
         backend_env: configured.map(|backend| backend.env.into_iter().collect()).unwrap_or_default(),
         agent: agent.map(|agent| agent.name.to_string()),
         command,

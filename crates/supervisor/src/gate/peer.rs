@@ -50,7 +50,9 @@ pub fn identify(
     let Some(pid) = credentials.pid().and_then(|pid| u32::try_from(pid).ok()) else {
         return Some(unless_shown);
     };
-    if let Some(nonce) = identity::nonce_of(pid) {
+    // A daemon that was itself started by an agent has that agent's mark, as all its clients there do.
+    let around = std::env::var(identity::NONCE_VAR).ok();
+    if let Some(nonce) = identity::nonce_of(pid).filter(|nonce| Some(nonce) != around.as_ref()) {
         // Muleteer marks what agents and their validations run. Where the mark is of no dispatch,
         // the process has outlived what it was started for, or was never an agent: no key helps it.
         return Some(owner_of(daemon, &nonce).map_or(Identity::Unknown, Identity::Agent));

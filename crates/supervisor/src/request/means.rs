@@ -1,5 +1,6 @@
 //! Who does what is asked for: configuration, role and backend, the way to the model, and what it may do.
 
+use super::Saved;
 use super::error::{fault, internal, located};
 use crate::acp;
 use crate::backend_choice::choose_backend;
@@ -12,6 +13,7 @@ use muleteer_model::api_error::{self, Terms};
 use muleteer_model::config::{self, Config};
 use muleteer_model::descent;
 use muleteer_model::event::Created;
+use muleteer_model::id::DispatchId;
 use muleteer_model::permission::{Mode, Policy};
 use muleteer_model::role::{Catalog, Role, RoleError};
 use muleteer_protocol::v1::{self, WireError};
@@ -48,13 +50,8 @@ pub(super) fn means(
         config = Arc::new(config.with_backends_of(&own));
     }
     let role = find_role(daemon, spawn, &top, &config)?;
-    let path = spawn
-        .env
-        .iter()
-        .chain(&spawn.extra_env)
-        .rev()
-        .find(|(name, _)| name == "PATH")
-        .map(|(_, value)| value.as_str());
+    let held = holder.and_then(|_| program_path(path_of(spawn)));
+    let path = held.as_deref().or_else(|| path_of(spawn));
     let (backend, configured) = choose_backend(spawn, place, &role, &config, path)?;
     // It does what its scenario says, and asks only where that says so.
     if backend.name() == "rehearsal" && holder.is_some_and(|holder| !descent::is_rehearsed(holder)) {
@@ -72,6 +69,43 @@ pub(super) fn means(
         check_scenario(scenario)?;
     }
     Ok(Means { config, role, backend, configured, agent })
+}
+
+/// The PATH that a request comes with.
+pub(super) fn path_of(spawn: &v1::Spawn) -> Option<&str> {
+    let all = spawn.env.iter().chain(&spawn.extra_env).rev();
+    all.into_iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str())
+}
+
+/// Where the program of a child is looked for whose parent a policy holds: on the daemon's PATH, and then on the one
+/// that its parent was given. What the parent itself says does not count.
+pub(super) fn program_path(given: Option<&str>) -> Option<String> {
+    let own = std::env::var("PATH").ok().filter(|path| !path.is_empty());
+    match (own, given.filter(|path| !path.is_empty())) {
+        (Some(own), Some(given)) => Some(format!("{own}:{given}")),
+        (own, given) => own.or_else(|| given.map(String::from)),
+    }
+}
+
+/// The request of an agent that a policy holds, with what decides which code its child runs as its own: by such a variable
+/// the child would run what the policy does not allow, before anybody is asked.
+///
+/// # Errors
+/// `E_FORBIDDEN` where the agent asks for another value by name.
+pub(super) fn of_parent(daemon: &Daemon, spawn: &v1::Spawn, parent: &DispatchId) -> Result<v1::Spawn, WireError> {
+    if let Some((name, _)) = spawn.extra_env.iter().find(|(name, _)| descent::loads_code(name)) {
+        let message =
+            format!("{name} decides which code a child runs, and {parent} is held by a policy: it may not set it");
+        return Err(fault("E_FORBIDDEN", &message, "leave that variable out: the child gets its parent's value"));
+    }
+    let own = Saved::read(&daemon.paths.agent(parent.as_str())).map_err(|error| internal(&error))?;
+    let mut spawn = spawn.clone();
+    spawn.env.retain(|(name, _)| !descent::loads_code(name));
+    for (name, value) in own.env.iter().chain(&own.extra_env).filter(|(name, _)| descent::loads_code(name)) {
+        spawn.env.retain(|(known, _)| known != name);
+        spawn.env.push((name.clone(), value.clone()));
+    }
+    Ok(spawn)
 }
 
 /// Whether there is somebody to do what dispatches like this one will ask for.
