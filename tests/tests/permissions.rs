@@ -132,6 +132,39 @@ fn a_policy_allows_and_denies_without_asking() {
     scene.world.finish(Some(daemon));
 }
 
+/// Nobody configured anything: what it does is not asked about, and what it asks is.
+#[test]
+fn a_question_reaches_a_person_under_an_open_policy() {
+    let test = "a_question_reaches_a_person_under_an_open_policy";
+    let question = json!({"questions": [{"question": "Which colour?", "header": "Colour", "multiSelect": false,
+        "options": [{"label": "Red", "description": "warm"}, {"label": "Blue", "description": "cold"}]}]});
+    let steps = [
+        Step::bash("touch one"),
+        Step::tool("AskUserQuestion", question),
+        Step::bash("touch two"),
+        Step::success("blue"),
+    ];
+    let Some(scene) = claude(test, "", steps) else { return };
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    let ask = scene.asked(&id);
+    assert_eq!((&ask["kind"], &ask["options"]), (&json!("question"), &json!(["Red", "Blue"])), "{ask}");
+    assert_eq!([scene.has("one"), scene.has("two")], [true, false], "commands are not asked about");
+    assert_eq!(scene.answer(&id, "blue")["answer"], "text");
+    let entry = scene.world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["attempts"]), (&json!("success"), &json!(1)), "{entry}");
+    assert!(scene.has("two"));
+    let told = scene
+        .server
+        .main_requests()
+        .iter()
+        .map(|request| request.body.to_string())
+        .collect::<String>();
+    assert!(told.contains("\\\"Which colour?\\\"=\\\"Blue\\\""), "{told}");
+    assert!(scene.answers(&id).iter().all(|(_, by)| by == "operator" || by == "policy"), "{:?}", scene.answers(&id));
+    scene.world.finish(Some(daemon));
+}
+
 #[test]
 fn a_question_outlives_the_daemon_and_is_answered_to_its_successor() {
     let test = "a_question_outlives_the_daemon_and_is_answered_to_its_successor";

@@ -68,6 +68,8 @@ fn claude_gets_everything_asked_for_and_no_prompt_in_its_arguments() {
     --verbose
     --replay-user-messages
     --include-partial-messages
+    --permission-prompt-tool
+    stdio
     --permission-mode
     bypassPermissions
     --setting-sources

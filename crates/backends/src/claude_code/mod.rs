@@ -73,6 +73,8 @@ impl Backend for ClaudeCode {
         // stream-json output is refused without --verbose.
         // Pieces of an answer that is being written are signs of life, and nothing else to us.
         flag(&["--verbose", "--replay-user-messages", "--include-partial-messages"]);
+        // Without somebody to ask it has no tool to ask a person a question with, whatever the policy.
+        flag(&["--permission-prompt-tool", "stdio"]);
         if launch.permissions.is_open() {
             // What an agent may do is bounded around it.
             flag(&["--permission-mode", "bypassPermissions"]);
@@ -80,7 +82,7 @@ impl Backend for ClaudeCode {
             // It asks us, over the control protocol, about what it would not do unasked; these settings
             // make it ask, or refuse, what it would.
             let path = launch.agent_dir.join("claude/permissions.json");
-            flag(&["--permission-mode", "default", "--permission-prompt-tool", "stdio"]);
+            flag(&["--permission-mode", "default"]);
             flag(&["--settings", &path.to_string_lossy()]);
             files.push(LaunchFile { path, contents: control::settings(&launch.permissions) });
         }
