@@ -372,6 +372,54 @@ fn a_request_is_answered_under_the_name_that_is_shown() {
     world.finish(Some(daemon));
 }
 
+/// As Gemini does: the past comes after the answer, and is not the answer to what is asked next.
+#[test]
+fn an_agent_that_tells_its_past_after_it_has_loaded_takes_a_further_turn() {
+    let chunk = |kind: &str, text: &str| {
+        format!(
+            r#"echo '{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s1","update":{{"sessionUpdate":"{kind}","content":{{"type":"text","text":"{text}"}}}}}}}}'"#
+        )
+    };
+    let call = r#"echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"tool_call","toolCallId":"t0","kind":"execute","title":"ls","status":"completed","rawInput":{"command":"ls"}}}}'"#;
+    let loaded = format!(
+        "*'\"session/load\"'*) echo '{{\"jsonrpc\":\"2.0\",\"id\":\"session/load\",\"result\":{{}}}}'\n{}\n{}\n{call}\n{};;",
+        chunk("user_message_chunk", "go"),
+        chunk("agent_message_chunk", "the past"),
+        chunk("agent_message_chunk", "more of it"),
+    );
+    let prompted = format!(
+        "*'\"session/prompt\"'*) echo prompted >> effects\n{}\necho '{{\"jsonrpc\":\"2.0\",\"id\":\"prompt/x\",\"result\":{{\"stopReason\":\"end_turn\"}}}}';;",
+        chunk("agent_message_chunk", "done"),
+    );
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = spawn_scripted(&world, &repo, &format!("{GREETED}\n{OPENED}\n{loaded}\n{prompted}"));
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    world.muleteer(&["send", &id, "and now this"]).ok();
+    let entry = wait_until("the second turn to end", PATIENCE, || {
+        let entry = world.dispatch(&id);
+        (entry["turns"] == 2 && entry["state"] == "success").then_some(entry)
+    });
+    assert_eq!(repo.effects("effects"), ["prompted", "prompted"], "{entry}");
+    assert_eq!(world.events_of(&id, "tool_called").len(), 0, "the past that was told again is no news");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_turn_that_the_agent_cancels_by_itself_has_failed() {
+    let cancels =
+        r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"cancelled"}}';;"#;
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = spawn_scripted(&world, &repo, &format!("{GREETED}\n{OPENED}\n{cancels}"));
+    let entry = world.wait_for_end(&id);
+    let reason = entry["reason"].as_str().unwrap();
+    assert!(entry["state"] == "failed" && reason.contains("nobody had interrupted it"), "{entry}");
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn an_agent_that_cannot_load_leaves_its_end_unknown_and_is_not_begun_anew() {
     let greeted = GREETED.replace("true", "false");

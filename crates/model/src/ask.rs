@@ -22,6 +22,8 @@ use std::collections::VecDeque;
 pub const MOST_OPEN: usize = 32;
 /// Answered ones kept for carrying their answer again. Their agent has heard all but the newest.
 const MOST_ANSWERED: usize = 16;
+/// Answers (`by`) what nobody else has to.
+pub const OURSELVES: &str = "muleteer";
 /// Longest id: it goes back to the agent as it came, so it cannot be cut.
 pub const ID_LIMIT: usize = 200;
 /// Of what a tool is to be called with, so much is kept, in bytes of JSON.

@@ -101,6 +101,8 @@ pub struct Dispatch {
     pub warned: Option<String>,
     /// The newest interrupt that was asked for and has not ended a turn.
     pub interrupt: Option<String>,
+    /// In the running turn a person, or the agent's parent, has refused something it asked for.
+    pub refused: bool,
     pub result: Option<AgentResult>,
     pub result_faults: Vec<String>,
     pub repair_used: bool,
@@ -214,6 +216,8 @@ pub struct Prompt {
     pub key: String,
     pub kind: PromptKind,
     pub state: PromptState,
+    /// Sent, and the shim has acknowledged that the agent's stdin holds it.
+    pub written: bool,
     /// What the transcript said, since it was last sent.
     pub standing: Option<Standing>,
 }
@@ -334,6 +338,7 @@ impl Dispatch {
             notices: vec![],
             warned: None,
             interrupt: None,
+            refused: false,
             result: None,
             result_faults: vec![],
             repair_used: false,
@@ -440,6 +445,11 @@ impl Dispatch {
 
     pub fn next_prompt(&self) -> Option<&Prompt> {
         self.prompts.iter().find(|p| p.state == PromptState::Queued)
+    }
+
+    /// The prompt that was sent to this process and that nobody has acknowledged to be written.
+    pub fn unwritten(&self) -> Option<&Prompt> {
+        self.prompts.iter().find(|p| p.state == PromptState::Sent && !p.written)
     }
 
     /// There is a prompt that no agent is known to have taken.

@@ -195,6 +195,11 @@ pub enum Event {
     PromptSent {
         key: String,
     },
+    /// The shim acknowledged that it wrote the prompt to the agent's stdin. Nothing that the agent
+    /// printed before this is about the prompt.
+    PromptWritten {
+        key: String,
+    },
     TurnStarted {
         turn: u32,
         key: String,

@@ -148,6 +148,13 @@ pub enum Input {
         call: String,
         waited_s: u64,
     },
+    /// The shim has written this prompt to the agent's stdin; `at` is the place of its record, where
+    /// that was read.
+    Written {
+        at: Option<Position>,
+        epoch: u32,
+        key: String,
+    },
     /// The agent of `epoch` speaks; what it says is told when it is whole.
     Speaks {
         epoch: u32,
@@ -307,6 +314,11 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             plain(vec![Event::ApiGivenUp { trouble, status, reason }])
         }
         Input::CallOverdue { epoch, call, waited_s } => plain(opening::overdue(d, epoch, &call, waited_s)),
+        Input::Written { at, epoch, key }
+            if is_working(d, epoch) && d.unwritten().is_some_and(|prompt| prompt.key == key) =>
+        {
+            vec![(at, Event::PromptWritten { key })]
+        }
         Input::Speaks { epoch } if is_working(d, epoch) && d.opening == Opening::Ready => plain(turns::taken_unseen(d)),
         Input::Read { at } if is_working(d, at.epoch) && at > d.position => stamp(at, vec![Event::OutputRead {}]),
         _ => vec![],

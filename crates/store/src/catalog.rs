@@ -96,6 +96,8 @@ catalog! {
         };
     PromptSent: "Written before the shim receives the prompt."
         = Event::PromptSent { key: "k1".into() };
+    PromptWritten: "The shim acknowledged that it wrote the prompt to the agent's stdin: nothing that was printed before can be about it."
+        = Event::PromptWritten { key: "k1".into() };
     TurnStarted: "The CLI has taken the prompt `key`."
         = Event::TurnStarted { turn: 1, key: "k1".into() };
     PromptFolded: "The CLI has made the prompt `key`, sent in the middle of turn `turn`, part of it."

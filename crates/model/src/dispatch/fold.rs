@@ -3,10 +3,11 @@
 use super::{Dispatch, Exit, Phase, Prompt, PromptState, Stop, Turn};
 use crate::agent_event::TurnError;
 use crate::api_error::{self, Outage, Trouble};
-use crate::ask::Answer;
+use crate::ask::{Answer, Verdict};
 use crate::event::{Entry, Event, ExitCause, FinalState, Position, PromptKind, Record};
 use crate::monitor::Action;
 use crate::opening::{CallFailure, Opening};
+use crate::permission::POLICY;
 use crate::transcript::{Session, Standing};
 use jiff::Timestamp;
 
@@ -50,7 +51,7 @@ impl Dispatch {
                     true => PromptState::Withdrawn,
                     false => PromptState::Queued,
                 };
-                let prompt = Prompt { key: key.clone(), kind: *kind, state, standing: None };
+                let prompt = Prompt { key: key.clone(), kind: *kind, state, written: false, standing: None };
                 // A repair or a continuation goes before what people queued meanwhile.
                 let urgent = matches!(kind, PromptKind::Repair | PromptKind::Continue);
                 let place =
@@ -133,6 +134,10 @@ impl Dispatch {
                 self.call_failed = Some(failure);
             }
             Event::PromptSent { key } => self.set_prompt(key, PromptState::Sent),
+            Event::PromptWritten { key } => {
+                let sent = |p: &&mut Prompt| p.key == *key && p.state == PromptState::Sent;
+                self.prompts.iter_mut().filter(sent).for_each(|prompt| prompt.written = true);
+            }
             Event::PromptFolded { key, .. } => {
                 self.warned = None;
                 self.set_prompt(key, PromptState::Taken);
@@ -358,7 +363,8 @@ impl Dispatch {
                 self.asks.call_ended(call_id);
             }
             Event::PermissionRequested { request_id, ask, .. } => self.asks.request(request_id, ask, ts),
-            Event::PermissionAnswered { request_id, answer, text, key, .. } => {
+            Event::PermissionAnswered { request_id, answer, text, by, key, .. } => {
+                self.refused |= *answer != Verdict::Allow && by != POLICY && by != crate::ask::OURSELVES;
                 self.asks.heard(key, request_id, *answer);
                 self.asks.answer(request_id, Answer { verdict: *answer, text: text.clone() });
             }
@@ -373,6 +379,7 @@ impl Dispatch {
                 self.calls.clear();
                 self.subcalls.clear();
                 self.asks.clear();
+                self.refused = false;
             }
             _ => {}
         }
@@ -487,6 +494,7 @@ impl Dispatch {
     fn set_prompt(&mut self, key: &str, state: PromptState) {
         if let Some(prompt) = self.prompts.iter_mut().find(|p| p.key == key) {
             prompt.state = state;
+            prompt.written = false;
             prompt.standing = None;
         }
     }

@@ -1,13 +1,11 @@
 //! What an agent asks: who answers, and that it hears the answer.
 
 use super::Effect;
-use crate::ask::{Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, Verdict};
+use crate::ask::{Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, OURSELVES, Verdict};
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::Event;
 use crate::opening::INTERRUPTED;
 use crate::permission::POLICY;
-
-const OURSELVES: &str = "muleteer";
 
 /// The agent asks something: recorded, and answered at once where nobody has to be asked.
 pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {

@@ -25,6 +25,8 @@ struct Told {
     offset: u64,
     log: Vec<Event>,
     inputs: Vec<Input>,
+    /// The shim writes what it is sent.
+    writes: bool,
 }
 
 const ANSWER: &str = r#"{"status":"success","summary":"done"}"#;
@@ -75,7 +77,7 @@ impl Told {
         };
         let id = DispatchId::try_from("abcd2345".to_string()).unwrap();
         let d = Dispatch::new(id, created, Timestamp::UNIX_EPOCH);
-        let mut told = Self { d, now: Timestamp::UNIX_EPOCH, offset: 0, log: vec![], inputs: vec![] };
+        let mut told = Self { d, now: Timestamp::UNIX_EPOCH, offset: 0, log: vec![], inputs: vec![], writes: true };
         told.fold(
             None,
             Event::PromptQueued { key: "p1".into(), kind: PromptKind::Initial, by: "operator".into(), trace: None },
@@ -141,9 +143,15 @@ impl Told {
         meant
     }
 
+    /// Its shim writes what it is sent at once.
     fn settle(&mut self) {
         for _ in 0..20 {
-            let events = advance(&self.d, self.now);
+            let mut events = advance(&self.d, self.now);
+            let written = self
+                .d
+                .unwritten()
+                .filter(|_| self.writes && matches!(self.d.phase, Phase::Working { .. }));
+            events.extend(written.map(|prompt| Event::PromptWritten { key: prompt.key.clone() }));
             if events.is_empty() {
                 return;
             }

@@ -1,7 +1,7 @@
 //! What the lines of a working agent mean: receipts, speech, use, results.
 
 use super::{asks, key_of, opening, prompt_key, whose};
-use crate::agent_event::{AgentEvent, ModelUsage, TurnResult, cut, target};
+use crate::agent_event::{AgentEvent, ModelUsage, TurnError, TurnResult, cut, target};
 use crate::api_error::{self, Trouble};
 use crate::ask::{Ask, AskKind};
 use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn};
@@ -44,7 +44,7 @@ fn with_names(event: &AgentEvent) -> Cow<'_, AgentEvent> {
 pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     let event = with_names(event);
     let event = event.as_ref();
-    if d.opening != Opening::Ready {
+    if d.opening != Opening::Ready || (d.created.calls.is_some() && is_past(d, event)) {
         return opening::agent_event(d, event);
     }
     let speaks = matches!(event, AgentEvent::Text { .. } | AgentEvent::ToolCall { .. } | AgentEvent::Thinking { .. });
@@ -63,7 +63,7 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         AgentEvent::Prompt { key: Some(key), repeated, .. } => events.extend(receipt(d, key, *repeated)),
         // A process of one prompt need not name it.
         AgentEvent::Prompt { key: None, .. } if !d.created.multi_turn && d.created.resumable => {
-            events.extend(unreceipted(d).map(|key| Event::TurnStarted { turn: d.turns + 1, key }));
+            events.extend(on_its_way(d).map(|key| Event::TurnStarted { turn: d.turns + 1, key }));
         }
         AgentEvent::Text { text, .. } if !text.trim().is_empty() => {
             // Where no result line says it again, the last of these is the answer.
@@ -147,6 +147,22 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     events
 }
 
+/// Some agents tell the past of a session after they have answered that it is loaded. As long as the
+/// prompt that comes next is not written, whatever they say is that.
+fn is_past(d: &Dispatch, event: &AgentEvent) -> bool {
+    let tells = matches!(
+        event,
+        AgentEvent::Text { .. }
+            | AgentEvent::Thinking { .. }
+            | AgentEvent::Prompt { .. }
+            | AgentEvent::ToolCall { .. }
+            | AgentEvent::ToolResult { .. }
+            | AgentEvent::Subagent { .. }
+            | AgentEvent::Result(_)
+    );
+    tells && !is_in_a_turn(d) && d.unwritten().is_some()
+}
+
 /// A subagent works inside of a tool call: what its tools do is done here, what it says is said to the agent.
 fn subagent(d: &Dispatch, parent: &str, event: &AgentEvent) -> Vec<Event> {
     match event {
@@ -189,8 +205,14 @@ pub(super) fn taken_unseen(d: &Dispatch) -> Vec<Event> {
 }
 
 /// The prompt on its way to this process.
-fn unreceipted(d: &Dispatch) -> Option<String> {
+fn on_its_way(d: &Dispatch) -> Option<String> {
     d.prompts.iter().find(|p| p.state == PromptState::Sent).map(|p| p.key.clone())
+}
+
+/// The prompt that this process has been given and has not acknowledged. One that is not known to be
+/// written was not taken, whatever the agent says meanwhile.
+fn unreceipted(d: &Dispatch) -> Option<String> {
+    on_its_way(d).filter(|_| d.unwritten().is_none())
 }
 
 /// The CLI has a prompt. One that its session had before (sent again after a crash that hid the
@@ -217,6 +239,7 @@ fn taken(d: &Dispatch, key: String) -> Event {
 }
 
 fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
+    let result = &unasked_for(d, result);
     let mut events = usage_of(d, result);
     if let (true, Some(session_id)) = (result.session_lost, &d.session_id) {
         // Nothing was taken, whatever was sent.
@@ -239,12 +262,13 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     // Where the CLI tells what it answered, a prompt on its way is not taken for taken.
     // One that came into the running turn was taken up only if that is said.
     let folded = is_in_a_turn(d);
-    let took_unseen = unreceipted(d).filter(|key| (result.keys.is_empty() && !folded) || result.keys.contains(key));
+    let named = on_its_way(d).filter(|key| result.keys.contains(key));
+    let took_unseen = named.or_else(|| unreceipted(d).filter(|_| result.keys.is_empty() && !folded));
     let turn = d.turns + u32::from(took_unseen.is_some() && !folded);
     // A new question's answer may be mended, whatever was mended before.
     let asked = |key: &String| d.prompt(key).is_some_and(|prompt| prompt.kind == PromptKind::Send);
     let may_mend = !d.repair_used || took_unseen.as_ref().is_some_and(asked);
-    let comes_next = d.next_prompt().is_some() || unreceipted(d).is_some_and(|key| took_unseen.as_ref() != Some(&key));
+    let comes_next = d.next_prompt().is_some() || on_its_way(d).is_some_and(|key| took_unseen.as_ref() != Some(&key));
     events.extend(took_unseen.map(|key| taken(d, key)));
     events.push(Event::TurnFinished {
         turn,
@@ -267,6 +291,18 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         (None, true) => events.extend(invalid(d, turn, may_mend, vec!["the answer holds no result document".into()])),
     }
     events
+}
+
+/// A turn that its agent calls cancelled though nobody interrupted it has failed: nobody knows that a
+/// word is waited for. A refusal by a person, which some agents take for an order to stop, is one.
+fn unasked_for<'a>(d: &Dispatch, result: &'a TurnResult) -> Cow<'a, TurnResult> {
+    let cancelled = result.error == Some(TurnError::Interrupted);
+    if !cancelled || d.interrupt.is_some() || d.refused || d.created.calls.is_none() {
+        return Cow::Borrowed(result);
+    }
+    let text = result.text.clone().filter(|text| !text.trim().is_empty());
+    let text = text.unwrap_or_else(|| "the agent cancelled it, and nobody had interrupted it".into());
+    Cow::Owned(TurnResult { error: Some(TurnError::Other), text: Some(text), ..result.clone() })
 }
 
 fn spoken(text: &str) -> Event {

@@ -418,6 +418,7 @@ impl Daemon {
                 }
                 Rec::Blocked(on) => Input::Blocked { at, on },
                 Rec::Line(events) => Input::Line { at, events },
+                Rec::Written(key) => Input::Written { at: Some(at), epoch, key },
                 Rec::Exited(exit) => Input::Exited { at, epoch, exit, awake_ms: 0 },
             };
             let decided = life::decide(&scratch, input);

@@ -27,6 +27,8 @@ pub enum Rec {
     Spawned,
     CannotStart,
     Blocked(bool),
+    /// The prompt of this key was written to the agent's stdin.
+    Written(String),
     Line(Vec<AgentEvent>),
     Exited(Exit),
 }
@@ -169,8 +171,11 @@ impl World {
         match command {
             Command::Write { said, close, .. } => {
                 if !agent.closed {
-                    agent.stdin.extend(said);
                     agent.closed |= close;
+                    agent.stdin.extend(said.clone());
+                    if let Some(Stdin::Prompt(key)) = said {
+                        self.spool(Rec::Written(key));
+                    }
                 }
             }
             Command::Interrupt { .. } => agent.stdin.push_back(Stdin::Interrupt),

@@ -66,6 +66,7 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::SessionModelSet { model } => format!("model {model} set"),
         Event::CallFailed { call, reason, .. } => warn(format!("{call}: {}", text(reason))),
         Event::PromptSent { .. } => "prompt sent".into(),
+        Event::PromptWritten { .. } => return None,
         Event::TurnStarted { turn, .. } => format!("turn {turn}"),
         Event::PromptFolded { turn, .. } => format!("prompt taken into turn {turn}"),
         Event::PromptProbed { standing, detail, .. } if detail.is_empty() => {

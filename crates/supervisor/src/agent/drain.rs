@@ -34,6 +34,8 @@ pub enum StepInput {
     /// All events of one line, in order; none for a line (or a stretch) without any.
     Agent(Vec<AgentEvent>),
     Shim(Box<Input>),
+    /// The shim wrote what it was given under this key (in hex) to the agent's stdin.
+    Written(String),
 }
 
 /// A stretch of stdout that was fed to the parser and holds (part of) a line not yet read.
@@ -234,6 +236,10 @@ impl Drain {
                 (at, Input::Spawned { at, pid: agent.pid, shim_pid: shim.pid, containment, awake_ms })
             }
             Control::Blocked { on, .. } => (at, Input::Blocked { at, on }),
+            Control::StdinWritten { idem, ok: true } => {
+                steps.push(Step { at, input: StepInput::Written(idem), awake_ms: self.awake_ms });
+                return;
+            }
             Control::Ended { survivors } => {
                 self.survivors = survivors;
                 self.ended = true;
@@ -303,7 +309,7 @@ mod tests {
             .iter()
             .flat_map(|step| match &step.input {
                 StepInput::Agent(events) => events.clone(),
-                StepInput::Shim(_) => vec![],
+                StepInput::Shim(_) | StepInput::Written(_) => vec![],
             })
             .filter_map(|event| match event {
                 AgentEvent::Text { text, .. } => Some(text),
@@ -364,7 +370,7 @@ mod tests {
                     _ => 't',
                 })
                 .collect(),
-            StepInput::Shim(_) => String::new(),
+            StepInput::Shim(_) | StepInput::Written(_) => String::new(),
         };
         for (printed, expected) in [
             (format!("a\n{result}\n \n"), "r"),
@@ -438,7 +444,7 @@ mod tests {
             }
             let events = |step: &Step| match &step.input {
                 StepInput::Agent(events) => events.clone(),
-                StepInput::Shim(_) => vec![],
+                StepInput::Shim(_) | StepInput::Written(_) => vec![],
             };
             steps.iter().map(|step| (step.at, events(step))).collect::<Vec<_>>()
         };

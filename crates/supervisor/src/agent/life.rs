@@ -3,7 +3,7 @@
 
 use super::drain::{Step, StepInput};
 use super::journal::JournalMsg;
-use super::link::{Command, LinkMsg};
+use super::link::{self, Command, LinkMsg};
 use super::monitor::MonitorMsg;
 use super::pieces::Pieces;
 use super::probe;
@@ -51,6 +51,8 @@ pub enum LifeMsg {
     /// A link begins anew: what it was asked before may be lost.
     LinkUp,
     Wake,
+    /// The shim of this epoch acknowledged that it wrote what it was given under this key.
+    Written(u32, String),
     /// The agent of this epoch should have left by now.
     Overdue(u32),
     /// An owned task could not do its work.
@@ -141,6 +143,11 @@ impl State {
                 self.read(steps).await?;
                 let _ = reply.send(self.dispatch.position);
             }
+            LifeMsg::Written(epoch, idem) => {
+                if let Some(key) = prompt_of(&self.dispatch, &idem) {
+                    self.feed(Input::Written { at: None, epoch, key }).await?;
+                }
+            }
             LifeMsg::Overdue(epoch) => {
                 if let Phase::Working { epoch: current, .. } = self.dispatch.phase
                     && current == epoch
@@ -186,7 +193,12 @@ impl State {
         for step in steps {
             let (at, awake_ms) = (step.at, step.awake_ms);
             last = Some(at);
-            for input in self.pieces.put(step, scratch.epoch) {
+            let inputs = match written(&scratch, &step) {
+                // What was said before it comes first.
+                Some(written) => self.pieces.finish(at).into_iter().chain([written]).collect(),
+                None => self.pieces.put(step, scratch.epoch),
+            };
+            for input in inputs {
                 seen.extend(seen_in(&scratch, &input).map(|seen| (awake_ms as f64 / 1000.0, seen)));
                 let decided = life::timed(life::decide(&scratch, input), awake_ms);
                 self.stage(decided, scratch.to_mut(), &mut entries);
@@ -223,7 +235,7 @@ impl State {
         }
         let events = steps.iter().flat_map(|step| match &step.input {
             StepInput::Agent(events) => events.as_slice(),
-            StepInput::Shim(_) => &[],
+            StepInput::Shim(_) | StepInput::Written(_) => &[],
         });
         let mark = if self.backend.by_calls() { stall::mark_of_piece } else { stall::mark };
         let marks = events.filter_map(|event| mark(event, unix_now)).collect();
@@ -419,6 +431,19 @@ fn seen_in<'a>(dispatch: &Dispatch, input: &'a Input) -> impl Iterator<Item = mo
         _ => &[],
     };
     events.iter().filter_map(monitor::observe)
+}
+
+/// The prompt whose write this step records.
+fn written(dispatch: &Dispatch, step: &Step) -> Option<Input> {
+    let StepInput::Written(idem) = &step.input else { return None };
+    let key = prompt_of(dispatch, idem)?;
+    Some(Input::Written { at: Some(step.at), epoch: step.at.epoch, key })
+}
+
+/// The key of the unwritten prompt that the shim was given under `idem`.
+fn prompt_of(dispatch: &Dispatch, idem: &str) -> Option<String> {
+    let prompt = dispatch.unwritten().filter(|prompt| link::shown(&prompt.key) == idem)?;
+    Some(prompt.key.clone())
 }
 
 fn far(durable: Position, read: Position) -> bool {

@@ -15,6 +15,7 @@ use muleteer_model::id::DispatchId;
 use muleteer_model::life::Input;
 use muleteer_process::fault;
 use muleteer_protocol::shim::v1::{FromShim, Idem, Outcome, ToShim};
+use muleteer_shim::control;
 use muleteer_shim::spool::{Cursor, ReadError, Reader, Record, State as BatchState};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use rustix::io::Errno;
@@ -140,6 +141,9 @@ struct Session {
     resume: Option<String>,
     /// Sent and not yet answered, in order: sent again on a new connection, under the same keys.
     unanswered: VecDeque<ToShim>,
+    /// Writes that the shim has acknowledged. Told once the spool is read that far: its record of them
+    /// stands in the order of things, but is left out where the disk has no room.
+    acknowledged: Vec<String>,
     /// When what its dispatch may use of time is over, and it should have ended.
     over: Option<Instant>,
     stuck: Stuck,
@@ -148,8 +152,9 @@ struct Session {
 impl Session {
     fn new(daemon: &Arc<Daemon>, id: &DispatchId, epoch: u32, resume: Option<String>) -> Self {
         let slots = daemon.agent(id);
-        let (unanswered, stuck) = (VecDeque::new(), Stuck::new());
-        Self { daemon: daemon.clone(), id: id.clone(), slots, epoch, resume, unanswered, over: None, stuck }
+        let (unanswered, acknowledged, stuck) = (VecDeque::new(), vec![], Stuck::new());
+        let (daemon, id) = (daemon.clone(), id.clone());
+        Self { daemon, id, slots, epoch, resume, unanswered, acknowledged, over: None, stuck }
     }
 
     fn dispatch(&self) -> Result<Arc<Dispatch>, String> {
@@ -306,6 +311,11 @@ impl Session {
                 if drain.ended {
                     return Ok(());
                 }
+                if !more {
+                    for idem in self.acknowledged.drain(..) {
+                        self.slots.life.cast(LifeMsg::Written(self.epoch, idem));
+                    }
+                }
                 look_at = Instant::now() + if more { Duration::ZERO } else { LOOK_AGAIN };
             }
             self.look_after().await?;
@@ -321,7 +331,12 @@ impl Session {
                 }
                 frame = port.receive() => match frame {
                     Ok(FromShim::Nudge { .. } | FromShim::Exited { .. }) => look_at = Instant::now(),
-                    Ok(frame) => self.hear(frame),
+                    Ok(frame) => {
+                        self.hear(frame);
+                        if !self.acknowledged.is_empty() {
+                            look_at = Instant::now();
+                        }
+                    }
                     Err(error) => {
                         tracing::debug!(id = %self.id, %error, "the shim's connection ended");
                         return Ok(());
@@ -334,6 +349,10 @@ impl Session {
 
     fn hear(&mut self, frame: FromShim) {
         if let FromShim::Done { idem, outcome } = frame {
+            let writes = |sent: &ToShim| matches!(sent, ToShim::WriteStdin { .. }) && key_of(sent) == Some(idem);
+            if outcome == Outcome::Ok && self.unanswered.iter().any(writes) {
+                self.acknowledged.push(control::hex(&idem));
+            }
             self.unanswered.retain(|sent| key_of(sent) != Some(idem));
             if outcome != Outcome::Ok {
                 // Its effect shows in the spool (stdin closed, agent gone); life decides by that.
@@ -457,6 +476,11 @@ fn idem(key: &str) -> Idem {
     idem[..8].copy_from_slice(&high.to_le_bytes());
     idem[8..].copy_from_slice(&low.to_le_bytes());
     idem
+}
+
+/// What the shim's records call the key of a command.
+pub fn shown(key: &str) -> String {
+    control::hex(&idem(key))
 }
 
 fn key_of(frame: &ToShim) -> Option<Idem> {

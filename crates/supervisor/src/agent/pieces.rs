@@ -39,6 +39,7 @@ impl Pieces {
                     (false, false) => vec![Input::Line { at, events: whole }],
                 }
             }
+            (_, StepInput::Written(_)) => vec![],
             (_, StepInput::Shim(input)) => {
                 let held = self.finish(at);
                 held.into_iter().chain([*input]).collect()

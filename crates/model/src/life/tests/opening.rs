@@ -114,6 +114,92 @@ fn the_past_of_a_session_is_no_news_but_a_prompt_in_it_was_taken() {
     assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Superseded);
 }
 
+/// Gemini tells the past of a session after it has answered that it is loaded.
+#[test]
+fn a_past_told_before_the_prompt_is_written_takes_no_prompt() {
+    let mut told = Told::dies_with_a_prompt_on_its_way();
+    told.writes = false;
+    told.greets(true);
+    told.opens(None, None);
+    assert_eq!(told.on_its_way().as_deref(), Some("p1"));
+    let before = told.log.len();
+    told.says("what it said long ago");
+    told.line(vec![AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input: json!({}) }]);
+    told.line(vec![AgentEvent::ToolResult { id: "t".into(), ok: true, text: String::new(), exit_code: None }]);
+    told.feed(Input::Speaks { epoch: told.d.epoch });
+    told.result(TurnResult { ok: true, ..TurnResult::default() });
+    assert_eq!(told.log.len(), before, "{:?}", &told.log[before..]);
+    assert_eq!(told.on_its_way().as_deref(), Some("p1"), "it is still to be written");
+    let (epoch, at) = (told.d.epoch, told.next());
+    let written = |key: &str, epoch| Input::Written { at: Some(at), epoch, key: key.into() };
+    assert!(!told.feed(written("other", epoch)) && !told.feed(written("p1", epoch + 1)));
+    assert!(told.feed(written("p1", epoch)) && !told.feed(written("p1", epoch)), "once");
+    told.says("what it says now");
+    assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Taken);
+}
+
+/// Whatever its CLI speaks the protocol of: what is said before the write is not about the prompt.
+#[test]
+fn speech_before_the_write_takes_no_prompt() {
+    let mut told = Told::busy();
+    told.writes = false;
+    told.send("p2");
+    told.result(chat());
+    assert_eq!(told.delivers().as_deref(), Some("p2"));
+    told.says("a background task has ended");
+    told.result(chat());
+    assert_eq!(told.delivers().as_deref(), Some("p2"), "nobody has been given it: {:?}", told.d.prompts);
+    let epoch = told.d.epoch;
+    told.feed(Input::Written { at: None, epoch, key: "p2".into() });
+    told.says("on it");
+    assert_eq!(told.d.prompt("p2").unwrap().state, PromptState::Taken);
+}
+
+fn cancelled() -> TurnResult {
+    TurnResult { ok: false, error: Some(TurnError::Interrupted), keys: vec!["p1".into()], ..TurnResult::default() }
+}
+
+fn in_a_turn() -> Told {
+    let mut told = Told::called();
+    told.greets(true);
+    told.opens(Some("s1"), None);
+    told.says("I begin");
+    told
+}
+
+#[test]
+fn a_turn_that_is_cancelled_unasked_has_failed() {
+    let mut told = in_a_turn();
+    told.result(cancelled());
+    assert_ne!(told.d.state(), "waiting");
+    told.exit(0);
+    assert!(matches!(told.d.phase, Phase::Backoff { .. }) && told.d.restarts == 1, "{:?}", told.d.phase);
+    assert!(told.d.reason.as_deref().unwrap().contains("nobody had interrupted it"), "{:?}", told.d.reason);
+}
+
+#[test]
+fn a_turn_that_is_cancelled_by_interrupt_or_refusal_waits_for_a_word() {
+    let mut told = in_a_turn();
+    told.feed(Input::Interrupt { key: "i".into(), by: "operator".into() });
+    told.result(cancelled());
+    assert_eq!(told.d.state(), "waiting");
+
+    let mut told = in_a_turn();
+    Arc::make_mut(&mut told.d.created).permissions.mode = crate::permission::Mode::Ask;
+    let ask = || Box::new(crate::ask::Ask::tool("Bash", json!({"command": "touch one"})));
+    told.line(vec![AgentEvent::Permission { id: "r".into(), ask: ask() }]);
+    let answer = crate::ask::Answer::deny("");
+    told.feed(Input::Answer { id: "r".into(), answer, by: "operator".into(), key: String::new() });
+    told.result(cancelled());
+    assert_eq!(told.d.state(), "waiting", "a person said no, and is asked how to go on");
+
+    let mut told = in_a_turn();
+    Arc::make_mut(&mut told.d.created).permissions.mode = crate::permission::Mode::Deny;
+    told.line(vec![AgentEvent::Permission { id: "r".into(), ask: ask() }]);
+    told.result(cancelled());
+    assert_ne!(told.d.state(), "waiting", "the policy said no, and nobody was asked");
+}
+
 /// Loaded a second time, Codex asks the model of its own choice: what set the other one came before.
 #[test]
 fn a_session_is_loaded_once_also_where_its_past_counts_a_turn_before_the_answer() {
