@@ -4,7 +4,8 @@
 
 use muleteer_tests::claude;
 use muleteer_tests::model_server::{ModelServer, Step};
-use muleteer_tests::task_list::Scene;
+use muleteer_tests::task_list::{RUN, Scene};
+use muleteer_tests::wait_until;
 use serde_json::json;
 
 #[test]
@@ -71,6 +72,85 @@ fn the_hooks_claim_and_renew_take_and_prolong_a_lease_for_a_worker() {
         .expect_code(0);
     assert!(scene.task("task-001")["lease_expires_at"].as_str().unwrap() > before.as_str(), "a checkpoint renews it");
     scene.end();
+}
+
+/// A session that begins, claims a task and lives until its stdin is closed.
+fn session(scene: &Scene, name: &str) -> std::process::Child {
+    let event = json!({"session_id": name, "cwd": scene.repo.path});
+    let script = format!(
+        "echo '{event}' | muleteer hook session-start > began.{name}\nmuleteer tasks claim --worker claude-{name} && exec cat"
+    );
+    let mut command = std::process::Command::new("/bin/sh");
+    command.args(["-c", &script]).current_dir(&scene.repo.path);
+    scene.world.environment(&mut command);
+    let path = scene.world.program().parent().unwrap().display().to_string();
+    command.env("PATH", format!("{path}:/usr/local/bin:/usr/bin:/bin"));
+    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+    let child = command.spawn().unwrap();
+    wait_until("the session to have its task", RUN, || {
+        (scene.task("task-001")["claimed_by"] == format!("claude-{name}")).then_some(())
+    });
+    child
+}
+
+/// In an exclusive list a task in progress is somebody's while its session lives, and interrupted when that has ended. The
+/// context of a new session and its stop hook say the same.
+#[test]
+fn a_task_is_recovered_at_once_when_its_session_is_dead_and_left_alone_while_it_lives() {
+    let scene = Scene::new();
+    scene.add("One", "test -f one", &[]);
+    scene.add("Two", "test -f two", &[]);
+    let mut first = session(&scene, "s1");
+    let event = |name: &str| json!({"session_id": name, "cwd": scene.repo.path, "stop_hook_active": false});
+    let context = |name: &str| {
+        let said = scene.hook("session-start", &event(name)).expect_code(0).json();
+        said["hookSpecificOutput"]["additionalContext"].as_str().unwrap().to_string()
+    };
+    let stop = |name: &str| scene.hook("stop", &event(name)).expect_code(0).stdout;
+    let recover = |name: &str| scene.tasks(&["recover", "--worker", &format!("claude-{name}"), "--json"]);
+    let beside = context("s2");
+    assert!(beside.contains("`task-001` is claimed by claude-s1 until"), "{beside}");
+    assert!(!beside.contains("Next:") && !beside.contains("was interrupted"), "{beside}");
+    assert_eq!(stop("s2"), "", "there is nothing for it to do");
+    assert_eq!(recover("s2").expect_code(0).json()["recovered"], json!([]));
+    scene.repo.write("one", "done, but for saying so\n");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    for name in ["s2", "s3"] {
+        let after = context(name);
+        assert!(after.contains("muleteer tasks recover task-001") && !after.contains("is claimed by"), "{after}");
+        assert!(stop(name).contains("muleteer tasks recover task-001"), "{}", stop(name));
+    }
+    assert_eq!(recover("s3").expect_code(0).json()["recovered"][0]["action"], "completed");
+    assert!(stop("s3").contains("Next: task-002"), "{}", stop("s3"));
+    // The next session of a process ends the one before: here it is this test that has them.
+    scene.tasks(&["claim", "--worker", "claude-s3"]).expect_code(0);
+    assert!(stop("s3").contains("muleteer tasks complete task-002"), "{}", stop("s3"));
+    assert!(context("s4").contains("muleteer tasks recover task-002"));
+    assert!(stop("s4").contains("muleteer tasks recover task-002"));
+    assert_eq!(recover("s4").expect_code(0).json()["recovered"][0]["action"], "failed");
+    scene.end();
+}
+
+/// A new session of the real `claude` finds what its dead predecessor had in hand.
+#[test]
+fn a_real_claude_recovers_the_task_of_the_one_before_it() {
+    let test = "a_real_claude_recovers_the_task_of_the_one_before_it";
+    let Some(binary) = claude::binary(test) else { return };
+    let scene = Scene::new();
+    scene.add("Write one", "test -f one.txt", &[]);
+    install(&scene, &binary);
+    let first =
+        ModelServer::start([Step::bash("muleteer tasks claim && echo 1 > one.txt"), Step::text("I end.").times(9)]);
+    ask(&scene, &first, "Work through the task list");
+    assert_eq!(scene.status("task-001"), "in_progress");
+    let second =
+        ModelServer::start([Step::bash("muleteer tasks recover task-001"), Step::text("It is recovered.").times(9)]);
+    ask(&scene, &second, "Go on");
+    let said = second.main_requests()[0].body["messages"].to_string();
+    assert!(said.contains("task-001 (Write one) was interrupted"), "{said}");
+    assert_eq!(scene.status("task-001"), "completed");
+    scene.check_log();
 }
 
 #[test]

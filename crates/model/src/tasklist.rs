@@ -18,8 +18,10 @@
 //!   when to stop;
 //! - [`log`]: the lines of `harness-progress.txt`; [`prompt`]: what an agent is told;
 //! - [`hook`]: what the hooks answer; [`settings`]: where they are entered;
+//! - [`alike`]: two ways to write the same field;
 //! - [`apart`]: old failures and new ones; [`import`]: other lists; [`session`]: runs inside the daemon, folded from the events.
 
+pub mod alike;
 pub mod apart;
 pub mod category;
 pub mod claim;

@@ -90,6 +90,15 @@ pub fn by_nonce(nonce: &str) -> Vec<u32> {
     look(&[nonce]).0
 }
 
+/// Whether a living process other than this one was started with this variable in its environment.
+pub fn any_with(name: &str, value: &str) -> bool {
+    let entry = format!("{name}={value}");
+    let holds = |environ: Vec<u8>| environ.split(|&byte| byte == 0).any(|one| one == entry.as_bytes());
+    let is_it = |pid: &u32| *pid != std::process::id() && host().environ(*pid).is_some_and(holds);
+    let is_alive = |pid: u32| host().stat(pid).is_some_and(|stat| !stat.zombie);
+    host().pids().into_iter().filter(is_it).any(is_alive)
+}
+
 /// Those of [`by_nonce`], and whether there is a process of which it cannot be told: in the middle of an exec it has
 /// no environment, like one that was started with none.
 fn look(nonces: &[&str]) -> (Vec<u32>, bool) {

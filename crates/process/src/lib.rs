@@ -7,6 +7,7 @@
 //! [`host::Host`], with a portable fallback that compiles everywhere.
 
 pub mod bounded;
+pub mod caller;
 pub mod cgroup;
 pub mod clock;
 pub mod command;

@@ -11,6 +11,7 @@
 //! append to the log. Killed anywhere in between, the list is the old one or the new one.
 
 mod files;
+mod holders;
 mod intent;
 mod lock;
 mod root;
@@ -18,6 +19,7 @@ mod swap;
 mod written;
 
 pub use files::{Reading, Right, Tx};
+pub use holders::{Behind, RUN_VARIABLE};
 pub use lock::{Holder, Locked, SessionLock};
 pub use root::Root;
 pub use written::Written;

@@ -222,6 +222,20 @@ pub fn release(task: &mut Task) {
     task.lease_expires_at = None;
 }
 
+/// Ends the leases of claimants that are known to have ended (`gone`), in an exclusive list: a task in progress without a living
+/// holder was interrupted. In a concurrent list the lease alone decides, as the reference says.
+pub fn end_leases(list: &mut TaskList, gone: &[String], now: Timestamp) {
+    if list.mode != Mode::Exclusive {
+        return;
+    }
+    let is_gone = |task: &Task| task.claimed_by.as_ref().is_some_and(|by| gone.contains(by));
+    for task in list.tasks.iter_mut().filter(|task| task.is_held(now)) {
+        if is_gone(task) {
+            task.lease_expires_at = Some(super::list::second(now));
+        }
+    }
+}
+
 /// The tasks this worker has to look at before it takes anything new: what was interrupted.
 ///
 /// Exclusive: all that is in progress, since there is nobody else. Concurrent: its own, and those whose
@@ -461,6 +475,20 @@ mod tests {
             claim(&mut list, "a", "w1", "x", now, LEASE).expect("claims");
             assert_eq!(interrupted(&list, worker, when, &[]).len(), found, "{mode:?} {worker} {when}");
             assert!(interrupted(&list, worker, when, &["a".into()]).is_empty(), "what lives was not interrupted");
+        }
+    }
+
+    #[test]
+    fn of_an_exclusive_list_no_lease_outlives_its_claimant() {
+        let now = at("2025-07-01T10:00:00.5Z");
+        for mode in [Mode::Exclusive, Mode::Concurrent] {
+            let mut list = list(mode);
+            claim(&mut list, "a", "w1", "x", now, LEASE).expect("claims");
+            end_leases(&mut list, &["w2".into()], now);
+            assert!(list.tasks[0].is_held(now), "somebody else is gone");
+            end_leases(&mut list, &["w1".into()], now);
+            assert_eq!(list.tasks[0].is_held(now), mode == Mode::Concurrent);
+            assert_eq!(recoverable(&list, "a", "w2", now).is_ok(), mode == Mode::Exclusive);
         }
     }
 

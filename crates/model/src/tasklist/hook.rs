@@ -1,11 +1,12 @@
 //! What the hooks of an agent's own session answer. Pure: the list, what was answered before, and the answer.
 
 use super::claim::{self, Refused};
-use super::list::{Status, Task, TaskList};
+use super::list::{Mode, Status, Task, TaskList, iso};
 use super::select::{self, FailureTimes};
 use super::stats::{is_over, stats};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Stops refused in a row without any progress.
@@ -25,6 +26,27 @@ pub struct Memory {
     pub seen: String,
     #[serde(default)]
     pub reflections: u32,
+    /// The tasks that it was told to recover when it began, and how they were claimed then.
+    #[serde(default)]
+    pub interrupted: BTreeMap<String, String>,
+}
+
+impl Memory {
+    /// Remembers what was found interrupted, until somebody takes it up.
+    pub fn remember_interrupted(&mut self, list: &TaskList, ids: &[String]) {
+        let found = ids.iter().filter_map(|id| list.get(id));
+        self.interrupted = found.map(|task| (task.id.clone(), claimed(task))).collect();
+    }
+
+    /// Whether nobody has taken the task up since this session was told that it was interrupted.
+    fn is_interrupted(&self, task: &Task) -> bool {
+        self.interrupted.get(&task.id).is_some_and(|then| *then == claimed(task))
+    }
+}
+
+fn claimed(task: &Task) -> String {
+    let until = task.lease_expires_at.map(iso).unwrap_or_default();
+    format!("{} {until}", task.claimed_by.as_deref().unwrap_or_default())
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,8 +58,18 @@ pub enum Answer {
 }
 
 /// Whether the agent may stop (`Stop`). `again`: it goes on only because it was refused before.
-pub fn stop(list: &TaskList, memory: &mut Memory, again: bool, worker: &str, failures: &FailureTimes) -> Answer {
-    let Some(step) = next_step(list, memory, worker, failures) else { return Answer::Silent };
+///
+/// It says what the session's context says: where a living holder has the working directory of an exclusive list, there is
+/// nothing for this session to do, and what was interrupted is recovered first.
+pub fn stop(
+    list: &TaskList,
+    memory: &mut Memory,
+    again: bool,
+    worker: &str,
+    failures: &FailureTimes,
+    now: Timestamp,
+) -> Answer {
+    let Some(step) = next_step(list, memory, worker, failures, now) else { return Answer::Silent };
     refuse(list, memory, again, step)
 }
 
@@ -55,9 +87,25 @@ pub fn subagent_stop(list: &TaskList, memory: &mut Memory, again: bool, workers:
 }
 
 /// What an idle teammate is to do (`TeammateIdle`): the next task that nobody has.
-pub fn teammate_idle(list: &TaskList, memory: &mut Memory, name: &str, failures: &FailureTimes) -> Answer {
+pub fn teammate_idle(
+    list: &TaskList,
+    memory: &mut Memory,
+    name: &str,
+    failures: &FailureTimes,
+    now: Timestamp,
+) -> Answer {
     if limit_reached(list, memory) {
         return Answer::Silent;
+    }
+    match claim::in_hand(list, None, now) {
+        None => {}
+        Some(Refused::Interrupted(id)) => {
+            let Some(task) = list.get(&id) else { return Answer::Silent };
+            let step = format!("{} Say `--worker {name}`.", recover(task));
+            return refuse(list, memory, true, step);
+        }
+        // A claim of another one would be refused.
+        Some(_) => return Answer::Silent,
     }
     let Some(at) = select::next(list, failures) else { return Answer::Silent };
     let task = &list.tasks[at];
@@ -110,14 +158,29 @@ fn limit_reached(list: &TaskList, memory: &Memory) -> bool {
         || list.max_sessions.is_some_and(|max| memory.session > max)
 }
 
-fn next_step(list: &TaskList, memory: &Memory, worker: &str, failures: &FailureTimes) -> Option<String> {
+fn next_step(
+    list: &TaskList,
+    memory: &Memory,
+    worker: &str,
+    failures: &FailureTimes,
+    now: Timestamp,
+) -> Option<String> {
     if is_over(list) || limit_reached(list, memory) {
         return None;
     }
     let own =
         |task: &&Task| task.status == Status::InProgress && task.claimed_by.as_deref().is_none_or(|by| by == worker);
     if let Some(task) = list.tasks.iter().find(own) {
+        if memory.is_interrupted(task) {
+            return Some(recover(task));
+        }
         return Some(format!("{} ({}) is still in progress. {}", task.id, task.title.trim(), finish(task, None)));
+    }
+    match claim::in_hand(list, None, now) {
+        None => {}
+        Some(Refused::Interrupted(id)) => return list.get(&id).map(recover),
+        // Somebody else is at work in this directory, and a claim would be refused.
+        Some(_) => return None,
     }
     let at = select::next(list, failures)?;
     let task = &list.tasks[at];
@@ -130,6 +193,15 @@ fn next_step(list: &TaskList, memory: &Memory, worker: &str, failures: &FailureT
         task.title.trim(),
         id = task.id
     ))
+}
+
+fn recover(task: &Task) -> String {
+    format!(
+        "{0} ({1}) was interrupted. Before anything else run `muleteer tasks recover {0}`: it looks at commits, uncommitted \
+         changes and checkpoints, and completes it, resumes it or rolls it back.",
+        task.id,
+        task.title.trim()
+    )
 }
 
 fn finish(task: &Task, worker: Option<&str>) -> String {
@@ -195,15 +267,13 @@ pub fn session_start(scene: &Scene<'_>) -> String {
                 "\n`{task}` is claimed by {by} until {until}. Leave the list and the files alone until then: somebody may be at \
                  work on it here. Only if a person says that {by} is gone, run `muleteer tasks recover {task} --force`.\n"
             );
+            if scene.list.mode == Mode::Exclusive {
+                // Whatever else is there to be done would be done in their directory.
+                return text;
+            }
             continue;
         }
-        let _ = write!(
-            text,
-            "\n{} ({}) was interrupted. Before anything else run `muleteer tasks recover {0}`: it looks at commits, \
-             uncommitted changes and checkpoints, and completes it, resumes it or rolls it back.\n",
-            task.id,
-            task.title.trim()
-        );
+        let _ = writeln!(text, "\n{}", recover(task));
         for done in &task.checkpoints {
             let _ = writeln!(text, "- checkpoint {}/{}: {}", done.step, done.total, done.description);
         }
@@ -260,18 +330,18 @@ mod tests {
     }
 
     fn asked(list: &TaskList, memory: &mut Memory, again: bool) -> bool {
-        matches!(stop(list, memory, again, "w", &FailureTimes::new()), Answer::Refuse(_))
+        matches!(stop(list, memory, again, "w", &FailureTimes::new(), now()), Answer::Refuse(_))
     }
 
     #[test]
     fn stopping_is_refused_with_the_next_step_while_eligible_tasks_remain() {
         let (mut list, mut memory) = (list(), Memory::default());
-        let Answer::Refuse(reason) = stop(&list, &mut memory, false, "w", &FailureTimes::new()) else {
+        let Answer::Refuse(reason) = stop(&list, &mut memory, false, "w", &FailureTimes::new(), now()) else {
             panic!("refuses")
         };
         assert!(reason.contains("0 of 2 completed") && reason.contains("muleteer tasks claim a"), "{reason}");
         list.tasks[0].status = Status::InProgress;
-        let Answer::Refuse(reason) = stop(&list, &mut memory, true, "w", &FailureTimes::new()) else {
+        let Answer::Refuse(reason) = stop(&list, &mut memory, true, "w", &FailureTimes::new(), now()) else {
             panic!("refuses")
         };
         assert!(reason.contains("muleteer tasks complete a"), "{reason}");
@@ -320,13 +390,14 @@ mod tests {
     #[test]
     fn an_idle_teammate_gets_the_next_eligible_task() {
         let (mut list, mut memory) = (list(), Memory::default());
+        list.mode = Mode::Concurrent;
         list.tasks[0].status = Status::InProgress;
-        let Answer::Refuse(text) = teammate_idle(&list, &mut memory, "ann", &FailureTimes::new()) else {
+        let Answer::Refuse(text) = teammate_idle(&list, &mut memory, "ann", &FailureTimes::new(), now()) else {
             panic!("hands")
         };
         assert!(text.contains("muleteer tasks claim b --worker ann"), "{text}");
         list.tasks[1].status = Status::Completed;
-        assert_eq!(teammate_idle(&list, &mut memory, "ann", &FailureTimes::new()), Answer::Silent);
+        assert_eq!(teammate_idle(&list, &mut memory, "ann", &FailureTimes::new(), now()), Answer::Silent);
     }
 
     #[test]
@@ -384,6 +455,23 @@ mod tests {
         let beside = begins("w2", now());
         assert!(beside.contains("`a` is claimed by w1 until") && !beside.contains("was interrupted"), "{beside}");
         let later = now().checked_add(jiff::SignedDuration::from_mins(16)).expect("a time");
+        // Two answers that agree: nothing for this session to do, or the same first step.
+        let stops = |worker, now| {
+            let mut memory = Memory { session: 3, ..Memory::default() };
+            memory.remember_interrupted(&list, &["a".into()]);
+            stop(&list, &mut memory, false, worker, &failures, now)
+        };
+        assert!(!beside.contains("Next:") && !beside.contains("tasks claim"), "{beside}");
+        assert_eq!(stops("w2", now()), Answer::Silent);
+        for (worker, now) in [("w1", now()), ("w2", later)] {
+            let Answer::Refuse(step) = stops(worker, now) else { panic!("it is not done") };
+            assert!(begins(worker, now).contains(&step) && step.contains("tasks recover a"), "{step}");
+        }
+        let mut idle = Memory::default();
+        assert_eq!(teammate_idle(&list, &mut idle, "ann", &failures, now()), Answer::Silent);
+        assert!(
+            matches!(teammate_idle(&list, &mut idle, "ann", &failures, later), Answer::Refuse(step) if step.contains("recover a"))
+        );
         for text in [begins("w1", now()), begins("w2", later)] {
             assert!(text.contains("was interrupted") && !text.contains("is claimed by"), "{text}");
         }

@@ -1,6 +1,7 @@
 //! `harness-tasks.json`, version 2. What is not known here is kept, and so is the order of keys: other
 //! tools work on the same file.
 
+use super::alike::{self, instant, whole};
 use super::locate::{Step, locate};
 use crate::id::{Unfound, by_beginning};
 use crate::text::unmarked;
@@ -15,6 +16,8 @@ pub const MAX_ATTEMPTS: u32 = 3;
 pub const TIMEOUT_SECONDS: u64 = 300;
 /// Of a task that does not say: after those that do.
 const LAST_PRIORITY: u32 = 2;
+/// What is known of `session_config`.
+const SETTINGS: [&str; 4] = ["concurrency_mode", "max_tasks_per_session", "max_sessions", "save_ignored"];
 /// More is somebody's mistake, and a list is read whole.
 pub const TASKS_LIMIT: usize = 100_000;
 
@@ -208,15 +211,24 @@ impl TaskList {
         }
     }
 
-    /// Settings and the count of sessions, as another reading of the list has them. Whether they were others.
+    /// Puts the settings and the count of sessions back to what another reading of the list has. Gives whether they were others.
+    /// Fields of `session_config` that are not known here stay as they are.
     pub(super) fn restore_session(&mut self, other: &Self) -> bool {
-        let config = |list: &Self| list.raw.get("session_config").cloned();
-        if config(self) == config(other) && self.session_count == other.session_count {
+        let setting = |list: &Self, key: &str| list.raw.get("session_config")?.get(key).cloned();
+        let is_changed = |key: &&&str| {
+            let (own, others) = (setting(self, key), setting(other, key));
+            !alike::values(key, own.as_ref(), others.as_ref())
+        };
+        let changed: Vec<_> = SETTINGS.iter().filter(is_changed).collect();
+        if changed.is_empty() && self.session_count == other.session_count {
             return false;
         }
-        match config(other) {
-            Some(config) => drop(self.raw.insert("session_config".into(), config)),
-            None => drop(self.raw.shift_remove("session_config")),
+        for key in changed {
+            let config = nested(&mut self.raw, "session_config");
+            match setting(other, key) {
+                Some(value) => drop(config.insert((*key).into(), value)),
+                None => drop(config.shift_remove(*key)),
+            }
         }
         self.mode = other.mode;
         self.max_tasks_per_session = other.max_tasks_per_session;
@@ -404,7 +416,7 @@ fn put(raw: &mut Map<String, Value>, key: &str, value: Value, default: Option<&V
 
 /// An instant that is the same is left as it was written.
 fn put_time(raw: &mut Map<String, Value>, key: &str, at: Option<Timestamp>) {
-    let old = raw.get(key).and_then(Value::as_str).and_then(|text| text.parse::<Timestamp>().ok());
+    let old = raw.get(key).and_then(Value::as_str).and_then(instant);
     if old != at || (at.is_none() && raw.get(key).is_some_and(|old| !old.is_null())) {
         put(raw, key, json!(at.map(iso)), Some(&Value::Null));
     }
@@ -447,7 +459,7 @@ impl Reader<'_> {
 
     fn list(&mut self, raw: Map<String, Value>) -> TaskList {
         match raw.get("version") {
-            Some(version) if version.as_u64() == Some(VERSION) => {}
+            Some(version) if whole(version) == Some(VERSION) => {}
             found => {
                 let found = found.map_or_else(|| "missing".to_string(), ToString::to_string);
                 let hint = "this muleteer knows version 2 of the format; a newer file needs a newer muleteer";
@@ -541,7 +553,7 @@ impl Reader<'_> {
         }
         let of = Some(id.as_str());
         let status = match raw.get("status") {
-            None => Status::Pending,
+            None | Some(Value::Null) => Status::Pending,
             Some(value) => value.as_str().and_then(Status::parse).unwrap_or_else(|| {
                 let hint = "one of pending, in_progress, completed, failed is wanted (blocked is never stored)";
                 self.fault(&path("status"), of, format!("it is {value}"), hint);
@@ -619,7 +631,7 @@ impl Reader<'_> {
 
     fn number(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Option<u64> {
         let value = Self::value(raw, path)?;
-        let number = value.as_u64();
+        let number = whole(value);
         if number.is_none() {
             self.fault(path, task, format!("it is {}", short(value)), "a whole number from 0 up is wanted");
         }
@@ -632,7 +644,7 @@ impl Reader<'_> {
 
     fn time(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Option<Timestamp> {
         let text = self.string(raw, path, task)?;
-        let at = text.parse().ok();
+        let at = instant(&text);
         if at.is_none() {
             self.fault(path, task, format!("`{text}` is no instant"), "as in 2025-07-01T10:00:00Z");
         }
@@ -657,8 +669,8 @@ impl Reader<'_> {
         let read = |item: &Value| {
             let text = |key: &str| item.get(key).and_then(Value::as_str).map(String::from);
             Some(Checkpoint {
-                step: item.get("step")?.as_u64()?,
-                total: item.get("total")?.as_u64()?,
+                step: whole(item.get("step")?)?,
+                total: whole(item.get("total")?)?,
                 description: text("description").unwrap_or_default(),
                 timestamp: text("timestamp").unwrap_or_default(),
                 tree: text("tree"),

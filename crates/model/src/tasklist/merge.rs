@@ -2,6 +2,7 @@
 //! file by hand meanwhile. What either has changed is in the outcome; where both have changed the same thing the harness's
 //! word stands, and that is said.
 
+use super::alike;
 use super::list::{TaskList, Unreadable};
 use serde_json::{Map, Value};
 
@@ -46,10 +47,15 @@ impl Merging {
         ours: Option<&Value>,
         theirs: Option<&Value>,
     ) -> Option<Value> {
-        if ours == base {
+        // A tool that only writes the same in another way has changed nothing.
+        let is_same = |one, other| {
+            let key = path.last().and_then(|step| step.strip_prefix('.')).unwrap_or_default();
+            one == other || alike::values(key, one, other)
+        };
+        if is_same(ours, base) {
             return theirs.cloned();
         }
-        if theirs == base || theirs == ours {
+        if is_same(theirs, base) || is_same(theirs, ours) {
             return ours.cloned();
         }
         let empty = (Value::Object(Map::new()), Value::Array(vec![]));
@@ -181,6 +187,28 @@ mod tests {
         theirs.tasks[0].depends_on = vec!["c".into()];
         let merged = merge(&base, &ours, &theirs).expect("a list");
         assert_eq!((merged.list.tasks[0].depends_on.join(" "), merged.clashes.len()), ("b c".into(), 0));
+    }
+
+    #[test]
+    fn what_somebody_has_only_written_in_another_way_is_no_clash() {
+        let mut base = list();
+        base.tasks[0].claimed_by = Some("w".into());
+        outcome::fail(&mut base.tasks[1], crate::tasklist::Category::TestFail, "x", now());
+        let base = TaskList::parse(&base.to_text()).expect("a list");
+        let mut ours = base.clone();
+        outcome::complete(&mut ours.tasks[0], now());
+        outcome::complete(&mut ours.tasks[1], now());
+        ours.session_count = 3;
+        let text = base
+            .to_text()
+            .replace("\"attempts\": 1", "\"attempts\": 1.0")
+            .replace("10:00:00Z", "10:00:00.5Z");
+        let mut theirs = TaskList::parse(&text.replace("\"attempts\": 0,", "")).expect("a list");
+        theirs.tasks[0].keep("estimate", json!("2h"));
+        let merged = merge(&base, &ours, &theirs).expect("a list");
+        assert_eq!(merged.clashes, [""; 0]);
+        assert!(merged.list.tasks[..2].iter().all(|task| task.status == Status::Completed));
+        assert_eq!(merged.list.tasks[0].unknown("estimate"), Some(&json!("2h")));
     }
 
     #[test]

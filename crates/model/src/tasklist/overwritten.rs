@@ -2,9 +2,9 @@
 //! or another validation. Until the session ends nobody but its holder changes what tasks are, how they are judged, and
 //! how they stand; so that is put back, and said. What a person says of a task in words stays, and is said too.
 
-use super::TASKS;
 use super::list::{Status, Task, TaskList};
 use super::log::Doings;
+use super::{TASKS, alike};
 use std::collections::HashMap;
 
 /// What there is to say about one task, or about the list itself.
@@ -18,12 +18,12 @@ pub struct Overwritten {
 pub(super) fn standing(found: &Task, kept: &Task) -> Vec<&'static str> {
     named([
         ("status", found.status == kept.status),
-        ("claimed_by", found.claimed_by == kept.claimed_by),
-        ("started_at_commit", found.started_at_commit == kept.started_at_commit),
+        ("claimed_by", alike::texts(found.claimed_by.as_deref(), kept.claimed_by.as_deref())),
+        ("started_at_commit", alike::texts(found.started_at_commit.as_deref(), kept.started_at_commit.as_deref())),
         ("attempts", found.attempts == kept.attempts),
         ("error_log", found.error_log == kept.error_log),
-        ("completed_at", found.completed_at == kept.completed_at),
-        ("failed_at", found.failed_at == kept.failed_at),
+        ("completed_at", alike::texts(found.completed_at.as_deref(), kept.completed_at.as_deref())),
+        ("failed_at", alike::instants(found.failed_at, kept.failed_at)),
     ])
 }
 
@@ -41,7 +41,7 @@ pub(super) fn restore_standing(task: &mut Task, kept: &Task) {
 pub(super) fn validation(found: &Task, kept: &Task) -> Vec<&'static str> {
     named([
         ("validation.command", found.command == kept.command),
-        ("validation.timeout_seconds", found.timeout_seconds == kept.timeout_seconds),
+        ("validation.timeout_seconds", found.timeout() == kept.timeout()),
     ])
 }
 
@@ -51,7 +51,7 @@ fn terms(found: &Task, kept: &Task) -> Vec<&'static str> {
     all.extend(named([
         ("max_attempts", found.max_attempts == kept.max_attempts),
         ("on_failure.cleanup", found.cleanup == kept.cleanup),
-        ("depends_on", found.depends_on == kept.depends_on),
+        ("depends_on", alike::sets(&found.depends_on, &kept.depends_on)),
     ]));
     all
 }
@@ -67,7 +67,7 @@ fn restore_terms(task: &mut Task, kept: &Task) {
 fn words(found: &Task, kept: &Task) -> Vec<&'static str> {
     named([
         ("title", found.title == kept.title),
-        ("description", found.description == kept.description),
+        ("description", alike::texts(found.description.as_deref(), kept.description.as_deref())),
         ("priority", found.priority == kept.priority),
     ])
 }
@@ -265,6 +265,70 @@ mod tests {
                 .starts_with("somebody has changed its status, attempts, completed_at in harness-tasks.json")
         );
         assert!(told[2].1.ends_with("for only theirs can know") && told[3].1.contains("only whoever has claimed it"));
+    }
+
+    /// The list as another tool writes it that changes nothing: keys in another order, numbers with a point, instants with
+    /// fractions and offsets, defaults left out or spelled out, and fields of its own.
+    fn rewritten(list: &TaskList) -> TaskList {
+        fn turn(value: &serde_json::Value) -> serde_json::Value {
+            use serde_json::Value;
+            match value {
+                Value::Object(map) => {
+                    Value::Object(map.iter().rev().map(|(key, value)| (key.clone(), turn(value))).collect())
+                }
+                Value::Array(all) => all.iter().map(turn).collect(),
+                Value::Number(number) => json!(number.as_f64()),
+                Value::String(text) if text.ends_with(":00Z") => json!(text.replace(":00Z", ":00.250+00:00")),
+                other => other.clone(),
+            }
+        }
+        let mut value = turn(&list.to_value());
+        value["session_config"]["save_ignored"] = json!([]);
+        value["session_config"]["theme"] = json!("dark");
+        for task in value["tasks"].as_array_mut().expect("tasks") {
+            task["validation"]["timeout_seconds"] = json!(null);
+            task["estimate"] = json!("2h");
+            if let Some(depends_on) = task["depends_on"].as_array_mut() {
+                depends_on.reverse();
+            }
+            let task = task.as_object_mut().expect("a task");
+            task.retain(|_, value| !(value.is_null() || *value == json!([]) || *value == json!(0.0)));
+        }
+        let text = value.to_string().replace("Do", "\\u0044o");
+        TaskList::parse(&text).expect("a list")
+    }
+
+    #[test]
+    fn a_list_that_a_formatter_has_rewritten_accuses_nobody() {
+        let mut written = list();
+        written
+            .tasks
+            .extend([Task::new("d", "Do d"), Task::new("e", "Do e"), Task::new("f", "Do f")]);
+        written.tasks[2].depends_on = vec!["b".into(), "d".into()];
+        written.tasks[5].depends_on = vec!["f".into()];
+        outcome::complete(&mut written.tasks[3], now());
+        outcome::fail(&mut written.tasks[4], crate::tasklist::Category::TestFail, "é", now());
+        let late = "2025-07-01T10:00:00.75Z".parse().expect("an instant");
+        assert_eq!(crate::tasklist::select::validate_dependencies(&mut written, late).len(), 1);
+        let mut found = rewritten(&written);
+        assert_eq!(put_back(&mut found, &written), []);
+        assert_eq!(found.to_value()["session_config"]["theme"], "dark");
+        assert_eq!(found.get("a").and_then(|task| task.unknown("estimate")), Some(&json!("2h")));
+        let begun = written.get("a").expect("a").clone();
+        assert!(claim::is_kept(&found, &begun, "me"));
+        assert_eq!(claim::put_back(&mut found, &begun, "me", now()), Ok(vec![]));
+        // What is written is read back as the same.
+        let mut again = TaskList::parse(&written.to_text()).expect("a list");
+        assert_eq!(put_back(&mut again, &written), []);
+        assert_eq!(again.get("f").map(|task| task.failed_at), written.get("f").map(|task| task.failed_at));
+        // It still finds what has changed.
+        let mut found = rewritten(&written);
+        found.tasks[4].attempts = 0;
+        found.configure("max_sessions", json!(7.0));
+        let said = put_back(&mut found, &written);
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert_eq!(found.max_sessions, written.max_sessions);
+        assert_eq!(found.to_value()["session_config"]["theme"], "dark", "a field of somebody else's stays");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! task is picked. Linear in tasks and dependencies, so that ten thousand stay interactive.
 
 use super::category::Category;
-use super::list::{Status, Task, TaskList};
+use super::list::{Status, Task, TaskList, second};
 use jiff::Timestamp;
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -49,7 +49,7 @@ pub fn validate_dependencies(list: &mut TaskList, now: Timestamp) -> Vec<Marked>
 
 fn mark(task: &mut Task, message: String, now: Timestamp) -> Marked {
     task.status = Status::Failed;
-    task.failed_at = Some(now);
+    task.failed_at = Some(second(now));
     task.error_log.push(Category::Dependency.entry(&message));
     Marked { task: task.id.clone(), message }
 }

@@ -11,8 +11,9 @@ use crate::failure::Failure;
 use jiff::Timestamp;
 use muleteer_model::tasklist::hook::{self, Answer, Memory, Scene};
 use muleteer_model::tasklist::log::Entry;
-use muleteer_model::tasklist::{Category, Status, TASKS, claim, select, stats};
-use muleteer_store::tasklist::{Root, SessionLock};
+use muleteer_model::tasklist::{Category, Mode, Status, TASKS, TaskList, claim, select, stats};
+use muleteer_process::caller;
+use muleteer_store::tasklist::{Behind, Locked, Root, SessionLock};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -176,17 +177,19 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
         Name::Renew => return renew(event),
         _ => {}
     }
-    let list = event.root.read().map_err(|error| listed(&error))?.list;
-    // What the daemon works through is not for others to be held to.
-    if SessionLock::holder(&event.root).is_some_and(|locked| locked.holder.is_some_and(|holder| holder.run.is_some())) {
+    let mut list = event.root.read().map_err(|error| listed(&error))?.list;
+    let now = Timestamp::now();
+    // What the daemon, or another session, works through is not for others to be held to.
+    if SessionLock::holder(&event.root).is_some_and(|locked| is_a_session_s(&locked, &list)) {
         return Ok(Exit::Done);
     }
+    event.root.end_leases(&mut list, now);
     let known = event.memories().get(&event.session).cloned();
     let mut memory = known.unwrap_or_else(|| Memory { session: list.session_count, ..Memory::default() });
     let failures = event.root.failure_times(&list);
     let worker = event.worker();
     let answer = match name {
-        Name::Stop => hook::stop(&list, &mut memory, event.again, &worker, &failures),
+        Name::Stop => hook::stop(&list, &mut memory, event.again, &worker, &failures, now),
         Name::SubagentStop => {
             let mut workers = event.agent.clone();
             // A subagent claims as a part of its session.
@@ -204,7 +207,7 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
         }
         Name::TeammateIdle => {
             let name = event.teammate.clone().unwrap_or_else(|| "teammate".into());
-            hook::teammate_idle(&list, &mut memory, &name, &failures)
+            hook::teammate_idle(&list, &mut memory, &name, &failures, now)
         }
         _ => hook::self_reflect(&list, &mut memory),
     };
@@ -223,14 +226,40 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
     }
 }
 
+/// Whether a lock is held for as long as a session lasts: by a run of the daemon, or of an exclusive list by another tool.
+/// Verbs of this program hold it for an instant.
+fn is_a_session_s(locked: &Locked, list: &TaskList) -> bool {
+    match &locked.holder {
+        Some(holder) => holder.run.is_some(),
+        None => list.mode == Mode::Exclusive,
+    }
+}
+
 /// A session begins: it is counted, and told where things stand.
 fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
     let worker = event.worker();
     let holder = SessionLock::holder(&event.root);
-    let run = holder.and_then(|locked| locked.holder?.run);
     let mut list = event.root.read().map_err(|error| listed(&error))?.list;
+    if let Some(locked) = holder.as_ref().filter(|locked| locked.holder.is_none() && is_a_session_s(locked, &list)) {
+        let pid = locked.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+        let text = format!(
+            "# Task list\n\nAnother session{pid} works through the task list of this project now. Leave the list and the files \
+             it changes alone; `muleteer tasks status` shows how it goes.\n"
+        );
+        return event.say(&text, "SessionStart", context);
+    }
+    let run = holder.and_then(|locked| locked.holder?.run);
+    let now = Timestamp::now();
+    let interrupted = |list: &TaskList| -> Vec<String> {
+        let found = claim::interrupted(list, &worker, now, &[]).into_iter();
+        found.map(|at| list.tasks[at].id.clone()).collect()
+    };
     if run.is_none() {
         let mut tx = begin(&event.root)?;
+        if let Some(process) = caller::session() {
+            tx.remember_holder(&worker, Behind::Session(process));
+        }
+        event.root.end_leases(&mut tx.list, now);
         if !stats::is_over(&tx.list) {
             tx.list.session_count += 1;
         }
@@ -239,11 +268,12 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
             tx.log(Entry::error(Some(&marked.task), Category::Dependency, &marked.message));
         }
         list = tx.commit().map_err(|error| listed(&error))?;
-        let memory = Memory {
+        let mut memory = Memory {
             session: list.session_count,
             attempts_before: stats::stats(&list).attempts_total,
             ..Memory::default()
         };
+        memory.remember_interrupted(&list, &interrupted(&list));
         event.remember(memory)?;
         // What the agent's shell calls knows then who it is.
         if let Some(file) = std::env::var_os("CLAUDE_ENV_FILE").filter(|path| !path.is_empty()) {
@@ -252,11 +282,7 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
             drop(opened.and_then(|mut file| file.write_all(line.as_bytes())));
         }
     }
-    let now = Timestamp::now();
-    let interrupted: Vec<_> = claim::interrupted(&list, &worker, now, &[])
-        .into_iter()
-        .map(|at| list.tasks[at].id.clone())
-        .collect();
+    let interrupted = interrupted(&list);
     let git = muleteer_supervisor::git::Git::open(event.root.path()).ok();
     let ask = |what: &dyn Fn(&muleteer_supervisor::git::Git) -> String| git.as_ref().map(what).unwrap_or_default();
     let failures = event.root.failure_times(&list);
@@ -286,6 +312,7 @@ fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
     let base = at.git.head().map_err(|error| crate::commands::tasks::place::git(&error))?;
     let mut tx = begin(&event.root)?;
     let now = tx.now();
+    event.root.end_leases(&mut tx.list, now);
     if claim::in_hand(&tx.list, None, now).is_some() {
         return Ok(Exit::Done);
     }
@@ -296,6 +323,9 @@ fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
     }
     let task = tx.list.tasks[found].clone();
     tx.log(Entry::starting(&task, &base));
+    if let Some(process) = caller::session() {
+        tx.remember_holder(&worker, Behind::Process(process));
+    }
     tx.commit().map_err(|error| listed(&error))?;
     drop(at.git.remember_start(&id, &base));
     let text = format!(

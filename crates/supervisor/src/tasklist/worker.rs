@@ -29,7 +29,7 @@ use muleteer_model::tasklist::session::{Finished, Verdict as Judged, Work};
 use muleteer_model::tasklist::stats::{self, Stop};
 use muleteer_model::tasklist::{Category, Mode, Status, Task, TaskList, select};
 use muleteer_process::fault;
-use muleteer_store::tasklist::Tx;
+use muleteer_store::tasklist::{Behind, Tx};
 use std::time::Duration;
 
 /// Other workers of the list tell us nothing: then it is looked at again.
@@ -389,6 +389,7 @@ async fn claimed(
         return Ok(Some(task));
     }
     let (place, work, has_clones) = (place.clone(), work.clone(), driven.has_clones());
+    let list = driven.list.clone();
     let claimed = driven
         .step(worker, move || -> Result<Option<Task>, StepError> {
             if !has_clones {
@@ -405,6 +406,7 @@ async fn claimed(
                 }
             }
             let Some(task) = tx.list.get(&work.task).cloned() else { return Ok(None) };
+            tx.remember_holder(&place.worker, Behind::Run(&list));
             tx.log(Entry::starting(&task, &work.base));
             tx.commit()?;
             fault::point("tasks.claimed");

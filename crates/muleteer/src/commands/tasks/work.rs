@@ -10,8 +10,9 @@ use muleteer_model::config::{BadSpan, Span};
 use muleteer_model::tasklist::list::iso;
 use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::{Category, Status, TaskList, claim as claims, outcome, select};
+use muleteer_process::caller;
 use muleteer_process::signals::Signals;
-use muleteer_store::tasklist::Root;
+use muleteer_store::tasklist::{Behind, Root};
 use muleteer_supervisor::git::Git;
 use muleteer_supervisor::tasklist::steps::{Recorded, Recovered, Verdict, describe};
 use rustix::process::Signal;
@@ -242,6 +243,7 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
     let base = at.git.head().map_err(|error| git(&error))?;
     let mut tx = begin(&root)?;
     let now = tx.now();
+    root.end_leases(&mut tx.list, now);
     for id in claims::expire(&mut tx.list, &worker, now, &[]) {
         tx.log(Entry::error(Some(&id), Category::SessionTimeout, "the lease of its worker is over"));
     }
@@ -273,6 +275,9 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
     let task = task(&tx.list, &id)?.clone();
     if !was_ours {
         at.git.remember_start(&id, &base).map_err(|error| git(&error))?;
+        if let Some(process) = caller::agent() {
+            tx.remember_holder(&worker, Behind::Process(process));
+        }
         tx.log(Entry::starting(&task, &base));
     }
     tx.commit().map_err(|error| listed(&error))?;
@@ -462,8 +467,9 @@ pub fn recover(args: &Recover, said: Option<&Path>, context: &Context) -> Result
     not_of_a_run()?;
     let root = root(said)?;
     let at = place(&root, worker(args.worker.as_deref()), context)?;
-    let list = root.read().map_err(|error| listed(&error))?.list;
+    let mut list = root.read().map_err(|error| listed(&error))?.list;
     let now = Timestamp::now();
+    root.end_leases(&mut list, now);
     let recoverable = |id: &str| claims::recoverable(&list, id, &at.worker, now);
     let chosen: Vec<_> = match &args.id {
         Some(said) => {

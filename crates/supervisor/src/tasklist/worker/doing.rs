@@ -13,6 +13,7 @@ use muleteer_model::tasklist::prompt::{Brief, prompt};
 use muleteer_model::tasklist::session::Work;
 use muleteer_model::tasklist::{Category, Task};
 use muleteer_protocol::v1::{Spawn, WireError};
+use muleteer_store::tasklist::RUN_VARIABLE;
 use std::time::Duration;
 
 /// A lease of fifteen minutes, renewed in time for two of these to fail.
@@ -151,7 +152,7 @@ fn spawn(driven: &Driven, place: &Place, work: &Work, prompt: String) -> Spawn {
     let own = [
         ("HARNESS_STATE_ROOT", place.root.path().display().to_string()),
         ("HARNESS_WORKER_ID", place.worker.clone()),
-        ("MULETEER_TASKS_RUN", driven.list.clone()),
+        (RUN_VARIABLE, driven.list.clone()),
         ("MULETEER_TASK_ID", work.task.clone()),
     ];
     spawn.extra_env.extend(own.map(|(name, value)| (name.to_string(), value)));

@@ -1,0 +1,95 @@
+//! The process on whose behalf this one was called: an agent CLI, past the shells that it starts for one command.
+
+use crate::host::host;
+use crate::identity::ProcessId;
+
+/// Deeper than any honest tree.
+const DEEPEST: usize = 64;
+const SHELLS: [&str; 9] = ["sh", "bash", "dash", "zsh", "ash", "ksh", "mksh", "fish", "busybox"];
+/// What the agent CLIs are called, as the system shows it.
+const AGENTS: [&str; 10] =
+    ["claude", "codex", "gemini", "opencode", "cursor-agent", "copilot", "goose", "aider", "qwen", "droid"];
+
+/// A process above this one.
+#[derive(Debug)]
+struct Above {
+    id: ProcessId,
+    name: String,
+}
+
+impl Above {
+    fn is_shell(&self) -> bool {
+        SHELLS.contains(&self.name.trim_start_matches('-'))
+    }
+
+    fn is_agent(&self) -> bool {
+        AGENTS.contains(&self.name.as_str())
+    }
+}
+
+/// The agent CLI that called this process, directly or through shells; `None` if it was called by something else.
+pub fn agent() -> Option<ProcessId> {
+    above().into_iter().find(|one| !one.is_shell()).filter(Above::is_agent).map(|one| one.id)
+}
+
+/// The process whose hook this is: the agent CLI that called it through shells, else the nearest process that is no shell
+/// for a single command.
+pub fn session() -> Option<ProcessId> {
+    let above = above();
+    let agent = above.iter().find(|one| !one.is_shell()).filter(|one| one.is_agent());
+    let caller = agent.or_else(|| above.iter().find(|one| !(one.is_shell() && is_for_one_command(one.id.pid))));
+    caller.map(|one| one.id)
+}
+
+/// The processes above this one, nearest first.
+fn above() -> Vec<Above> {
+    let mut found = vec![];
+    let mut at = host().stat(std::process::id()).map(|stat| stat.parent);
+    while let Some(stat) = at.filter(|pid| *pid > 1 && found.len() < DEEPEST).and_then(|pid| host().stat(pid)) {
+        let name = host().name(stat.pid).unwrap_or_default();
+        at = Some(stat.parent);
+        found.push(Above { id: stat.into(), name });
+    }
+    found
+}
+
+/// Whether a shell was started for a single command, so that it ends with that command.
+fn is_for_one_command(pid: u32) -> bool {
+    std::fs::read(format!("/proc/{pid}/cmdline")).map_or(true, |words| runs_one_command(&words))
+}
+
+/// The same, by the words that the shell was started with.
+fn runs_one_command(words: &[u8]) -> bool {
+    let words: Vec<_> = words.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+    let flag = words
+        .iter()
+        .position(|word| word.starts_with('-') && !word.starts_with("--") && word.ends_with('c'));
+    let Some(text) = flag.and_then(|at| words.get(at + 1)) else { return false };
+    !text.trim().contains(['\n', ';', '&', '|'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_caller_of_a_test_is_another_living_process() {
+        let found = session();
+        assert_ne!(found, Some(ProcessId::current()));
+        assert!(found.is_none_or(ProcessId::is_alive));
+    }
+
+    #[test]
+    fn a_shell_for_one_command_is_told_from_one_for_a_script() {
+        for (words, single) in [
+            (&["sh", "-c", "'/opt/muleteer' hook stop\n"][..], true),
+            (&["bash", "-lc", "muleteer hook stop"], true),
+            (&["sh", "-c", "muleteer hook stop; sleep 9"], false),
+            (&["sh", "-c", "a\nb"], false),
+            (&["sh", "./work.sh", "-x"], false),
+            (&["-bash"], false),
+        ] {
+            assert_eq!(runs_one_command(words.join("\0").as_bytes()), single, "{words:?}");
+        }
+    }
+}
