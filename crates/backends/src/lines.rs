@@ -2,10 +2,15 @@
 
 use crate::text;
 use muleteer_model::agent_event::{AgentEvent, Timed};
+use muleteer_model::foreign_json::{self, Document, Reader, may_be_object};
 
-/// Longest line read as a whole. A screenshot or a document that an agent read comes back as one
-/// line of base64; what is longer than this becomes one `unknown` event with its beginning.
+/// Longest line kept as a whole. A screenshot or a document that an agent read comes back as one line of
+/// base64: a longer line that is a JSON object is read as it comes, with its long texts shortened. Any
+/// other line becomes one `unknown` event with its beginning.
 pub const LINE_LIMIT: usize = 8 * 1024 * 1024;
+
+/// Of a line that is read as it comes, so much is kept to be shown.
+const HEAD: usize = 64 * 1024;
 
 /// Longest line of stderr that is read.
 const ASIDE_LIMIT: usize = 16 * 1024;
@@ -40,8 +45,8 @@ pub struct Line {
     /// Often one, several for a message of several parts, none for what is known to mean nothing
     /// here (an empty line, an acknowledgement).
     pub events: Vec<Timed>,
-    /// The line was longer than [`LINE_LIMIT`] and was not understood; its events hold its
-    /// beginning only.
+    /// The line was longer than [`LINE_LIMIT`] and no JSON object; its events hold its beginning
+    /// only.
     pub raw_cut: bool,
     /// The moment the line itself tells, in Unix seconds.
     pub told_at: Option<f64>,
@@ -49,9 +54,34 @@ pub struct Line {
     pub blank: bool,
 }
 
-/// What one whole line (without its newline) means.
+/// One line (without its newline) that may be JSON.
+pub(crate) struct Text<'a> {
+    /// The line, or the beginning of one that was read as it came.
+    pub bytes: &'a [u8],
+    /// A newline ended it. Without one, the process ended while it wrote the line.
+    pub ended: bool,
+    long: Option<Document>,
+}
+
+impl<'a> Text<'a> {
+    pub fn is_blank(&self) -> bool {
+        self.long.is_none() && is_blank(self.bytes)
+    }
+
+    /// It is something else than one of the objects that these lines are.
+    pub fn is_no_object(&self) -> bool {
+        !may_be_object(self.bytes)
+    }
+
+    /// The line as JSON.
+    pub fn document(&mut self) -> Document {
+        self.long.take().unwrap_or_else(|| foreign_json::read(self.bytes))
+    }
+}
+
+/// What one line means.
 pub(crate) trait Meaning: Send {
-    fn read(&self, line: &[u8]) -> Understood;
+    fn read(&self, line: Text<'_>) -> Understood;
 
     /// A line (its newline included) that can be nothing but plain output; seen without reading it.
     fn is_output(&self, _line: &[u8]) -> bool {
@@ -78,6 +108,22 @@ impl Understood {
     pub fn unknown(raw: &[u8]) -> Self {
         Self::one(AgentEvent::Unknown { raw: text::lossy(raw) })
     }
+
+    /// Puts a notice of a line's fault in front of what the line says. One text for each kind of fault: a
+    /// dispatch records each text once.
+    #[must_use]
+    pub fn with_fault(mut self, document: &Document) -> Self {
+        let damage = document.damage.map(|damage| match damage {
+            foreign_json::Damage::Garbled { .. } => "it is not JSON".to_string(),
+            damage => damage.to_string(),
+        });
+        let damage = damage.map(|damage| format!("a line of its output is damaged: {damage}"));
+        let repaired = |repair| format!("a line of its output had to be repaired: {repair}");
+        let notices = damage.into_iter().chain(document.repairs.iter().map(repaired));
+        let notices = notices.map(|text| Timed { t: 0.0, event: AgentEvent::Notice { text }, parent: None });
+        self.events.splice(0..0, notices);
+        self
+    }
 }
 
 impl From<Vec<AgentEvent>> for Understood {
@@ -94,6 +140,8 @@ pub(crate) struct LineParser<M> {
     partial: Vec<u8>,
     /// More came than `partial` holds.
     cut: bool,
+    /// Reads the whole of an incomplete line of which more came than `partial` holds, if it may be JSON.
+    long: Option<Box<Reader>>,
     /// Bytes of the incomplete line, kept or not.
     pending: u64,
     consumed: u64,
@@ -114,6 +162,7 @@ impl<M: Meaning> LineParser<M> {
             meaning,
             partial: Vec::new(),
             cut: false,
+            long: None,
             pending: 0,
             consumed: 0,
             limit,
@@ -124,26 +173,41 @@ impl<M: Meaning> LineParser<M> {
 
     fn keep(&mut self, bytes: &[u8]) {
         self.pending += bytes.len() as u64;
+        if let Some(reader) = &mut self.long {
+            return reader.push(bytes);
+        }
         let room = self.limit - self.partial.len().min(self.limit);
-        self.cut |= bytes.len() > room;
+        let over = bytes.len() > room;
+        if over && !self.cut && may_be_object(if self.partial.is_empty() { bytes } else { &self.partial }) {
+            let mut reader = Box::new(Reader::long());
+            reader.push(&self.partial);
+            reader.push(bytes);
+            self.partial.extend_from_slice(&bytes[..bytes.len().min(HEAD)]);
+            self.partial.truncate(HEAD);
+            self.partial.shrink_to(ROOM_KEPT);
+            self.long = Some(reader);
+            return;
+        }
+        self.cut |= over;
         self.partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
     /// Ends the incomplete line, of which `last` is the end (newline included, if there was one).
     fn end(&mut self, last: &[u8]) -> Line {
-        let newline = last.ends_with(b"\n");
+        let ended = last.ends_with(b"\n");
         // A line that came in one piece is read where it lies.
         let whole = self.partial.is_empty() && !self.cut && last.len() <= self.limit;
         self.consumed += self.pending + last.len() as u64;
         if !whole {
-            self.keep(if newline { &last[..last.len() - 1] } else { last });
+            self.keep(if ended { &last[..last.len() - 1] } else { last });
         }
-        let text = if whole { trim_end(last, newline) } else { trim_end(&self.partial, false) };
+        let bytes = if whole { trim_end(last, ended) } else { trim_end(&self.partial, false) };
+        let text = Text { bytes, ended, long: self.long.take().map(|reader| reader.finish()) };
+        let blank = !self.cut && text.is_blank();
         let Understood { events, told_at } = match self.cut {
             true => Understood::unknown(&self.partial),
             false => self.meaning.read(text),
         };
-        let blank = !self.cut && is_blank(text);
         let line = Line { consumed: self.consumed, events, raw_cut: self.cut, told_at, blank };
         self.partial.clear();
         self.partial.shrink_to(ROOM_KEPT);

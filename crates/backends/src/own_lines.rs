@@ -1,8 +1,9 @@
 //! Lines that are our own agent events (contract.md, "Streams for the monitors"), among others.
 
-use crate::lines::{Meaning, Understood};
+use crate::lines::{Meaning, Text, Understood};
 use crate::text;
 use muleteer_model::agent_event::{AgentEvent, Timed, TurnError, TurnResult};
+use muleteer_model::foreign_json::{Document, may_be_object};
 use serde_json::Value;
 
 /// Lines of our own agent events, among other things.
@@ -19,17 +20,28 @@ pub(crate) enum Plain {
 }
 
 impl Meaning for OwnLines {
-    fn read(&self, line: &[u8]) -> Understood {
-        let timed = match own_event(line) {
-            Own::Event(timed) => *timed,
-            Own::Malformed => return Understood::unknown(line),
-            Own::None => match self.plain {
-                Plain::Output => return Understood::one(AgentEvent::Output { text: text::lossy(line) }),
-                Plain::Unknown if line.trim_ascii().is_empty() => return Understood::default(),
-                Plain::Unknown => return Understood::unknown(line),
-            },
-        };
-        Understood { events: vec![timed], told_at: None }
+    fn read(&self, mut line: Text<'_>) -> Understood {
+        if line.is_blank() && matches!(self.plain, Plain::Unknown) {
+            return Understood::default();
+        }
+        // Most output is no JSON: don't ask the JSON parser about it.
+        if !may_be_object(line.bytes) {
+            return self.plain(line.bytes);
+        }
+        let mut document = line.document();
+        if document.damage.is_some() {
+            return self.damaged(&line, &document);
+        }
+        let value = std::mem::take(&mut document.value);
+        match own_event(value) {
+            Own::Event(timed) => Understood { events: vec![*timed], told_at: None }.with_fault(&document),
+            // Nobody can tell whether it was a success.
+            Own::Malformed { is_result: true } => {
+                Understood::one(AgentEvent::Result(TurnResult::damaged("its fields have wrong types")))
+            }
+            Own::Malformed { is_result: false } => Understood::unknown(line.bytes),
+            Own::None => self.plain(line.bytes),
+        }
     }
 
     fn is_output(&self, line: &[u8]) -> bool {
@@ -37,25 +49,46 @@ impl Meaning for OwnLines {
     }
 }
 
-fn may_be_object(line: &[u8]) -> bool {
-    line.trim_ascii_start().starts_with(b"{")
+impl OwnLines {
+    fn plain(&self, line: &[u8]) -> Understood {
+        match self.plain {
+            Plain::Output => Understood::one(AgentEvent::Output { text: text::lossy(line) }),
+            Plain::Unknown => Understood::unknown(line),
+        }
+    }
+
+    /// A line whose beginning only is known. One that may have been a result fails: a lost `failed` must not
+    /// become the success of an exit code 0.
+    fn damaged(&self, line: &Text<'_>, document: &Document) -> Understood {
+        let kind = document.value.get("type").and_then(Value::as_str);
+        let holds = |word: &[u8]| line.bytes.windows(word.len()).any(|window| window == word);
+        let may_be_result = kind == Some("result") || (kind.is_none() && holds(b"\"type\"") && holds(b"\"result\""));
+        match (may_be_result, self.plain) {
+            // The process of several turns died as it wrote this, and its end is told.
+            (true, Plain::Unknown) if !line.ended => Understood::unknown(line.bytes).with_fault(document),
+            (true, _) => {
+                let result = TurnResult::damaged(&document.fault().unwrap_or_default());
+                Understood::one(AgentEvent::Result(result)).with_fault(document)
+            }
+            (false, _) if kind.is_some_and(|kind| KINDS.contains(&kind)) => {
+                Understood::unknown(line.bytes).with_fault(document)
+            }
+            (false, _) => self.plain(line.bytes),
+        }
+    }
 }
 
 enum Own {
     Event(Box<Timed>),
     /// Its `type` is ours, its fields are not.
-    Malformed,
+    Malformed {
+        is_result: bool,
+    },
     None,
 }
 
-fn own_event(line: &[u8]) -> Own {
-    // Most output is no JSON: don't ask the JSON parser about it.
-    if !may_be_object(line) {
-        return Own::None;
-    }
-    let Ok(Value::Object(mut object)) = serde_json::from_slice::<Value>(line) else {
-        return Own::None;
-    };
+fn own_event(value: Value) -> Own {
+    let Value::Object(mut object) = value else { return Own::None };
     let t = object.remove("t").and_then(|t| t.as_f64()).unwrap_or_default();
     let kind = object.get("type").and_then(Value::as_str).unwrap_or_default().to_string();
     // Words that other CLIs use too: without our field they are somebody else's.
@@ -83,7 +116,7 @@ fn own_event(line: &[u8]) -> Own {
             text::bound(&mut event);
             Own::Event(Box::new(Timed { t, event, parent: None }))
         }
-        Err(_) => Own::Malformed,
+        Err(_) => Own::Malformed { is_result: kind == "result" },
     }
 }
 

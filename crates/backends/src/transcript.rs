@@ -5,14 +5,14 @@
 //! beyond all size) makes the answer unclear and never a guess.
 
 use muleteer_model::agent_event::{ModelUsage, cut};
+use muleteer_model::foreign_json::{self, Reader};
 use muleteer_model::transcript::{Reading, Seen, Session, Standing, Used};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 use std::path::PathBuf;
 
-/// A record longer than this is not read: prompts are far shorter, and what else is in it tells
-/// nothing about them.
+/// A record longer than this is read as it comes, with its long texts shortened.
 const RECORD_LIMIT: usize = 16 * 1024 * 1024;
 
 /// More answers of the model than a turn has, and more models.
@@ -151,16 +151,19 @@ pub(crate) fn read(
             unclear = Some(format!("its transcript is longer than {} GiB", FILE_LIMIT >> 30));
             break;
         }
-        if line.trim_ascii().is_empty() {
+        if line.trim_ascii().is_empty() && end.long.is_none() {
             continue;
         }
-        match serde_json::from_slice::<Value>(&line) {
-            Ok(record) if !end.cut => fold(&mut account, &record, key),
+        let document = end.long.map_or_else(|| foreign_json::read(&line), |reader| reader.finish());
+        match document.damage {
+            None => fold(&mut account, &document.value, key),
             // The agent died as it wrote this: whatever it was to say, the session does not hold it.
-            _ if !end.newline => {}
-            _ if end.cut => unclear = Some(format!("its transcript has a record of {} bytes", end.bytes)),
-            _ if names(&line, key) => unclear = Some("the record of it in its transcript is damaged".into()),
-            _ => {}
+            Some(_) if !end.newline => {}
+            Some(_) if end.bytes > RECORD_LIMIT as u64 => {
+                unclear = Some(format!("its transcript has a damaged record of {} bytes", end.bytes));
+            }
+            Some(_) if names(&line, key) => unclear = Some("the record of it in its transcript is damaged".into()),
+            Some(_) => {}
         }
     }
     let prompt = match (account.standing, unclear) {
@@ -175,14 +178,14 @@ pub(crate) fn read(
 
 struct LineEnd {
     bytes: u64,
-    /// It is longer than `RECORD_LIMIT`, and only its beginning was kept.
-    cut: bool,
+    /// It is longer than `RECORD_LIMIT`, and was read as it came.
+    long: Option<Box<Reader>>,
     newline: bool,
 }
 
 fn next_line(source: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<Option<LineEnd>> {
     line.clear();
-    let mut end = LineEnd { bytes: 0, cut: false, newline: false };
+    let mut end = LineEnd { bytes: 0, long: None, newline: false };
     loop {
         let chunk = match source.fill_buf() {
             Ok(chunk) => chunk,
@@ -194,10 +197,17 @@ fn next_line(source: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<Option<
         }
         let newline = chunk.iter().position(|byte| *byte == b'\n');
         let used = newline.map_or(chunk.len(), |at| at + 1);
-        let room = RECORD_LIMIT.saturating_sub(line.len());
-        let kept = newline.unwrap_or(used);
-        end.cut |= kept > room;
-        line.extend_from_slice(&chunk[..kept.min(room)]);
+        let text = &chunk[..newline.unwrap_or(used)];
+        if end.long.is_none() && line.len() + text.len() > RECORD_LIMIT {
+            let mut reader = Box::new(Reader::long());
+            reader.push(line);
+            line.truncate(0);
+            end.long = Some(reader);
+        }
+        match &mut end.long {
+            Some(reader) => reader.push(text),
+            None => line.extend_from_slice(text),
+        }
         end.bytes += used as u64;
         source.consume(used);
         if newline.is_some() {

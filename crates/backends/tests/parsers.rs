@@ -158,6 +158,144 @@ fn a_line_beyond_the_limit_is_one_unknown_event_in_flat_memory() {
     }
 }
 
+/// A line that JavaScript's JSON accepts and `serde_json` refuses: with the broken place in a text.
+fn broken(line: &str) -> Vec<Vec<u8>> {
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    let with = |old: &str, new: &[u8]| {
+        let (before, after) = line.split_once(old).unwrap();
+        [before.as_bytes(), new, after.as_bytes()].concat()
+    };
+    vec![
+        with("~", br"\ud83d"),
+        with("~", br"\ude00 \ud83d"),
+        with("~", b"caf\xe9"),
+        with("~", b"\xf0\x9f"),
+        with("~", b"a\tb"),
+        [b"\xef\xbb\xbf", line.as_bytes()].concat(),
+        [line.as_bytes(), b"\0\0"].concat(),
+        with("{", b"{\"x\":1e999,"),
+        with("{", format!("{{\"x\":{deep},").as_bytes()),
+    ]
+}
+
+#[test]
+fn lines_that_need_repair_keep_their_meaning_and_record_a_fault() {
+    for (name, line, meant) in [
+        ("claude-code", r#"{"type":"result","subtype":"success","is_error":false,"result":"~"}"#, "result"),
+        (
+            "claude-code",
+            r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"t","name":"Write","input":{"a":"~"}}]}}"#,
+            "tool_call",
+        ),
+        (
+            "claude-code",
+            r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","content":"~"}]}}"#,
+            "tool_result",
+        ),
+        (
+            "claude-code",
+            r#"{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"~"}}}"#,
+            "permission",
+        ),
+        ("codex", r#"{"type":"item.completed","item":{"id":"i","type":"agent_message","text":"~"}}"#, "text"),
+        ("codex", r#"{"type":"turn.failed","error":{"message":"~"}}"#, "result"),
+        (
+            "acp",
+            r#"{"jsonrpc":"2.0","id":1,"method":"session/request_permission","params":{"toolCall":{"title":"~"},"options":[{"optionId":"y","kind":"allow_once"}]}}"#,
+            "permission",
+        ),
+        ("acp", r#"{"jsonrpc":"2.0","id":"prompt/k","result":{"stopReason":"end_turn","_meta":"~"}}"#, "result"),
+        ("subprocess", r#"{"type":"result","status":"failed","summary":"~"}"#, "result"),
+        ("rehearsal", r#"{"type":"text","text":"~"}"#, "text"),
+    ] {
+        for bytes in broken(line) {
+            let lines = parse(name, [bytes.as_slice(), b"\n"]);
+            let events: Vec<_> = lines.into_iter().flat_map(|line| line.events).map(|timed| timed.event).collect();
+            let shown = String::from_utf8_lossy(&bytes);
+            assert!(
+                matches!(&events[0], AgentEvent::Notice { text } if text.contains("repaired")),
+                "{shown}: {events:?}"
+            );
+            let last = serde_json::to_value(events.last().unwrap()).unwrap();
+            assert_eq!(last["type"], meant, "{name} {shown}: {events:?}");
+            match events.last().unwrap() {
+                // The agent goes on with its own text, and not with the repaired one.
+                AgentEvent::Permission { ask, .. } => assert!(ask.input_cut, "{shown}"),
+                AgentEvent::Result(result) if name == "claude-code" => assert!(result.ok, "{shown}"),
+                AgentEvent::Result(result) if name == "codex" => assert!(!result.ok, "{shown}"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn a_damaged_line_is_never_success_and_leaves_no_call_open() {
+    let end = |name: &str, line: &str| {
+        let events = events(name, &format!("{line}\n"));
+        let fault = |event: &AgentEvent| matches!(event, AgentEvent::Notice { text } if text.contains("damaged"));
+        assert!(events.iter().any(fault), "{name} {line}: {events:?}");
+        events.into_iter().next_back().unwrap()
+    };
+    for (name, line) in [
+        ("claude-code", r#"{"type":"result","subtype":"success","is_error":false,"session_id":"s","result":"cut"#),
+        ("claude-code", r#"{"type":"result","subtype":"success","is_error":false,"result":"x","y":tru}"#),
+        ("codex", r#"{"type":"turn.completed","usage":{"input_tokens":1"#),
+        ("acp", r#"{"jsonrpc":"2.0","id":"prompt/k","result":{"stopReason":"end_turn","usage":{"#),
+        ("subprocess", r#"{"type":"result","status":"success","summary":"cut"#),
+        ("subprocess", r#"{"status":"failed","type":"result","summary":'x'}"#),
+        ("subprocess", r#"{'status':"failed","type":"result"}"#),
+        ("rehearsal", r#"{"type":"result","ok":true,"#),
+    ] {
+        match end(name, line) {
+            AgentEvent::Result(result) => {
+                assert!(!result.ok && result.damage.is_some() && result.structured.is_none(), "{line}: {result:?}");
+            }
+            other => panic!("{name} {line}: {other:?}"),
+        }
+    }
+    let line = r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","content":"cut"#;
+    assert!(matches!(end("claude-code", line), AgentEvent::ToolResult { id, ok: false, .. } if id == "t"));
+    let line = r#"{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"rm"#;
+    assert!(matches!(end("claude-code", line), AgentEvent::Request { id, .. } if id == "r"));
+    let line = r#"{"jsonrpc":"2.0","id":7,"method":"session/request_permission","params":{"options":[{"optionId":"y""#;
+    assert!(matches!(end("acp", line), AgentEvent::Request { id, .. } if id == "7"));
+}
+
+/// Its process is gone: what became of it decides, and not half of its last line.
+#[test]
+fn a_line_that_its_process_did_not_finish_ends_no_turn() {
+    for name in ["claude-code", "codex", "acp", "rehearsal"] {
+        let seen = events(name, r#"{"type":"result","subtype":"success","is_error":false,"resu"#);
+        assert!(!seen.iter().any(|event| matches!(event, AgentEvent::Result(_))), "{name}: {seen:?}");
+    }
+    let seen = events("subprocess", r#"{"type":"result","status":"failed","summ"#);
+    assert!(matches!(seen.last(), Some(AgentEvent::Result(result)) if !result.ok), "{seen:?}");
+}
+
+#[test]
+fn a_json_line_beyond_the_limit_keeps_its_meaning_in_flat_memory() {
+    let image = "A".repeat(LINE_LIMIT * 2 / 3);
+    let line = json!({
+        "type": "user",
+        "message": {"content": [{"content": [{"type": "image", "source": {"data": image}}], "type": "tool_result",
+            "tool_use_id": "t9", "is_error": true}]},
+        "tool_use_result": {"file": {"base64": image}},
+    });
+    let text = format!("{line}\n{{\"type\":\"keep_alive\"}}\n");
+    for size in [64 * 1024, 1_000_003, text.len()] {
+        let lines = parse("claude-code", text.as_bytes().chunks(size));
+        assert_eq!((lines.len(), lines[0].raw_cut), (2, false));
+        let last = lines[0].events.last().map(|timed| &timed.event);
+        assert!(matches!(last, Some(AgentEvent::ToolResult { id, ok: false, .. }) if id == "t9"), "{last:?}");
+    }
+    let line =
+        json!({"type": "result", "log": vec!["x".repeat(100); LINE_LIMIT / 50], "status": "failed", "summary": "s"});
+    let seen = events("subprocess", &line.to_string());
+    let Some(AgentEvent::Result(result)) = seen.last() else { panic!("{} events", seen.len()) };
+    assert_eq!(result.structured.as_ref().unwrap()["status"], "failed");
+}
+
 #[test]
 fn a_line_of_ours_is_its_event_and_every_other_line_is_output() {
     let text = |text: &str| AgentEvent::Output { text: text.to_string() };

@@ -131,11 +131,35 @@ fn only_the_prompt_itself_counts() {
     assert_eq!(read("claude", quoted.as_bytes(), FIRST).prompt, Seen::Absent);
 }
 
+/// A record that `serde_json` refuses is no missing one: the prompt would be sent twice.
 #[test]
-fn a_record_beyond_all_size_leaves_the_prompt_unclear_unless_it_is_found() {
-    let huge = format!("{{\"type\":\"user\",\"x\":\"{}\"}}\n", "x".repeat(17 * 1024 * 1024)).into_bytes();
-    assert!(matches!(read("claude", &huge, FIRST).prompt, Seen::Unclear(_)));
-    let found = [huge, fixture("claude", "mid_tool")].concat();
+fn a_record_that_needs_repair_is_read() {
+    for (cli, name) in [("claude", "answered"), ("codex", "answered")] {
+        let whole = String::from_utf8(fixture(cli, name)).unwrap();
+        let expected = read(cli, whole.as_bytes(), FIRST);
+        let deep = format!("{{\"x\":{}{},", "[".repeat(200), "]".repeat(200));
+        for begin in ["\u{feff}{", "{\"x\":\"\\ud83d\",", "{\"x\":1e999,", deep.as_str()] {
+            let lines: Vec<_> = whole.lines().map(|line| line.replacen('{', begin, 1)).collect();
+            assert_eq!(read(cli, (lines.join("\n") + "\n").as_bytes(), FIRST), expected, "{cli} {begin}");
+        }
+        let bytes: Vec<u8> = whole
+            .lines()
+            .flat_map(|line| [b"{\"x\":\"\xe9\",", &line.as_bytes()[1..], b"\n"].concat())
+            .collect();
+        assert_eq!(read(cli, &bytes, FIRST), expected, "{cli}");
+    }
+}
+
+#[test]
+fn a_record_beyond_all_size_is_read_as_it_comes() {
+    let long = "x".repeat(17 * 1024 * 1024);
+    let huge = format!("{{\"type\":\"user\",\"x\":\"{long}\",\"uuid\":\"{FIRST}\",\"sessionId\":\"s\"}}\n");
+    let reading = read("claude", huge.as_bytes(), FIRST);
+    assert_eq!((reading.prompt, reading.session_id.as_deref()), (Seen::Present(Standing::Unanswered), Some("s")));
+    assert_eq!(read("claude", huge.as_bytes(), NEVER_SENT).prompt, Seen::Absent);
+    let damaged = format!("{{\"type\":\"user\",\"x\":\"{long}\n").into_bytes();
+    assert!(matches!(read("claude", &damaged, FIRST).prompt, Seen::Unclear(_)));
+    let found = [damaged, fixture("claude", "mid_tool")].concat();
     assert_eq!(read("claude", &found, FIRST).prompt, Seen::Present(Standing::MidTool));
 }
 

@@ -249,6 +249,25 @@ pub struct TurnResult {
     /// becomes part of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<String>,
+    /// Why the line that says this could not be read whole. Such a result is never a success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
+}
+
+impl TurnResult {
+    /// A failed result, in place of one whose line is damaged.
+    pub fn damaged(fault: &str) -> Self {
+        Self::default().spoilt(fault)
+    }
+
+    /// The same as a failure: the line it stands on is damaged.
+    #[must_use]
+    pub fn spoilt(self, fault: &str) -> Self {
+        let said = format!("the line with the result is damaged: {fault}");
+        let error = self.error.or(Some(TurnError::Other));
+        let text = Some(self.text.filter(|_| !self.ok).unwrap_or_else(|| said.clone()));
+        Self { ok: false, error, text, structured: None, damage: Some(said), ..self }
+    }
 }
 
 /// Use of one model.

@@ -38,6 +38,7 @@ pub mod event;
 mod fence;
 pub mod fleet;
 pub mod fnv;
+pub mod foreign_json;
 pub mod graph;
 pub mod id;
 pub mod journal;

@@ -1,6 +1,7 @@
 //! The result of a dispatch and how it is validated (contract.md: `status summary changes issues
 //! questions pr_url`).
 
+use crate::foreign_json;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -148,7 +149,7 @@ fn kind(value: &Value) -> &'static str {
 /// line, in that order, whichever is a JSON object with a `status`.
 pub fn find_in_text(text: &str) -> Option<Value> {
     let object = |candidate: &str| {
-        serde_json::from_str::<Value>(candidate.trim())
+        foreign_json::whole(candidate.trim().as_bytes())
             .ok()
             .filter(|value| value.get("status").is_some())
     };

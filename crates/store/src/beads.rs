@@ -12,6 +12,7 @@
 
 use jiff::Timestamp;
 use muleteer_model::bead::{self, Answer, Bead, Beads, Fault, Op, check_foreign};
+use muleteer_model::foreign_json;
 use muleteer_model::text::unmarked;
 use muleteer_process::lock;
 use serde::{Deserialize, Serialize};
@@ -305,7 +306,7 @@ pub fn parse_issues(text: &str) -> Result<Vec<Bead>, (u64, String)> {
     let lines = unmarked(text).lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
     lines
         .map(|(line, at)| {
-            let bead: Bead = serde_json::from_str(line).map_err(|error| (at, error.to_string()))?;
+            let bead: Bead = foreign_json::typed(line.as_bytes()).map_err(|error| (at, error.to_string()))?;
             check_foreign(&bead).map_err(|fault| (at, fault.message))?;
             Ok(bead)
         })

@@ -8,6 +8,7 @@ use crate::beads::BeadError;
 use jiff::Timestamp;
 use muleteer_model::bead::{self, Answer, Beads, Op};
 use muleteer_model::config::{self, Command as Program};
+use muleteer_model::foreign_json;
 use muleteer_model::tbd::{self, Call, Known};
 use muleteer_process::lock::{self, LockGuard};
 use muleteer_process::{bounded, command, fault};
@@ -297,7 +298,8 @@ fn document(said: &str) -> Option<Value> {
     let starts = said.match_indices(['{', '[']).map(|(at, _)| at);
     starts
         .filter(|at| *at == 0 || said.as_bytes()[at - 1] == b'\n')
-        .find_map(|at| serde_json::Deserializer::from_str(&said[at..]).into_iter::<Value>().next()?.ok())
+        .find_map(|at| foreign_json::prefix(&said[at..]).0.undamaged().ok())
+        .map(|document| document.value)
 }
 
 fn strange(verb: &str, said: &str) -> BeadError {

@@ -3,21 +3,53 @@
 //! Read field by field, as other CLIs' lines are: agents add fields and updates with every version.
 
 use super::{BY_CALL, BY_OPTION, ask, id, result, update};
-use crate::lines::{Meaning, Understood};
+use crate::lines::{Meaning, Text, Understood};
 use muleteer_model::agent_event::AgentEvent;
 use muleteer_model::opening::{self, CallAnswer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[derive(Debug)]
 pub(super) struct Messages;
 
 impl Meaning for Messages {
-    fn read(&self, line: &[u8]) -> Understood {
-        if line.trim_ascii().is_empty() {
+    fn read(&self, mut line: Text<'_>) -> Understood {
+        if line.is_blank() {
             return Understood::default();
         }
-        let events = serde_json::from_slice::<Value>(line).ok().and_then(|value| events(&value));
-        events.map_or_else(|| Understood::unknown(line), Understood::from)
+        let document = line.document();
+        if document.damage.is_some() && (!line.ended || line.is_no_object()) {
+            return Understood::unknown(line.bytes);
+        }
+        let told = match (document.damage, document.fault()) {
+            (Some(_), Some(fault)) => damaged(&document.value, &fault),
+            _ => events(&document.value),
+        };
+        let mut told = told.map_or_else(|| Understood::unknown(line.bytes), Understood::from);
+        for timed in &mut told.events {
+            match (&mut timed.event, document.fault()) {
+                (AgentEvent::Permission { ask, .. }, Some(_)) => ask.input_cut = true,
+                (AgentEvent::Result(result), Some(fault)) if document.damage.is_some() => {
+                    *result = std::mem::take(result).spoilt(&fault);
+                }
+                _ => {}
+            }
+        }
+        told.with_fault(&document)
+    }
+}
+
+/// A message whose end is missing. An answer to a call of ours fails the call, and a call of the agent's is
+/// refused: neither side waits for it.
+fn damaged(message: &Value, fault: &str) -> Option<Vec<AgentEvent>> {
+    let id = message.get("id").filter(|id| !id.is_null());
+    match (message.get("method").and_then(Value::as_str), id) {
+        (Some(_), Some(id)) => Some(vec![ask::read(id, "a damaged request", &Value::Null)]),
+        (Some(method), None) => notified(method, message.get("params")?),
+        (None, Some(id)) => {
+            let error = json!({"code": -32700, "message": format!("the agent's answer is damaged: {fault}")});
+            answered(id.as_str().unwrap_or_default(), &json!({"error": error}))
+        }
+        (None, None) => None,
     }
 }
 

@@ -4,50 +4,80 @@
 //! types and fields, and a missing one must not lose the rest of its line.
 
 use super::{control, result};
-use crate::lines::{Meaning, Understood};
+use crate::lines::{Meaning, Text, Understood};
 use crate::text;
 use jiff::Timestamp;
 use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, both_ends, cut};
+use muleteer_model::foreign_json::Document;
 use serde_json::Value;
 
 #[derive(Debug)]
 pub(super) struct StreamJson;
 
 impl Meaning for StreamJson {
-    fn read(&self, line: &[u8]) -> Understood {
-        if line.trim_ascii().is_empty() {
+    fn read(&self, mut line: Text<'_>) -> Understood {
+        if line.is_blank() {
             return Understood::default();
         }
-        let Ok(value) = serde_json::from_slice::<Value>(line) else {
-            return Understood::unknown(line);
-        };
+        let mut document = line.document();
+        let mut value = std::mem::take(&mut document.value);
+        if document.damage.is_some() && !line.ended {
+            // The process died as it wrote this, and its end is told.
+            return Understood::unknown(line.bytes).with_fault(&document);
+        }
         // Of a subagent's lines every one names the tool call that runs it.
         let parent = string(&value, "parent_tool_use_id").filter(|id| !id.is_empty());
-        let Some((events, told_at)) = events(value) else {
-            return Understood::unknown(line);
+        let id = string(&value, "request_id");
+        if document.damage.is_some() && line.is_no_object() {
+            return Understood::unknown(line.bytes);
+        }
+        let asks = value.get("type").and_then(Value::as_str) == Some("control_request");
+        let told = match (document.damage, id) {
+            // Nobody may allow a request of which a part is missing: it is refused.
+            (Some(_), Some(id)) if asks => {
+                Some((vec![AgentEvent::Request { id, what: "a damaged request".into() }], None))
+            }
+            _ => events(&mut value),
+        };
+        let Some((events, told_at)) = told else {
+            return Understood::unknown(line.bytes).with_fault(&document);
         };
         let mut understood = Understood { told_at, ..Understood::from(events) };
         for timed in &mut understood.events {
             timed.parent.clone_from(&parent);
+            mend(&mut timed.event, &document);
         }
-        understood
+        understood.with_fault(&document)
+    }
+}
+
+/// An event of a line that was not read as the CLI wrote it.
+fn mend(event: &mut AgentEvent, document: &Document) {
+    let Some(fault) = document.fault() else { return };
+    match event {
+        // The CLI keeps its own: ours would change what the tool gets.
+        AgentEvent::Permission { ask, .. } => ask.input_cut = true,
+        AgentEvent::Result(result) if document.damage.is_some() => *result = std::mem::take(result).spoilt(&fault),
+        // Whether it failed may stand behind the fault.
+        AgentEvent::ToolResult { ok, .. } if document.damage.is_some() => *ok = false,
+        _ => {}
     }
 }
 
 /// `None` for a line of a kind this version does not know.
-fn events(mut value: Value) -> Option<(Vec<AgentEvent>, Option<f64>)> {
-    let told_at = string(&value, "timestamp").and_then(|text| text.parse::<Timestamp>().ok());
+fn events(value: &mut Value) -> Option<(Vec<AgentEvent>, Option<f64>)> {
+    let told_at = string(value, "timestamp").and_then(|text| text.parse::<Timestamp>().ok());
     let told_at = told_at.map(|at| at.as_millisecond() as f64 / 1000.0);
     let events = match value.get("type")?.as_str()? {
-        "system" => system(&value)?,
-        "assistant" => assistant(&mut value)?,
-        "user" => user(&value)?,
-        "result" => vec![AgentEvent::Result(result::read(&value))],
+        "system" => system(value)?,
+        "assistant" => assistant(value)?,
+        "user" => user(value)?,
+        "result" => vec![AgentEvent::Result(result::read(value))],
         "rate_limit_event" => rate_limit(value.get("rate_limit_info")?)?,
-        "control_request" => control::request(&mut value)?,
+        "control_request" => control::request(value)?,
         "control_response" => control::response(value.get("response")?)?,
         // The turn was interrupted, say: the answer is no longer waited for.
-        "control_cancel_request" => vec![AgentEvent::PermissionAnswer { id: string(&value, "request_id")? }],
+        "control_cancel_request" => vec![AgentEvent::PermissionAnswer { id: string(value, "request_id")? }],
         // Pieces of messages that come whole as well; signs of life.
         "stream_event" | "keep_alive" | "tool_progress" | "command_lifecycle" => vec![],
         _ => return None,

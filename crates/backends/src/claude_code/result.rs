@@ -37,6 +37,7 @@ pub(super) fn read(value: &Value) -> TurnResult {
         per_model_turn: per_model(value.get("model_usage_since_last_result")),
         per_session: vec![],
         keys: keys(value.get("user_message_uuids")),
+        damage: None,
         num_turns: value.get("num_turns").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok()),
     }
 }

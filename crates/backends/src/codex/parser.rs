@@ -4,7 +4,7 @@
 //! they have with Claude, so that monitors and people read one language.
 
 use super::failure;
-use crate::lines::{Meaning, Understood};
+use crate::lines::{Meaning, Text, Understood};
 use crate::text::{self, RESULT_TEXT_LIMIT};
 use muleteer_model::agent_event::{AgentEvent, ModelUsage, TEXT_LIMIT, TurnResult, both_ends, cut};
 use muleteer_model::result;
@@ -14,16 +14,29 @@ use serde_json::{Value, json};
 pub(super) struct ExecJson;
 
 impl Meaning for ExecJson {
-    fn read(&self, line: &[u8]) -> Understood {
-        if line.trim_ascii().is_empty() {
+    fn read(&self, mut line: Text<'_>) -> Understood {
+        if line.is_blank() {
             return Understood::default();
         }
-        let Ok(value) = serde_json::from_slice::<Value>(line) else {
-            // Somebody put both of its streams into one.
-            let aside = std::str::from_utf8(line).ok().and_then(failure::broken_server);
-            return aside.map_or_else(|| Understood::unknown(line), Understood::one);
-        };
-        events(&value).map_or_else(|| Understood::unknown(line), Understood::from)
+        let document = line.document();
+        if document.damage.is_some() && (!line.ended || line.is_no_object()) {
+            // Somebody put both of its streams into one; or the process died as it wrote this.
+            let aside = std::str::from_utf8(line.bytes).ok().and_then(failure::broken_server);
+            return aside.map_or_else(|| Understood::unknown(line.bytes), Understood::one);
+        }
+        let told = events(&document.value).map_or_else(|| Understood::unknown(line.bytes), Understood::from);
+        let mut told = told.with_fault(&document);
+        for timed in told.events.iter_mut().filter(|_| document.damage.is_some()) {
+            match &mut timed.event {
+                AgentEvent::Result(result) => {
+                    *result = std::mem::take(result).spoilt(&document.fault().unwrap_or_default());
+                }
+                // Whether it failed may stand behind the fault.
+                AgentEvent::ToolResult { ok, .. } => *ok = false,
+                _ => {}
+            }
+        }
+        told
     }
 
     fn aside(&self, line: &str) -> Option<AgentEvent> {

@@ -250,6 +250,10 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     }
     let text = result.text.clone().or_else(|| d.said.clone()).unwrap_or_default();
     if !d.created.has_turns() {
+        if let Some(damage) = &result.damage {
+            events.push(Event::ResultInvalid { faults: vec![damage.clone()], repair: false });
+            return events;
+        }
         // A one-shot agent's result line counts when its process has ended well.
         if let Some(doc) = &result.structured {
             events.push(match result::validate(doc) {

@@ -4,6 +4,7 @@ use super::list::{Status, Task, TaskList, valid_id};
 use super::outcome;
 use super::select;
 use crate::fence::Fence;
+use crate::foreign_json;
 use crate::text::unmarked;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -40,7 +41,7 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
     let mut seen = HashMap::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let bad = |message: &str| BadLine { line: at as u64 + 1, message: message.into() };
-        let bead: Value = serde_json::from_str(line).map_err(|error| bad(&error.to_string()))?;
+        let bead: Value = foreign_json::typed(line.as_bytes()).map_err(|error| bad(&error.to_string()))?;
         let text = |key: &str| bead.get(key).and_then(Value::as_str).map(String::from);
         let id = text("id")
             .filter(|id| valid_id(id))
@@ -216,7 +217,7 @@ pub fn merge(list: &mut TaskList, tasks: Vec<Task>) -> Result<Merged, Circle> {
 /// The line of `issues.jsonl` that an id is on.
 pub fn line_of(text: &str, id: &str) -> Option<u64> {
     let is_it = |line: &str| {
-        serde_json::from_str::<Value>(line).is_ok_and(|bead| bead.get("id").and_then(Value::as_str) == Some(id))
+        foreign_json::whole(line.as_bytes()).is_ok_and(|bead| bead.get("id").and_then(Value::as_str) == Some(id))
     };
     unmarked(text).lines().zip(1..).find(|(line, _)| is_it(line)).map(|(_, at)| at)
 }

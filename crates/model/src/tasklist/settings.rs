@@ -1,7 +1,12 @@
 //! Entering hooks into an agent CLI's settings file, and taking them out again, as text: whatever else is in
 //! the file stays as it is, byte for byte, and what was entered and taken out leaves no trace.
 
+use crate::foreign_json;
+use crate::text::unmarked;
 use serde_json::Value;
+
+/// Values nested deeper than hooks are, which are passed over.
+const DEPTH: usize = 32;
 
 /// Events, the matcher of each if it takes one, and the hook that is called.
 pub const HOOKS: &[(&str, Option<&str>, &str)] = &[
@@ -27,7 +32,7 @@ pub struct Refused {
 /// # Errors
 /// When the file is no settings file.
 pub fn install(text: &str, program: &str) -> Result<String, Refused> {
-    let mut text = if text.trim().is_empty() { "{}\n".to_string() } else { text.to_string() };
+    let mut text = if unmarked(text).trim().is_empty() { "{}\n".to_string() } else { text.to_string() };
     check(&text)?;
     for (event, matcher, hook) in HOOKS {
         if !is_there(&text, event, hook) {
@@ -42,7 +47,7 @@ pub fn install(text: &str, program: &str) -> Result<String, Refused> {
 /// # Errors
 /// When the file is no settings file.
 pub fn uninstall(text: &str) -> Result<String, Refused> {
-    if text.trim().is_empty() {
+    if unmarked(text).trim().is_empty() {
         return Ok(text.into());
     }
     check(text)?;
@@ -65,8 +70,12 @@ pub fn installed(text: &str) -> Result<Vec<&'static str>, Refused> {
 
 fn check(text: &str) -> Result<(), Refused> {
     let refuse = |line, column, message: String| Refused { line, column, message };
-    let value: Value = serde_json::from_str(text)
-        .map_err(|error| refuse(error.line() as u64, error.column() as u64, format!("it is no JSON: {error}")))?;
+    let value = foreign_json::whole(text.as_bytes()).map_err(|damage| {
+        let error = serde_json::from_str::<Value>(unmarked(text)).err();
+        let place = error.as_ref().map_or((1, 1), |error| (error.line() as u64, error.column() as u64));
+        let reason = error.map_or_else(|| damage.to_string(), |error| error.to_string());
+        refuse(place.0, place.1, format!("it is no JSON: {reason}"))
+    })?;
     let Some(object) = value.as_object() else { return Err(refuse(1, 1, "an object is wanted".into())) };
     let Some(hooks) = object.get("hooks") else { return Ok(()) };
     let at = |path: &[super::locate::Step]| super::locate::locate(text, path).unwrap_or((1, 1));
@@ -100,7 +109,7 @@ fn own_hook(entry: &Value) -> Option<&'static str> {
 }
 
 fn is_there(text: &str, event: &str, hook: &str) -> bool {
-    let value: Value = serde_json::from_str(text).unwrap_or_default();
+    let value = foreign_json::read(text.as_bytes()).value;
     let entries = value.get("hooks").and_then(|hooks| hooks.get(event)).and_then(Value::as_array);
     entries.into_iter().flatten().any(|entry| own_hook(entry) == Some(hook))
 }
@@ -131,7 +140,7 @@ fn first_own(text: &str) -> Option<std::ops::Range<usize>> {
     let (hooks_at, hooks) = root.position("hooks")?;
     for (event_at, list) in hooks.children.iter().enumerate() {
         let own = |node: &&Node| {
-            serde_json::from_str(&text[node.start..node.end]).is_ok_and(|value| own_hook(&value).is_some())
+            foreign_json::whole(text[node.start..node.end].as_bytes()).is_ok_and(|value| own_hook(&value).is_some())
         };
         let Some(at) = list.children.iter().position(|node| own(&node)) else { continue };
         // What `enter` made around it goes with it; what somebody else made, however empty, stays.
@@ -158,18 +167,19 @@ struct Node {
 }
 
 impl Node {
-    /// The text must be valid; its depth is bounded by that.
+    /// The text must be valid.
     fn parse(text: &str) -> Option<Self> {
-        let mut at = 0;
-        Self::read(text, &mut at)
+        let mut at = text.len() - unmarked(text).len();
+        Self::read(text, &mut at, 0)
     }
 
-    fn read(text: &str, at: &mut usize) -> Option<Self> {
+    fn read(text: &str, at: &mut usize, depth: usize) -> Option<Self> {
         let bytes = text.as_bytes();
         space(bytes, at);
         let start = *at;
         let mut node = Self { start, end: start, key: None, children: vec![] };
         match bytes.get(*at)? {
+            b'{' | b'[' if depth == DEPTH => pass(bytes, at),
             open @ (b'{' | b'[') => {
                 let is_object = *open == b'{';
                 *at += 1;
@@ -178,7 +188,7 @@ impl Node {
                     match bytes.get(*at)? {
                         b'}' | b']' => break,
                         b',' => *at += 1,
-                        _ => node.children.push(Self::member(text, at, is_object)?),
+                        _ => node.children.push(Self::member(text, at, is_object, depth + 1)?),
                     }
                 }
                 *at += 1;
@@ -197,16 +207,16 @@ impl Node {
         Some(node)
     }
 
-    fn member(text: &str, at: &mut usize, is_object: bool) -> Option<Self> {
+    fn member(text: &str, at: &mut usize, is_object: bool, depth: usize) -> Option<Self> {
         let from = *at;
         let mut key = None;
         if is_object {
             string(text.as_bytes(), at);
-            key = serde_json::from_str(&text[from..*at]).ok();
+            key = foreign_json::typed(text[from..*at].as_bytes()).ok();
             space(text.as_bytes(), at);
             *at += 1;
         }
-        let node = Self::read(text, at)?;
+        let node = Self::read(text, at, depth)?;
         Some(Self { key, ..node })
     }
 
@@ -232,10 +242,59 @@ impl Node {
 }
 
 fn space(bytes: &[u8], at: &mut usize) {
-    while bytes.get(*at).is_some_and(u8::is_ascii_whitespace) {
+    while bytes.get(*at).is_some_and(|byte| byte.is_ascii_whitespace() || *byte == 0) {
         *at += 1;
     }
 }
+
+/// Moves behind a list or object, whatever is nested in it.
+fn pass(bytes: &[u8], at: &mut usize) {
+    let mut open = 0_usize;
+    while let Some(byte) = bytes.get(*at) {
+        match byte {
+            b'"' => {
+                string(bytes, at);
+                continue;
+            }
+            b'{' | b'[' => open += 1,
+            b'}' | b']' => open -= 1,
+            _ => {}
+        }
+        *at += 1;
+        if open == 0 {
+            return;
+        }
+    }
+}
+
+/// The text of a settings file. A byte that is not UTF-8 becomes a character of a private area, from which
+/// [`encode`] makes the byte again: such a byte must not cost the file its hooks, nor be replaced by them.
+pub fn decode(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().filter_map(|byte| char::from_u32(PRIVATE + u32::from(*byte))));
+    }
+    text
+}
+
+/// The bytes of a text that [`decode`] made of the file `old`, and that was changed since.
+pub fn encode(text: &str, old: &[u8]) -> Vec<u8> {
+    if std::str::from_utf8(old).is_ok() {
+        return text.as_bytes().to_vec();
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    for character in text.chars() {
+        match u32::from(character).checked_sub(PRIVATE).map(u8::try_from) {
+            Some(Ok(byte @ 0x80..)) => bytes.push(byte),
+            _ => bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    bytes
+}
+
+/// U+10FF80 and the characters behind it stand for the bytes 0x80 to 0xff.
+const PRIVATE: u32 = 0x0010_ff00;
 
 fn string(bytes: &[u8], at: &mut usize) {
     *at += 1;
@@ -262,9 +321,31 @@ mod tests {
         "{\"hooks\":{\"Stop\":[{\"hooks\":[{\"type\":\"command\",\"command\":\"notify.sh\"}]}],\"PreToolUse\":[]}}",
         "{\n  \"permissions\": {\"allow\": [\"Bash(ls)\"]},\n  \"hooks\": {\n    \"SessionStart\": [\n      {\"matcher\": \"startup\", \"hooks\": [{\"type\": \"command\", \"command\": \"say hook stop\"}]}\n    ]\n  }\n}\n",
         "{\"a\\\"hooks\": {\"hooks\": 1}, \"text\": \"{[,\\\\\\\"\"}",
+        "\u{feff}{\"a\":1}\n",
+        "{\"a\":\"\\ud83d\",\"b\":1e999,\"hooks\":{\"Stop\":[{\"x\":\"\\ude00\"}]}}",
         // Found by libFuzzer.
         "{\"hooks\": \"x\", \"hooks\": {\"Stop\": 1, \"Stop\": []}}",
     ];
+
+    fn read(text: &str) -> Value {
+        foreign_json::whole(text.as_bytes()).expect("JSON")
+    }
+
+    #[test]
+    fn a_file_with_bytes_that_are_not_utf8_keeps_them() {
+        let old = b"{\"name\": \"caf\xe9 \xf0\x9f\", \"b\": \"\xc3\xa9\"}\n";
+        let with = encode(&install(&decode(old), "muleteer").expect("installs"), old);
+        assert!(with.ends_with(&old[1..]) && with.windows(5).any(|bytes| bytes == b"hooks"));
+        assert_eq!(encode(&uninstall(&decode(&with)).expect("uninstalls"), &with), old);
+    }
+
+    #[test]
+    fn a_file_nested_beyond_all_depth_takes_hooks_and_gives_them_back() {
+        let old = format!("{{\"a\":{}{}}}", "[".repeat(200_000), "]".repeat(200_000));
+        let with = install(&old, "muleteer").expect("installs");
+        assert_eq!(installed(&with).expect("JSON").len(), HOOKS.len());
+        assert_eq!(uninstall(&with).expect("uninstalls"), old);
+    }
 
     #[test]
     fn what_was_entered_and_taken_out_leaves_every_byte_as_it_was() {
@@ -274,8 +355,8 @@ mod tests {
             assert_eq!(install(&with, "muleteer").expect("again"), with, "installing again changes nothing");
             assert_eq!(uninstall(&with).expect("uninstalls"), *file);
             assert_eq!(uninstall(file).expect("nothing to do"), *file);
-            let before: Value = serde_json::from_str(file).expect("JSON");
-            let after: Value = serde_json::from_str(&with).expect("JSON");
+            let before = read(file);
+            let after = read(&with);
             for (key, value) in before.as_object().expect("an object").iter().filter(|(key, _)| *key != "hooks") {
                 assert_eq!(after.get(key), Some(value));
             }
@@ -285,12 +366,12 @@ mod tests {
     #[test]
     fn what_a_person_added_around_ours_stays() {
         let with = install("{\"hooks\": {\"Stop\": []}}", "/opt/x/muleteer").expect("installs");
-        let mut value: Value = serde_json::from_str(&with).expect("JSON");
+        let mut value = read(&with);
         let theirs = serde_json::json!({"hooks": [{"type": "command", "command": "theirs"}]});
         value["hooks"]["Stop"].as_array_mut().expect("a list").insert(1, theirs.clone());
         value["hooks"]["SessionStart"].as_array_mut().expect("a list").push(theirs.clone());
         for text in [value.to_string(), serde_json::to_string_pretty(&value).expect("text")] {
-            let left: Value = serde_json::from_str(&uninstall(&text).expect("uninstalls")).expect("still JSON");
+            let left = read(&uninstall(&text).expect("uninstalls"));
             assert_eq!(left["hooks"]["Stop"], serde_json::json!([theirs]));
             assert_eq!(left["hooks"]["SessionStart"], serde_json::json!([theirs]));
         }

@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use jiff::Timestamp;
+use muleteer_model::foreign_json;
 use muleteer_model::tasklist::hook::{self, Answer, Memory, Scene};
 use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::{Category, Mode, Status, TASKS, TaskList, claim, select, stats};
@@ -16,12 +17,12 @@ use muleteer_process::caller;
 use muleteer_store::tasklist::{Behind, Locked, Root, SessionLock};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What a CLI may say to a hook.
-const INPUT_LIMIT: u64 = 16 * 1024 * 1024;
+const INPUT_LIMIT: usize = 16 * 1024 * 1024;
 /// Sessions that are remembered.
 const SESSIONS: usize = 50;
 /// Of the log, in a session's context: the whole of it costs more than it tells.
@@ -94,18 +95,14 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 
 /// The event, if there is a list that is active, or was in this session.
 fn event() -> Result<Option<Event>, Failure> {
-    let mut text = String::new();
-    std::io::stdin()
-        .lock()
-        .take(INPUT_LIMIT)
-        .read_to_string(&mut text)
-        .map_err(|error| Failure::new("E_BAD_INPUT", format!("the event cannot be read: {error}")))?;
-    let value: Value = if text.trim().is_empty() {
-        json!({})
-    } else {
-        serde_json::from_str(&text)
-            .map_err(|error| Failure::new("E_BAD_INPUT", format!("the event is no JSON: {error}")))?
-    };
+    let document = foreign_json::read_from(&mut std::io::stdin().lock(), INPUT_LIMIT)
+        .map_err(|error| Failure::new("E_BAD_INPUT", format!("cannot read the event: {error}")))?;
+    // An event that cannot be read whole must not let a session stop: what is known of it decides.
+    let damaged = document.damage.is_some() && !document.is_empty;
+    if let Some(fault) = document.fault().filter(|_| !document.is_empty) {
+        drop(writeln!(std::io::stderr(), "muleteer hook: the event has a fault: {fault}"));
+    }
+    let value = document.value;
     let field = |key: &str| value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(String::from);
     let here = || std::env::current_dir().unwrap_or_default();
     let from = field("cwd").map(PathBuf::from).unwrap_or_else(here);
@@ -117,7 +114,8 @@ fn event() -> Result<Option<Event>, Failure> {
     let event = Event {
         root: Root::at(&dir),
         session: field("session_id").unwrap_or_else(|| "unknown".into()),
-        again: value.get("stop_hook_active").and_then(Value::as_bool).unwrap_or(false),
+        // Where it is not known, the refusals are counted on, so that they end.
+        again: value.get("stop_hook_active").and_then(Value::as_bool).unwrap_or(damaged),
         agent: ["agent_id", "agent_type", "agent_name"].into_iter().filter_map(field).collect(),
         teammate: field("teammate_name"),
         name: field("hook_event_name").unwrap_or_default(),

@@ -73,13 +73,13 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     }
 }
 
-fn read(path: &Path) -> Result<Option<String>, Failure> {
+fn read(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
     let fail = |error: String| Failure::new("E_IO", format!("cannot read the settings: {error}")).file(path);
     match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(fail(error.to_string())),
         Ok(meta) if meta.len() > LIMIT => Err(fail("the file is too large".into())),
-        Ok(_) => std::fs::read_to_string(path).map(Some).map_err(|error| fail(error.to_string())),
+        Ok(_) => std::fs::read(path).map(Some).map_err(|error| fail(error.to_string())),
     }
 }
 
@@ -99,7 +99,7 @@ fn faulty(message: String, error: &settings::Refused, path: &Path) -> Failure {
 }
 
 /// A link (dotfiles kept elsewhere) stays one: what it leads to is replaced.
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let fail = |error: String| Failure::new("E_IO", format!("cannot write: {error}")).file(path);
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|error| fail(error.to_string()))?;
@@ -107,7 +107,7 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let mode = std::fs::metadata(&real)
         .map_or(0o644, |meta| std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o777);
-    muleteer_store::atomic::write_atomic(&real, text.as_bytes(), mode).map_err(|error| fail(error.to_string()))
+    muleteer_store::atomic::write_atomic(&real, bytes, mode).map_err(|error| fail(error.to_string()))
 }
 
 /// `muleteer` where the shell finds this very program by that name, else its path.
@@ -124,13 +124,14 @@ fn program() -> String {
 
 fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
     let old = read(&at.settings)?;
-    let new = settings::install(old.as_deref().unwrap_or_default(), &program())
-        .map_err(|error| refused(&error, &at.settings))?;
+    let bytes = old.as_deref().unwrap_or_default();
+    let new = settings::install(&settings::decode(bytes), &program());
+    let new = settings::encode(&new.map_err(|error| refused(&error, &at.settings))?, bytes);
     if old.as_deref() != Some(&new) {
         write(&at.settings, &new)?;
     }
     match read(&at.skill)? {
-        Some(text) if text == SKILL => {}
+        Some(text) if text == SKILL.as_bytes() => {}
         other => {
             // An older one of ours, or one that somebody has changed: that cannot be told.
             if let Some(text) = other {
@@ -138,7 +139,7 @@ fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
                 write(&kept, &text)?;
                 context.out.note(format!("what {} said is in {}", at.skill.display(), kept.display()));
             }
-            write(&at.skill, SKILL)?;
+            write(&at.skill, SKILL.as_bytes())?;
         }
     }
     status(at, context)
@@ -146,13 +147,14 @@ fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
 
 fn uninstall(at: &Place, context: &Context) -> Result<Exit, Failure> {
     if let Some(old) = read(&at.settings)? {
-        let new = settings::uninstall(&old).map_err(|error| refused(&error, &at.settings))?;
+        let new = settings::uninstall(&settings::decode(&old)).map_err(|error| refused(&error, &at.settings))?;
+        let new = settings::encode(&new, &old);
         if new != old {
             write(&at.settings, &new)?;
         }
     }
     match read(&at.skill)? {
-        Some(text) if text == SKILL => {
+        Some(text) if text == SKILL.as_bytes() => {
             let removed = std::fs::remove_file(&at.skill);
             removed.map_err(|error| Failure::new("E_IO", format!("cannot remove: {error}")).file(&at.skill))?;
             // Its own folder, if nothing else is in it.
@@ -165,7 +167,8 @@ fn uninstall(at: &Place, context: &Context) -> Result<Exit, Failure> {
 }
 
 fn status(at: &Place, context: &Context) -> Result<Exit, Failure> {
-    let there = match read(&at.settings)?.filter(|text| !text.trim().is_empty()) {
+    let text = read(&at.settings)?.map(|bytes| settings::decode(&bytes));
+    let there = match text.filter(|text| !text.trim_start_matches('\u{feff}').trim().is_empty()) {
         Some(text) => settings::installed(&text).map_err(|error| unreadable(&error, &at.settings))?,
         None => vec![],
     };

@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 /// What is kept of stderr to explain an exit.
 const TAIL: usize = 4096;
 /// A line still open after this many bytes is given up on as far as positions go: the spool must be
-/// let go, and what follows a cut line means nothing anyway.
-const OPEN_LINE: u64 = 8 * 1024 * 1024;
+/// let go. Until then a daemon that starts anew reads the line from its beginning.
+const OPEN_LINE: u64 = 64 * 1024 * 1024;
 
 /// Of what stderr tells, so much is kept for the next step.
 const MOST_ASIDES: usize = 50;

@@ -2,6 +2,7 @@
 //! that is like a verdict is it, readable or not.
 
 use super::JudgeResult;
+use crate::foreign_json::{self, Damage, Repair};
 use serde_json::Value;
 
 /// The longest text read.
@@ -33,10 +34,23 @@ pub fn last(text: &str) -> Result<Option<Result<JudgeResult, String>>, String> {
                 found = whole(&text[begin..at], value).or(found);
                 continue;
             }
-            Some(Err(error)) if error.is_eof() => return Ok(Some(Err(format!("it is cut off: {error}")))),
             Some(Err(error)) => error,
             None => continue,
         };
+        // What `serde_json` refuses may need repair only: half of a surrogate pair, `1e999`.
+        let (document, length) = foreign_json::prefix(&text[begin..]);
+        match document.damage {
+            None => {
+                at = begin + length;
+                found = whole(&text[begin..at], document.value).or(found);
+                continue;
+            }
+            // A quote in prose would run on over its line.
+            Some(Damage::CutOff) if !document.repairs.contains(&Repair::ControlCharacter) => {
+                return Ok(Some(Err(format!("it is cut off: {error}"))));
+            }
+            Some(_) => {}
+        }
         broken += 1;
         if broken > BROKEN {
             return Err("too much in it begins like JSON and is none".into());
@@ -83,7 +97,7 @@ fn whole(text: &str, value: Value) -> Option<Result<JudgeResult, String>> {
             return Some(Err("`status` is missing: success, failure or timeout".into()));
         }
         // From the text, where a field that is there twice is an error.
-        return Some(serde_json::from_str(text).map_err(|error| error.to_string()));
+        return Some(foreign_json::typed(text.as_bytes()).map_err(|error| error.to_string()));
     }
     let mut within = vec![];
     held(value, &mut within);

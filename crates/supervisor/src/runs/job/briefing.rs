@@ -9,6 +9,7 @@ use crate::settings;
 use muleteer_backends::Briefed;
 use muleteer_model::agent_event::cut;
 use muleteer_model::bead::{Op, run_label};
+use muleteer_model::foreign_json;
 use muleteer_model::pipeline::event::Purpose;
 use muleteer_model::pipeline::prompts::{self, Commands, Scene};
 use muleteer_model::pipeline::{Job, JudgeStage, Run};
@@ -229,7 +230,7 @@ fn commands(dir: &Path) -> Commands {
     if let Some(scripts) = settings::read_if_there(&dir.join("package.json"))
         .ok()
         .flatten()
-        .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
+        .and_then(|text| foreign_json::whole(text.as_bytes()).ok())
         .and_then(|package| package.get("scripts").cloned())
     {
         let runner = ["pnpm", "yarn", "npm"]

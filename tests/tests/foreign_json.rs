@@ -1,0 +1,88 @@
+//! Input from other programs that `serde_json` refuses and JavaScript's JSON accepts, or that is damaged.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use muleteer_tests::World;
+use muleteer_tests::task_list::Scene;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The agent prints a file and ends with exit code 0: only the line in the file says that it failed.
+#[test]
+fn a_failed_verdict_that_needs_repair_or_is_damaged_is_no_success() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    for (name, line) in [
+        ("surrogate", &br#"{"type":"result","status":"failed","summary":"cut \ud83d"}"#[..]),
+        ("mark", b"\xef\xbb\xbf{\"type\":\"result\",\"status\":\"failed\",\"summary\":\"x\"}\n"),
+        ("latin1", b"{\"type\":\"result\",\"status\":\"failed\",\"summary\":\"caf\xe9\"}\n"),
+        ("number", b"{\"type\":\"result\",\"status\":\"failed\",\"summary\":\"x\",\"t\":1e999}\n"),
+        ("cut", b"{\"type\":\"result\",\"status\":\"failed\",\"summ"),
+        ("quotes", b"{\"type\":\"result\",\"status\":\"failed\",\"summary\":'x'}\n"),
+        ("types", b"{\"type\":\"result\",\"ok\":false,\"status\":\"failed\"}\n"),
+    ] {
+        let file = world.home().join(name);
+        std::fs::write(&file, line).unwrap();
+        let ended = world.spawn(&repo, &format!("cat {}", file.display()), &["--wait"]).run();
+        assert_eq!(ended.code, Some(4), "{name}: {ended:?}");
+    }
+    let notices = world.events().iter().filter(|event| event["event"] == "agent_notice").count();
+    assert!(notices >= 5, "{notices} faults recorded");
+    world.finish(Some(daemon));
+}
+
+fn stop(scene: &Scene, event: &[u8]) -> (Option<i32>, String) {
+    let mut command = Command::new(scene.world.program());
+    command.args(["hook", "stop"]).current_dir(&scene.repo.path);
+    scene.world.environment(&mut command);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(event).unwrap();
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A stop hook that cannot read its event must not let the session stop.
+#[test]
+fn a_stop_event_that_needs_repair_or_is_damaged_is_refused_like_any_other() {
+    let scene = Scene::new();
+    scene.add("One", "test -f one", &[]);
+    let long = format!("{{\"session_id\":\"s\",\"x\":\"{}\"}}", "x".repeat(17 * 1024 * 1024));
+    for event in [
+        &br#"{"session_id":"s","last_assistant_message":"half \ud83d"}"#[..],
+        b"\xef\xbb\xbf{\"session_id\":\"s\"}",
+        b"{\"session_id\":\"s\",\"x\":\"caf\xe9\"}",
+        b"{\"session_id\":\"s\",\"x\":1e999}",
+        b"{\"session_id\":\"s\",\"x\":\"cut",
+        b"no JSON",
+        long.as_bytes(),
+    ] {
+        let (code, said) = stop(&scene, event);
+        let shown = String::from_utf8_lossy(&event[..event.len().min(80)]);
+        assert!(code == Some(0) && said.contains("\"block\""), "{shown}: {code:?} {said}");
+    }
+}
+
+#[test]
+fn settings_that_need_repair_take_hooks_and_keep_their_bytes() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let settings = repo.path.join(".claude/settings.json");
+    std::fs::create_dir_all(settings.parent().unwrap()).unwrap();
+    let hooks = |verb: &str| world.muleteer(&["hooks", verb, "--project", repo.to_str()]).run().expect_code(0);
+    let read = |path: &Path| std::fs::read(path).unwrap();
+    for old in [
+        &b"\xef\xbb\xbf{\"a\":1}\n"[..],
+        br#"{"a":"\ud83d"}"#,
+        b"{\"a\":\"caf\xe9\"}",
+        br#"{"a":1e999}"#,
+        b"\xef\xbb\xbf{\r\n  \"hooks\": {}\r\n}\r\n",
+    ] {
+        std::fs::write(&settings, old).unwrap();
+        hooks("install");
+        assert!(read(&settings).len() > old.len() + 100);
+        hooks("uninstall");
+        assert_eq!(read(&settings), old);
+    }
+}
