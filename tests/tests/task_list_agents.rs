@@ -84,6 +84,109 @@ fn an_agent_that_calls_its_own_task_completed_is_judged_all_the_same() {
     }
 }
 
+/// What a formatter or another tool writes in another way is the same list.
+#[test]
+fn a_list_that_an_agent_reformats_accuses_nobody() {
+    let scene = Scene::new();
+    scene.add("Fails", "false", &["--max-attempts", "1", "--priority", "P0"]);
+    scene.add("Blocked", "true", &["--depends-on", "task-001"]);
+    for id in ["task-003", "task-004", "task-005"] {
+        scene.add("Works", &format!("test -f {id}"), &[]);
+    }
+    let script = r#"touch $MULETEER_TASK_ID; sed -i 's/\("attempts": [0-9]\),/\1.0,/; s/\(T[0-9:]*\)Z"/\1.000+00:00"/; s/"Works"/"\\u0057orks"/' "$HARNESS_STATE_ROOT/harness-tasks.json""#;
+    let ran = scene.run(script, &[]).expect_code(4);
+    let log = scene.log();
+    assert!(!log.contains("somebody") && !ran.stderr.contains("somebody"), "{log}\n{ran:?}");
+    let all: Vec<_> = ["task-001", "task-002", "task-003", "task-004", "task-005"]
+        .map(|id| scene.status(id))
+        .into();
+    assert_eq!(all, ["failed", "failed", "completed", "completed", "completed"]);
+    scene.end();
+}
+
+/// Names of the harness's files in the commits since `base`, and in the index.
+fn tracked(scene: &Scene, base: &str) -> String {
+    let commits = scene.repo.git(&[
+        "log",
+        "--full-history",
+        "-m",
+        "--format=",
+        "--name-only",
+        &format!("{base}..HEAD"),
+        "--",
+        "harness-*",
+    ]);
+    format!("{commits}{}", scene.repo.git(&["ls-files", "harness-tasks*", "harness-progress*"]))
+}
+
+/// An agent commits all there is: the task list does not come with it, and no rollback and no success minds.
+#[test]
+fn an_agent_that_commits_the_list_neither_wedges_its_run_nor_keeps_it_in_a_commit() {
+    for (script, more) in [
+        ("git add -A && git commit -qm all", &[][..]),
+        (
+            "git add -A && git commit -qm all && git commit -q --amend -m again && echo $MULETEER_DISPATCH_ID > y && git add -A && git commit -qm y",
+            &[],
+        ),
+        ("git add -Af && git commit -qm all && echo staged >> harness-progress.txt && git add -A", &[]),
+        (
+            "git checkout -qb s-$MULETEER_DISPATCH_ID && git add -A && git commit -qm all && git checkout -q - && git merge -q --no-ff -m merge s-$MULETEER_DISPATCH_ID",
+            &[],
+        ),
+        ("cp \"$HARNESS_STATE_ROOT/harness-tasks.json\" . ; git add -A && git commit -qm all", &["--concurrency", "2"]),
+    ] {
+        let scene = Scene::new();
+        scene.add("Second try", "test -f again && test -f f-task-001", &["--max-attempts", "2"]);
+        scene.add("Fails", "false", &["--max-attempts", "1"]);
+        scene.add("Works", "test -f f-task-003", &[]);
+        let base = scene.repo.git(&["rev-parse", "HEAD"]);
+        let script = format!(
+            "touch f-$MULETEER_TASK_ID; test ! -e \"$HOME/$MULETEER_TASK_ID\" || touch again; touch \"$HOME/$MULETEER_TASK_ID\"\n{script}"
+        );
+        let ran = scene.run(&script, more).expect_code(4);
+        let all = ["task-001", "task-002", "task-003"].map(|id| scene.status(id));
+        assert_eq!(all, ["completed", "failed", "completed"], "{script}: {ran:?}\n{}", scene.log());
+        assert_eq!(tracked(&scene, &base), "", "{script}");
+        let files = scene.repo.git(&["ls-files", "f-*", "again"]);
+        assert_eq!(files, "again\nf-task-001\nf-task-003", "{script}");
+        scene.end();
+    }
+}
+
+/// As an older version, another tool or a person left it: the list is tracked, staged and changed since.
+#[test]
+fn a_repository_that_tracks_the_list_recovers_by_itself() {
+    for interrupted in [false, true] {
+        let scene = Scene::new();
+        scene.add("One", "test -f one", &[]);
+        scene.add("Fails", "false", &["--max-attempts", "1"]);
+        if interrupted {
+            scene.interrupt("task-001");
+            scene.repo.write("one", "1\n");
+        }
+        scene.repo.git(&["add", "-Af"]);
+        scene.repo.git(&["commit", "-qm", "task-001: with the list"]);
+        let theirs = scene.repo.git(&["rev-parse", "HEAD"]);
+        scene.repo.write("harness-progress.txt", &format!("{}\n", scene.log().trim_end()));
+        let text = scene.repo.read("harness-tasks.json").replace("\"One\"", "\"Eins\"");
+        scene.repo.write("harness-tasks.json", &text);
+        scene.repo.git(&["add", "-A"]);
+        scene.repo.write("harness-tasks.json", &text.replace("\"Fails\"", "\"Scheitert\""));
+        let ran = scene.run("touch one; git add -A; git commit -qm all", &[]).expect_code(4);
+        assert_eq!(
+            (scene.status("task-001"), scene.status("task-002")),
+            ("completed".into(), "failed".into()),
+            "{ran:?}"
+        );
+        assert_eq!(scene.repo.git(&["ls-files", "harness-tasks.json", "harness-progress.txt"]), "");
+        assert_eq!(scene.task("task-001")["title"], "Eins");
+        if !interrupted {
+            assert_eq!(scene.repo.git(&["merge-base", "HEAD", &theirs]), theirs, "a person's history stays");
+        }
+        scene.end();
+    }
+}
+
 /// Who is judged says neither what the tasks are nor how they are judged: with the verbs of this program, nor with those of
 /// another agent that it dispatched.
 #[test]

@@ -11,6 +11,7 @@ mod command;
 mod forward;
 mod kept;
 pub(crate) mod large;
+mod own;
 mod person;
 mod saved;
 #[cfg(test)]

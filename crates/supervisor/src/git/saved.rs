@@ -45,6 +45,7 @@ impl Git {
             let mut args: Vec<String> = ["add", "-A", "-f", "--"].map(String::from).into();
             args.extend(there.iter().map(|path| format!(":(top,literal){path}")));
             self.with(index, &args, b"")?;
+            self.forget_own(index)?;
             tree = self.with(index, &["write-tree".into()], b"")?;
         }
         let head = self.head_or(base)?;

@@ -1,3 +1,5 @@
+mod own;
+
 use super::*;
 use muleteer_model::tasklist::Stand;
 use muleteer_process::command::helper;

@@ -3,7 +3,7 @@
 use super::command::failed;
 use super::large::{self, Large};
 use super::{Git, GitError, Saved};
-use muleteer_model::tasklist::{DAMAGED, Stand};
+use muleteer_model::tasklist::Stand;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,15 +70,6 @@ impl Git {
         self.with(&index, &["write-tree".into()], b"")
     }
 
-    pub(super) fn forget_own(&self, index: &Index) -> Result<(), GitError> {
-        let mut args: Vec<String> = ["rm", "-r", "-q", "--cached", "--ignore-unmatch", "--"].map(String::from).into();
-        args.extend(self.own.iter().map(|path| format!(":(top,literal){path}")));
-        // Further ones have a number behind the name.
-        let damaged = self.own.iter().filter(|path| path.ends_with(DAMAGED));
-        args.extend(damaged.map(|path| format!(":(top,glob){}.*", escaped(path))));
-        self.with(index, &args, b"").map(drop)
-    }
-
     pub(super) fn with(&self, index: &Index, args: &[String], stdin: &[u8]) -> Result<String, GitError> {
         let args: Vec<_> = args.iter().map(String::as_str).collect();
         self.git_with(&args, stdin, Some(&index.0))
@@ -95,6 +86,7 @@ impl Git {
     pub fn remember_start(&self, task: &str, base: &str) -> Result<(), GitError> {
         let name = start_ref(task);
         self.check_filters(false)?;
+        self.remember_refs(task)?;
         let tree = self.snapshot()?;
         let commit = if tree == self.tree_of(base)? {
             // Whatever becomes of the branches, what the task began at stays until it has ended.
@@ -118,6 +110,7 @@ impl Git {
 
     pub fn forget_start(&self, task: &str) {
         drop(self.git(&["update-ref", "-d", &start_ref(task)]));
+        self.forget_refs(task);
     }
 
     pub(super) fn commit_tree(&self, tree: &str, parents: &[&str], message: &str) -> Result<String, GitError> {
@@ -273,7 +266,7 @@ impl Drop for Index {
 }
 
 /// A path as a pattern that only it fits.
-fn escaped(path: &str) -> String {
+pub(super) fn escaped(path: &str) -> String {
     path.chars()
         .flat_map(|c| matches!(c, '*' | '?' | '[' | '\\').then_some('\\').into_iter().chain([c]))
         .collect()

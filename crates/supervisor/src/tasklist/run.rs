@@ -510,6 +510,11 @@ impl Driven {
         if self.mode == Mode::Concurrent {
             self.look_after(session, &off)?;
         }
+        match self.project.untrack() {
+            Ok(None) => {}
+            Ok(Some(text)) => place.note(vec![Entry::warn(None, &text)]),
+            Err(error) => tracing::warn!(%error, "failed to stop tracking the harness's files"),
+        }
         if let Err(why) = place.health_check(&off) {
             let Unhealthy::Broken(message) = why else { return Ok(Err(ended(Stop::Interrupted))) };
             place.note(vec![Entry::error(None, Category::EnvSetup, &message)]);

@@ -269,8 +269,22 @@ impl Place {
         Ok(astray(&self.stand, branch.as_deref(), base, self.git.contains("HEAD", base)?))
     }
 
+    /// Takes the harness's files out of what a task has committed, before that is judged, kept or rolled back. Where it
+    /// cannot be done, the work goes on: no step depends on it.
+    pub fn disown(&self, id: &str, base: &str) {
+        if self.is_everybody_s {
+            return;
+        }
+        match self.git.disown(id, base) {
+            Ok(None) => {}
+            Ok(Some(text)) => self.note(vec![Entry::warn(Some(id), &text)]),
+            Err(error) => tracing::warn!(task = id, %error, "failed to take the harness's files out of commits"),
+        }
+    }
+
     /// Commits what is left, and records the success.
     pub fn succeed(&self, id: &str, title: &str, base: &str) -> Result<Recorded, StepError> {
+        self.disown(id, base);
         let start = self.git.start(id, base)?;
         let message = format!("{id}: {}", muleteer_model::tasklist::category::one_line(title));
         self.git.commit(&start, &message)?;
@@ -331,7 +345,10 @@ impl Place {
     /// Rolls the attempt back, if there is something to roll back to.
     pub fn take_back(&self, task: &Task) -> Result<(), StepError> {
         match &task.started_at_commit {
-            Some(base) if self.has_base(task) => self.roll_back(task, base),
+            Some(base) if self.has_base(task) => {
+                self.disown(&task.id, base);
+                self.roll_back(task, base)
+            }
             _ => Ok(()),
         }
     }
@@ -448,6 +465,7 @@ impl Place {
     /// Does what the recovery matrix says about an interrupted task.
     pub fn recover(&self, task: &Task, stop: &dyn Fn() -> bool) -> Result<Recovered, StepError> {
         self.sweep();
+        self.disown(&task.id, task.started_at_commit.as_deref().unwrap_or_default());
         let found = self.evidence(task)?;
         let plan = recover::decide(found);
         let (action, reason) = plan.words(found);

@@ -392,7 +392,9 @@ async fn claimed(
     let list = driven.list.clone();
     let claimed = driven
         .step(worker, move || -> Result<Option<Task>, StepError> {
-            if !has_clones {
+            if has_clones {
+                place.git.remember_refs(&work.task)?;
+            } else {
                 place.git.remember_start(&work.task, &work.base)?;
             }
             place.git.settle()?;
@@ -462,6 +464,7 @@ fn judge(place: &Place, task: &Task, dispatch: &Dispatch, off: &dyn Fn() -> bool
     if let Some((category, message)) = agent_failed(dispatch) {
         return failed(category, message);
     }
+    place.disown(&task.id, task.started_at_commit.as_deref().unwrap_or_default());
     place.git.settle()?;
     let verdict = place.validate(task, off)?;
     match &verdict {

@@ -381,6 +381,7 @@ pub fn complete(args: &Complete, said: Option<&Path>, context: &Context) -> Resu
     let mut list = root.read().map_err(|error| listed(&error))?.list;
     let id = named(&list, &args.id)?;
     let task = claims::owned(&mut list, &id, &at.worker).map_err(|error| refused(&error))?.clone();
+    at.disown(&id, task.started_at_commit.as_deref().unwrap_or_default());
     let verdict = at.validate(&task, &interrupt()?).map_err(stepped)?;
     if matches!(verdict, Verdict::Stopped) {
         return Err(stopped(&id));

@@ -156,6 +156,7 @@ fn rebased(
 ) -> Result<Result<String, Landing>, StepError> {
     let branch = place.branch.clone().unwrap_or_default();
     let base = task.started_at_commit.clone().unwrap_or_default();
+    place.disown(&task.id, &base);
     let start = place.git.start(&task.id, &base)?;
     if place.git.commits_since(&base)?.is_empty() || place.git.uncommitted_since(&start)?.is_some() {
         match place.git.commit(&start, &format!("{}: {}", task.id, task.title)) {
