@@ -187,6 +187,30 @@ fn a_repository_that_tracks_the_list_recovers_by_itself() {
     }
 }
 
+/// A validation is not the person: what its agent may not change, it may not change either.
+#[test]
+fn a_validation_may_not_change_what_tasks_are_or_how_they_are_judged() {
+    for more in [&[][..], &["--concurrency", "2"]] {
+        let scene = Scene::new();
+        let program = scene.world.program().display().to_string();
+        let check = format!(
+            "{program} tasks edit task-002 --validate true --json >> \"$HOME/said\"; {program} tasks complete task-002 --json \
+             >> \"$HOME/said\"; test -f done"
+        );
+        if !more.is_empty() {
+            scene.configure("concurrency_mode", json!("concurrent"));
+        }
+        scene.add("One", &check, &[]);
+        scene.add("Two", "false", &["--max-attempts", "1"]);
+        scene.run("touch done", more).expect_code(4);
+        let said = std::fs::read_to_string(scene.home("said")).unwrap();
+        assert!(said.lines().count() > 0 && said.matches("E_FORBIDDEN").count() >= 2, "{said}");
+        assert_eq!(scene.task("task-002")["validation"]["command"], "false");
+        assert_eq!((scene.status("task-001"), scene.status("task-002")), ("completed".into(), "failed".into()));
+        scene.end();
+    }
+}
+
 /// Who is judged says neither what the tasks are nor how they are judged: with the verbs of this program, nor with those of
 /// another agent that it dispatched.
 #[test]

@@ -103,6 +103,18 @@ pub struct Driven {
     pub project: Git,
 }
 
+/// What the commands of a run's worker carry as their nonce. It is of no dispatch, so that they may only read what the daemon
+/// has: a validation runs what the agent wrote that it judges.
+fn mark(list: &str, worker: u32) -> String {
+    format!("tasklist-{list}-{worker}")
+}
+
+/// The run whose command carries this nonce.
+pub fn marked(nonce: &str) -> Option<String> {
+    let (list, worker) = nonce.strip_prefix("tasklist-")?.rsplit_once('-')?;
+    worker.bytes().all(|byte| byte.is_ascii_digit()).then(|| list.into())
+}
+
 pub fn request_file(daemon: &Daemon, list: &str) -> PathBuf {
     daemon.paths.task_lists().join(format!("{list}.json"))
 }
@@ -330,7 +342,7 @@ impl Driven {
             self.env(),
             self.worker_name(worker),
             self.run().and_then(|run| run.session),
-            format!("tasklist-{}-{worker}", self.list),
+            mark(&self.list, worker),
         );
         place.branch = self.run().and_then(|run| run.started.branch.clone());
         place.stand = Stand::of(place.branch.clone());

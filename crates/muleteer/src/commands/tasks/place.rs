@@ -7,7 +7,8 @@ use crate::settings;
 use jiff::Timestamp;
 use muleteer_model::id::Unfound;
 use muleteer_model::tasklist::{Stand, Task, TaskList};
-use muleteer_store::tasklist::{Right, Root, SessionLock, TaskListError, Tx};
+use muleteer_process::identity::NONCE_VAR;
+use muleteer_store::tasklist::{RUN_VARIABLE, Right, Root, SessionLock, TaskListError, Tx};
 use muleteer_supervisor::git::{Git, GitError};
 use muleteer_supervisor::tasklist::steps::{Hold, Place, StepError, validation_env};
 use std::io::Write;
@@ -17,9 +18,10 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The run of the daemon that this process works for, as its agent.
+/// The run of the daemon that this process works for, as its agent, or as a command that judges one. A validation has no
+/// variable that says so, but the mark that all processes of Muleteer's have.
 pub fn of_run() -> Option<String> {
-    variable("MULETEER_TASKS_RUN")
+    variable(RUN_VARIABLE).or_else(|| muleteer_supervisor::tasklist::run::marked(&variable(NONCE_VAR)?))
 }
 
 /// What tasks are, and how they are judged, is not for those to say who are judged: an agent of a run may not change it, nor
