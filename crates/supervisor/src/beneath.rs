@@ -3,10 +3,11 @@
 
 use rustix::fs::{AtFlags, Mode, OFlags, fstat, mkdirat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::time::Duration;
 
@@ -120,6 +121,73 @@ pub fn age(root: &Path, name: &Path) -> Option<Duration> {
 pub fn remove(root: &Path, name: &Path) -> bool {
     let Ok(Some((folder, last))) = parent(root, name, false) else { return false };
     unlinkat(&folder, last, AtFlags::empty()).is_ok()
+}
+
+/// Makes the folder `old` what `new` is, with the same files in it, and puts what is not the same into `aside`. All three
+/// are in one file system, and the first is an agent's. What is the same stays as it is: a sandbox may show it. `HEAD` comes
+/// last.
+///
+/// # Errors
+/// When something cannot be moved; what is moved by then stays moved.
+pub fn exchange(old: &Path, new: &Path, aside: &Path) -> io::Result<()> {
+    let open = |path: &Path| rustix::fs::open(path, FOLDER, Mode::empty());
+    swap(&open(old)?, &open(new)?, &open(aside)?)
+}
+
+/// As deep as `new` is, which is ours.
+fn swap(old: &OwnedFd, new: &OwnedFd, aside: &OwnedFd) -> io::Result<()> {
+    let kind = |at: &OwnedFd, name: &OsStr| {
+        let stat = statat(at, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some(rustix::fs::FileType::from_raw_mode(stat.st_mode))
+    };
+    let mut wanted = names(new)?;
+    for name in names(old)?.iter().filter(|name| !wanted.contains(name)) {
+        renameat(old, name, aside, name)?;
+    }
+    wanted.sort_by_key(|name| name == "HEAD");
+    for name in &wanted {
+        let (before, after) = (kind(old, name), kind(new, name));
+        if before.is_some_and(rustix::fs::FileType::is_dir) && after.is_some_and(rustix::fs::FileType::is_dir) {
+            mkdirat(aside, name, Mode::RWXU)?;
+            let open = |at: &OwnedFd| openat(at, name, FOLDER, Mode::empty());
+            swap(&open(old)?, &open(new)?, &open(aside)?)?;
+            continue;
+        }
+        if before.is_some() {
+            if same(old, new, name) {
+                continue;
+            }
+            renameat(old, name, aside, name)?;
+        }
+        renameat(new, name, old, name)?;
+    }
+    Ok(())
+}
+
+fn names(folder: &OwnedFd) -> io::Result<Vec<OsString>> {
+    let mut found = vec![];
+    for entry in rustix::fs::Dir::read_from(folder)? {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." {
+            found.push(name.to_owned());
+        }
+    }
+    Ok(found)
+}
+
+/// Whether both have the same small file of that name.
+fn same(old: &OwnedFd, new: &OwnedFd, name: &OsStr) -> bool {
+    const LONGEST: u64 = 64 << 10;
+    let read = |at: &OwnedFd| {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = openat(at, name, flags, Mode::empty()).ok()?;
+        let stat = fstat(&file).ok()?;
+        let mut bytes = vec![];
+        let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
+        (is_file && File::from(file).take(LONGEST).read_to_end(&mut bytes).is_ok()).then_some(bytes)
+    };
+    read(old).is_some_and(|bytes| read(new) == Some(bytes))
 }
 
 #[cfg(test)]

@@ -8,8 +8,7 @@
 //! | written | its worktree (the judge: read-only), HOME, the hub (whoever pushes), its own folders |
 //! | read-only | everything else; inside HOME the repository and our configuration too, with what they are links to. Of a repository that HOME is, its `.git` and `.muleteer` |
 //!
-//! Who pushes can write the hub, and so can also destroy it: then the run fails, and what was verified is in the
-//! harness's own repository.
+//! Who pushes can write the hub, and so can also destroy it: then it is built again from the harness's own repository.
 
 use crate::context::Daemon;
 use muleteer_process::sandbox::{Place, Plan, What};

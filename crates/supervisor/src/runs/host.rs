@@ -186,6 +186,8 @@ pub struct Hosted {
     pub begins: tokio::sync::RwLock<()>,
     /// Whoever writes refs of the harness's own repository.
     pub git: tokio::sync::Mutex<()>,
+    /// What was repaired and is on no record yet.
+    repairs: Mutex<Vec<String>>,
     /// When the real remote was asked last, in awake time.
     pub remote_asked: Mutex<Option<std::time::Duration>>,
     /// Somebody began it or went on with it through this daemon: the next one is refused.
@@ -349,10 +351,20 @@ impl Hosted {
             halt: CancellationToken::new(),
             begins: tokio::sync::RwLock::default(),
             git: tokio::sync::Mutex::new(()),
+            repairs: Mutex::default(),
             remote_asked: Mutex::new(None),
             claimed: Mutex::new(false),
             _lock: lock,
         }
+    }
+
+    pub fn note_repair(&self, message: String) {
+        tracing::warn!(run = %self.run_id, %message, "the hub is repaired");
+        self.repairs.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+    }
+
+    pub fn take_repairs(&self) -> Vec<String> {
+        std::mem::take(&mut *self.repairs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub fn request(&self) -> v1::Run {

@@ -2,10 +2,14 @@
 //! work *in* it: it fetches from it into a repository of its own (`keep`), decides there, and writes the one
 //! ref that it puts back as a file.
 
+mod repair;
+
 use super::host::Hosted;
 use super::keep::{self, HUB, UNDONE};
 use crate::beneath;
-use crate::worktree::{DURABLE, git, run};
+use crate::context::Daemon;
+use crate::worktree::{DURABLE, git, no_room, run};
+use muleteer_model::event::Event;
 use muleteer_process::fault;
 use muleteer_store::atomic::put_dir;
 use std::path::{Path, PathBuf};
@@ -17,14 +21,26 @@ pub async fn ensure(hosted: &Hosted, base: &str, target: &str) -> Result<(), Str
     let _one = hosted.git.lock().await;
     keep::ensure(hosted, target, Some(base)).await?;
     let hub = hosted.places.hub();
-    if hub.join("HEAD").exists() {
-        return Ok(());
+    if std::fs::symlink_metadata(&hub).is_ok() || repair::is_known(&hosted.places) {
+        return repair::mend(hosted, target, false).await;
     }
+    let partial = build(hosted, target).await?;
+    put_dir(&partial, &hub).map_err(|error| crate::launch::chain(&error))
+}
+
+/// Makes a hub beside its place, with the integration branch at what was verified.
+async fn build(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
     let name = format!("refs/heads/{target}");
     let tip = keep::at(hosted, &name).await.ok_or("the integration branch is gone")?;
     let partial = hosted.places.private.join(".hub.partial");
     super::clones::remove(&partial).await?;
     keep::bare(hosted, &partial).await?;
+    // What was gathered is there whatever becomes of the hub's own objects.
+    let lenders = partial.join("objects/info/alternates");
+    let own = format!("{}\n", hosted.places.keep().join("objects").display());
+    std::fs::read_to_string(&lenders)
+        .and_then(|known| std::fs::write(&lenders, known + &own))
+        .map_err(|error| format!("{}: {error}", lenders.display()))?;
     // There to be shown read-only.
     let hooks = partial.join("hooks");
     std::fs::create_dir_all(&hooks).map_err(|error| format!("{}: {error}", hooks.display()))?;
@@ -48,7 +64,24 @@ pub async fn ensure(hosted: &Hosted, base: &str, target: &str) -> Result<(), Str
     run(git(&partial).args(["symbolic-ref", "HEAD", &name]), "cannot set the hub's branch").await?;
     // Made before any agent can write here.
     run(git(&partial).args(["update-ref", &name, &tip]), "cannot make the integration branch").await?;
-    put_dir(&partial, &hub).map_err(|error| crate::launch::chain(&error))
+    repair::remember(&hosted.places, &partial)?;
+    Ok(partial)
+}
+
+/// Repairs the hub, if nobody is at work with it just now. Agents that work meanwhile can push again.
+pub async fn watch(hosted: &Hosted, target: &str) -> Result<(), String> {
+    let Ok(_one) = hosted.git.try_lock() else { return Ok(()) };
+    if !hosted.places.keep().join("HEAD").exists() {
+        return Ok(());
+    }
+    repair::mend(hosted, target, false).await
+}
+
+/// Puts on record what was repaired.
+pub fn report(daemon: &Daemon, hosted: &Hosted) {
+    for message in hosted.take_repairs() {
+        daemon.note(Event::Fault { what: format!("the hub of {}", hosted.run_id), message });
+    }
 }
 
 /// Where the objects of a clone are borrowed from, and whoever lends to those.
@@ -70,6 +103,9 @@ pub async fn lenders(hosted: &Hosted) -> Vec<PathBuf> {
     found
 }
 
+/// So often a fetch of what was pushed is tried before the hub is taken for damaged.
+const TAKE_TRIES: u32 = 2;
+
 /// What the hub's target is to what was verified before.
 enum Pushed {
     Nothing,
@@ -83,6 +119,7 @@ enum Pushed {
 pub async fn guard(hosted: &Hosted, target: &str, job: Option<&str>) -> Result<Option<String>, String> {
     let _one = hosted.git.lock().await;
     keep::ensure(hosted, target, None).await?;
+    repair::mend(hosted, target, true).await?;
     let hub = hosted.places.hub();
     // It would lead everybody's git to another repository; nobody but an agent makes one.
     let led_away = beneath::remove(&hub, Path::new("commondir"));
@@ -106,17 +143,29 @@ pub async fn guard(hosted: &Hosted, target: &str, job: Option<&str>) -> Result<O
 pub async fn hold(hosted: &Hosted, target: &str, job: Option<&str>) -> Result<Option<String>, String> {
     let _one = hosted.git.lock().await;
     keep::ensure(hosted, target, None).await?;
+    repair::mend(hosted, target, true).await?;
     let hub = hosted.places.hub();
     let name = format!("refs/heads/{target}");
     beneath::remove(&hub, Path::new("commondir"));
     let seen = keep::at(hosted, &name).await;
-    let now = stands(hosted, &name).await?;
+    let now = match stands(hosted, &name).await {
+        Err(why) if !no_room(&why) => {
+            repair::rebuild(hosted, target, &why).await?;
+            return noted(hosted, job);
+        }
+        now => now?,
+    };
     if now == seen {
         return noted(hosted, job);
     }
-    let kept = kept_as(now.as_deref());
-    if let Some(now) = &now {
-        keep::fetch(hosted, &hub, now, &[&format!("+{kept}")], "cannot keep what was pushed").await?;
+    let mut kept = kept_as(now.as_deref());
+    if let Some(now) = &now
+        && let Err(why) = keep::fetch(hosted, &hub, now, &[&format!("+{kept}")], "cannot keep what was pushed").await
+    {
+        if no_room(&why) {
+            return Err(why);
+        }
+        kept = format!("nothing that can be read ({why})");
     }
     let said = format!("a push to {target} while it was judged, or after, was undone: {kept} is what it brought");
     undo(hosted, target, job, said).await.map(Some)
@@ -145,8 +194,9 @@ async fn undo(hosted: &Hosted, target: &str, job: Option<&str>, said: String) ->
             .map_err(|error| crate::launch::chain(&error))?;
     }
     fault::point("hub.push_noted");
-    beneath::replace(&hub, Path::new(&name), format!("{seen}\n").as_bytes())
-        .map_err(|error| format!("cannot undo a push: {name} of {}: {error}", hub.display()))?;
+    if let Err(error) = beneath::replace(&hub, Path::new(&name), format!("{seen}\n").as_bytes()) {
+        repair::rebuild(hosted, target, &format!("{name}: {error}")).await?;
+    }
     fault::point("hub.push_undone");
     Ok(said)
 }
@@ -166,29 +216,47 @@ async fn stands(hosted: &Hosted, name: &str) -> Result<Option<String>, String> {
 pub async fn tip(hosted: &Hosted, target: &str) -> Result<String, String> {
     let _one = hosted.git.lock().await;
     keep::ensure(hosted, target, None).await?;
+    repair::mend(hosted, target, true).await?;
     take(hosted, target).await?;
     commit(hosted, target).await.ok_or_else(|| format!("the branch {target} is gone"))
 }
 
-/// Brings what was pushed, if it is a fast-forward.
+/// Brings what was pushed, if it is a fast-forward. A hub that git cannot read is built again.
 async fn take(hosted: &Hosted, target: &str) -> Result<Pushed, String> {
     let hub = hosted.places.hub();
     let name = format!("refs/heads/{target}");
     let seen = keep::at(hosted, &name).await.ok_or("the integration branch is gone")?;
-    let Some(now) = stands(hosted, &name).await? else { return Ok(Pushed::Rewritten(None)) };
+    let now = match stands(hosted, &name).await {
+        Err(why) if !no_room(&why) => {
+            repair::rebuild(hosted, target, &why).await?;
+            return Ok(Pushed::Nothing);
+        }
+        now => now?,
+    };
+    let Some(now) = now else { return Ok(Pushed::Rewritten(None)) };
     if now == seen {
         return Ok(Pushed::Nothing);
     }
     // The first is refused by git where it is no fast-forward; the second brings it nevertheless.
     let names = [name.as_str(), &format!("+{HUB}")];
-    let Err(why) = keep::fetch(hosted, &hub, &now, &names, "cannot look at what was pushed").await else {
-        return Ok(Pushed::Forward);
-    };
-    // Not brought, or a fast-forward that could not be: another time.
-    if keep::at(hosted, HUB).await.as_ref() != Some(&now) || keep::is_ancestor(hosted, &seen, &now).await {
-        return Err(why);
+    let mut why = String::new();
+    for _ in 0..TAKE_TRIES {
+        why = match keep::fetch(hosted, &hub, &now, &names, "cannot look at what was pushed").await {
+            Ok(()) => return Ok(Pushed::Forward),
+            Err(why) => why,
+        };
+        let brought = keep::at(hosted, HUB).await.as_ref() == Some(&now);
+        if brought && !keep::is_ancestor(hosted, &seen, &now).await {
+            return Ok(Pushed::Rewritten(Some(now)));
+        }
+        // A fast-forward that could not be: another time.
+        if brought || no_room(&why) {
+            return Err(why);
+        }
     }
-    Ok(Pushed::Rewritten(Some(now)))
+    // The branch names what is not there, or cannot be read: nobody can work with that.
+    repair::rebuild(hosted, target, &why).await?;
+    Ok(Pushed::Nothing)
 }
 
 /// The commit that the target has rightly come to.
@@ -198,6 +266,9 @@ pub async fn commit(hosted: &Hosted, branch: &str) -> Option<String> {
 
 /// A git that was killed leaves its locks behind, and nobody could push any more.
 pub async fn unlock(hosted: &Hosted, target: &str) {
+    if !std::fs::symlink_metadata(hosted.places.hub()).is_ok_and(|meta| meta.is_dir()) {
+        return;
+    }
     let locks = ["HEAD.lock", "packed-refs.lock", "config.lock"].map(String::from);
     let locks = locks.into_iter().chain([format!("refs/heads/{target}.lock")]).collect::<Vec<_>>();
     keep::unlock(&hosted.places.hub(), &locks).await;

@@ -124,6 +124,7 @@ async fn begin(
     let fault = hub::worktree(hosted, &dir, &run.target(), branch.map(String::as_str), job.start.reuse)
         .await
         .map_err(|message| Trouble::new("E_GIT", message))?;
+    hub::report(daemon, hosted);
     if let Some(message) = fault {
         daemon.note(Event::Fault { what: format!("worktree {}", dir.display()), message });
     }
@@ -303,6 +304,7 @@ async fn settle(
             let bead = job.start.bead_id.clone().unwrap_or_default();
             hub::unlock(hosted, &run.target()).await;
             end.undone = hub::guard(hosted, &run.target(), Some(&job.start.dispatch)).await.map_err(git)?;
+            hub::report(daemon, hosted);
             let target = run.target();
             let (work, remote) =
                 tokio::join!(hub::work(hosted, &dir, &target), super::publish::remote_lately(hosted, run));
@@ -347,6 +349,7 @@ async fn settle(
         }
         Purpose::Judge => {
             end.undone = hub::hold(hosted, &run.target(), Some(&job.start.dispatch)).await.map_err(git)?;
+            hub::report(daemon, hosted);
             // It is not the judge's doing that the disk has less.
             let dirty = !outlived && hub::is_dirty(hosted, &dir).await.map_err(git)?;
             end.wrote = dirty || end.undone.is_some();

@@ -47,6 +47,7 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     keep_base(hosted, Some(&base_commit)).await;
     hub::ensure(hosted, &base_commit, &target).await.map_err(failed)?;
     hub::guard(hosted, &target, None).await.map_err(failed)?;
+    hub::report(daemon, hosted);
     super::publish::remember_remote(hosted, &base_branch).await;
     // Of an earlier try at this: the branch stays where it was.
     let base_commit = hub::commit(hosted, &target).await.unwrap_or(base_commit);

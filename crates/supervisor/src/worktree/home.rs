@@ -159,10 +159,23 @@ impl Homecoming<'_> {
             match run(fetching(self.project, &self.git_dir()).arg(refspec), "cannot fetch the work").await {
                 Ok(_) => return Ok(name),
                 Err(why) if is_taken(&why) => refused = why,
+                // Asked to be quiet, git does not say that it was no fast-forward.
+                Err(_) if self.has_gone_on(there.as_deref(), commit).await => {
+                    refused = format!("the branch {name} has commits of somebody else");
+                }
                 Err(why) => return Err(why),
             }
         }
         Err(refused)
+    }
+
+    /// A branch has what the commit does not have in its history; the commit was fetched by then.
+    async fn has_gone_on(&self, branch: Option<&str>, commit: &str) -> bool {
+        let Some(branch) = branch else { return false };
+        let mut there = git(self.project);
+        let is_there = run(there.args(["cat-file", "-e", &format!("{commit}^{{commit}}")]), "").await.is_ok();
+        let mut ask = git(self.project);
+        is_there && run(ask.args(["merge-base", "--is-ancestor", branch, commit]), "").await.is_err()
     }
 
     async fn count(&self, tip: &str) -> Option<u32> {

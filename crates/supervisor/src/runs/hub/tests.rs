@@ -10,6 +10,8 @@ use super::*;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
+mod damage;
+
 const RUN: &str = "run-2026-01-01-abcdef";
 const TARGET: &str = "muleteer/run-2026-01-01-abcdef";
 
@@ -419,8 +421,9 @@ async fn links_in_the_hub_lead_nowhere() {
     std::fs::remove_dir_all(stage.hub().join("refs/heads")).unwrap();
     std::fs::create_dir_all(victim.join("heads/muleteer")).unwrap();
     symlink(victim.join("heads"), stage.hub().join("refs/heads")).unwrap();
-    assert!(guard(&stage.hosted, TARGET, None).await.is_err());
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
     assert_eq!(std::fs::read_dir(victim.join("heads/muleteer")).unwrap().count(), 0);
+    assert_eq!(git_in(&stage.hub(), &["rev-parse", &format!("refs/heads/{TARGET}")]), seen);
     assert_eq!(commit(&stage.hosted, TARGET).await, Some(seen));
 }
 
