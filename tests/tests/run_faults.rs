@@ -159,13 +159,15 @@ fn work_that_could_not_be_looked_at_is_not_done() {
         (stage.muleteer(&["bead", "show", &bead, "--json"]).json()["status"] == "closed").then_some(())
     });
     let run = id(&stage.status());
-    let hub = stage.world.state().join("runs").join(&run).join("hub.git");
-    let away = hub.with_extension("away");
-    std::fs::rename(&hub, &away).unwrap();
+    let keep = stage.world.state().join("runs").join(&run).join("keep.git");
+    let away = keep.with_extension("away");
+    std::fs::rename(&keep, &away).unwrap();
+    std::fs::write(&keep, "").unwrap();
     std::fs::write(stage.world.home().join("go"), "").unwrap();
     wait_until("the run to stop", PATIENCE, || (stage.status()["status"] == "failed").then_some(()));
     assert_eq!(stage.muleteer(&["bead", "show", &bead, "--json"]).json()["status"], "open");
-    std::fs::rename(&away, &hub).unwrap();
+    std::fs::remove_file(&keep).unwrap();
+    std::fs::rename(&away, &keep).unwrap();
     let done = ended(&stage, &["run", "--resume", &run, "--json"], 0);
     let completed = is(&stage, &run, "bead_completed");
     assert_ne!(completed[0]["by"], "operator", "{completed:?}");
@@ -373,7 +375,10 @@ fn an_agent_that_pushes_to_the_remote_by_itself_stops_the_run() {
         assert_eq!(stopped["error"]["code"], "E_REMOTE_CHANGED", "{remotes:?}: {stopped}");
         assert!(message.contains("to main of the remote by itself"), "{message}");
         let branches = stage.repo.git(&["branch", "--list", "muleteer/*"]);
-        assert_eq!(branches, "", "nothing of it is brought home");
+        assert_eq!(branches, "", "nothing of it is a branch that somebody might merge");
+        let kept = stopped["work"]["branch"].as_str().unwrap_or_default();
+        assert!(kept.starts_with("refs/muleteer/run/"), "{stopped}");
+        assert_eq!(stage.repo.git(&["show", &format!("{kept}:Base.txt")]), "Base");
         stage.world.finish(Some(daemon));
     }
 }

@@ -571,6 +571,15 @@ pub enum Event {
     PrCreated {
         url: String,
     },
+    /// The branch is at the remote, and a pull request is a person's to make.
+    BranchPushed {
+        branch: String,
+        /// Where it can be made.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        page: Option<String>,
+    },
+    /// Of a run that ends before it passed, or is stopped: its branch is in the repository.
+    RunWorkKept(pipeline::KeptWork),
     /// No new agent is started, and those that live are ended. Without a code it is to rest.
     RunStopping {
         code: String,

@@ -11,6 +11,7 @@ pub mod run;
 pub mod status;
 pub mod table;
 pub mod tree;
+pub mod work;
 
 use jiff::Timestamp;
 use std::time::Duration;

@@ -160,6 +160,7 @@ fn settings() -> RunSettings {
         preview_acceptance: false,
         dry_run: false,
         pull_request: false,
+        push: false,
         cleanup: true,
         confined: false,
         unconfined: String::new(),

@@ -345,6 +345,20 @@ catalog! {
         = Event::BranchPublished { branch: format!("muleteer/{RUN}"), commit: "9fceb02d".into(), merge: "git merge".into(), unpushed: Some("2 of 15 beads are blocked".into()) };
     PrCreated: "There is a pull request."
         = Event::PrCreated { url: "https://example.org/pull/1".into() };
+    BranchPushed: "The branch is at the remote under this name; `page` is where a pull request can be made, where that is known."
+        = Event::BranchPushed {
+            branch: format!("muleteer/{RUN}"),
+            page: Some(format!("https://github.com/o/r/compare/main...muleteer/{RUN}?expand=1")),
+        };
+    RunWorkKept: "The run ends before it passed, or is stopped: what there is of its branch is in the repository. `clones` are its \
+                  agents', `trouble` says why the branch could not be brought, and where it is."
+        = Event::RunWorkKept(run::KeptWork {
+            branch: Some(format!("muleteer/{RUN}")),
+            commit: Some("9fceb02d".into()),
+            commits: 3,
+            clones: Some(format!("/repo/.muleteer/worktrees/{RUN}")),
+            trouble: Some("cannot bring the branch home: disk full; it is in /state/runs/keep.git".into()),
+        });
     RunStopping: "No agent is started any more, and those that live are ended. Without a code it is to rest."
         = Event::RunStopping { code: "E_DEADLOCK".into(), message: "every bead left waits for one that is blocked".into() };
     RunRested: "Nothing goes on until it is resumed."
@@ -540,6 +554,7 @@ fn run_settings() -> run::RunSettings {
         preview_acceptance: false,
         dry_run: false,
         pull_request: true,
+        push: false,
         cleanup: true,
         budget_usd: Some(20.0),
         max_runtime_s: Some(3600),

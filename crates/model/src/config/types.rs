@@ -564,8 +564,12 @@ pub struct Judge {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnComplete {
+    /// The branch is pushed and a pull request is made; without a way to make one, the page for it is named.
     #[default]
     Pr,
+    /// The branch is pushed.
+    Push,
+    /// The branch stays in the repository.
     None,
 }
 

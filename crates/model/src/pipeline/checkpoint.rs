@@ -5,6 +5,7 @@ use super::enforced::Enforced;
 use super::event::{Phase, Purpose, RunStatus, Verdict};
 use super::standing::{Standing, why};
 use super::state::{Run, Stage};
+use super::whereabouts::Whereabouts;
 use crate::config::Span;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -385,6 +386,9 @@ pub struct Document {
     pub standing: Option<Standing>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<DocumentError>,
+    /// Once it has ended or rests: where its work is, and what comes next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work: Option<Whereabouts>,
     /// Of a dry run that has not been gone on with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
@@ -544,7 +548,7 @@ pub fn document(run: &Run) -> Document {
         cost_usd: run.cost_usd,
         spec: run.started.spec.clone(),
         title: run.started.title.clone(),
-        branch: run.published.clone(),
+        branch: run.kept.as_ref().and_then(|kept| kept.branch.clone()).or_else(|| run.published.clone()),
         agents: run.jobs.len() as u32,
         observations: run.observations.iter().cloned().collect(),
         maintenance_runs: run.maintenance.len() as u32,
@@ -552,6 +556,7 @@ pub fn document(run: &Run) -> Document {
         reason: run.resting.as_ref().map(|(_, reason)| reason.clone()).or_else(|| why(run)),
         standing: None,
         error: shortfall(run),
+        work: Whereabouts::of(run),
         plan: Plan::of(run),
     }
 }

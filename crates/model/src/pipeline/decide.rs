@@ -78,6 +78,11 @@ pub enum PullRequest {
     Failed(String),
     /// There is a remote, and why nothing is pushed there.
     Unpushed(String),
+    /// The branch is at the remote, under this name; a person makes the pull request, on this page where it is known.
+    Pushed {
+        branch: String,
+        page: Option<String>,
+    },
 }
 
 /// Where a run is told to go on from.
@@ -391,8 +396,8 @@ fn applied(run: &Run, triage: Triage) -> Vec<Event> {
     events
 }
 
-/// Why the branch of a run stays here, although there is a remote to push it to. `gh` is there or not.
-pub fn unpushed(run: &Run, gh: bool) -> Option<String> {
+/// Why the branch of a run stays here, although there is a remote to push it to.
+pub fn unpushed(run: &Run) -> Option<String> {
     let blocked = run.count(Stage::Blocked);
     if run.started.target != "auto" {
         return Some(format!("{} was chosen for it by name, so it is yours to push", run.target()));
@@ -401,10 +406,9 @@ pub fn unpushed(run: &Run, gh: bool) -> Option<String> {
         return Some(format!("{blocked} of {} beads are blocked", run.beads.len()));
     }
     // With a commit checked out and no branch there is nothing that a pull request could be made to.
-    if run.frozen.as_ref().is_none_or(|frozen| frozen.base_branch == "HEAD") {
-        return Some("the run began from a commit that is on no branch, to which no pull request can be made".into());
-    }
-    (!gh).then(|| "`gh`, which makes the pull request, is not on your PATH".into())
+    let detached = run.frozen.as_ref().is_none_or(|frozen| frozen.base_branch == "HEAD");
+    (detached && !run.settings.push)
+        .then(|| "the run began from a commit that is on no branch, to which no pull request can be made".into())
 }
 
 fn published(run: &Run, branch: String, commit: String, merge: String, pr: Option<PullRequest>) -> Vec<Event> {
@@ -414,6 +418,7 @@ fn published(run: &Run, branch: String, commit: String, merge: String, pr: Optio
     };
     let mut events = vec![Event::BranchPublished { branch, commit, merge, unpushed }];
     match pr {
+        Some(PullRequest::Pushed { branch, page }) => events.push(Event::BranchPushed { branch, page }),
         Some(PullRequest::Made(url)) if run.pr_url.is_none() => events.push(Event::PrCreated { url }),
         Some(PullRequest::Failed(message)) => {
             events.push(Event::RunStopping { code: "E_PR_CREATE_FAILED".into(), message });

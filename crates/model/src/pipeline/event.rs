@@ -58,6 +58,9 @@ pub struct RunSettings {
     pub preview_acceptance: bool,
     pub dry_run: bool,
     pub pull_request: bool,
+    /// The branch is pushed, and a pull request is a person's to make.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub push: bool,
     pub cleanup: bool,
     /// The kernel holds its agents to what they may see and write.
     #[serde(default)]
@@ -227,6 +230,22 @@ pub struct Triage {
     pub promoted: Vec<String>,
     #[serde(default)]
     pub dismissed: Vec<String>,
+}
+
+/// What there is of a run that ended before it passed, or was stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct KeptWork {
+    /// The branch in the person's repository; null where the run made no commit, or it could not be brought.
+    pub branch: Option<String>,
+    pub commit: Option<String>,
+    /// Since where the run began.
+    pub commits: u32,
+    /// Where clones of its agents are, which may hold what nobody pushed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clones: Option<String>,
+    /// Why the branch could not be brought, and where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }
 
 /// How a run ended, or why it rests.

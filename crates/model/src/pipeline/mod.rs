@@ -38,6 +38,7 @@ mod effects;
 pub mod enforced;
 pub mod estimate;
 pub mod event;
+pub mod forge;
 #[cfg(test)]
 mod golden;
 pub mod judge;
@@ -50,10 +51,13 @@ pub mod standing;
 mod state;
 #[cfg(test)]
 mod tests;
+pub mod whereabouts;
 
 pub use decide::{
     Barred, GRAPH_CYCLE, GoOn, Input, JobEnd, PullRequest, Settled, advance, blocks, circle, decide, may_go_on,
     unpushed,
 };
 pub use effects::{Effect, effects};
-pub use state::{Blocked, Frozen, Iteration, Job, JudgeStage, Maintenance, Run, Sealed, Stage, Stopping, TaskState};
+pub use state::{
+    Blocked, Frozen, Iteration, Job, JudgeStage, Maintenance, Pushed, Run, Sealed, Stage, Stopping, TaskState,
+};

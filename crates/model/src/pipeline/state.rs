@@ -77,6 +77,10 @@ pub struct Run {
     /// Why that is in the repository only.
     pub unpushed: Option<String>,
     pub pr_url: Option<String>,
+    /// Where the branch was pushed to without a pull request.
+    pub pushed: Option<Pushed>,
+    /// What was kept when it ended without having passed.
+    pub kept: Option<KeptWork>,
     pub stopping: Option<Stopping>,
     /// Why it rests, with the status it shows meanwhile.
     pub resting: Option<(RunStatus, String)>,
@@ -93,6 +97,13 @@ pub struct Frozen {
     pub base_branch: String,
     pub base_commit: String,
     pub target_branch: String,
+}
+
+/// A branch at the remote, and the page on which a pull request can be made of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pushed {
+    pub branch: String,
+    pub page: Option<String>,
 }
 
 /// Acceptance criteria, hashed before the first coding agent starts. An empty path: there are none.
@@ -238,6 +249,8 @@ impl Run {
             cost_usd: 0.0,
             published: None,
             unpushed: None,
+            pushed: None,
+            kept: None,
             pr_url: None,
             stopping: None,
             resting: None,
@@ -574,7 +587,12 @@ impl Run {
             Event::BranchPublished { branch, unpushed, .. } => {
                 self.published = Some(branch.clone());
                 self.unpushed.clone_from(unpushed);
+                self.kept = None;
             }
+            Event::BranchPushed { branch, page } => {
+                self.pushed = Some(Pushed { branch: branch.clone(), page: page.clone() });
+            }
+            Event::RunWorkKept(kept) => self.kept = Some(kept.clone()),
             Event::PrCreated { url } => self.pr_url = Some(url.clone()),
             Event::RunStopping { code, message } => {
                 self.stopping = Some(Stopping { code: code.clone(), message: message.clone() });

@@ -4,6 +4,7 @@ use super::effects::{Effect, effects};
 use super::event::*;
 use super::judge::{self, Acceptance, Issue, JudgeResult, NewBead, Observation, SpecDrift};
 use super::state::{Run, Stage};
+use super::whereabouts::Whereabouts;
 use super::{Frozen, PullRequest, unpushed};
 use crate::bead::{BLOCKS, Bead, Dependency, Status};
 use crate::event::{Entry, Event, Outcome, Record};
@@ -29,6 +30,7 @@ pub(super) fn settings() -> RunSettings {
         preview_acceptance: false,
         dry_run: false,
         pull_request: false,
+        push: false,
         cleanup: true,
         confined: false,
         unconfined: String::new(),
@@ -554,21 +556,58 @@ fn a_branch_that_is_not_pushed_says_why() {
     let mut play = Play::with(RunSettings { judge: false, ..settings() }, vec![bead("a", &[])]);
     play.done("a");
     play.run.frozen = Some(frozen("main"));
-    assert_eq!(unpushed(&play.run, true), None);
-    assert!(unpushed(&play.run, false).is_some_and(|why| why.contains("`gh`")));
+    assert_eq!(unpushed(&play.run), None);
     let mut of = play.run.clone();
     of.frozen = Some(frozen("HEAD"));
-    assert!(unpushed(&of, true).is_some_and(|why| why.contains("on no branch")));
+    assert!(unpushed(&of).is_some_and(|why| why.contains("on no branch")));
     let mut of = play.run.clone();
     of.started.target = "feature".into();
-    assert!(unpushed(&of, true).is_some_and(|why| why.contains("yours to push")));
+    assert!(unpushed(&of).is_some_and(|why| why.contains("yours to push")));
     let mut of = play.run.clone();
     of.beads.values_mut().for_each(|task| task.stage = Stage::Blocked);
-    assert_eq!(unpushed(&of, true).as_deref(), Some("1 of 1 beads are blocked"));
+    assert_eq!(unpushed(&of).as_deref(), Some("1 of 1 beads are blocked"));
     let pr = Some(PullRequest::Unpushed("nobody may".into()));
     play.feed(Input::Published { branch: "b".into(), commit: "c".into(), merge: "m".into(), pr });
     assert_eq!(play.run.outcome, Some(RunStatus::Completed), "it is no failure");
     assert_eq!(play.run.unpushed.as_deref(), Some("nobody may"));
+}
+
+#[test]
+fn a_branch_without_a_pull_request_names_the_page_for_one() {
+    let finish = |pr: Option<PullRequest>| {
+        let mut play = Play::with(RunSettings { judge: false, ..settings() }, vec![bead("a", &[])]);
+        play.done("a");
+        play.feed(Input::Published { branch: "b".into(), commit: "c".into(), merge: "m".into(), pr });
+        assert_eq!(play.run.outcome, Some(RunStatus::Completed));
+        Whereabouts::of(&play.run).expect("it is over")
+    };
+    let pushed = |page: Option<&str>| PullRequest::Pushed { branch: "t".into(), page: page.map(String::from) };
+    let told = finish(Some(pushed(Some("https://h/new"))));
+    assert_eq!((told.branch.as_deref(), told.pushed.as_deref()), (Some("b"), Some("t")));
+    assert_eq!(told.next.as_deref(), Some("make a pull request: https://h/new"));
+    assert!(
+        finish(Some(pushed(None)))
+            .next
+            .is_some_and(|next| next.contains("the branch t at the remote"))
+    );
+    assert!(
+        finish(Some(PullRequest::Made("u".into())))
+            .next
+            .is_some_and(|next| next.contains("merge u"))
+    );
+}
+
+#[test]
+fn a_run_that_ends_early_says_where_its_work_is_and_how_to_go_on() {
+    let mut play = Play::with(settings(), vec![bead("a", &[])]);
+    assert_eq!(Whereabouts::of(&play.run), None, "it is under way");
+    play.run.jobs.clear();
+    let kept = KeptWork { branch: Some("muleteer/x".into()), commits: 2, ..KeptWork::default() };
+    play.run.kept = Some(kept);
+    play.feed(Input::Fatal { code: "E_GIT".into(), message: "no".into() });
+    let told = Whereabouts::of(&play.run).expect("it is over");
+    assert_eq!((told.branch.as_deref(), told.commits), (Some("muleteer/x"), Some(2)));
+    assert!(told.next.is_some_and(|next| next.starts_with("muleteer run --resume ")));
 }
 
 #[test]

@@ -99,7 +99,13 @@ fn news(run: &Run) -> Markup {
         @if let Some(url) = &run.pr_url {
             p { "Pull request: " (link(url)) }
         }
-        @if let Some(branch) = &run.published {
+        @if let Some(kept) = &run.kept {
+            p { "Its work: " (cut(&super::work::kept(kept), PROSE)) "." }
+        }
+        @if let Some(page) = run.pushed.as_ref().and_then(|pushed| pushed.page.as_ref()) {
+            p { "Make a pull request: " (link(page)) }
+        }
+        @if let Some(branch) = run.published.as_ref().filter(|_| run.kept.is_none()) {
             @let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.as_str()).unwrap_or_default();
             @if branch == base {
                 p { "The result is on " code { (cut(base, TITLE)) } "." }

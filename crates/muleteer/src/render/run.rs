@@ -91,7 +91,8 @@ fn ending(run: &Run) -> String {
     } else if let Some(why) = why(run) {
         let _ = writeln!(text, "  reason    {}", safe(&why));
     }
-    if let Some(branch) = &run.published {
+    text.push_str(&super::work::lines(run));
+    if let Some(branch) = run.published.as_ref().filter(|_| run.kept.is_none()) {
         let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.as_str()).unwrap_or_default();
         if branch == base {
             let _ = writeln!(text, "  result    on {base}");
@@ -274,6 +275,8 @@ pub fn describe(event: &Event) -> Option<String> {
             format!("the result is on {branch}: {}{not}", text(merge))
         }
         Event::PrCreated { url } => format!("pull request {url}"),
+        Event::BranchPushed { branch, page } => super::work::pushed(branch, page.as_deref()),
+        Event::RunWorkKept(kept) => super::work::kept(kept),
         Event::RunStopping { code, message } if code.is_empty() => warn(format!("stopping: {}", text(message))),
         Event::RunStopping { code, message } => bad(format!("stopping: {code} {}", text(message))),
         Event::RunRested { reason, .. } => warn(format!("it rests: {}", text(reason))),

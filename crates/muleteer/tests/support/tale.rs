@@ -35,6 +35,7 @@ impl Tale {
             preview_acceptance: false,
             dry_run: false,
             pull_request: true,
+            push: false,
             cleanup: true,
             confined: true,
             unconfined: String::new(),

@@ -2,7 +2,7 @@
 //! from the run's log, so it can be killed at any line.
 
 use super::host::Hosted;
-use super::{criteria, job, publish, steps};
+use super::{criteria, hub, job, publish, steps};
 use crate::branch::BranchMsg;
 use crate::context::Daemon;
 use crate::owned::survive;
@@ -130,13 +130,16 @@ impl Actor for RunActor {
             RunMsg::Again(key) => drop(state.carried.remove(&key)),
             RunMsg::Wake => state.carried.retain(|key| !key.starts_with("WakeAt")),
             RunMsg::Heartbeat => {
-                if let Some(run) = state.run.as_ref().filter(|run| run.is_live()) {
+                if let Some(run) = state.run.clone().filter(|run| run.is_live()) {
                     let (hosted, since) = (state.hosted.clone(), run.running_since);
                     tokio::task::spawn_blocking(move || hosted.write_lock_note(since)).await?;
                     if state.unproven > 1 {
                         state.unproven -= 1;
                     } else {
                         state.outlived();
+                    }
+                    if run.frozen.is_some() {
+                        state.watch_hub(run.target());
                     }
                     myself.send_after(HEARTBEAT, || RunMsg::Heartbeat);
                     return Ok(());
@@ -169,9 +172,13 @@ impl State {
 
     async fn settle(&mut self) -> Result<(), ActorProcessingErr> {
         while let Some(run) = &self.run {
-            let events = pipeline::advance(run, Timestamp::now());
+            let mut events = pipeline::advance(run, Timestamp::now());
             if events.is_empty() {
                 return Ok(());
+            }
+            if ends_early(run, &events) {
+                // First: who hears of the end is told where the work is.
+                events.splice(0..0, publish::keep_early(&self.daemon, &self.hosted, run).await);
             }
             self.commit(events).await?;
         }
@@ -242,6 +249,17 @@ impl State {
         }
     }
 
+    /// Agents push to the hub, and one of them may have removed it.
+    fn watch_hub(&mut self, target: String) {
+        let (daemon, hosted) = (self.daemon.clone(), self.hosted.clone());
+        self.tasks.spawn(async move {
+            if let Err(error) = hub::watch(&hosted, &target).await {
+                tracing::warn!(run = %hosted.run_id, %error, "failed to repair the hub");
+            }
+            hub::report(&daemon, &hosted);
+        });
+    }
+
     /// It has ended or rests: nothing of it stays in the daemon.
     fn rest(&mut self) {
         self.outlived();
@@ -254,6 +272,15 @@ impl State {
         self.publish();
         self.run = None;
     }
+}
+
+/// The run fails, or rests because it is stopped.
+fn ends_early(run: &Run, events: &[Event]) -> bool {
+    events.iter().any(|event| match event {
+        Event::RunFailed { .. } => true,
+        Event::RunRested { .. } => run.stopping.is_some(),
+        _ => false,
+    })
 }
 
 /// An effect is carried out once by this incarnation; what makes it another one is in its key. Nothing is there that

@@ -12,6 +12,7 @@ use crate::mend;
 use crate::worktree::{self, DURABLE, HARMLESS, LEADING_AWAY, complaint, fetching, git, output, run as git_run};
 use muleteer_model::agent_event::cut;
 use muleteer_model::event::Event;
+use muleteer_model::pipeline::forge::{self, Forge};
 use muleteer_model::pipeline::{Input, PullRequest, Run, Stage, unpushed};
 use muleteer_process::fault;
 use std::ffi::OsStr;
@@ -20,10 +21,12 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::process::Command;
 
+mod early;
 mod remote;
 #[cfg(test)]
 mod tests;
 
+pub use early::keep_early;
 use remote::{Remote, settings};
 
 /// In the harness's own repository: the branch as it was rebased, by what it was before, and what was pushed, by
@@ -53,6 +56,7 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
         true => hub::hold(hosted, &target, None).await,
         false => hub::guard(hosted, &target, None).await,
     };
+    hub::report(daemon, hosted);
     if let Some(message) = undone.map_err(failed)? {
         daemon.note(Event::Fault { what: format!("the hub of {}", hosted.run_id), message });
     }
@@ -70,7 +74,7 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     fault::point("run.after_publish");
     let merge =
         if branch == base { format!("it is on {base}") } else { format!("git checkout {base} && git merge {branch}") };
-    let wanted = run.settings.pull_request && run.pr_url.is_none();
+    let wanted = (run.settings.pull_request || run.settings.push) && run.pr_url.is_none();
     let pr = match remote.filter(|_| wanted) {
         Some(remote) => Some(pull_request(hosted, run, remote, &base).await),
         None => None,
@@ -80,20 +84,31 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
 }
 
 async fn pull_request(hosted: &Hosted, run: &Run, remote: Remote, base: &str) -> PullRequest {
+    if let Some(why) = unpushed(run) {
+        return PullRequest::Unpushed(why);
+    }
     let env = hosted.person_env();
     let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
     let gh = muleteer_backends::find_program("gh", path.map(OsStr::new));
-    if let Some(why) = unpushed(run, gh.is_some()) {
-        return PullRequest::Unpushed(why);
-    }
+    // `gh` speaks to GitHub alone. Of a host that says nothing it may know more than we do.
+    let is_hub = forge::forge(&remote.push).is_none_or(|forge| forge == Forge::GitHub);
+    let by_gh = run.settings.pull_request && gh.is_some() && is_hub;
+    let address = remote.push.clone();
     let place = Place::new(hosted, gh.unwrap_or_default(), remote, settings(&hosted.repo).await);
     fault::point("run.before_pr");
-    let made = place.pull_request(hosted, run, &run.target(), base).await;
+    let made = if by_gh {
+        place.pull_request(hosted, run, &run.target(), base).await.map(PullRequest::Made)
+    } else {
+        let pushed = place.pushed(hosted, run, base).await;
+        let page = |branch: &str| forge::pull_request_page(&address, base, branch).filter(|_| base != "HEAD");
+        // It has passed all the same, and its branch is here.
+        Ok(match pushed {
+            Ok(branch) => PullRequest::Pushed { page: page(&branch), branch },
+            Err(why) => PullRequest::Unpushed(why),
+        })
+    };
     fault::point("run.after_pr");
-    match made {
-        Ok(url) => PullRequest::Made(url),
-        Err(message) => PullRequest::Failed(message),
-    }
+    made.unwrap_or_else(PullRequest::Failed)
 }
 
 /// Where the remote's base branch is, asked with the person's own credentials. `None` where it does not answer soon.
@@ -314,13 +329,7 @@ impl Place {
     /// whether it was taken before a crash.
     async fn pull_request(&self, hosted: &Hosted, run: &Run, target: &str, base: &str) -> Result<String, String> {
         let (commit, conflicts) = self.rebased(hosted, target, base).await?;
-        let mut head = target.to_string();
-        if self.push(hosted, &commit, &head).await.is_err() {
-            // Protected, or somebody else's: beside it, then.
-            head = format!("{target}-rebased");
-            self.push(hosted, &commit, &head).await?;
-        }
-        fault::point("run.pushed");
+        let head = self.push_beside(hosted, &commit, target).await?;
         if let Some(url) = self.known(&head).await {
             return Ok(url);
         }
@@ -343,6 +352,32 @@ impl Place {
         };
         let url = said.lines().rev().find(|line| line.starts_with("http")).map(str::to_string);
         url.ok_or(format!("gh said: {said}"))
+    }
+
+    /// Pushes the branch, for a person to make a pull request of, and gives its name at the remote.
+    async fn pushed(&self, hosted: &Hosted, run: &Run, base: &str) -> Result<String, String> {
+        let target = run.target();
+        let commit = match run.settings.pull_request {
+            true => self.rebased(hosted, &target, base).await?.0,
+            false => hub::commit(hosted, &target).await.ok_or("the branch is gone")?,
+        };
+        self.push_beside(hosted, &commit, &target).await
+    }
+
+    /// Pushes under the branch's name, or one beside it where that is protected, somebody else's or in the way of
+    /// another.
+    async fn push_beside(&self, hosted: &Hosted, commit: &str, target: &str) -> Result<String, String> {
+        let mut refused = String::new();
+        for name in [target.to_string(), format!("{target}-rebased"), target.replace('/', "-")] {
+            match self.push(hosted, commit, &name).await {
+                Ok(()) => {
+                    fault::point("run.pushed");
+                    return Ok(name);
+                }
+                Err(why) => refused = why,
+            }
+        }
+        Err(refused)
     }
 
     /// The pull request of that branch, if there is one.

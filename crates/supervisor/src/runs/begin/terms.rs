@@ -192,6 +192,7 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
         preview_acceptance: request.preview_acceptance && !request.yes,
         dry_run: request.dry_run,
         pull_request: judge.on_complete == OnComplete::Pr,
+        push: judge.on_complete == OnComplete::Push,
         cleanup: run.worktree.cleanup,
         budget_usd: request.budget_usd,
         max_runtime_s: request.max_runtime_s,

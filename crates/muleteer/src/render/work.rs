@@ -1,0 +1,51 @@
+//! Where the work of a run is, and what comes next.
+
+use super::{clip, safe};
+use muleteer_model::pipeline::Run;
+use muleteer_model::pipeline::event::KeptWork;
+use muleteer_model::pipeline::whereabouts::Whereabouts;
+use std::fmt::Write;
+
+/// A trouble that is longer is cut.
+const TROUBLE: usize = 1000;
+
+/// What there is of a run that did not pass, where a branch was pushed, and the next step. A run that is under way has
+/// none of it.
+pub fn lines(run: &Run) -> String {
+    let mut text = String::new();
+    let Some(work) = Whereabouts::of(run) else { return text };
+    if let Some(now) = &run.kept {
+        let _ = writeln!(text, "  work      {}", kept(now));
+        if let (Some(branch), Some(base)) = (&work.branch, &work.base) {
+            let _ = writeln!(text, "            git log {}..{} shows it", safe(base), safe(branch));
+        }
+    }
+    if let Some(clones) = &work.clones {
+        let _ = writeln!(text, "  clones    {}: what its agents did not push", safe(clones));
+    }
+    if let Some(branch) = &work.pushed {
+        let _ = writeln!(text, "  pushed    {}", pushed(branch, work.page.as_deref()));
+    }
+    if let Some(next) = &work.next {
+        let _ = writeln!(text, "  next step {}", safe(next));
+    }
+    text
+}
+
+pub fn kept(kept: &KeptWork) -> String {
+    match (&kept.branch, &kept.trouble) {
+        (_, Some(why)) => format!("it could not be brought into the repository: {}", clip(why, TROUBLE)),
+        (None, None) => "no commit was made on the run's branch".into(),
+        (Some(branch), None) => {
+            let count = kept.commits;
+            format!("branch {} with {count} commit{}, not passed", safe(branch), if count == 1 { "" } else { "s" })
+        }
+    }
+}
+
+pub fn pushed(branch: &str, page: Option<&str>) -> String {
+    match page {
+        Some(page) => format!("branch {} is at the remote: make a pull request at {}", safe(branch), safe(page)),
+        None => format!("branch {} is at the remote", safe(branch)),
+    }
+}
