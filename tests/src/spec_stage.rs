@@ -79,10 +79,11 @@ impl SpecStage {
         self.events(run).iter().map(name).collect()
     }
 
-    /// Writes the repository's `.muleteer/config.yaml`.
+    /// Writes the repository's `.muleteer/config.yaml`, and trusts it where it is valid.
     pub fn configure(&self, yaml: &str) {
         std::fs::create_dir_all(self.repo.path.join(".muleteer")).unwrap();
         self.repo.write(".muleteer/config.yaml", yaml);
+        self.world.muleteer(&["trust", self.repo.to_str()]).run();
     }
 
     /// Waits until the run is no longer under way, and gives its document.

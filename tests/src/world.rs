@@ -55,6 +55,14 @@ impl World {
         std::fs::write(dir.join("config.yaml"), yaml).expect("the configuration");
     }
 
+    /// Trusts a repository's configuration as it is now.
+    ///
+    /// # Panics
+    /// When it is invalid.
+    pub fn trust(&self, repo: &Repo) {
+        self.muleteer(&["trust", repo.to_str()]).ok();
+    }
+
     pub fn repo(&self, name: &str) -> Repo {
         Repo::create(self.path().join(name), &self.home())
     }

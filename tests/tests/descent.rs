@@ -39,6 +39,7 @@ fn no_configuration_takes_a_childs_parents_policy_away() {
     std::fs::create_dir(other.path.join(".muleteer")).unwrap();
     let open = "permissions: {mode: allow, deny: []}\nbackends: {claude_code: {args: [--permission-mode, bypassPermissions]}}\n";
     other.write(".muleteer/config.yaml", open);
+    world.trust(&other);
     let file = world.path().join("open.yaml");
     std::fs::write(&file, open).unwrap();
     let daemon = world.daemon();

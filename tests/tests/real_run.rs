@@ -76,6 +76,7 @@ impl Stage {
     fn unconfined(mut self) -> Self {
         self.repo
             .write(".muleteer/config.yaml", "sandbox: off\nrun: {phases: {maintain: {n: 3}}}\n");
+        self.world.trust(&self.repo);
         self.confined = false;
         self
     }

@@ -82,7 +82,9 @@ pub struct Facts {
     pub version: String,
     pub backends: Vec<BackendFacts>,
     pub git: Program,
+    pub identity: IdentityFacts,
     pub config: Result<Vec<String>, String>,
+    pub trust: TrustFacts,
     pub state_dir: DirFacts,
     pub runtime_dir: DirFacts,
     /// The one above, which several daemons of one user share: whoever may write there can put another in
@@ -125,6 +127,25 @@ pub enum Program {
     },
     /// Which program it is cannot be said: why.
     Unknown(String),
+}
+
+/// Whom git names as the author of a commit that is made here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IdentityFacts {
+    Is(String),
+    /// Why there is none.
+    None(String),
+    /// git could not be asked.
+    Unknown,
+}
+
+/// What the configuration of the repository that this is asked in names, by key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TrustFacts {
+    /// Ignored, because the user has not trusted it.
+    pub ignored: Vec<String>,
+    /// Trusted, and not run by the doctor.
+    pub not_run: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -317,7 +338,9 @@ pub enum TelemetryFacts {
 pub fn judge(facts: &Facts) -> Vec<Check> {
     let mut checks = agents::backends(&facts.backends);
     checks.push(agents::git(&facts.git));
+    checks.push(agents::identity(&facts.identity));
     checks.push(agents::config(&facts.config));
+    checks.extend(agents::trust(&facts.trust));
     checks.push(places::state_dir(facts));
     checks.push(places::runtime_dir(facts));
     checks.push(places::operator_key(facts));

@@ -22,7 +22,11 @@
 
 #![allow(clippy::result_large_err, reason = "a faulty file is reported once, and then nothing runs")]
 
-use crate::config::{BackendChoice, Config, ConfigError, NotFound, Place, decode, yaml};
+mod trust;
+
+pub use trust::InForce;
+
+use crate::config::{BackendChoice, Config, ConfigError, NotFound, Place, Trust, decode, yaml};
 use crate::permission::Permissions;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -80,6 +84,8 @@ pub struct RoleSource {
     pub file: String,
     /// Or why it cannot be read, which is that file's fault and no other role's.
     pub text: Result<String, String>,
+    /// A repository's may loosen nothing until the user trusts it.
+    pub trust: Trust,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -102,6 +108,9 @@ pub struct Role {
     pub body: String,
     pub layer: RoleLayer,
     pub file: String,
+    /// Of the file it stands in; [`Catalog::in_force`] holds an untrusted one to what it may say.
+    #[serde(skip)]
+    pub trust: Trust,
 }
 
 impl Role {
@@ -128,6 +137,7 @@ pub fn shipped() -> Vec<RoleSource> {
             layer: RoleLayer::Shipped,
             file: format!("{name}.md (built in)"),
             text: Ok((*text).into()),
+            trust: Trust::Trusted,
         })
         .collect()
 }
@@ -136,6 +146,8 @@ pub fn shipped() -> Vec<RoleSource> {
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
     roles: BTreeMap<String, Result<Role, ConfigError>>,
+    /// Those of the binary and the user that a repository's have taken the place of.
+    replaced: BTreeMap<String, Role>,
 }
 
 type Named = (String, Result<Role, ConfigError>);
@@ -183,10 +195,16 @@ impl Catalog {
         let mut sources: Vec<_> = sources.iter().collect();
         sources.sort_by_key(|source| (source.layer, source.file.as_str()));
         let mut roles: BTreeMap<_, _> = SHIPPED.iter().cloned().collect();
+        let mut replaced = BTreeMap::new();
         for layer in sources.chunk_by(|one, next| one.layer == next.layer) {
-            roles.extend(one_of_each(layer));
+            for (name, role) in one_of_each(layer) {
+                match roles.insert(name.clone(), role) {
+                    Some(Ok(weaker)) if weaker.layer <= RoleLayer::User => drop(replaced.insert(name, weaker)),
+                    _ => {}
+                }
+            }
         }
-        Self { roles }
+        Self { roles, replaced }
     }
 
     /// # Errors
@@ -277,6 +295,7 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
         body: body.trim().to_string(),
         layer: source.layer,
         file: source.file.clone(),
+        trust: source.trust,
     })
 }
 

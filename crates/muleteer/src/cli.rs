@@ -87,6 +87,7 @@ pub enum Verb {
     Hook(hook::Args),
     Roles(roles::Args),
     Config(config::Args),
+    Trust(trust::Args),
     Run(Box<run::Args>),
     Runs(runs::Args),
     Bead(bead::Args),

@@ -7,11 +7,13 @@ mod host;
 mod places;
 
 use crate::context::Context;
+use crate::failure::Failure;
 use crate::settings;
-use ask::{Question, ask};
+use ask::{Question, RunError, ask};
 use muleteer_model::config::Config;
 use muleteer_model::doctor::{
-    BackendFacts, ContainmentFacts, DaemonFacts, DirFacts, Exports, Facts, LimitFacts, Program, TelemetryFacts, There,
+    BackendFacts, ContainmentFacts, DaemonFacts, DirFacts, Exports, Facts, IdentityFacts, LimitFacts, Program,
+    TelemetryFacts, There, TrustFacts,
 };
 use muleteer_model::telemetry::{self, Endpoint, Settings};
 use muleteer_supervisor::paths::PathError;
@@ -28,7 +30,9 @@ const STATE_DEADLINE: Duration = Duration::from_secs(10);
 /// Everything there is to know about this machine and this user's Muleteer.
 pub async fn facts(context: &Context) -> Facts {
     let here = std::env::current_dir().ok();
-    let config = settings::config(context, here.as_deref());
+    // The doctor looks at a fresh clone, too: it runs nothing that a repository names.
+    let trust = trust(context, here.as_deref());
+    let config = settings::config_that_runs_nothing(context, here.as_deref());
     let files = || settings::sources(context, here.as_deref());
     let config_facts = match &config {
         Ok(_) => files()
@@ -39,9 +43,10 @@ pub async fn facts(context: &Context) -> Facts {
     // A configuration that cannot be read must not keep the other checks from being made.
     let config = config.or_else(|_| Config::defaults()).ok();
     let own = crate::on_demand::own_program();
-    let (backends, git, (daemon, telemetry), (events, database), namespaces, landlock, service) = tokio::join!(
+    let (backends, git, identity, (daemon, telemetry), (events, database), namespaces, landlock, service) = tokio::join!(
         backends(config.as_ref()),
         ask(Question::version("git"), PROGRAM_DEADLINE),
+        identity(),
         daemon_and_telemetry(context, config.as_ref()),
         places::state(&context.paths, STATE_DEADLINE),
         host::namespaces(&own),
@@ -64,7 +69,9 @@ pub async fn facts(context: &Context) -> Facts {
         version: env!("CARGO_PKG_VERSION").into(),
         backends,
         git,
+        identity,
         config: config_facts,
+        trust,
         state_dir,
         runtime_dir: places::own_dir(&context.paths.runtime_dir, too_long),
         runtime_parent: places::own_dir(context.paths.runtime_dir.parent().unwrap_or("/".as_ref()), None),
@@ -89,6 +96,32 @@ pub async fn facts(context: &Context) -> Facts {
         },
         telemetry,
     }
+}
+
+/// Asked as git asks itself before a commit; it must not guess an address from the name of the machine.
+async fn identity() -> IdentityFacts {
+    let Some(git) = find("git") else { return IdentityFacts::Unknown };
+    let args = ["-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT"];
+    match ask::run(&git, &args, PROGRAM_DEADLINE).await {
+        // `Ann <ann@example.com> 1700000000 +0000`
+        Ok(said) => match said.trim().rsplit_once('>') {
+            Some((who, _)) => IdentityFacts::Is(crate::render::clip(&format!("{who}>"), 120)),
+            None => IdentityFacts::Unknown,
+        },
+        Err(RunError::Failed(why)) => IdentityFacts::None(why),
+        Err(RunError::Late) => IdentityFacts::Unknown,
+    }
+}
+
+/// What the repository's configuration names that would run something or loosen something.
+fn trust(context: &Context, here: Option<&Path>) -> TrustFacts {
+    let keys = |config: Result<Config, _>| -> Vec<String> {
+        config.map_or_else(|_: Failure| vec![], |config| config.ignored().iter().map(|one| one.key.clone()).collect())
+    };
+    let ignored = keys(settings::config(context, here));
+    let mut not_run = keys(settings::config_that_runs_nothing(context, here));
+    not_run.retain(|key| !ignored.contains(key));
+    TrustFacts { ignored, not_run }
 }
 
 fn said(failure: &crate::failure::Failure) -> String {

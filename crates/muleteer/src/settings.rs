@@ -3,7 +3,7 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
-use muleteer_model::config::{Config, ConfigError, Source, load};
+use muleteer_model::config::{Config, ConfigError, Ignored, Layer, Source, Trust, load};
 use muleteer_model::role::RoleSource;
 use muleteer_supervisor::settings::{self, Unreadable};
 use std::path::Path;
@@ -14,10 +14,36 @@ use std::path::Path;
 /// # Errors
 /// `E_CONFIG_INVALID` with every fault and its place.
 pub fn config(context: &Context, project: Option<&Path>) -> Result<Config, Failure> {
-    let env: Vec<_> = std::env::vars_os()
+    load(&sources(context, project)?, &env()).map_err(invalid)
+}
+
+/// As [`config`], without the programs that the project's file names, whether the user trusts it or not.
+///
+/// # Errors
+/// As [`config`].
+pub fn config_that_runs_nothing(context: &Context, project: Option<&Path>) -> Result<Config, Failure> {
+    let held = |source: Source| {
+        let trust = source.trust.min(Trust::RunsNothing);
+        if source.layer == Layer::Project { source.trusted(trust) } else { source }
+    };
+    let sources: Vec<_> = sources(context, project)?.into_iter().map(held).collect();
+    load(&sources, &env()).map_err(invalid)
+}
+
+fn env() -> Vec<(String, String)> {
+    std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
-    load(&sources(context, project)?, &env).map_err(invalid)
+        .collect()
+}
+
+/// Warns of what a repository's files say and does not count; `below` keeps the warnings to one key and those below it.
+pub fn warn(context: &Context, ignored: &[Ignored], below: &str) {
+    let wanted =
+        |one: &&Ignored| one.key.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    let ignored: Vec<_> = ignored.iter().filter(|one| below.is_empty() || wanted(one)).cloned().collect();
+    for warning in Ignored::warnings(&ignored) {
+        context.out.note(format!("warning: {warning}"));
+    }
 }
 
 /// The configuration files there are, weakest first.

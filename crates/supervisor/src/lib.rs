@@ -42,6 +42,7 @@ mod stuck;
 pub mod tasklist;
 pub mod telemetry;
 pub mod tree;
+pub mod trust;
 pub mod view;
 pub mod watch;
 pub mod worktree;

@@ -123,6 +123,11 @@ impl Paths {
         self.state_dir.join("operator.key")
     }
 
+    /// Which repositories' configuration the user trusts.
+    pub fn trust(&self) -> PathBuf {
+        self.state_dir.join("trust")
+    }
+
     pub fn database(&self) -> PathBuf {
         self.state_dir.join("muleteer.db")
     }

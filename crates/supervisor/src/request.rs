@@ -6,8 +6,8 @@ mod means;
 
 pub use self::error::{disk_full, fault, internal, unwritten};
 pub use self::means::check;
-pub(crate) use self::means::load;
 use self::means::{Means, means, permissions, terms};
+pub(crate) use self::means::{ignored, load};
 pub use crate::backend_choice::backend_of;
 use crate::backend_choice::{choice_of, from_config, from_wire};
 use crate::confine::Confined;

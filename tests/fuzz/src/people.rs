@@ -21,7 +21,12 @@ pub fn config(data: &[u8]) {
 pub fn role(data: &[u8]) {
     let text = String::from_utf8_lossy(data).into_owned();
     let lines = text.lines().count();
-    let source = RoleSource { layer: RoleLayer::User, file: "roles/some.md".into(), text: Ok(text) };
+    let source = RoleSource {
+        layer: RoleLayer::User,
+        file: "roles/some.md".into(),
+        text: Ok(text),
+        trust: config::Trust::Untrusted,
+    };
     if let Err(error) = role::parse(&source) {
         assert!(!error.message.is_empty());
         assert!(error.line.is_none_or(|line| line as usize <= lines + 1), "{error:?}");

@@ -2,6 +2,7 @@
 
 use super::decode::{Leaf, decode, dotted};
 use super::error::{ConfigError, NotFound, Place};
+use super::trust::{self, Ignored, Trust, Weaker};
 use super::{BackendChoice, Config, DEFAULT, ENV_PREFIX, Layer, Origin, Project, Retention, Settings, Source, yaml};
 use crate::telemetry::Endpoint;
 use serde_json::{Map, Value};
@@ -20,20 +21,25 @@ struct Set {
 }
 
 /// The embedded layer, read once: every request of every client loads the configuration of its project.
-static DEFAULTS: LazyLock<Result<Vec<Leaf>, Vec<ConfigError>>> =
-    LazyLock::new(|| read(&Source { layer: Layer::Default, file: None, text: DEFAULT.into() }));
+static DEFAULTS: LazyLock<Result<Vec<Leaf>, Vec<ConfigError>>> = LazyLock::new(|| read(&default()));
+
+fn default() -> Source {
+    Source { layer: Layer::Default, file: None, text: DEFAULT.into(), trust: Trust::Trusted }
+}
 
 pub(super) fn load(sources: &[Source], env: &[(String, String)]) -> Result<Config, Vec<ConfigError>> {
-    let mut sources: Vec<Source> = std::iter::once(Source { layer: Layer::Default, file: None, text: DEFAULT.into() })
+    let mut sources: Vec<Source> = std::iter::once(default())
         .chain(sources.iter().cloned())
         .chain(env.iter().filter_map(|(name, value)| variable(name, value)))
         .collect();
     sources.sort_by_key(|source| source.layer);
 
     let mut errors = vec![];
+    let mut ignored = vec![];
     let mut leaves = Leaves::new();
     for (index, source) in sources.iter().enumerate() {
         let read = if source.layer == Layer::Default { DEFAULTS.clone() } else { read(source) };
+        let read = read.map(|read| counting(source, read, &leaves, &mut ignored));
         match read {
             Ok(read) => read.into_iter().for_each(|leaf| set(&mut leaves, leaf, index)),
             Err(faults) => errors.extend(faults),
@@ -49,7 +55,26 @@ pub(super) fn load(sources: &[Source], env: &[(String, String)]) -> Result<Confi
     if !faults.is_empty() {
         return Err(faults);
     }
-    Ok(Config { origins: origins(&leaves, &sources), settings })
+    Ok(Config { origins: origins(&leaves, &sources), settings, ignored })
+}
+
+/// The leaves of a source that count over the layers below; the others are added to `ignored`.
+fn counting(source: &Source, read: Vec<Leaf>, leaves: &Leaves, ignored: &mut Vec<Ignored>) -> Vec<Leaf> {
+    if source.trust == Trust::Trusted {
+        return read;
+    }
+    let weaker: Weaker = leaves.iter().map(|(path, set)| (path.clone(), set.value.clone())).collect();
+    let (counting, others): (Vec<_>, Vec<_>) = read
+        .into_iter()
+        .partition(|leaf| trust::counts(source.trust, &leaf.path, &leaf.value, &weaker));
+    ignored.extend(others.into_iter().map(|leaf| Ignored {
+        key: dotted(&leaf.path),
+        effect: trust::effect(&leaf.path).as_str(),
+        value: leaf.value,
+        file: source.file.clone(),
+        line: leaf.place.map(|place| place.line),
+    }));
+    counting
 }
 
 fn read(source: &Source) -> Result<Vec<Leaf>, Vec<ConfigError>> {
@@ -79,7 +104,7 @@ fn variable(name: &str, value: &str) -> Option<Source> {
         .map(|(at, part)| if lower(at) { part.to_lowercase() } else { (*part).to_string() })
         .collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    Some(Source { layer: Layer::Env, file: Some(name.into()), text: nested(&parts, value) })
+    Some(Source::new(Layer::Env, name, nested(&parts, value)))
 }
 
 /// The YAML text of one value below a path of keys.

@@ -16,6 +16,9 @@
 //! value is YAML (`4`, `15m`, `[A, B]`). Parts become lower case, except the name of a variable below
 //! `backends.<name>.env`. A name with characters a variable cannot hold needs a file.
 //!
+//! **Trust.** A repository's file is a stranger's until the user trusts it: [`trust`] says which of
+//! its keys count before that.
+//!
 //! This module reads no file: callers pass text in.
 
 mod decode;
@@ -25,6 +28,7 @@ mod span;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
+pub mod trust;
 mod types;
 pub(crate) mod yaml;
 
@@ -32,6 +36,7 @@ pub(crate) use decode::decode;
 pub(crate) use error::Place;
 pub use error::{CODE, ConfigError, NotFound, nearest};
 pub use span::{BadSpan, Span};
+pub use trust::{Ignored, Trust};
 pub use types::*;
 pub use yaml::with_file_lines;
 
@@ -85,17 +90,26 @@ pub struct Source {
     /// The path, as errors and `config show` print it.
     pub file: Option<String>,
     pub text: String,
+    /// Which of its values count.
+    pub trust: Trust,
 }
 
 impl Source {
+    /// A repository's is not trusted; see [`Self::trusted`].
     pub fn new(layer: Layer, file: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { layer, file: Some(file.into()), text: text.into() }
+        Self { layer, file: Some(file.into()), text: text.into(), trust: trust::of_layer(layer) }
+    }
+
+    /// The same with another trust.
+    #[must_use]
+    pub fn trusted(self, trust: Trust) -> Self {
+        Self { trust, ..self }
     }
 
     /// One key set on the command line: `Source::flag("pool.max_agents", "4")`. The value is YAML.
     pub fn flag(key: &str, value: &str) -> Self {
         let parts: Vec<&str> = key.split('.').collect();
-        Self { layer: Layer::Flag, file: Some(format!("flag {key}")), text: layers::nested(&parts, value) }
+        Self::new(Layer::Flag, format!("flag {key}"), layers::nested(&parts, value))
     }
 }
 
@@ -104,6 +118,7 @@ impl Source {
 pub struct Config {
     settings: Settings,
     origins: Vec<Origin>,
+    ignored: Vec<Ignored>,
 }
 
 /// One effective leaf: a scalar, a list, or an empty mapping.
@@ -167,7 +182,7 @@ impl Config {
     /// The same, with agents' CLIs called as another configuration has it.
     pub fn with_backends_of(&self, other: &Self) -> Self {
         let settings = Settings { backends: other.settings.backends.clone(), ..self.settings.clone() };
-        Self { settings, origins: self.origins.clone() }
+        Self { settings, origins: self.origins.clone(), ignored: self.ignored.clone() }
     }
 
     /// The embedded defaults alone.
@@ -188,6 +203,11 @@ impl Config {
     /// Every effective leaf with the layer, file and line it came from, in order of the keys.
     pub fn origins(&self) -> &[Origin] {
         &self.origins
+    }
+
+    /// The values of a repository's file that do not count, because the user has not trusted it.
+    pub fn ignored(&self) -> &[Ignored] {
+        &self.ignored
     }
 
     /// The origin of one dotted key.

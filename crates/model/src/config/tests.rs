@@ -10,7 +10,7 @@ fn user(text: &str) -> Source {
 }
 
 fn project(text: &str) -> Source {
-    Source::new(Layer::Project, "/work/shop/.muleteer/config.yaml", text)
+    Source::new(Layer::Project, "/work/shop/.muleteer/config.yaml", text).trusted(Trust::Trusted)
 }
 
 fn ok(sources: &[Source]) -> Config {

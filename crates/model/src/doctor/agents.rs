@@ -1,6 +1,8 @@
 //! What agents need: their CLIs, git, a configuration that can be read; and where spans go.
 
-use super::{BackendFacts, Check, DaemonFacts, Exports, Facts, Program, Status, TelemetryFacts};
+use super::{
+    BackendFacts, Check, DaemonFacts, Exports, Facts, IdentityFacts, Program, Status, TelemetryFacts, TrustFacts,
+};
 use std::path::Path;
 
 /// `rev-parse --path-format` is as old as this.
@@ -8,18 +10,35 @@ const GIT_WANTED: (u32, u32) = (2, 31);
 /// The first that can be told to wait for the disk (`core.fsync`).
 const GIT_SYNCS: (u32, u32) = (2, 36);
 
-/// One check for each backend. A CLI that is not there is no trouble as long as another is.
-pub(super) fn backends(all: &[BackendFacts]) -> Vec<Check> {
-    let any = all
-        .iter()
-        .any(|backend| matches!(backend.found, Program::Answered { .. } | Program::NotAsked { .. }));
-    all.iter().map(|backend| one(backend, any)).collect()
+/// Which agent CLIs there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Clis {
+    /// One can be used.
+    Any,
+    /// None can be used, and one is missing, whose check fails.
+    Missing,
+    /// All are there and none works, so that each fails.
+    Broken,
 }
 
-fn one(backend: &BackendFacts, any: bool) -> Check {
+/// One check for each backend. A CLI that is not there is no trouble as long as another is; without any, nothing can
+/// be dispatched.
+pub(super) fn backends(all: &[BackendFacts]) -> Vec<Check> {
+    let is_usable =
+        |backend: &BackendFacts| matches!(backend.found, Program::Answered { .. } | Program::NotAsked { .. });
+    let clis = match all {
+        all if all.iter().any(is_usable) => Clis::Any,
+        all if all.iter().any(|backend| backend.found == Program::Missing) => Clis::Missing,
+        _ => Clis::Broken,
+    };
+    all.iter().map(|backend| one(backend, clis)).collect()
+}
+
+fn one(backend: &BackendFacts, clis: Clis) -> Check {
     let check = |status, message: String| Check::new(format!("backend.{}", backend.name), status, message);
     // What was asked for by name must be there; the rest is an offer.
     let wanted = !backend.named_by.is_empty();
+    let broken = if wanted || clis == Clis::Broken { Status::Fail } else { Status::Warn };
     let in_a_terminal = |path: &Path| format!("run `{} --version` in a terminal", path.display());
     match &backend.found {
         Program::Answered { path, said, ms } if version(said).is_some() => {
@@ -37,21 +56,18 @@ fn one(backend: &BackendFacts, any: bool) -> Check {
             let message = format!("{}, and {} names it", absent(&backend.program), backend.named_by.join(", "));
             check(Status::Fail, message).hint(&backend.get)
         }
-        Program::Missing if any => check(Status::Skip, absent(&backend.program)),
+        Program::Missing if clis == Clis::Any => check(Status::Skip, absent(&backend.program)),
         Program::Missing => {
-            check(Status::Warn, format!("{}, and no other agent CLI is", absent(&backend.program))).hint(&backend.get)
+            let message = format!("{}, and no other agent CLI can be used", absent(&backend.program));
+            check(Status::Fail, message).hint(&backend.get)
         }
-        Program::Unknown(error) => check(unless_wanted(wanted), error.clone()).hint(&backend.get),
-        Program::Silent { path, after_s } => check(
-            unless_wanted(wanted),
-            format!("{} did not answer within {after_s} s when asked its version", path.display()),
-        )
-        .hint(format!("{}; reinstall it if it hangs there too", in_a_terminal(path))),
-        Program::Failed { path, error } => check(
-            unless_wanted(wanted),
-            format!("{} cannot say its version: {error}", path.display()),
-        )
-        .hint(format!("{}; {}", in_a_terminal(path), backend.get)),
+        Program::Unknown(error) => check(broken, error.clone()).hint(&backend.get),
+        Program::Silent { path, after_s } => {
+            check(broken, format!("{} did not answer within {after_s} s when asked its version", path.display()))
+                .hint(format!("{}; reinstall it if it hangs there too", in_a_terminal(path)))
+        }
+        Program::Failed { path, error } => check(broken, format!("{} cannot say its version: {error}", path.display()))
+            .hint(format!("{}; {}", in_a_terminal(path), backend.get)),
     }
 }
 
@@ -62,10 +78,6 @@ fn absent(program: &str) -> String {
     } else {
         format!("`{program}` is not on PATH")
     }
-}
-
-fn unless_wanted(wanted: bool) -> Status {
-    if wanted { Status::Fail } else { Status::Warn }
 }
 
 pub(super) fn git(git: &Program) -> Check {
@@ -91,6 +103,32 @@ pub(super) fn git(git: &Program) -> Check {
         Program::NotAsked { path, why } => Check::new("git", Status::Warn, format!("{}: {why}", path.display())),
         Program::Unknown(error) => Check::new("git", Status::Fail, error).hint(get),
     }
+}
+
+/// Agents commit in the user's name.
+pub(super) fn identity(identity: &IdentityFacts) -> Check {
+    let check = |status, message: String| Check::new("git_identity", status, message);
+    match identity {
+        IdentityFacts::Is(who) => check(Status::Ok, who.clone()),
+        IdentityFacts::None(why) => check(Status::Warn, format!("git does not know your name or address: {why}")).hint(
+            "run `git config --global user.name \"Your Name\"` and `git config --global user.email you@example.com`",
+        ),
+        IdentityFacts::Unknown => check(Status::Skip, "git could not be asked for it".into()),
+    }
+}
+
+/// None where the repository's configuration names nothing that needs trust.
+pub(super) fn trust(trust: &TrustFacts) -> Option<Check> {
+    let named = |keys: &[String]| keys.join(", ");
+    if !trust.ignored.is_empty() {
+        let message =
+            format!("you have not trusted this repository's configuration: ignored are {}", named(&trust.ignored));
+        let hint = "run `muleteer trust --dry-run` to see what it would allow, and `muleteer trust` to allow it";
+        return Some(Check::new("trust", Status::Warn, message).hint(hint));
+    }
+    let message =
+        || format!("this repository's configuration is trusted; not run by this check: {}", named(&trust.not_run));
+    (!trust.not_run.is_empty()).then(|| Check::new("trust", Status::Ok, message()))
 }
 
 /// The first two numbers of `git version 2.39.5 (…)`, `codex-cli 0.46.0` or `v1.2.3`.

@@ -177,7 +177,7 @@ pub(super) fn shim(shim: &Result<ShimFacts, String>) -> Check {
         Ok(ShimFacts { path, own_binary: true }) => Check::new("shim", Status::Ok, path.display().to_string()),
         Ok(ShimFacts { path, .. }) => {
             Check::new("shim", Status::Warn, format!("no muleteer-shim beside {}", path.display()))
-                .hint("install muleteer-shim in the same directory")
+                .hint("install muleteer-shim in the same directory: `cargo xtask install` installs both")
                 .best_effort("`muleteer shim` does the same with about six times the memory for each agent")
         }
         Err(error) => Check::new("shim", Status::Fail, format!("no shim can be started: {error}"))

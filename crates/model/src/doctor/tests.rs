@@ -28,7 +28,9 @@ fn healthy() -> Facts {
         version: "0.1.0".into(),
         backends: vec![backend("claude", answered("/bin/claude", "2.1.0")), backend("codex", Program::Missing)],
         git: answered("/usr/bin/git", "git version 2.39.5"),
+        identity: IdentityFacts::Is("Ann <ann@example.com>".into()),
         config: Ok(vec![]),
+        trust: TrustFacts::default(),
         state_dir: dir("/s/muleteer"),
         runtime_dir: DirFacts { socket_len: Some(60), ..dir("/r/muleteer/12345678") },
         runtime_parent: dir("/r/muleteer"),
@@ -100,6 +102,9 @@ fn each_fault_is_told_with_what_to_do() {
         ("git", Status::Fail, "not on PATH", |f| f.git = Program::Missing),
         ("git", Status::Fail, "too old", |f| f.git = answered("/usr/bin/git", "git version 2.17.1")),
         ("git", Status::Fail, "within 5 s", |f| f.git = Program::Silent { path: "/g".into(), after_s: 5 }),
+        ("git_identity", Status::Warn, "does not know your name", |f| {
+            f.identity = IdentityFacts::None("empty ident".into())
+        }),
         ("config", Status::Fail, "unknown key", |f| f.config = Err("x.yaml:3: unknown key".into())),
         ("state_dir", Status::Fail, "belongs to uid 0", |f| state(&mut f.state_dir).uid = 0),
         ("state_dir", Status::Fail, "open to others (mode 755)", |f| state(&mut f.state_dir).mode = 0o40_755),
@@ -202,11 +207,40 @@ fn a_missing_cli_matters_only_where_it_is_wanted() {
     let there = || answered("/bin/claude", "2.1");
     assert_eq!(with(there(), false), [Status::Ok, Status::Skip], "another one will do");
     assert_eq!(with(there(), true), [Status::Ok, Status::Fail], "the configuration names it");
-    assert_eq!(with(Program::Missing, false), [Status::Warn, Status::Warn], "there is none at all");
+    assert_eq!(with(Program::Missing, false), [Status::Fail, Status::Fail], "there is none at all");
     let mute = || Program::Silent { path: "/c".into(), after_s: 5 };
-    assert_eq!(with(mute(), false), [Status::Warn, Status::Warn], "one that hangs is no other to use");
+    assert_eq!(with(mute(), false), [Status::Warn, Status::Fail], "one that hangs is no other to use");
     let unknown = || Program::Unknown("no ACP agent is on PATH".into());
-    assert_eq!(with(unknown(), false), [Status::Warn, Status::Warn]);
+    assert_eq!(with(unknown(), false), [Status::Warn, Status::Fail]);
+}
+
+#[test]
+fn machine_without_a_usable_agent_cli_is_not_well() {
+    let broken = || Program::Failed { path: "/c".into(), error: "exit status: 1".into() };
+    for found in [[Program::Missing, Program::Missing], [broken(), Program::Missing], [broken(), broken()]] {
+        let mut facts = healthy();
+        for (backend, found) in facts.backends.iter_mut().zip(found) {
+            backend.found = found;
+        }
+        assert!(!is_well(&judge(&facts)), "{facts:?}");
+    }
+}
+
+#[test]
+fn trust_is_a_check_only_where_the_repository_needs_it() {
+    let trust = |ignored: &[&str], not_run: &[&str]| {
+        let [ignored, not_run] = [ignored, not_run].map(|keys| keys.iter().map(|key| (*key).to_string()).collect());
+        let checks = judge(&Facts { trust: TrustFacts { ignored, not_run }, ..healthy() });
+        checks
+            .into_iter()
+            .find(|check| check.name == "trust")
+            .map(|check| (check.status, check.message))
+    };
+    assert_eq!(trust(&[], &[]), None);
+    let (status, message) = trust(&["sandbox"], &["backends.codex.command"]).expect("a check");
+    assert!(status == Status::Warn && message.ends_with("ignored are sandbox"), "{message}");
+    let (status, message) = trust(&[], &["backends.codex.command"]).expect("a check");
+    assert!(status == Status::Ok && message.ends_with("not run by this check: backends.codex.command"), "{message}");
 }
 
 #[test]

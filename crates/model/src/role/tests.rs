@@ -1,8 +1,8 @@
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, Trust};
 
 fn source(layer: RoleLayer, file: &str, text: &str) -> RoleSource {
-    RoleSource { layer, file: file.into(), text: Ok(text.into()) }
+    RoleSource { layer, file: file.into(), text: Ok(text.into()), trust: Trust::Trusted }
 }
 
 fn project(text: &str) -> RoleSource {

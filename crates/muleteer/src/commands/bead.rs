@@ -431,6 +431,7 @@ impl Store {
             worktree::exclude(&git).map_err(|error| Failure::new("E_IO", error.to_string()))?;
         }
         let config = crate::settings::config(context, Some(&top))?;
+        crate::settings::warn(context, config.ignored(), "run.beads");
         Ok(Self::Here(Box::new(bead_store::Store::new(&home, &config.run.beads, None))))
     }
 

@@ -78,19 +78,21 @@ fn only(whole: &Value, key: &str) -> Value {
 }
 
 fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Result<Exit, Failure> {
-    let config = settings::config(context, Some(project))?;
+    let kept = settings::config(context, Some(project))?;
     let below = |origin: &&Origin| {
         key.is_none_or(|key| origin.key.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
     };
-    let origins: Vec<_> = config.origins().iter().filter(below).collect();
+    let origins: Vec<_> = kept.origins().iter().filter(below).collect();
     if let Some(key) = key.filter(|_| origins.is_empty()) {
         return Err(Failure::new("E_NOT_FOUND", format!("nothing is set at `{key}`"))
             .hint("`muleteer config show` lists every key"));
     }
     if context.out.json {
-        let whole = config.to_json();
+        let whole = kept.to_json();
         let config = key.map_or(whole.clone(), |key| only(&whole, key));
-        context.out.document(&json!({ "config": config, "origins": origins }))?;
+        context
+            .out
+            .document(&json!({ "config": config, "origins": origins, "ignored": kept.ignored() }))?;
         return Ok(Exit::Done);
     }
     let lines: Vec<_> = origins
@@ -110,6 +112,7 @@ fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Resu
     for origin in origins.iter().filter(|origin| origin.is_in_vain()) {
         context.out.note(format!("{}: {} {IN_VAIN}", place(origin), origin.key));
     }
+    settings::warn(context, kept.ignored(), key.unwrap_or_default());
     Ok(Exit::Done)
 }
 
@@ -146,13 +149,15 @@ fn check(context: &Context, project: &std::path::Path) -> Result<Exit, Failure> 
         Ok(_) if !role_errors.is_empty() => return Err(settings::invalid(role_errors)),
         Ok(_) => {}
     }
-    for origin in settings::config(context, Some(project))?
-        .origins()
-        .iter()
-        .filter(|origin| origin.is_in_vain())
-    {
+    let config = settings::config(context, Some(project))?;
+    for origin in config.origins().iter().filter(|origin| origin.is_in_vain()) {
         context.out.note(format!("{}: {} {IN_VAIN}", place(origin), origin.key));
     }
+    let of_roles = catalog
+        .roles()
+        .filter_map(|role| catalog.in_force(&role.name, &config, &role_sources).ok());
+    let of_roles = of_roles.flat_map(|found| found.ignored);
+    settings::warn(context, &config.ignored().iter().cloned().chain(of_roles).collect::<Vec<_>>(), "");
     let files: Vec<_> = sources
         .iter()
         .filter_map(|source| source.file.clone())

@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, clip, safe};
 use crate::settings;
+use muleteer_model::config::Config;
 use muleteer_model::role::{Catalog, Role, RoleError};
 use serde_json::json;
 use std::path::PathBuf;
@@ -35,15 +36,19 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let sources = settings::role_sources(context, Some(&project))?;
     let catalog = Catalog::new(&sources);
     if let Some(name) = &args.name {
-        let role = catalog.resolve(name).map_err(|error| match error {
+        // A configuration that cannot be read hides no role.
+        let config =
+            settings::config(context, Some(&project)).or_else(|_| Config::defaults().map_err(settings::invalid))?;
+        let found = catalog.in_force(name, &config, &sources).map_err(|error| match error {
             RoleError::Unknown(error) => Failure::of("E_ROLE_UNKNOWN", &error).hint(&error.hint),
             RoleError::Invalid(error) => settings::invalid(vec![error]),
         })?;
         if context.out.json {
-            context.out.document(role)?
+            context.out.document(&found.role)?
         } else {
-            context.out.text(full(role))?
+            context.out.text(full(&found.role))?
         }
+        settings::warn(context, &found.ignored, "");
         return Ok(Exit::Done);
     }
     let mut errors: Vec<_> = catalog.errors().cloned().collect();

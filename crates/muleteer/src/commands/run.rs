@@ -273,6 +273,7 @@ async fn up(context: &Context, request: &v1::Run) -> Result<(), Failure> {
 
 fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failure> {
     let config = settings::config(context, Some(&runs.repo))?;
+    settings::warn(context, config.ignored(), "");
     let resumed = match (&args.resume, &args.judge_only) {
         (Some(id), _) => Some(runs.resolve(id.as_deref())?),
         (None, Some(id)) => Some(runs.resolve(Some(id))?),

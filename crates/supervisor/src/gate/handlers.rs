@@ -9,9 +9,10 @@ use crate::branch::BranchMsg;
 use crate::context::Daemon;
 use crate::ledger::{LedgerError, entry, try_append};
 use crate::prune::prune;
-use crate::request::{Asker, disk_full, fault, internal, is_same, prepare, write_prompt};
+use crate::request::{Asker, disk_full, fault, ignored, internal, is_same, prepare, write_prompt};
 use crate::tasklist::serve as tasklist;
 use crate::{heartbeat, view};
+use muleteer_model::config::Ignored;
 use muleteer_model::dispatch::{Dispatch, Prompt, PromptState};
 use muleteer_model::event::{Entry, Event, PromptKind};
 use muleteer_model::fleet::{Fleet, LookupError};
@@ -263,7 +264,8 @@ pub async fn create(
         }
         // Whoever made it may have died before it brought it up.
         bring_up(daemon, &known.id).await;
-        return Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings: warnings(daemon, &known).await });
+        let warnings = warnings(daemon, &known, spawn).await;
+        return Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings });
     }
     let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
     // Of a dispatch nobody traces yet, its own span is the root.
@@ -275,16 +277,17 @@ pub async fn create(
     bring_up(daemon, &id).await;
     let made = daemon.snapshot().get(&id).cloned();
     let warnings = match made {
-        Some(made) => warnings(daemon, &made).await,
+        Some(made) => warnings(daemon, &made, spawn).await,
         None => vec![],
     };
     Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings })
 }
 
 /// What whoever made it is to know: it works, and not as they may think.
-async fn warnings(daemon: &Daemon, dispatch: &Dispatch) -> Vec<String> {
+async fn warnings(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Vec<String> {
     let created = &dispatch.created;
     let mut warnings: Vec<String> = created.unkept().into_iter().collect();
+    warnings.extend(Ignored::warnings(&ignored(daemon, spawn)));
     if created.worktree.is_some()
         && let Some(repository) = daemon.repositories.of(Path::new(&created.project)).await
         && repository.top.join(".gitmodules").exists()

@@ -10,12 +10,12 @@ use muleteer_backends::acp::Known;
 use muleteer_backends::rehearsal::scenario::Scenario;
 use muleteer_backends::{Backend, Command, codex};
 use muleteer_model::api_error::{self, Terms};
-use muleteer_model::config::{self, Config};
+use muleteer_model::config::{self, Config, Ignored};
 use muleteer_model::descent;
 use muleteer_model::event::Created;
 use muleteer_model::id::DispatchId;
 use muleteer_model::permission::{Mode, Policy};
-use muleteer_model::role::{Catalog, Role, RoleError};
+use muleteer_model::role::{Catalog, InForce, Role, RoleError};
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::hash::sha256;
 use std::io::Read;
@@ -49,7 +49,7 @@ pub(super) fn means(
         let own = load(daemon, None, None, vec![])?;
         config = Arc::new(config.with_backends_of(&own));
     }
-    let role = find_role(daemon, spawn, &top, &config)?;
+    let role = find_role(daemon, spawn, &top, &config)?.role;
     let held = holder.and_then(|_| program_path(path_of(spawn)));
     let path = held.as_deref().or_else(|| path_of(spawn));
     let (backend, configured) = choose_backend(spawn, place, &role, &config, path)?;
@@ -247,23 +247,31 @@ pub(crate) fn load(
     Ok(config)
 }
 
-fn find_role(daemon: &Daemon, spawn: &v1::Spawn, top: &Path, config: &Config) -> Result<Role, WireError> {
+/// What the repository says and does not count, because the user has not trusted it.
+pub(crate) fn ignored(daemon: &Daemon, spawn: &v1::Spawn) -> Vec<Ignored> {
+    let top = settings::repository(Path::new(&spawn.project));
+    let Ok(config) = load_config(daemon, spawn, &top) else { return vec![] };
+    let of_role = find_role(daemon, spawn, &top, &config).map(|found| found.ignored);
+    config.ignored().iter().cloned().chain(of_role.unwrap_or_default()).collect()
+}
+
+fn find_role(daemon: &Daemon, spawn: &v1::Spawn, top: &Path, config: &Config) -> Result<InForce, WireError> {
     let sources = settings::roles(&daemon.paths, Some(top)).map_err(|error| WireError {
         file: Some(error.path.display().to_string()),
         ..fault(config::CODE, &error.to_string(), "")
     })?;
     let catalog = Catalog::new(&sources);
-    let role = catalog.resolve(&spawn.role).cloned().map_err(|error| match error {
+    let found = catalog.in_force(&spawn.role, config, &sources).map_err(|error| match error {
         RoleError::Unknown(unknown) => fault("E_ROLE_UNKNOWN", &unknown.to_string(), &unknown.hint),
         RoleError::Invalid(invalid) => located(invalid),
     })?;
     match catalog
         .without_category(config, &sources)
         .into_iter()
-        .find(|(name, _)| *name == role.name)
+        .find(|(name, _)| *name == found.role.name)
     {
         Some((_, error)) => Err(located(error)),
-        None => Ok(role),
+        None => Ok(found),
     }
 }
 

@@ -97,6 +97,7 @@ pub fn place(root: &Root, worker: String, context: &Context) -> Result<Place, Fa
         _ => (project.clone(), root.path().to_path_buf()),
     };
     let config = settings::config(context, Some(root.path()))?;
+    settings::warn(context, config.ignored(), "env.pass");
     let vars =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     Ok(Place {

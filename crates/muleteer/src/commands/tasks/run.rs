@@ -123,6 +123,7 @@ pub async fn run(args: &Args, said: Option<&Path>, context: &Context) -> Result<
 
 fn request(args: &Args, root: &Root, context: &Context) -> Result<TasksRun, Failure> {
     let config = settings::config(context, Some(root.path()))?;
+    settings::warn(context, config.ignored(), "");
     let backend = spawn::implied_backend(args.backend.as_deref(), args.command.is_some(), args.scenario.is_some());
     let project = spawn::utf8(root.path().to_path_buf())?;
     let dispatch = Spawn {
