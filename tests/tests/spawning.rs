@@ -351,3 +351,23 @@ fn an_agent_is_started_where_there_is_no_clone3() {
     assert!(calls.contains("(INJECTED)"), "nothing was refused: {calls}");
     world.finish(Some(daemon));
 }
+
+/// A further attempt would be refused in the same words.
+#[test]
+fn claude_that_refuses_root_fails_once_and_says_what_to_do() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let refusal = "--dangerously-skip-permissions cannot be used with root/sudo privileges for security reasons";
+    let script = format!("#!/bin/sh\necho start >> starts\necho '{refusal}' >&2\nexit 1\n");
+    program::write(&world.bin().join("claude"), &script);
+    let daemon = world.daemon();
+    let id = world
+        .muleteer(&["spawn", "developer", repo.to_str(), "x", "--backend", "claude-code"])
+        .ok();
+    let entry = world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["attempts"]), (&json!("failed"), &json!(1)), "{entry}");
+    assert_eq!(repo.effects("starts"), ["start"], "{entry}");
+    let reason = entry["reason"].as_str().unwrap();
+    assert!(reason.contains("IS_SANDBOX=1") && reason.contains("ordinary user"), "{entry}");
+    world.finish(Some(daemon));
+}

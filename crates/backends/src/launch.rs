@@ -79,6 +79,8 @@ pub struct LaunchSpec {
     pub permissions: Policy,
     /// JSON schema of the result wanted.
     pub result_schema: Option<Value>,
+    /// It works as root, and something around it bounds what it can do: a sandbox of ours, or a container.
+    pub sandboxed_root: bool,
     /// The scenario of a rehearsal, absolute.
     pub scenario: Option<PathBuf>,
     /// The collector that takes this daemon's spans (OTLP over HTTP): the CLI's own go there too.

@@ -281,3 +281,22 @@ fn where_spans_go_is_told_and_what_is_configured_wins() {
     assert!(!Codex.command_line(&off).unwrap().argv.join(" ").contains("otel"));
     assert_eq!(ClaudeCode.command_line(&off).unwrap().env.len(), 1);
 }
+
+#[test]
+fn claude_as_root_is_told_of_its_sandbox_and_only_then() {
+    let (_folder, path) = installed();
+    let set = |sandboxed_root: bool, env: &[(&str, &str)]| {
+        let env = env.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string())).collect();
+        let launch = LaunchSpec { path: Some(path.clone()), sandboxed_root, env, ..launch() };
+        let line = ClaudeCode.command_line(&launch).unwrap();
+        // The last one counts.
+        line.env.into_iter().rev().find(|(name, _)| name == "IS_SANDBOX").map(|(_, value)| value)
+    };
+    assert_eq!(set(false, &[]), None);
+    assert_eq!(set(true, &[]).as_deref(), Some("1"));
+    assert_eq!(set(true, &[("IS_SANDBOX", "0")]).as_deref(), Some("0"), "what is configured wins");
+    let inherited = vec!["IS_SANDBOX".to_string()];
+    let launch = LaunchSpec { path: Some(path.clone()), sandboxed_root: true, inherited, ..launch() };
+    let line = ClaudeCode.command_line(&launch).unwrap();
+    assert!(!line.env.iter().any(|(name, _)| name == "IS_SANDBOX"), "so does what the asker has set");
+}

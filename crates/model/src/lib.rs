@@ -30,6 +30,7 @@ pub mod api_error;
 pub mod ask;
 pub mod bead;
 pub mod config;
+pub mod container;
 pub mod cost;
 pub mod descent;
 pub mod dispatch;

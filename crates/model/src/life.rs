@@ -35,6 +35,7 @@ mod asks;
 mod conclude;
 mod opening;
 mod probe;
+mod refusal;
 #[cfg(test)]
 mod tests;
 mod turns;

@@ -24,6 +24,7 @@ pub mod play;
 pub mod report;
 pub mod running;
 pub mod screen;
+mod shim;
 
 use crate::demo::checks::Check;
 use crate::demo::log::Log;
@@ -59,6 +60,7 @@ pub async fn run(out: Output, keep: bool) -> Result<Exit, Failure> {
 }
 
 async fn perform(out: Output, place: &mut Place, keep: bool) -> Result<Exit, Failure> {
+    shim::provide(out).await;
     let began = awake();
     let mut log = Log::default();
     let screen = Screen::new(out, &place.root);

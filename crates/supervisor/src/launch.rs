@@ -258,6 +258,8 @@ fn launch_of(
         inherited: saved.env.iter().chain(&saved.extra_env).map(|(name, _)| name.clone()).collect(),
         permissions: created.permissions.clone(),
         result_schema: saved.schema.clone().or_else(|| created.wants_result.then(result::schema)),
+        sandboxed_root: rustix::process::geteuid().is_root()
+            && (saved.confined.is_some() || crate::container::is_container()),
         scenario: saved.scenario.clone().map(Into::into),
         telemetry: daemon.telemetry.as_ref().map(|settings| Collector {
             base: settings.base.as_ref().map(ToString::to_string),

@@ -19,6 +19,7 @@ mod backend_choice;
 pub mod beneath;
 mod branch;
 pub mod confine;
+pub mod container;
 pub mod context;
 pub mod daemon;
 pub mod gate;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Set by `cargo xtask test`: the binaries are there, build nothing.
 pub const DIR_VARIABLE: &str = "MULETEER_TEST_BIN_DIR";
 pub const FEATURE: &str = "muleteer/fault-points";
-const NAMES: [&str; 2] = ["muleteer", "muleteer-shim"];
+pub const NAMES: [&str; 2] = ["muleteer", "muleteer-shim"];
 
 /// The folder that holds both binaries, building them first unless [`DIR_VARIABLE`] names one.
 ///
@@ -59,7 +59,10 @@ fn build_with(what: &[&str]) -> Result<PathBuf, Failure> {
 }
 
 /// Copies by rename: a running copy keeps its inode, and a reader never sees half a file.
-fn refresh(from: &Path, to: &Path) -> Result<(), Failure> {
+///
+/// # Errors
+/// When a file cannot be read, written or put in its place.
+pub fn refresh(from: &Path, to: &Path) -> Result<(), Failure> {
     let (new, old) = (from.metadata()?, to.metadata().ok());
     if old.is_some_and(|old| old.len() == new.len() && same_time(&old, &new)) {
         return Ok(());

@@ -6,6 +6,7 @@ mod bench;
 mod crash;
 mod detect;
 mod fuzz;
+mod install;
 mod lint;
 mod platforms;
 mod systemd_test;
@@ -16,6 +17,8 @@ use xtask::{Failure, agents};
 
 const USAGE: &str = "\
 cargo xtask test [-- ARGS]   everything that must pass; ARGS go to the test binaries
+cargo xtask install [--to DIR]
+                             muleteer and muleteer-shim, built for use, into DIR (cargo's own folder of programs)
 cargo xtask lint             formatting, clippy and docs, all without a warning
 cargo xtask crash [--calls | --power | --runs] [--seeds N [--from S] [--jobs J]] [--point NAME] [--seed S]
                              kill -9 at every named point and at N seeded moments (default 200);
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     let rest: Vec<String> = args.collect();
     let outcome = match task.as_str() {
         "test" => test::run(&rest),
+        "install" => install::run(&rest),
         "lint" => lint::run(),
         "crash" => crash::run(&rest),
         "detect" => return detect::run(&rest),

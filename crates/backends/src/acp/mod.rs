@@ -179,7 +179,11 @@ impl Backend for Acp {
         let ours = ours
             .filter(|(name, _)| !given(name))
             .map(|(name, value)| (name.to_string(), value.to_string()));
-        let env = launch.env.iter().cloned().chain(ours).collect();
+        let env = crate::claude_code::in_sandbox(launch)
+            .into_iter()
+            .chain(launch.env.iter().cloned())
+            .chain(ours)
+            .collect();
         Ok(CommandLine { argv, env, env_remove, stdin: StdinMode::Open, files: vec![] })
     }
 

@@ -117,6 +117,7 @@ impl Backend for ClaudeCode {
         let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
         let env_remove = NESTING.into_iter().filter(|name| !given(name)).map(str::to_string).collect();
         let mut env = launch.telemetry.as_ref().map(telemetry).unwrap_or_default();
+        env.extend(in_sandbox(launch));
         env.extend(launch.env.iter().cloned());
         Ok(CommandLine { argv, env, env_remove, stdin: StdinMode::Open, files })
     }
@@ -166,6 +167,14 @@ impl Backend for ClaudeCode {
     fn parser(&self) -> Box<dyn Parser> {
         Box::new(LineParser::new(parser::StreamJson))
     }
+}
+
+/// As root it refuses to work without asking, unless it is told that it is in a sandbox. What is configured comes after
+/// this and wins, and so does what comes from the asker's environment.
+pub(crate) fn in_sandbox(launch: &LaunchSpec) -> Option<(String, String)> {
+    const NAME: &str = "IS_SANDBOX";
+    let said = launch.inherited.iter().any(|name| name == NAME);
+    (launch.sandboxed_root && !said).then(|| (NAME.into(), "1".into()))
 }
 
 /// Has it send its own spans, metrics and logs; its root span becomes a child of ours by `TRACEPARENT`.

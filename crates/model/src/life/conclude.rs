@@ -1,6 +1,6 @@
 //! How an attempt ended, and what comes next.
 
-use super::{MAX_START_FAILURES, start_attempt, whose};
+use super::{MAX_START_FAILURES, refusal, start_attempt, whose};
 use crate::agent_event::{TurnError, cut};
 use crate::api_error::{self, Ended, Next, Trouble};
 use crate::config::Span;
@@ -136,7 +136,10 @@ fn conclude_failure(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now: T
         Turn::None | Turn::Running { .. } if exit.cause == ExitCause::LeaseExpired => {
             restart(d, attempt, LEASE_EXPIRED, false, now)
         }
-        Turn::None | Turn::Running { .. } => restart(d, attempt, &describe_exit(exit), true, now),
+        Turn::None | Turn::Running { .. } => match refusal::of(d, exit) {
+            Some(reason) => close(attempt, Outcome::Failure, FinalState::Failed, reason),
+            None => restart(d, attempt, &describe_exit(exit), true, now),
+        },
     }
 }
 

@@ -210,6 +210,27 @@ fn who_was_ended_by_its_limits_has_timed_out_and_is_not_started_again() {
     }
 }
 
+/// The next attempt would be refused in the same words.
+#[test]
+fn refusal_as_root_fails_at_once_and_says_what_to_do() {
+    let tail = "--dangerously-skip-permissions cannot be used with root/sudo privileges for security reasons\n";
+    for (backend, tail, retried) in
+        [("claude-code", tail, false), ("claude-code", "no such model\n", true), ("rehearsal", tail, true)]
+    {
+        let mut told = Told::busy();
+        std::sync::Arc::make_mut(&mut told.d.created).backend = backend.into();
+        let (at, epoch) = (told.next(), told.d.epoch);
+        let exit = Exit { code: Some(1), signal: None, cause: ExitCause::Exited, stderr_tail: tail.into() };
+        told.feed(Input::Exited { at, epoch, exit, awake_ms: 0 });
+        if retried {
+            assert!(matches!(told.d.phase, Phase::Backoff { .. }), "{:?}", told.d.phase);
+            continue;
+        }
+        assert_eq!((told.finished(), told.counted()), (FinalState::Failed, 0));
+        assert!(told.d.reason.as_deref().is_some_and(|reason| reason.contains("IS_SANDBOX=1")), "{:?}", told.d.reason);
+    }
+}
+
 #[test]
 fn each_pause_is_that_of_its_number() {
     let mut told = Told::busy();
