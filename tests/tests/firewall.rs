@@ -20,7 +20,8 @@ fn through(stage: &Stage) -> String {
     std::fs::read_to_string(stage.world.home().join("through")).unwrap_or_default()
 }
 
-/// Agents write HOME, from which the judge's CLI starts: the sandbox holds, and does not hold enough to be called enforced.
+/// Agents write HOME, from which the judge's CLI starts: the sandbox holds, and does not hold
+/// enough to be called enforced.
 fn checked_for_home(document: &serde_json::Value) {
     let enforced = &document["enforced"];
     assert_eq!(enforced["judge_read_only"], "checked", "{document}");
@@ -97,8 +98,8 @@ true
     stage.world.finish(Some(daemon));
 }
 
-/// The judge's agent runs what a coding agent left in HOME: the criteria get out, and the run says that it could not
-/// prevent that.
+/// The judge's agent runs what a coding agent left in HOME: the criteria get out, and the run says
+/// that it could not prevent that.
 #[test]
 fn a_program_left_in_home_runs_with_the_judge_and_the_run_claims_no_enforcement() {
     let test = "a_program_left_in_home_runs_with_the_judge_and_the_run_claims_no_enforcement";

@@ -300,7 +300,8 @@ fn a_short_spec_becomes_a_program_by_the_real_codex() {
     stage.world.finish(Some(daemon));
 }
 
-/// Its answers come in chunks: they are put together before the verdict is read, for the next attempt, and in `logs`.
+/// Its answers come in chunks: they are put together before the verdict is read, for the next
+/// attempt, and in `logs`.
 fn a_spec_becomes_a_program_over_acp(test: &str, agent: Agent) {
     let Some(stage) = Stage::acp(test, agent, Length::Short) else { return };
     let daemon = stage.world.daemon();

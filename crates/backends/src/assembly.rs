@@ -32,8 +32,6 @@ pub struct Assembly {
     costs: Vec<AgentEvent>,
     pieces: u32,
     told: VecDeque<String>,
-    /// Calls whose results were given out.
-    ended: VecDeque<String>,
     /// The turn that runs was broken off; what is said then is why.
     broken_off: bool,
     said: Option<String>,
@@ -58,7 +56,6 @@ impl Default for Assembly {
             costs: vec![],
             pieces: 0,
             told: VecDeque::new(),
-            ended: VecDeque::new(),
             broken_off: false,
             said: None,
             total_usd: None,
@@ -67,7 +64,8 @@ impl Default for Assembly {
 }
 
 impl Assembly {
-    /// For a reader of whole messages: none is cut, and one of more than `most` bytes comes in several events.
+    /// For a reader of whole messages: none is cut, and one of more than `most` bytes comes in
+    /// several events.
     pub fn whole(most: usize) -> Self {
         Self { most, keep: usize::MAX, ..Self::default() }
     }
@@ -100,7 +98,10 @@ impl Assembly {
             }
             Held::Thinking { chars, text } => AgentEvent::Thinking { chars, text: cut(&text, self.keep) },
             Held::Call { id, name, input } => {
-                remember(&mut self.told, &id);
+                if self.told.len() >= MOST_CALLS {
+                    self.told.pop_front();
+                }
+                self.told.push_back(id.clone());
                 AgentEvent::ToolCall { id, name, input }
             }
         })
@@ -152,8 +153,8 @@ impl Assembly {
                         out.extend(self.finish());
                         out.push(usage);
                     }
-                    // What it cost becomes a durable event, before which nothing may be held back; and a message
-                    // that was cut here could not be read.
+                    // What it cost becomes a durable event, before which nothing may be held back;
+                    // and a message that was cut here could not be read.
                     Some(_) if is_cost => {
                         self.costs.push(usage);
                         if self.costs.len() >= MOST_COSTS {
@@ -193,11 +194,6 @@ impl Assembly {
                 }
                 out.push(AgentEvent::Result(result));
             }
-            AgentEvent::ToolResult { ref id, .. } if id != PLAN && self.ended.contains(id) => {}
-            AgentEvent::ToolResult { ref id, .. } => {
-                remember(&mut self.ended, id);
-                out.push(event);
-            }
             AgentEvent::CallAnswer(CallAnswer::ToolRuns {}) => {}
             AgentEvent::CallAnswer(CallAnswer::BrokeOff {}) => self.broken_off = true,
             other => out.push(other),
@@ -207,13 +203,6 @@ impl Assembly {
 
 /// Written again and again, and each time it is another call.
 pub(crate) const PLAN: &str = "plan";
-
-fn remember(ids: &mut VecDeque<String>, id: &str) {
-    if ids.len() >= MOST_CALLS {
-        ids.pop_front();
-    }
-    ids.push_back(id.to_string());
-}
 
 fn is_empty(input: &Value) -> bool {
     match input {
@@ -286,7 +275,7 @@ mod tests {
     #[test]
     fn whole_messages_are_not_cut() {
         let mut assembly = Assembly::whole(10_000);
-        assembly.push(["x"; 6000].map(text));
+        assembly.push((0..6000).map(|_| text("x")));
         assert_eq!(assembly.finish(), [text(&"x".repeat(6000))]);
         let given = assembly.push([text(&"y".repeat(6000)), text(&"y".repeat(6000))]);
         assert_eq!(given, [text(&"y".repeat(12_000))]);
@@ -324,12 +313,5 @@ mod tests {
         let mut told = assembly.push(pieces);
         told.extend(assembly.finish());
         assert_eq!(told, [text("Warning."), text("I write."), text("Done.")]);
-    }
-
-    #[test]
-    fn a_result_is_told_once() {
-        let mut assembly = Assembly::default();
-        let told = assembly.push([call("c", json!({"command": "ls"})), done("c"), done("c")]);
-        assert_eq!(told, [call("c", json!({"command": "ls"})), done("c")]);
     }
 }

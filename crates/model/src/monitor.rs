@@ -298,8 +298,9 @@ fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
     })
 }
 
-/// Whether this failure is not the call's own: Claude Code gives up the parallel calls of a message when one of them fails.
-/// Only that one counts, or a message of many calls would look like many failures.
+/// Whether this failure is not the call's own: Claude Code gives up the parallel calls of a message
+/// when one of them fails. Only that one counts, or a message of many calls would look like many
+/// failures.
 fn is_given_up(text: &str) -> bool {
     const SIBLING: &str = "Sibling tool call errored";
     const NOT_RUN: [&str; 3] = [SIBLING, "Cancelled: ", "Error: Streaming fallback"];

@@ -200,7 +200,8 @@ impl Policy {
         self.all().map(|policy| policy.word(ask, cwd)).min_by_key(leave)?
     }
 
-    /// Whether this event asks for something that is allowed at once: nobody has to answer, so it is no question to show.
+    /// Whether this event asks for something that is allowed at once: nobody has to answer, so it
+    /// is no question to show.
     pub fn allows(&self, event: &AgentEvent, cwd: &str) -> bool {
         let AgentEvent::Permission { ask, .. } = event else { return false };
         self.decide(ask, cwd).is_some_and(|said| said.verdict == Verdict::Allow)

@@ -9,7 +9,8 @@ pub const SHARED_HOME: &str = "agents may write HOME, from which the judge's CLI
 const ENFORCED: &str = "enforced";
 const CHECKED: &str = "checked";
 
-/// `enforced` is what the kernel guarantees; `checked` is only verified afterwards and can be bypassed.
+/// `enforced` is what the kernel guarantees; `checked` is only verified afterwards and can be
+/// bypassed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Enforced {
     pub judge_read_only: &'static str,
@@ -28,7 +29,8 @@ impl Enforced {
     }
 }
 
-/// What an agent could use to influence the judge or to read the criteria; `None` where the kernel prevents both.
+/// What an agent could use to influence the judge or to read the criteria; `None` where the kernel
+/// prevents both.
 fn weakness(settings: &RunSettings) -> Option<String> {
     let unconfined = Some(settings.unconfined.as_str()).filter(|reason| !reason.is_empty());
     if !settings.confined {

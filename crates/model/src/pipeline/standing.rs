@@ -1,7 +1,9 @@
-//! How a run stands at a moment: until when that is known, what it waits for, and why it ended as it did.
+//! How a run stands at a moment: until when that is known, what it waits for, and why it ended as
+//! it did.
 //!
-//! The events of a run say what was decided. They do not say whether a daemon still carries it on, and a run that waits writes
-//! none: so a status that is made from them alone claims life of a dead run and shows no time for one that waits.
+//! The events of a run say what was decided. They do not say whether a daemon still carries it on,
+//! and a run that waits writes none: so a status that is made from them alone claims life of a dead
+//! run and shows no time for one that waits.
 
 use super::checkpoint::{DocumentError, shortfall};
 use super::event::{Phase as RunPhase, RunStatus, Verdict};
@@ -73,7 +75,8 @@ fn maybe_to_the_millisecond<S: serde::Serializer>(at: &Option<Timestamp>, serial
 }
 
 impl Standing {
-    /// `fleet`: the dispatches of its agents, as far as they are known. `hosted`: a daemon carries the run on.
+    /// `fleet`: the dispatches of its agents, as far as they are known. `hosted`: a daemon carries
+    /// the run on.
     pub fn of(run: &Run, fleet: Option<&Fleet>, hosted: bool, now: Timestamp) -> Self {
         let dispatches: Vec<(&Job, &Dispatch)> = run
             .jobs
@@ -147,7 +150,8 @@ fn of_an_agent(d: &Dispatch, now: Timestamp) -> Option<Wait> {
     }
 }
 
-/// Why a run is over or at rest and not done: what ended it, the last failures of its beads, and what the judge found.
+/// Why a run is over or at rest and not done: what ended it, the last failures of its beads, and
+/// what the judge found.
 pub fn why(run: &Run) -> Option<String> {
     let DocumentError { message, .. } = shortfall(run)?;
     let mut parts = vec![message];
@@ -167,6 +171,7 @@ pub fn why(run: &Run) -> Option<String> {
         parts.push(format!("{}: {}", purpose.as_str(), cut(complaint)));
     }
     if let Some(last) = run.verdicts.last().filter(|last| last.verdict != Verdict::Pass) {
+        let beads: Vec<_> = last.result.iter().flat_map(|result| result.remedies()).map(|bead| bead.title).collect();
         let issues = last
             .result
             .iter()
@@ -180,6 +185,10 @@ pub fn why(run: &Run) -> Option<String> {
         let found = issues.chain(failing.map(|criterion| criterion.criterion.as_str()));
         let mut found: Vec<_> =
             [last.reason.as_str()].into_iter().chain(found).filter(|text| !text.is_empty()).collect();
+        // A failure that names nothing has beads to be worked on.
+        if found.is_empty() {
+            found.extend(beads.iter().map(String::as_str));
+        }
         found.truncate(NAMED);
         let found: Vec<_> = found.into_iter().map(cut).collect();
         parts.push(format!("the judge, iteration {}: {}", last.iteration, found.join(", ")));

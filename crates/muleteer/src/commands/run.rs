@@ -256,7 +256,8 @@ async fn halt(context: &Context, runs: &Runs, given: Option<&str>) -> Result<Exi
     Ok(Exit::Done)
 }
 
-/// How the run stands now, by the files alone: a daemon that hangs must not keep anybody from seeing that.
+/// How the run stands now, by the files alone: a daemon that hangs must not keep anybody from
+/// seeing that.
 fn standing(context: &Context, runs: &Runs, run: &Run) -> Standing {
     let hosted = run.is_live() && (context.is_held() || is_hosted(&runs.folder().join(run.id())));
     // Without them nothing is known of what its agents wait for.

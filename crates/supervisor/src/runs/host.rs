@@ -284,7 +284,8 @@ pub fn hostname() -> String {
         .map_or_else(|| "localhost".into(), |name| name.trim().to_string())
 }
 
-/// Whether a daemon carries on the run whose folder this is. Of one on another machine only its note tells.
+/// Whether a daemon carries on the run whose folder this is. Of one on another machine only its
+/// note tells.
 pub fn is_hosted(folder: &Path) -> bool {
     let note: Option<LockNote> = crate::beneath::read_file(&folder.join("lock.json"), NOTE_LIMIT)
         .ok()
@@ -292,7 +293,8 @@ pub fn is_hosted(folder: &Path) -> bool {
     note.is_some_and(|note| !is_here(&note)) || lock::is_held(&folder.join("lock"))
 }
 
-/// A container's name changes when it is made anew. Of one kernel and one file the lock itself decides.
+/// A container's name changes when it is made anew. Of one kernel and one file the lock itself
+/// decides.
 fn is_here(note: &LockNote) -> bool {
     let boot = muleteer_process::identity::boot_id();
     note.hostname == hostname() || (!note.boot_id.is_empty() && note.boot_id == boot)

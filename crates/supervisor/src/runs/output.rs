@@ -167,7 +167,8 @@ mod tests {
         listener.finish()
     }
 
-    /// However a model's words are cut, the verdict is one document, also with costs told between its pieces.
+    /// However a model's words are cut, the verdict is one document, also with costs told between
+    /// its pieces.
     #[test]
     fn a_verdict_in_chunks_is_read_whole_wherever_it_is_cut() {
         let verdict = json!({
