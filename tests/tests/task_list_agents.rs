@@ -119,7 +119,8 @@ fn tracked(scene: &Scene, base: &str) -> String {
     format!("{commits}{}", scene.repo.git(&["ls-files", "harness-tasks*", "harness-progress*"]))
 }
 
-/// An agent commits all there is: the task list does not come with it, and no rollback and no success minds.
+/// An agent commits all there is: the task list does not come with it, and no rollback and no
+/// success minds.
 #[test]
 fn an_agent_that_commits_the_list_neither_wedges_its_run_nor_keeps_it_in_a_commit() {
     for (script, more) in [
@@ -128,7 +129,10 @@ fn an_agent_that_commits_the_list_neither_wedges_its_run_nor_keeps_it_in_a_commi
             "git add -A && git commit -qm all && git commit -q --amend -m again && echo $MULETEER_DISPATCH_ID > y && git add -A && git commit -qm y",
             &[],
         ),
-        ("git add -Af && git commit -qm all && echo staged >> harness-progress.txt && git add -A", &[]),
+        (
+            "git add -Af && git commit -qm all && muleteer tasks checkpoint $MULETEER_TASK_ID 1/2 half && git add -A",
+            &[],
+        ),
         (
             "git checkout -qb s-$MULETEER_DISPATCH_ID && git add -A && git commit -qm all && git checkout -q - && git merge -q --no-ff -m merge s-$MULETEER_DISPATCH_ID",
             &[],
@@ -153,7 +157,8 @@ fn an_agent_that_commits_the_list_neither_wedges_its_run_nor_keeps_it_in_a_commi
     }
 }
 
-/// As an older version, another tool or a person left it: the list is tracked, staged and changed since.
+/// As an older version, another tool or a person left it: the list is tracked, staged and changed
+/// since.
 #[test]
 fn a_repository_that_tracks_the_list_recovers_by_itself() {
     for interrupted in [false, true] {

@@ -93,8 +93,8 @@ fn session(scene: &Scene, name: &str) -> std::process::Child {
     child
 }
 
-/// In an exclusive list a task in progress is somebody's while its session lives, and interrupted when that has ended. The
-/// context of a new session and its stop hook say the same.
+/// In an exclusive list a task in progress is somebody's while its session lives, and interrupted
+/// when that has ended. The context of a new session and its stop hook say the same.
 #[test]
 fn a_task_is_recovered_at_once_when_its_session_is_dead_and_left_alone_while_it_lives() {
     let scene = Scene::new();

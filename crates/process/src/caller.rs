@@ -1,4 +1,5 @@
-//! The process on whose behalf this one was called: an agent CLI, past the shells that it starts for one command.
+//! The process on whose behalf this one was called: an agent CLI, past the shells that it starts
+//! for one command.
 
 use crate::host::host;
 use crate::identity::ProcessId;
@@ -27,13 +28,14 @@ impl Above {
     }
 }
 
-/// The agent CLI that called this process, directly or through shells; `None` if it was called by something else.
+/// The agent CLI that called this process, directly or through shells; `None` if it was called by
+/// something else.
 pub fn agent() -> Option<ProcessId> {
     above().into_iter().find(|one| !one.is_shell()).filter(Above::is_agent).map(|one| one.id)
 }
 
-/// The process whose hook this is: the agent CLI that called it through shells, else the nearest process that is no shell
-/// for a single command.
+/// The process whose hook this is: the agent CLI that called it through shells, else the nearest
+/// process that is no shell for a single command.
 pub fn session() -> Option<ProcessId> {
     let above = above();
     let agent = above.iter().find(|one| !one.is_shell()).filter(|one| one.is_agent());

@@ -1,5 +1,6 @@
-//! Whether two ways to write a field mean the same. Formatters and other tools rewrite the list: they write instants with or
-//! without fractions and offsets, numbers as `1.0`, and absent fields as null or as their default.
+//! Whether two ways to write a field mean the same. Formatters and other tools rewrite the list:
+//! they write instants with or without fractions and offsets, numbers as `1.0`, and absent fields
+//! as null or as their default.
 
 use super::list::{MAX_ATTEMPTS, TIMEOUT_SECONDS};
 use jiff::Timestamp;
@@ -8,12 +9,14 @@ use jiff::tz::TimeZone;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// Instants closer than this are the same: the files tell whole seconds, and tools cut or round fractions.
+/// Instants closer than this are the same: the files tell whole seconds, and tools cut or round
+/// fractions.
 const RESOLUTION_MS: i64 = 1000;
 /// Larger floats do not hold every whole number.
 const LARGEST_WHOLE: f64 = 9_007_199_254_740_992.0;
 
-/// The instant that a text names, in any form of ISO 8601 that tools write. One without an offset is in UTC.
+/// The instant that a text names, in any form of ISO 8601 that tools write. One without an offset
+/// is in UTC.
 pub fn instant(text: &str) -> Option<Timestamp> {
     let text = text.trim();
     let local = || text.parse::<DateTime>().ok()?.to_zoned(TimeZone::UTC).ok().map(|at| at.timestamp());

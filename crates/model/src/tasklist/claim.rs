@@ -222,8 +222,9 @@ pub fn release(task: &mut Task) {
     task.lease_expires_at = None;
 }
 
-/// Ends the leases of claimants that are known to have ended (`gone`), in an exclusive list: a task in progress without a living
-/// holder was interrupted. In a concurrent list the lease alone decides, as the reference says.
+/// Ends the leases of claimants that are known to have ended (`gone`), in an exclusive list: a task
+/// in progress without a living holder was interrupted. In a concurrent list the lease alone
+/// decides, as the reference says.
 pub fn end_leases(list: &mut TaskList, gone: &[String], now: Timestamp) {
     if list.mode != Mode::Exclusive {
         return;

@@ -59,8 +59,9 @@ pub enum Answer {
 
 /// Whether the agent may stop (`Stop`). `again`: it goes on only because it was refused before.
 ///
-/// It says what the session's context says: where a living holder has the working directory of an exclusive list, there is
-/// nothing for this session to do, and what was interrupted is recovered first.
+/// It says what the session's context says: where a living holder has the working directory of an
+/// exclusive list, there is nothing for this session to do, and what was interrupted is recovered
+/// first.
 pub fn stop(
     list: &TaskList,
     memory: &mut Memory,

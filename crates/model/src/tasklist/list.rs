@@ -211,8 +211,9 @@ impl TaskList {
         }
     }
 
-    /// Puts the settings and the count of sessions back to what another reading of the list has. Gives whether they were others.
-    /// Fields of `session_config` that are not known here stay as they are.
+    /// Puts the settings and the count of sessions back to what another reading of the list has.
+    /// Gives whether they were others. Fields of `session_config` that are not known here stay as
+    /// they are.
     pub(super) fn restore_session(&mut self, other: &Self) -> bool {
         let setting = |list: &Self, key: &str| list.raw.get("session_config")?.get(key).cloned();
         let is_changed = |key: &&&str| {

@@ -267,8 +267,9 @@ mod tests {
         assert!(told[2].1.ends_with("for only theirs can know") && told[3].1.contains("only whoever has claimed it"));
     }
 
-    /// The list as another tool writes it that changes nothing: keys in another order, numbers with a point, instants with
-    /// fractions and offsets, defaults left out or spelled out, and fields of its own.
+    /// The list as another tool writes it that changes nothing: keys in another order, numbers with
+    /// a point, instants with fractions and offsets, defaults left out or spelled out, and fields
+    /// of its own.
     fn rewritten(list: &TaskList) -> TaskList {
         fn turn(value: &serde_json::Value) -> serde_json::Value {
             use serde_json::Value;

@@ -224,8 +224,8 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
     }
 }
 
-/// Whether a lock is held for as long as a session lasts: by a run of the daemon, or of an exclusive list by another tool.
-/// Verbs of this program hold it for an instant.
+/// Whether a lock is held for as long as a session lasts: by a run of the daemon, or of an
+/// exclusive list by another tool. Verbs of this program hold it for an instant.
 fn is_a_session_s(locked: &Locked, list: &TaskList) -> bool {
     match &locked.holder {
         Some(holder) => holder.run.is_some(),

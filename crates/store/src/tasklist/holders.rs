@@ -1,5 +1,6 @@
-//! Which process stands behind a claim. A claim names a worker, and its lease says nothing about whether that worker still
-//! lives; where its process is known and has ended, its task was interrupted.
+//! Which process stands behind a claim. A claim names a worker, and its lease says nothing about
+//! whether that worker still lives; where its process is known and has ended, its task was
+//! interrupted.
 
 use super::{Root, SessionLock, Tx};
 use crate::atomic::write_atomic;
@@ -18,7 +19,8 @@ pub const RUN_VARIABLE: &str = "MULETEER_TASKS_RUN";
 /// What a worker is, to the operating system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behind<'a> {
-    /// A session of an agent CLI. A process has one session at a time: the next one ends the one before.
+    /// A session of an agent CLI. A process has one session at a time: the next one ends the one
+    /// before.
     Session(ProcessId),
     /// Some process, which other workers may share.
     Process(ProcessId),
@@ -44,7 +46,8 @@ struct Record {
 type Records = BTreeMap<String, Record>;
 
 impl Tx {
-    /// Remembers the process behind a worker. It is only a hint: where it cannot be written, the lease alone decides.
+    /// Remembers the process behind a worker. It is only a hint: where it cannot be written, the
+    /// lease alone decides.
     pub fn remember_holder(&self, worker: &str, behind: Behind<'_>) {
         let mut all = read(&self.root);
         let (id, is_session, run) = match behind {

@@ -1,9 +1,10 @@
-//! Keeps the harness's own files out of commits. An agent that runs `git add -A` commits the task list, and the next rollback,
-//! branch or clone would then carry an old state of it around.
+//! Keeps the harness's own files out of commits. An agent that runs `git add -A` commits the task
+//! list, and the next rollback, branch or clone would then carry an old state of it around.
 //!
-//! The commits that an agent made since its task began are made anew without these files: each has what its first parent
-//! has of them. Author, dates and message stay. Commits that were there before, or that came from somewhere else, stay as they
-//! are; where HEAD still tracks the files then, a commit of the harness stops that. The files themselves are never touched.
+//! The commits that an agent made since its task began are made anew without these files: each has
+//! what its first parent has of them. Author, dates and message stay. Commits that were there
+//! before, or that came from somewhere else, stay as they are; where HEAD still tracks the files
+//! then, a commit of the harness stops that. The files themselves are never touched.
 
 use super::command::failed;
 use super::trees::{Index, escaped, ref_part};
@@ -33,8 +34,8 @@ impl Git {
         self.git_dir.join(format!("muleteer-refs-{}", ref_part(task)))
     }
 
-    /// Takes the harness's files out of what a task that began at `base` has committed or staged. Done again, it finds nothing
-    /// to do. Gives what it did, in words.
+    /// Takes the harness's files out of what a task that began at `base` has committed or staged.
+    /// Done again, it finds nothing to do. Gives what it did, in words.
     pub fn disown(&self, task: &str, base: &str) -> Result<Option<String>, GitError> {
         let mut done = None;
         if self.exists(base) {
@@ -55,7 +56,8 @@ impl Git {
         Ok(done)
     }
 
-    /// Stops tracking the harness's files where HEAD does, with a commit of its own. `harness-init.sh` is a person's to track.
+    /// Stops tracking the harness's files where HEAD does, with a commit of its own.
+    /// `harness-init.sh` is a person's to track.
     pub fn untrack(&self) -> Result<Option<String>, GitError> {
         let tracked: Vec<_> = self
             .own_in("HEAD")?
@@ -104,8 +106,8 @@ impl Git {
         Ok(count)
     }
 
-    /// The commits that a task may have made, as `rev-list` reads it: those of HEAD and of new branches that were not there
-    /// when it began.
+    /// The commits that a task may have made, as `rev-list` reads it: those of HEAD and of new
+    /// branches that were not there when it began.
     fn commits_of(&self, task: &str, base: &str) -> Result<Vec<String>, GitError> {
         let mut names = vec!["HEAD".to_string(), format!("^{base}")];
         let Ok(before) = std::fs::read_to_string(self.refs_file(task)) else {
@@ -136,8 +138,9 @@ impl Git {
         Ok(all.lines().filter_map(read).collect())
     }
 
-    /// The commit with the parents that are made anew, and with what the first of them has of the harness's files. One that
-    /// is empty then, and was not, is left out: its parent takes its place.
+    /// The commit with the parents that are made anew, and with what the first of them has of the
+    /// harness's files. One that is empty then, and was not, is left out: its parent takes its
+    /// place.
     fn without_own(&self, commit: &str, anew: &HashMap<String, String>) -> Result<String, GitError> {
         let raw = self.bytes(&["cat-file", "commit", commit], b"", None)?;
         let (head, message) = split(&raw);
@@ -234,7 +237,8 @@ impl Git {
         places.sort_unstable();
         places.dedup();
         let mut found = vec![];
-        // Patterns are not for ls-tree: of damaged lists there may be several. So each folder is listed.
+        // Patterns are not for ls-tree: of damaged lists there may be several. So each folder is
+        // listed.
         for place in places {
             let tree = if place.is_empty() { format!("{commit}^{{tree}}") } else { format!("{commit}:{place}") };
             let listed = match self.bytes(&["ls-tree", "-z", &tree], b"", None) {
@@ -294,7 +298,8 @@ fn patterns<'a>(own: impl Iterator<Item = &'a String>) -> Vec<String> {
     own.flat_map(both).collect()
 }
 
-/// That the path of an entry is gone, as `update-index -z --index-info` reads it. `id` is any of the repository's ids.
+/// That the path of an entry is gone, as `update-index -z --index-info` reads it. `id` is any of
+/// the repository's ids.
 fn removal(entry: &[u8], id: &str) -> Vec<u8> {
     let path = entry.splitn(2, |byte| *byte == b'\t').nth(1).unwrap_or_default();
     let zero = "0".repeat(id.len());
@@ -307,7 +312,8 @@ fn split(raw: &[u8]) -> (&[u8], &[u8]) {
     raw.split_at(end)
 }
 
-/// Author, committer and whatever else is said of a commit, without a signature: it was of another commit.
+/// Author, committer and whatever else is said of a commit, without a signature: it was of another
+/// commit.
 fn other_headers(head: &[u8]) -> Vec<u8> {
     let mut kept = vec![];
     let mut is_kept = true;

@@ -103,8 +103,8 @@ pub struct Driven {
     pub project: Git,
 }
 
-/// What the commands of a run's worker carry as their nonce. It is of no dispatch, so that they may only read what the daemon
-/// has: a validation runs what the agent wrote that it judges.
+/// What the commands of a run's worker carry as their nonce. It is of no dispatch, so that they may
+/// only read what the daemon has: a validation runs what the agent wrote that it judges.
 fn mark(list: &str, worker: u32) -> String {
     format!("tasklist-{list}-{worker}")
 }

@@ -269,8 +269,8 @@ impl Place {
         Ok(astray(&self.stand, branch.as_deref(), base, self.git.contains("HEAD", base)?))
     }
 
-    /// Takes the harness's files out of what a task has committed, before that is judged, kept or rolled back. Where it
-    /// cannot be done, the work goes on: no step depends on it.
+    /// Takes the harness's files out of what a task has committed, before that is judged, kept or
+    /// rolled back. Where it cannot be done, the work goes on: no step depends on it.
     pub fn disown(&self, id: &str, base: &str) {
         if self.is_everybody_s {
             return;

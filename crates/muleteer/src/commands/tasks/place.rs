@@ -18,8 +18,9 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The run of the daemon that this process works for, as its agent, or as a command that judges one. A validation has no
-/// variable that says so, but the mark that all processes of Muleteer's have.
+/// The run of the daemon that this process works for, as its agent, or as a command that judges
+/// one. A validation has no variable that says so, but the mark that all processes of Muleteer's
+/// have.
 pub fn of_run() -> Option<String> {
     variable(RUN_VARIABLE).or_else(|| muleteer_supervisor::tasklist::run::marked(&variable(NONCE_VAR)?))
 }

@@ -12,7 +12,8 @@ fn begun(repo: &Repo) -> (Git, String) {
     (git, base)
 }
 
-/// No commit since `base` touches the harness's files, neither does the index, and the list lies there as it was.
+/// No commit since `base` touches the harness's files, neither does the index, and the list lies
+/// there as it was.
 fn is_clean(repo: &Repo, base: &str) {
     let touched =
         repo.git(&["log", "--full-history", "-m", "--format=%h %s", &format!("{base}..HEAD"), "--", "*harness-*"]);
