@@ -178,7 +178,8 @@ fn broken_object(hub: &Path) -> Option<String> {
 
 /// The header of RFC 1950, section 2.2.
 fn is_zlib(bytes: &[u8]) -> bool {
-    matches!(bytes, [method, flags, ..] if method & 0x0f == 8 && (u32::from(*method) << 8 | u32::from(*flags)) % 31 == 0)
+    let [method, flags, ..] = bytes else { return false };
+    method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31)
 }
 
 /// One that has gone meanwhile is as good as whole.
