@@ -57,6 +57,7 @@ const VERBS: &[&str] = &[
     "config show",
     "config check",
     "config schema",
+    "trust",
     "run",
     "run report",
     "run stop",

@@ -16,10 +16,10 @@ Examples:
   muleteer trust --revoke ../web
   muleteer trust --list
 
-A clone brings a `.muleteer/config.yaml` and roles that a stranger may have written. Until you trust
-them, Muleteer ignores their values that name a program or loosen what holds agents. Trust is kept for
-the content of each file: a file that changes is untrusted again. Programs that the configuration names
-are not looked into: trust a repository whose scripts you would run yourself.";
+A clone brings a `.muleteer/config.yaml` and roles that a stranger may have written. Until you
+trust them, Muleteer ignores their values that name a program or loosen what holds agents. Trust is
+kept for the content of each file: a file that changes is untrusted again. The programs that the
+configuration names are not looked into: trust a repository whose scripts you would run yourself.";
 
 /// Trust a repository's configuration: what it names may run, what it loosens counts
 #[derive(Debug, clap::Args)]
