@@ -303,6 +303,54 @@ fn who_cannot_ask_is_not_dispatched_under_a_policy() {
     world.finish(Some(daemon));
 }
 
+const LOOKER: &str = "---\nname: looker\ntools: Read, Grep\ndisallowedTools: Bash\n---\nYou only read.\n";
+
+/// A backend that cannot keep what the role says of tools does not run it.
+#[test]
+fn a_role_s_tools_are_refused_where_they_cannot_be_kept() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let role = |name: &str, front: &str| {
+        repo.write(&format!(".claude/agents/{name}.md"), &format!("---\nname: {name}\n{front}\n---\nYou look.\n"));
+    };
+    role("reader", "tools: Read, Grep");
+    role("writer", "disallowedTools: Bash");
+    role("planner", "permissionMode: plan");
+    role("bold", "permissionMode: bypassPermissions");
+    for (name, key) in [("reader", "`tools`"), ("writer", "`disallowedTools`"), ("planner", "`permissionMode`")] {
+        let args = ["spawn", name, repo.to_str(), "look", "--backend", "subprocess", "--command", "true", "--json"];
+        let refused = world.muleteer(&args).run();
+        assert_eq!((refused.code, refused.error_code().as_str()), (Some(2), "E_UNSUPPORTED"), "{refused:?}");
+        assert!(refused.stdout.contains(key) || refused.stderr.contains(key), "{refused:?}");
+    }
+    let args = ["spawn", "bold", repo.to_str(), "look", "--backend", "subprocess", "--command", "true", "--wait"];
+    assert_eq!(world.muleteer(&args).run().code, Some(0));
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn claude_has_no_tool_that_its_role_does_not_name() {
+    let test = "claude_has_no_tool_that_its_role_does_not_name";
+    let steps = [Step::bash("touch one"), Step::bash("touch two"), Step::success("as far as it may")];
+    let Some(scene) = claude(test, "", steps) else { return };
+    scene.repo.write(".muleteer/roles/developer.md", &LOOKER.replace("looker", "developer"));
+    let daemon = scene.world.daemon();
+    let run = scene.spawn(&["--wait"]).run();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!([scene.has("one"), scene.has("two")], [false, false]);
+    let first = scene.server.main_requests().remove(0).body;
+    let tools: Vec<&str> = first["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|tool| tool["name"].as_str())
+        .collect();
+    assert!(tools.contains(&"Read") && tools.contains(&"AskUserQuestion"), "{tools:?}");
+    assert!(!tools.contains(&"Bash") && !tools.contains(&"Write") && !tools.contains(&"Edit"), "{tools:?}");
+    scene.world.finish(Some(daemon));
+}
+
 /// Who dispatched an agent may answer it; a stranger among agents may not.
 #[test]
 fn a_parent_answers_what_its_child_asks() {

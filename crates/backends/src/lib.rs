@@ -47,6 +47,7 @@ pub use transcript::{Place, Transcripts};
 
 use muleteer_model::ask::{Answer, Ask};
 use muleteer_model::opening::Call;
+use muleteer_model::permission::Policy;
 use std::ffi::OsStr;
 use std::fmt::Debug;
 
@@ -98,6 +99,12 @@ pub trait Backend: Send + Sync + Debug {
     /// Adds to `args` what makes its CLI keep its agent from changing files, as far as it can: for who only judges,
     /// where no sandbox of ours holds it. What is configured about rights stays as it is.
     fn keep_from_writing(&self, _args: &mut Vec<String>) {}
+
+    /// Whether a policy can be kept with it, called with these arguments of the configuration.
+    fn keeps(&self, policy: &Policy, args: &[String]) -> bool {
+        let _ = args;
+        policy.is_open() || self.capabilities().asks
+    }
 
     /// Its transcripts, where they tell what became of a prompt.
     fn transcripts(&self) -> Option<&'static dyn Transcripts> {

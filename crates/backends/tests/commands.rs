@@ -300,3 +300,40 @@ fn claude_as_root_is_told_of_its_sandbox_and_only_then() {
     let line = ClaudeCode.command_line(&launch).unwrap();
     assert!(!line.env.iter().any(|(name, _)| name == "IS_SANDBOX"), "so does what the asker has set");
 }
+
+/// What its role says of its tools reaches the CLI by its own flags, and the stricter of mode and policy counts.
+#[test]
+fn a_role_s_tools_reach_the_cli() {
+    use muleteer_model::permission::{Mode, PermissionMode, Policy};
+    let (_folder, path) = installed();
+    let flags = |policy: &Policy| {
+        let launch = LaunchSpec { path: Some(path.clone()), permissions: policy.clone(), ..launch() };
+        let argv = ClaudeCode.command_line(&launch).unwrap().argv;
+        let mode = argv.iter().position(|arg| arg == "--permission-mode").unwrap();
+        let named = |name: &str| argv.iter().find_map(|arg| arg.strip_prefix(name).map(str::to_string));
+        (argv[mode + 1].clone(), named("--tools="), named("--disallowedTools="))
+    };
+    let text = |list: &[&str]| list.iter().map(|one| (*one).to_string()).collect::<Vec<_>>();
+    let mut looker = Policy::default();
+    looker.restrict(&text(&["Read", "Grep", "Bash(git log *)", "mcp__docs"]), &text(&["Write", "Bash(rm *)"]), None);
+    let tools = Some("Read,Grep,Bash,AskUserQuestion".to_string());
+    assert_eq!(flags(&looker), ("default".into(), tools, Some("Write".into())));
+    for (mode, open, asking) in [
+        (PermissionMode::Plan, "plan", "plan"),
+        (PermissionMode::AcceptEdits, "acceptEdits", "default"),
+        (PermissionMode::DontAsk, "dontAsk", "default"),
+        (PermissionMode::Auto, "auto", "default"),
+        (PermissionMode::Default, "default", "default"),
+        (PermissionMode::BypassPermissions, "bypassPermissions", "default"),
+    ] {
+        let policy = |of: Mode| Policy { mode: of, permission_mode: Some(mode), ..Policy::default() };
+        assert_eq!(flags(&policy(Mode::Allow)).0, open);
+        assert_eq!(flags(&policy(Mode::Ask)).0, asking, "a policy stays the stricter one");
+    }
+    let plan = Policy { permission_mode: Some(PermissionMode::Plan), ..Policy::default() };
+    assert!(Codex.keeps(&plan, &[]) && !Codex.keeps(&plan, &["--full-auto".into(), "--sandbox".into()]));
+    assert!(!Codex.keeps(&looker, &[]) && !Subprocess.keeps(&plan, &[]) && ClaudeCode.keeps(&looker, &[]));
+    let spec = LaunchSpec { path: Some(path.clone()), permissions: plan, ..launch() };
+    let argv = Codex.command_line(&spec).unwrap().argv;
+    assert!(argv.windows(2).any(|pair| pair == ["--sandbox", "read-only"]), "{argv:?}");
+}

@@ -39,6 +39,12 @@ pub struct Policy {
     pub ask: Vec<Rule>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<Rule>,
+    /// The role's `tools`: any other is refused. Empty: all may be used.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub only: Vec<Rule>,
+    /// The role's `permissionMode`, which counts where it is stricter than the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permission_mode: Option<PermissionMode>,
     /// The policies of those by whom its agent was dispatched: it may do what each of them may as well.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub within: Vec<Policy>,
@@ -79,6 +85,47 @@ pub enum Mode {
     Deny,
 }
 
+/// What Claude Code calls a permission mode, as an agent's file names one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum PermissionMode {
+    /// What is not allowed by a rule is asked about.
+    #[serde(alias = "manual")]
+    Default,
+    /// As `default`, except that files may be edited.
+    #[serde(alias = "accept_edits")]
+    AcceptEdits,
+    /// It may read, and change nothing.
+    Plan,
+    /// What is not allowed by a rule is refused.
+    #[serde(alias = "dont_ask")]
+    DontAsk,
+    /// A model of the CLI's own decides. Claude Code alone has it.
+    Auto,
+    /// Nothing beyond the policy.
+    #[serde(alias = "bypass_permissions")]
+    BypassPermissions,
+}
+
+impl PermissionMode {
+    /// As Claude Code spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::AcceptEdits => "acceptEdits",
+            Self::Plan => "plan",
+            Self::DontAsk => "dontAsk",
+            Self::Auto => "auto",
+            Self::BypassPermissions => "bypassPermissions",
+        }
+    }
+
+    /// The mode of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        serde_json::from_value(serde_json::Value::String(name.trim().into())).ok()
+    }
+}
+
 /// `Tool` or `Tool(content)`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -102,7 +149,46 @@ pub struct Decision {
 impl Policy {
     /// Nothing is ever asked or refused: an agent need not be told of a policy at all.
     pub fn is_open(&self) -> bool {
-        self.mode == Mode::Allow && self.ask.is_empty() && self.deny.is_empty() && self.within.is_empty()
+        self.mode == Mode::Allow
+            && self.ask.is_empty()
+            && self.deny.is_empty()
+            && self.only.is_empty()
+            && matches!(self.permission_mode, None | Some(PermissionMode::BypassPermissions))
+            && self.within.is_empty()
+    }
+
+    /// What the front matter of its role restricts beside its `permissions`.
+    pub fn restrict(&mut self, tools: &[String], disallowed: &[String], mode: Option<PermissionMode>) {
+        // Files of roles are checked; what cannot be read allows nothing.
+        let rule = |text: &String| Rule::try_from(text.clone()).unwrap_or_else(|_| Rule::none());
+        let [tools, disallowed] = [tools, disallowed].map(|list| list.iter().map(rule).collect::<Vec<_>>());
+        // A list that names every tool is none.
+        let all = tools.iter().any(|rule| rule.tool == "*" && rule.content.is_none());
+        self.only = if all { vec![] } else { tools };
+        let new: Vec<_> = disallowed.into_iter().filter(|rule| !self.deny.contains(rule)).collect();
+        self.deny.extend(new);
+        self.permission_mode = mode;
+    }
+
+    /// Nothing but that it may change no files holds it, of its role's own will.
+    pub fn is_open_but_for_plan(&self) -> bool {
+        let open = Self { permission_mode: None, ..self.clone() }.is_open();
+        open && self.permission_mode == Some(PermissionMode::Plan)
+    }
+
+    /// Nothing but its role's `permissionMode` and what it refuses for certain counts.
+    pub fn leaves_the_rest(&self) -> bool {
+        self.mode == Mode::Allow && self.ask.is_empty() && self.only.is_empty() && self.within.is_empty()
+    }
+
+    /// The role's `tools` in effect.
+    pub fn only(&self) -> &[Rule] {
+        &self.only
+    }
+
+    /// Tools that are refused whatever they are called with.
+    pub fn never(&self) -> impl Iterator<Item = &str> {
+        self.denies().filter(|rule| rule.is_whole()).map(|rule| rule.tool.as_str())
     }
 
     /// Holds it within another agent's policy as well: the stricter word of the two counts.
@@ -150,8 +236,11 @@ impl Policy {
     /// What it allows in `dir` it allows there, and not where somebody else works.
     pub fn allow_in(&mut self, dir: &str) {
         self.each(&|policy| {
-            let there = policy.allow.drain(..).map(|rule| rule.anchored(dir).unwrap_or(rule));
-            policy.allow = there.filter(Rule::fits).collect();
+            for rules in [&mut policy.allow, &mut policy.only] {
+                let there = rules.drain(..).map(|rule| rule.anchored(dir).unwrap_or(rule));
+                // One that cannot be kept allows nothing, and must not leave everything allowed.
+                *rules = there.map(|rule| if rule.fits() { rule } else { Rule::none() }).collect();
+            }
         });
     }
 
@@ -178,6 +267,8 @@ impl Policy {
             allow: all(|layer| &layer.allow),
             ask: all(|layer| &layer.ask),
             deny: all(|layer| &layer.deny),
+            only: vec![],
+            permission_mode: None,
             within: vec![],
         }
     }
@@ -185,7 +276,7 @@ impl Policy {
     /// Puts the agent's home directory for `~`.
     pub fn at_home(&mut self, home: &str) {
         let home = home.trim_end_matches('/');
-        for rule in self.allow.iter_mut().chain(&mut self.ask).chain(&mut self.deny) {
+        for rule in self.allow.iter_mut().chain(&mut self.ask).chain(&mut self.deny).chain(&mut self.only) {
             if let Some(content) = &mut rule.content
                 && let Some(rest) = content.strip_prefix("~/")
             {
@@ -207,6 +298,31 @@ impl Policy {
         self.decide(ask, cwd).is_some_and(|said| said.verdict == Verdict::Allow)
     }
 
+    /// The rule or the front matter by which a call is asked about or refused, whatever the mode; only
+    /// what is certain: a call that does not say what it works on fits no rule about that.
+    pub fn names_call(&self, ask: &Ask, cwd: &str) -> Option<String> {
+        let told = !ask.target.is_empty() || SUBJECTS.iter().any(|key| ask.input.get(*key).is_some());
+        let fits = |rule: &&Rule| (told || rule.is_whole()) && rule.matches(ask, cwd, Strictness::Any);
+        self.all().find_map(|policy| {
+            let denied = policy.deny.iter().find(fits).map(|rule| format!("deny {rule}"));
+            let kept = || policy.kept_from(ask, cwd).filter(|_| !THINKING.contains(&ask.tool.as_str()));
+            let asked = || policy.ask.iter().find(fits).map(|rule| format!("ask {rule}"));
+            denied.or_else(kept).or_else(asked)
+        })
+    }
+
+    /// What of its modes keeps a call from being made unasked.
+    pub fn mode_holds(&self, ask: &Ask, cwd: &str) -> Option<String> {
+        self.all().find_map(|policy| match policy.word(ask, cwd) {
+            Some(Decision { verdict: Verdict::Allow, .. }) => None,
+            Some(Decision { rule, .. }) => Some(rule),
+            None => Some(match policy.permission_mode {
+                Some(mode) if policy.mode == Mode::Allow => format!("permissionMode {}", mode.as_str()),
+                _ => "mode ask".into(),
+            }),
+        })
+    }
+
     /// Whether those by whom its agent was dispatched need not ask for what it asks for: else none of them can give it.
     pub fn is_given_above(&self, ask: &Ask, cwd: &str) -> bool {
         let given = |policy: &Policy| policy.word(ask, cwd).is_some_and(|said| said.verdict == Verdict::Allow);
@@ -223,17 +339,36 @@ impl Policy {
             // No policy knows the answer.
             return if self.mode == Mode::Deny { by(Verdict::Deny, "mode deny".into()) } else { None };
         }
+        if let Some(why) = self.kept_from(ask, cwd) {
+            return by(Verdict::Deny, why);
+        }
+        let unasked = self.permission_mode == Some(PermissionMode::DontAsk);
         if self.ask.iter().any(|rule| rule.matches(ask, cwd, Strictness::Any)) {
-            return None;
+            return if unasked { by(Verdict::Deny, "permissionMode dontAsk".into()) } else { None };
         }
         if let Some(rule) = self.allow.iter().find(|rule| rule.matches(ask, cwd, Strictness::All)) {
             return by(Verdict::Allow, rule.to_string());
         }
-        match self.mode {
-            Mode::Allow => by(Verdict::Allow, "mode allow".into()),
-            Mode::Ask => None,
-            Mode::Deny => by(Verdict::Deny, "mode deny".into()),
+        match (self.mode, self.permission_mode) {
+            (Mode::Deny, _) => by(Verdict::Deny, "mode deny".into()),
+            (_, Some(PermissionMode::DontAsk)) => by(Verdict::Deny, "permissionMode dontAsk".into()),
+            (Mode::Ask, _) | (_, Some(PermissionMode::Default)) => None,
+            (_, Some(PermissionMode::AcceptEdits)) => match EDITING.contains(&ask.tool.as_str()) {
+                true => by(Verdict::Allow, "permissionMode acceptEdits".into()),
+                false => None,
+            },
+            (Mode::Allow, _) => by(Verdict::Allow, "mode allow".into()),
         }
+    }
+
+    /// What in its role's front matter keeps it from this call, if anything does.
+    fn kept_from(&self, ask: &Ask, cwd: &str) -> Option<String> {
+        if !self.only.is_empty() && !self.only.iter().any(|rule| rule.matches(ask, cwd, Strictness::All)) {
+            let names: Vec<_> = self.only.iter().map(Rule::to_string).collect();
+            return Some(format!("tools {}", crate::agent_event::cut(&names.join(", "), 200)));
+        }
+        let plan = self.permission_mode == Some(PermissionMode::Plan);
+        (plan && !is_harmless(&ask.tool)).then(|| "permissionMode plan".to_string())
     }
 }
 
@@ -258,6 +393,27 @@ enum Strictness {
 /// Tools that change files, and that read them: a rule for the first of them is a rule for all.
 pub(crate) const EDITING: [&str; 4] = ["Edit", "Write", "MultiEdit", "NotebookEdit"];
 pub(crate) const READING: [&str; 5] = ["Read", "Grep", "Glob", "LS", "NotebookRead"];
+
+/// Tools that change nothing outside of their agent's head.
+const THINKING: [&str; 12] = [
+    "TodoWrite",
+    "TodoRead",
+    "ToolSearch",
+    "AskUserQuestion",
+    "EnterPlanMode",
+    "Skill",
+    "TaskCreate",
+    "TaskUpdate",
+    "TaskList",
+    "TaskGet",
+    "WebSearch",
+    "StructuredOutput",
+];
+
+/// A tool that reads, or only orders its agent's thoughts.
+pub(crate) fn is_harmless(tool: &str) -> bool {
+    READING.contains(&tool) || THINKING.contains(&tool) || tool == "WebFetch"
+}
 
 fn is_file(tool: &str) -> bool {
     EDITING.contains(&tool) || READING.contains(&tool)
@@ -292,6 +448,21 @@ impl Rule {
             "WebFetch" => domain(content, subject).unwrap_or(unknown),
             _ => wild(content, subject),
         }
+    }
+
+    /// Fits no tool there is.
+    fn none() -> Self {
+        Self { tool: "none".into(), content: None }
+    }
+
+    /// Its tool.
+    pub fn tool(&self) -> &str {
+        &self.tool
+    }
+
+    /// It is about every call of its tool.
+    pub fn is_whole(&self) -> bool {
+        self.content.as_deref().is_none_or(is_all)
     }
 
     /// A rule about files of its agent's directory, for who works elsewhere; `None` for all others.

@@ -10,7 +10,9 @@
 //! model: claude-opus-4-6
 //! description: Reads a change and says what is wrong with it.
 //! backend: auto
-//! tools: [Read, Grep]
+//! tools: [Read, Grep]           # it gets no other
+//! disallowedTools: [WebFetch]
+//! permissionMode: plan          # default, acceptEdits, dontAsk, auto, bypassPermissions
 //! scope: [src/api/**, docs/api.md]   # an edit elsewhere is told as drift
 //! permissions: {mode: ask, allow: [Read, "Bash(git *)"], deny: [WebFetch]}
 //! ---
@@ -27,7 +29,7 @@ mod trust;
 pub use trust::InForce;
 
 use crate::config::{BackendChoice, Config, ConfigError, NotFound, Place, Trust, decode, yaml};
-use crate::permission::Permissions;
+use crate::permission::{PermissionMode, Permissions, Rule};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -100,6 +102,10 @@ pub struct Role {
     pub backend: Option<BackendChoice>,
     /// Tools the agent may use; empty: its CLI's own choice.
     pub tools: Vec<String>,
+    /// Tools it may not use.
+    pub disallowed_tools: Vec<String>,
+    /// How Claude Code would run it; kept with every backend that can.
+    pub permission_mode: Option<PermissionMode>,
     /// Globs of what it is to edit, relative to where it works; empty: all of that.
     pub scope: Vec<String>,
     /// What it may do without asking.
@@ -117,6 +123,18 @@ impl Role {
     /// What a person sees it as.
     pub fn display(&self) -> &str {
         self.display_name.as_deref().unwrap_or(&self.name)
+    }
+
+    /// The keys of its front matter by which it restricts what its agent may use, as people read them.
+    pub fn restricts(&self) -> Option<String> {
+        let open = matches!(self.permission_mode, None | Some(PermissionMode::BypassPermissions));
+        let keys = [
+            ("`tools`", !self.tools.is_empty()),
+            ("`disallowedTools`", !self.disallowed_tools.is_empty()),
+            ("`permissionMode`", !open),
+        ];
+        let keys: Vec<_> = keys.into_iter().filter_map(|(key, there)| there.then_some(key)).collect();
+        (!keys.is_empty()).then(|| keys.join(" and "))
     }
 }
 
@@ -263,7 +281,7 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
     let text = crate::text::unmarked(text);
     let (front, body) = split(text).map_err(|error| error.at(file, text, Some(Place { line: 1, column: 1 })))?;
     let front = match source.layer {
-        RoleLayer::ClaudeAgents => claude_agent(&front),
+        RoleLayer::ClaudeAgents => claude_agent(&front, file, text)?,
         _ => read(&front, file, text)?,
     };
     let name = front.name.unwrap_or_else(|| stem(&source.file));
@@ -289,7 +307,9 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
         model: front.model.filter(|model| model != "inherit" && !model.is_empty()),
         description: front.description,
         backend: front.backend,
-        tools: front.tools.map(|tools| tools.0).unwrap_or_default(),
+        tools: rules(front.tools, "tools", file, text)?,
+        disallowed_tools: rules(front.disallowed_tools, "disallowedTools", file, text)?,
+        permission_mode: front.permission_mode,
         scope: front.scope.unwrap_or_default(),
         permissions: front.permissions.unwrap_or_default(),
         body: body.trim().to_string(),
@@ -310,6 +330,8 @@ struct Front {
     description: Option<String>,
     backend: Option<BackendChoice>,
     tools: Option<Tools>,
+    disallowed_tools: Option<Tools>,
+    permission_mode: Option<PermissionMode>,
     scope: Option<Vec<String>>,
     permissions: Option<Permissions>,
 }
@@ -337,12 +359,32 @@ impl<'de> Deserialize<'de> for Tools {
     }
 }
 
+/// Kept apart by commas, or by spaces; what stands in parentheses is part of its word.
 fn words(text: &str) -> Vec<String> {
     let text = text.trim().trim_start_matches('[').trim_end_matches(']');
-    text.split(',')
-        .map(|word| word.trim().to_string())
-        .filter(|word| !word.is_empty())
-        .collect()
+    let mut depth = 0_usize;
+    let split = text.split(|c: char| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0 && (c == ',' || c.is_whitespace())
+    });
+    let bare = |word: &str| word.trim().trim_matches(['"', '\'']).to_string();
+    split.map(bare).filter(|word| !word.is_empty()).collect()
+}
+
+/// The tools that a key of the front matter names. One that cannot be read restricts nothing, so it is
+/// an error wherever it stands.
+fn rules(tools: Option<Tools>, key: &str, file: Option<&str>, text: &str) -> Result<Vec<String>, ConfigError> {
+    let words = tools.map(|tools| tools.0).unwrap_or_default();
+    if let Some(error) = words.iter().find_map(|word| Rule::try_from(word.clone()).err()) {
+        let hint = format!("name tools in `{key}` as in `Read, Bash(git *)`");
+        let error = ConfigError::new(format!("`{key}`: {error}")).with_hint(Some(hint));
+        return Err(error.at(file, text, place_of(text, key)));
+    }
+    Ok(words)
 }
 
 /// The front matter, padded so that its line numbers are the file's, and the body. A file without
@@ -374,19 +416,47 @@ fn read(front: &str, file: Option<&str>, whole: &str) -> Result<Front, ConfigErr
 }
 
 /// Claude Code reads its agents line by line and does not mind what YAML would, so neither do we.
-fn claude_agent(front: &str) -> Front {
+fn claude_agent(front: &str, file: Option<&str>, text: &str) -> Result<Front, ConfigError> {
     let value = |key: &str| {
         let line = front.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim();
         let quoted = |quote| line.strip_prefix(quote).and_then(|rest: &str| rest.strip_suffix(quote));
         Some(quoted('"').or_else(|| quoted('\'')).unwrap_or(line).to_string()).filter(|value| !value.is_empty())
     };
-    Front {
+    let tools = |key: &str| value(key).or_else(|| listed(front, key)).map(|tools| Tools(words(&tools)));
+    let permission_mode = match value("permissionMode") {
+        None => None,
+        Some(name) => Some(PermissionMode::parse(&name).ok_or_else(|| {
+            let hint = "it is default, acceptEdits, plan, dontAsk, auto or bypassPermissions".to_string();
+            ConfigError::new(format!("`{}` is no permission mode", crate::agent_event::cut(&name, 80)))
+                .with_hint(Some(hint))
+                .at(file, text, place_of(text, "permissionMode"))
+        })?),
+    };
+    Ok(Front {
         name: value("name"),
         model: value("model"),
         description: value("description"),
-        tools: value("tools").map(|tools| Tools(words(&tools))),
+        tools: tools("tools"),
+        disallowed_tools: tools("disallowedTools"),
+        permission_mode,
         ..Front::default()
-    }
+    })
+}
+
+/// The list that stands below a key, an item a line or in brackets over several.
+fn listed(front: &str, key: &str) -> Option<String> {
+    let mut lines = front
+        .lines()
+        .skip_while(|line| line.strip_prefix(key).is_none_or(|rest| rest.trim() != ":"));
+    lines.next()?;
+    let items = lines.take_while(|line| {
+        let item = line.trim_start();
+        line.trim().is_empty() || item.starts_with("- ") || item.len() < line.len()
+    });
+    let items: Vec<_> = items
+        .map(|line| line.trim().trim_start_matches("- ").trim_matches(['[', ']', ',']))
+        .collect();
+    Some(items.join(","))
 }
 
 /// `some/where/reviewer.md` is `reviewer`.

@@ -8,7 +8,7 @@
 use super::parser::string;
 use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, cut};
 use muleteer_model::ask::{Answer, Ask, AskKind, AskOption, ID_LIMIT, Verdict};
-use muleteer_model::permission::{Policy, Rule};
+use muleteer_model::permission::{PermissionMode, Policy, Rule};
 use serde_json::{Map, Value, json};
 
 /// The tool by which it asks people.
@@ -135,8 +135,52 @@ fn answers(input: &Value, text: &str) -> Option<Value> {
 
 /// What it is to ask about or to refuse by itself. What is allowed is said by us, when it asks, so that
 /// each such leave is on record.
-pub(super) fn settings(policy: &Policy) -> String {
+pub(crate) fn settings(policy: &Policy) -> Value {
     let ask: Vec<_> = policy.asks().map(Rule::to_string).collect();
     let deny: Vec<_> = policy.denies().map(Rule::to_string).collect();
-    json!({"permissions": {"ask": ask, "deny": deny}}).to_string()
+    let mut permissions = json!({"ask": ask, "deny": deny});
+    if mode(policy) == PermissionMode::DontAsk.as_str() {
+        // It asks nobody then, so it has to know.
+        permissions["allow"] = policy.allow.iter().map(Rule::to_string).collect();
+    }
+    json!({"permissions": permissions})
+}
+
+/// The mode it is run in. The role's own counts as long as the policy has nothing to ask or to refuse
+/// that it would let pass.
+pub(crate) fn mode(policy: &Policy) -> &'static str {
+    match policy.permission_mode {
+        _ if policy.is_open() => PermissionMode::BypassPermissions.as_str(),
+        Some(mode @ PermissionMode::Plan) => mode.as_str(),
+        Some(mode @ (PermissionMode::AcceptEdits | PermissionMode::DontAsk | PermissionMode::Auto))
+            if policy.leaves_the_rest() =>
+        {
+            mode.as_str()
+        }
+        _ => PermissionMode::Default.as_str(),
+    }
+}
+
+/// The built-in tools it gets, where its role names them: it can ask a person beside.
+pub(crate) fn tools(policy: &Policy) -> Option<Vec<String>> {
+    let only = policy.only();
+    if only.is_empty() {
+        return None;
+    }
+    let mut names: Vec<String> = Vec::new();
+    let given = only.iter().map(Rule::tool).filter(|tool| !tool.starts_with("mcp__"));
+    for name in given.chain([QUESTION]).filter(|name| !policy.never().any(|never| never == *name)) {
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_string());
+        }
+    }
+    Some(names)
+}
+
+/// The tools it does not get at all.
+pub(crate) fn never(policy: &Policy) -> Vec<String> {
+    let mut names: Vec<String> = policy.never().map(str::to_string).collect();
+    names.sort();
+    names.dedup();
+    names
 }

@@ -4,7 +4,7 @@
 //! prompt key; `--replay-user-messages` echoes each when it is taken, which is the receipt.
 //! Sessions stay on disk, since resuming them is how a crash is survived.
 
-mod control;
+pub(crate) mod control;
 mod parser;
 mod result;
 mod transcript;
@@ -75,16 +75,21 @@ impl Backend for ClaudeCode {
         flag(&["--verbose", "--replay-user-messages", "--include-partial-messages"]);
         // Without somebody to ask it has no tool to ask a person a question with, whatever the policy.
         flag(&["--permission-prompt-tool", "stdio"]);
-        if launch.permissions.is_open() {
-            // What an agent may do is bounded around it.
-            flag(&["--permission-mode", "bypassPermissions"]);
-        } else {
+        flag(&["--permission-mode", control::mode(&launch.permissions)]);
+        // What an agent may do under an open policy is bounded around it.
+        if !launch.permissions.is_open() {
             // It asks us, over the control protocol, about what it would not do unasked; these settings
             // make it ask, or refuse, what it would.
             let path = launch.agent_dir.join("claude/permissions.json");
-            flag(&["--permission-mode", "default"]);
             flag(&["--settings", &path.to_string_lossy()]);
-            files.push(LaunchFile { path, contents: control::settings(&launch.permissions) });
+            if let Some(tools) = control::tools(&launch.permissions) {
+                flag(&[&format!("--tools={}", tools.join(","))]);
+            }
+            let never = control::never(&launch.permissions);
+            if !never.is_empty() {
+                flag(&[&format!("--disallowedTools={}", never.join(","))]);
+            }
+            files.push(LaunchFile { path, contents: control::settings(&launch.permissions).to_string() });
         }
         // A person's own settings and hooks are theirs; a project's belong to the work.
         flag(&["--setting-sources", "project"]);

@@ -21,6 +21,7 @@ use crate::{
     Backend, BackendError, Briefed, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode,
     Transcripts,
 };
+use muleteer_model::permission::Policy;
 use muleteer_model::prompt;
 use serde_json::Value;
 
@@ -88,7 +89,11 @@ impl Backend for Codex {
 
         flag(&["exec", "--json", "--skip-git-repo-check"]);
         if !launch.args.iter().any(|arg| is_about_rights(arg)) {
-            flag(&[UNASKED]);
+            match launch.permissions.is_open_but_for_plan() {
+                // Its sandbox keeps it from writing, and nothing more is asked of a plan.
+                true => flag(&["--sandbox", "read-only"]),
+                false => flag(&[UNASKED]),
+            }
         }
         if let Some(model) = &launch.model {
             flag(&["--model", model]);
@@ -141,6 +146,10 @@ impl Backend for Codex {
         if !args.iter().any(|arg| is_about_rights(arg)) {
             args.extend(["--sandbox".into(), "read-only".into()]);
         }
+    }
+
+    fn keeps(&self, policy: &Policy, args: &[String]) -> bool {
+        policy.is_open() || (policy.is_open_but_for_plan() && !args.iter().any(|arg| is_about_rights(arg)))
     }
 
     fn transcripts(&self) -> Option<&'static dyn Transcripts> {

@@ -220,6 +220,52 @@ fn within_another_policy_the_stricter_word_counts() {
     }
 }
 
+/// What a role's front matter says of its tools counts beside its permissions, and the stricter word holds.
+#[test]
+fn a_role_s_tools_and_mode_restrict_whatever_its_policy_allows() {
+    let restricted = |base: &Policy, tools: &[&str], disallowed: &[&str], mode: Option<PermissionMode>| {
+        let [tools, disallowed] =
+            [tools, disallowed].map(|list| list.iter().map(|tool| (*tool).to_string()).collect::<Vec<_>>());
+        let mut policy = base.clone();
+        policy.restrict(&tools, &disallowed, mode);
+        policy
+    };
+    let rank = |policy: &Policy, ask: &Ask| match policy.decide(ask, "/repo").map(|said| said.verdict) {
+        Some(Verdict::Allow) => 2,
+        None => 1,
+        Some(_) => 0,
+    };
+    let asks = || [file("Read", "/repo/a"), file("Write", "/repo/a"), bash("git status"), bash("make")];
+    let words = |policy: &Policy| asks().map(|ask| rank(policy, &ask));
+    let open = Policy::default();
+    let asking = policy(Mode::Ask, &["Bash(git *)"], &[], &[]);
+    assert_eq!(words(&restricted(&open, &["Read", "Bash(git *)"], &[], None)), [2, 0, 2, 0]);
+    assert_eq!(words(&restricted(&open, &["*"], &["Bash"], None)), [2, 2, 0, 0]);
+    assert_eq!(words(&restricted(&asking, &["Read", "Bash"], &["Bash(git *)"], None)), [1, 0, 0, 1]);
+    for (mode, expected, stricter) in [
+        (PermissionMode::Default, [1, 1, 1, 1], [1, 1, 2, 1]),
+        (PermissionMode::AcceptEdits, [1, 2, 1, 1], [1, 1, 2, 1]),
+        (PermissionMode::Plan, [2, 0, 0, 0], [1, 0, 0, 0]),
+        (PermissionMode::DontAsk, [0, 0, 0, 0], [0, 0, 2, 0]),
+        (PermissionMode::BypassPermissions, [2, 2, 2, 2], [1, 1, 2, 1]),
+    ] {
+        assert_eq!(words(&restricted(&open, &[], &[], Some(mode))), expected, "{mode:?}");
+        assert_eq!(words(&restricted(&asking, &[], &[], Some(mode))), stricter, "{mode:?} under a policy that asks");
+        assert_eq!(PermissionMode::parse(mode.as_str()), Some(mode));
+    }
+    let question = Ask { kind: AskKind::Question, ..Ask::tool("AskUserQuestion", json!({})) };
+    for mode in [PermissionMode::Plan, PermissionMode::DontAsk] {
+        let held = restricted(&open, &["Read"], &[], Some(mode));
+        assert_eq!(held.decide(&question, "/"), None, "a person can be asked all the same");
+        assert!(!held.is_open());
+        let text = serde_json::to_string(&held).unwrap();
+        assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), held, "{text}");
+        let mut child = Policy::default();
+        child.hold_within(held);
+        assert_eq!(rank(&child, &bash("make")), 0, "it holds whom its agent dispatches");
+    }
+}
+
 #[test]
 fn a_pattern_costs_no_more_than_its_length() {
     let pattern = "*a".repeat(500);

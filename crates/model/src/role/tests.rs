@@ -153,3 +153,41 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn tools_are_read_in_every_form_and_a_faulty_one_is_told() {
+    let claude = |front: &str| {
+        parse(&RoleSource {
+            layer: RoleLayer::ClaudeAgents,
+            file: "/p/.claude/agents/looker.md".into(),
+            text: Ok(format!("---\nname: looker\n{front}\n---\nYou look.\n")),
+        })
+    };
+    for front in
+        ["tools: Read, Bash(git log *)", "tools: [Read, \"Bash(git log *)\"]", "tools:\n  - Read\n  - Bash(git log *)"]
+    {
+        assert_eq!(claude(front).unwrap().tools, ["Read", "Bash(git log *)"], "{front}");
+    }
+    let role = claude("disallowedTools: Bash, Write\npermissionMode: plan").unwrap();
+    assert_eq!(
+        (role.disallowed_tools, role.permission_mode),
+        (vec!["Bash".into(), "Write".into()], Some(PermissionMode::Plan))
+    );
+    assert!(claude("permissionMode: whatever").is_err() && claude("tools: Read, Bash(").is_err());
+    assert_eq!(claude("model: opus").unwrap().restricts(), None);
+    assert_eq!(
+        claude("tools: Read\npermissionMode: default").unwrap().restricts().as_deref(),
+        Some("`tools` and `permissionMode`")
+    );
+    let ours = parse(&RoleSource {
+        layer: RoleLayer::Project,
+        file: "looker.md".into(),
+        text: Ok(
+            "---\nname: looker\ntools: [Read]\ndisallowedTools: [Bash]\npermissionMode: acceptEdits\n---\nYou look.\n"
+                .into(),
+        ),
+    });
+    let ours = ours.unwrap();
+    assert_eq!((ours.tools, ours.disallowed_tools), (vec!["Read".to_string()], vec!["Bash".to_string()]));
+    assert_eq!(ours.permission_mode, Some(PermissionMode::AcceptEdits));
+}

@@ -83,14 +83,16 @@ fn row(role: &Role) -> Vec<Cell> {
 
 fn full(role: &Role) -> String {
     let backend = role.backend.map(|backend| backend.as_str().to_string());
-    let tools = (!role.tools.is_empty()).then(|| role.tools.join(", "));
+    let named = |tools: &[String]| Some(tools.join(", ")).filter(|names| !names.is_empty());
     let facts = [
         ("name", Some(role.name.clone())),
         ("shown as", role.display_name.clone()),
         ("category", Some(role.category.clone())),
         ("model", role.model.clone()),
         ("backend", backend),
-        ("tools", tools),
+        ("tools", named(&role.tools)),
+        ("not its tools", named(&role.disallowed_tools)),
+        ("permissions", role.permission_mode.map(|mode| mode.as_str().to_string())),
         ("description", role.description.clone()),
         ("from", Some(format!("{} ({})", role.file, role.layer))),
     ];
