@@ -420,6 +420,112 @@ fn a_turn_that_the_agent_cancels_by_itself_has_failed() {
     world.finish(Some(daemon));
 }
 
+fn spawn_under(world: &World, repo: &Repo, permissions: &str, script: &str) -> String {
+    let id = format!("permissions: {{{permissions}}}\n");
+    world.configure(&format!(
+        "{id}backends:\n  acp: {{call_timeout: 10s}}\ncategories:\n  coding: {{max_restarts: 0, result: false}}\n"
+    ));
+    let command = scripted(world, script);
+    let args = ["spawn", "developer", repo.to_str(), "go", "--backend", "acp", "--command", &command];
+    world.muleteer(&args).ok()
+}
+
+/// As claude-agent-acp 0.101.0: it starts in a mode of its own choice.
+#[test]
+fn the_mode_that_a_policy_needs_is_set_after_new_and_after_load() {
+    let modes = r#""modes":{"currentModeId":"auto","availableModes":[{"id":"default"},{"id":"auto"},{"id":"bypassPermissions"}]}"#;
+    let open = |call: &str, session: &str| {
+        format!("*'\"{call}\"'*) echo '{{\"jsonrpc\":\"2.0\",\"id\":\"{call}\",\"result\":{{{session}{modes}}}}}';;")
+    };
+    let set = r#"*'"session/set_mode"'*'"id":"mode"'*|*'"id":"mode"'*'"session/set_mode"'*) echo "$line" >> modes; echo '{"jsonrpc":"2.0","id":"mode","result":{}}';;"#;
+    let prompted =
+        r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"end_turn"}}';;"#;
+    let (new, load) = (open("session/new", r#""sessionId":"s1","#), open("session/load", ""));
+    for (permissions, mode) in
+        [("mode: allow", "bypassPermissions"), ("mode: ask", "default"), ("mode: deny", "default")]
+    {
+        let world = World::new();
+        let repo = world.repo("repo");
+        let daemon = world.daemon();
+        let id = spawn_under(&world, &repo, permissions, &format!("{GREETED}\n{new}\n{load}\n{set}\n{prompted}"));
+        assert_eq!(world.wait_for_end(&id)["state"], "success");
+        world.muleteer(&["send", &id, "more"]).ok();
+        wait_until("the second turn to end", PATIENCE, || {
+            let entry = world.dispatch(&id);
+            (entry["turns"] == 2 && entry["state"] == "success").then_some(())
+        });
+        let set = repo.effects("modes");
+        let asked: Vec<Value> = set
+            .iter()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["params"].clone())
+            .collect();
+        assert_eq!(asked, vec![json!({"sessionId": "s1", "modeId": mode}); 2], "{permissions}");
+        world.finish(Some(daemon));
+    }
+}
+
+/// What is denied or asked about, and done without a word, ends the agent: whatever it says of its turn.
+#[test]
+fn a_tool_used_unasked_under_a_closed_policy_ends_its_agent() {
+    let uses = |command: &str, status: &str| {
+        format!(
+            r#"*'"session/prompt"'*) {command}; echo '{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s1","update":{{"sessionUpdate":"tool_call","toolCallId":"t1","kind":"execute","title":"{command}","status":"{status}","rawInput":{{"command":"{command}"}}}}}}}}'
+  echo '{{"jsonrpc":"2.0","id":"prompt/x","result":{{"stopReason":"end_turn"}}}}';;"#
+        )
+    };
+    for (permissions, command, status, state) in [
+        ("mode: deny", "touch one", "completed", "failed"),
+        ("mode: ask", "touch one", "in_progress", "failed"),
+        ("deny: [\"Bash(touch *)\"]", "touch one", "completed", "failed"),
+        ("mode: ask", "ls", "completed", "success"),
+        ("mode: allow", "touch one", "completed", "success"),
+    ] {
+        let world = World::new();
+        let repo = world.repo("repo");
+        let daemon = world.daemon();
+        let id = spawn_under(&world, &repo, permissions, &format!("{GREETED}\n{OPENED}\n{}", uses(command, status)));
+        let entry = world.wait_for_end(&id);
+        assert_eq!(entry["state"], state, "{permissions}, {command}: {entry}");
+        let broken = world.events_of(&id, "policy_broken");
+        assert_eq!(broken.len(), usize::from(state == "failed"), "{broken:?}");
+        if state == "failed" {
+            assert!(entry["reason"].as_str().unwrap().contains("without asking"), "{entry}");
+        }
+        world.finish(Some(daemon));
+    }
+}
+
+#[test]
+fn an_agent_that_never_asks_is_refused_under_a_closed_policy() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    world.configure("permissions: {mode: ask}\n");
+    for (command, env) in [
+        ("pi-acp", "A=b"),
+        ("agent --acp --yolo", "A=b"),
+        ("agent --dangerously-skip-permissions", "A=b"),
+        ("agent --acp", "COPILOT_ALLOW_ALL=true"),
+    ] {
+        let args = [
+            "spawn",
+            "developer",
+            repo.to_str(),
+            "go",
+            "--backend",
+            "acp",
+            "--command",
+            command,
+            "--env",
+            env,
+            "--json",
+        ];
+        let refused = world.muleteer(&args).run();
+        assert_eq!((refused.code, refused.error_code().as_str()), (Some(2), "E_UNSUPPORTED"), "{command}: {refused:?}");
+    }
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn an_agent_that_cannot_load_leaves_its_end_unknown_and_is_not_begun_anew() {
     let greeted = GREETED.replace("true", "false");

@@ -194,7 +194,6 @@ impl Assembly {
                 }
                 out.push(AgentEvent::Result(result));
             }
-            AgentEvent::CallAnswer(CallAnswer::ToolRuns {}) => {}
             AgentEvent::CallAnswer(CallAnswer::BrokeOff {}) => self.broken_off = true,
             other => out.push(other),
         }

@@ -229,7 +229,7 @@ fn what_a_session_begins_with() {
         let (agent, can) = greeted.unwrap();
         assert!(agent.contains(' ') && can == loads, "{name}: {agent}");
         let opened = all.iter().find_map(|event| match event {
-            AgentEvent::CallAnswer(CallAnswer::Opened { session_id, model, model_by }) => {
+            AgentEvent::CallAnswer(CallAnswer::Opened { session_id, model, model_by, .. }) => {
                 Some((session_id.is_some(), model.is_some(), model_by.clone()))
             }
             _ => None,

@@ -101,6 +101,13 @@ pub struct Dispatch {
     pub warned: Option<String>,
     /// The newest interrupt that was asked for and has not ended a turn.
     pub interrupt: Option<String>,
+    /// The name its agent gave itself when it was greeted.
+    pub agent: String,
+    /// Calls told in this turn, and what was asked for in it, of an agent that is spoken to by calls.
+    pub told: Vec<ToldCall>,
+    pub asked: Vec<ToldCall>,
+    /// Tools that a person has allowed for good, in the agent's own words.
+    pub leaves: Vec<String>,
     /// In the running turn a person, or the agent's parent, has refused something it asked for.
     pub refused: bool,
     pub result: Option<AgentResult>,
@@ -211,6 +218,14 @@ pub struct Exit {
     pub stderr_tail: String,
 }
 
+/// A call of a tool, as far as it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToldCall {
+    pub id: String,
+    pub tool: String,
+    pub target: String,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
     pub key: String,
@@ -261,6 +276,10 @@ pub enum Stop {
     },
     /// The model API is not asked any more.
     Api {
+        reason: String,
+    },
+    /// It used a tool without asking, which its policy would have asked about or refused.
+    Policy {
         reason: String,
     },
     /// It was at work, and sick.
@@ -338,6 +357,10 @@ impl Dispatch {
             notices: vec![],
             warned: None,
             interrupt: None,
+            agent: String::new(),
+            told: vec![],
+            asked: vec![],
+            leaves: vec![],
             refused: false,
             result: None,
             result_faults: vec![],

@@ -89,6 +89,16 @@ pub struct Position {
     pub skip: u32,
 }
 
+/// A mode to set in a session, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModeStep {
+    pub mode: String,
+    pub by: String,
+    /// Tried where the agent refuses the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub otherwise: Option<String>,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -180,6 +190,19 @@ pub enum Event {
         set_model_by: Option<String>,
         #[serde(default)]
         model_by: Option<String>,
+        /// The mode that is set first, because the policy needs it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        set_mode: Option<Box<ModeStep>>,
+    },
+    /// The agent has taken the mode that the policy needs.
+    SessionModeSet {
+        mode: String,
+    },
+    /// The agent refused a mode that an open policy would have liked; `next` is tried instead.
+    SessionModeRefused {
+        mode: String,
+        reason: String,
+        next: Option<String>,
     },
     SessionModelSet {
         model: String,
@@ -241,6 +264,15 @@ pub enum Event {
     /// The call came to an end, and not to an error.
     ToolFinished {
         call_id: String,
+    },
+    /// The agent used a tool without asking, though its policy would have asked about it or refused it:
+    /// it is stopped.
+    PolicyBroken {
+        call_id: String,
+        tool: String,
+        target: String,
+        /// What would have asked or refused.
+        rule: String,
     },
     /// The agent waits until somebody says whether it may, or answers its question.
     PermissionRequested {

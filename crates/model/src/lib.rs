@@ -56,6 +56,7 @@ pub mod result;
 pub mod retention;
 pub mod role;
 pub mod schedule;
+pub mod session_mode;
 pub mod shim_watch;
 pub mod stall;
 pub mod tasklist;

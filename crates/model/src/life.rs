@@ -39,6 +39,7 @@ mod refusal;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod unasked;
 
 use crate::agent_event::AgentEvent;
 use crate::api_error::{self, Trouble, Whose};

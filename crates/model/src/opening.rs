@@ -2,7 +2,7 @@
 //! what it answers.
 //!
 //! ```text
-//!   spawned ─▶ Greeting ── greeted ─▶ Session ── opened ─▶ Model ── set ─▶ Ready: prompts may be sent
+//!   spawned ─▶ Greeting ── greeted ─▶ Session ── opened ─▶ Mode ─▶ Model ── set ─▶ Ready: prompts may be sent
 //!                 │                      │    (no model is asked for)  ▲      ▲
 //!                 │                      └─────────────────────────────┼──────┘
 //!                 └──────────┬───────────┴──────────┬──────────────────┘
@@ -13,6 +13,8 @@
 //! Each step follows from a durable event, so a daemon that begins anew in the middle asks again for the
 //! step that is due; the shim knows the call's key and carries it out once.
 
+use crate::permission::Policy;
+use crate::session_mode::Modes;
 use serde::{Deserialize, Serialize};
 
 /// How long an agent may take to answer a call of ours, where the configuration says nothing. A prompt
@@ -38,6 +40,8 @@ pub enum Opening {
     Greeting,
     /// Its session is being made, or `load`ed.
     Session { load: Option<String> },
+    /// The mode that the policy needs is being set; the model after it, where `model_by` says how.
+    Mode { by: String, mode: String, otherwise: Option<String>, model_by: Option<String> },
     /// The model asked for is being set, in the way the agent told.
     Model { by: String },
 }
@@ -46,8 +50,21 @@ pub enum Opening {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
     Greet,
-    Open { load: Option<String>, cwd: String },
-    SetModel { by: String, model: String },
+    /// `agent`: the name it gave itself. `permissions`: some can be told at once what they may do.
+    Open {
+        load: Option<String>,
+        cwd: String,
+        agent: String,
+        permissions: Policy,
+    },
+    SetMode {
+        by: String,
+        mode: String,
+    },
+    SetModel {
+        by: String,
+        model: String,
+    },
 }
 
 /// What the agent answers. For the harness alone: nobody who watches agents learns from it.
@@ -66,10 +83,17 @@ pub enum CallAnswer {
         model: Option<String>,
         /// How the model can be changed, where it can.
         model_by: Option<String>,
+        /// The modes it offers, where it has such.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        modes: Option<Modes>,
     },
+    ModeSet {},
     ModelSet {},
-    /// The tool call told last has begun: all of it has been said.
-    ToolRuns {},
+    /// The tool call of this id has begun: all of it has been said.
+    ToolRuns {
+        #[serde(default)]
+        id: String,
+    },
     /// What it says or thinks next is a piece of this message; another name begins another message.
     Says {
         message: String,
@@ -102,6 +126,7 @@ impl Opening {
             Self::Greeting => GREET,
             Self::Session { load: None } => NEW,
             Self::Session { load: Some(_) } => LOAD,
+            Self::Mode { .. } => MODE,
             Self::Model { .. } => MODEL,
         })
     }
@@ -111,6 +136,7 @@ impl Opening {
 pub const GREET: &str = "initialize";
 pub const NEW: &str = "session/new";
 pub const LOAD: &str = "session/load";
+pub const MODE: &str = "set mode";
 pub const MODEL: &str = "set model";
 /// Why a request for permission was denied that stood in the way of an interrupt.
 pub const INTERRUPTED: &str = "interrupted";

@@ -85,7 +85,12 @@ catalog! {
             session_id: "session-1".into(),
             set_model_by: Some("option model".into()),
             model_by: Some("option model".into()),
+            set_mode: None,
         };
+    SessionModeSet: "The agent has taken the mode that the policy needs."
+        = Event::SessionModeSet { mode: "default".into() };
+    SessionModeRefused: "The agent refused a mode in which it would not have asked; `next` is tried instead. Its policy is open."
+        = Event::SessionModeRefused { mode: "bypassPermissions".into(), reason: "not available".into(), next: Some("default".into()) };
     SessionModelSet: "The agent has taken the model that was asked for."
         = Event::SessionModelSet { model: "gpt-5.5".into() };
     CallFailed: "A call of ours was refused or not answered in time, so the process is ended. `for_good`: no other is tried."
@@ -119,6 +124,8 @@ catalog! {
         = Event::ToolFailed { call_id: "t1".into(), text: "old_string not found".into() };
     ToolFinished: "The call came to an end, and not to an error."
         = Event::ToolFinished { call_id: "t1".into() };
+    PolicyBroken: "The agent used a tool without asking, though its policy would have asked about it or refused it, by `rule`: it is stopped."
+        = Event::PolicyBroken { call_id: "t1".into(), tool: "Bash".into(), target: "touch x".into(), rule: "mode ask".into() };
     PermissionRequested: "The agent waits to be told. `kind` is `permission`, `question` or `other` (refused at once); `input` may be cut; `answered`: the answer is the next line, as nobody had to be asked."
         = Event::PermissionRequested { request_id: "r1".into(), answered: true, ask: Box::new(ask()) };
     PermissionAnswered: "Written before the agent is told. `answer` is `allow`, `deny` or `text`; `rule` is what decided where `by` is `policy`; `key` is of the client's request."

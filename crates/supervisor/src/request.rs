@@ -214,7 +214,7 @@ pub async fn prepare(
             tracing::info!(dispatch = %id, parent = %above.id, ?asked, left = ?limits.budget_usd, "a child's budget is what its parent has left");
         }
     }
-    let permissions = permissions(backend, &role, &config, category, spawn, held)?;
+    let permissions = permissions(backend, &role, &config, category, (spawn, agent), held)?;
     let mut own = passed(daemon, spawn, asker);
     own.retain(|(name, _)| !name.starts_with(config::ENV_PREFIX));
     let keeps = |name: &str| config.env.pass.iter().any(|named| named == name) || !is_of_another(backend.name(), name);

@@ -13,10 +13,12 @@
 //! than they are, and a supervisor must not.
 
 mod ask;
+mod asking;
 mod parser;
 mod result;
 mod update;
 
+pub use asking::refusal;
 pub(crate) use result::broken_off;
 
 use crate::find_program;
@@ -53,7 +55,8 @@ pub struct Known {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mode {
     pub variable: &'static str,
-    pub unasked: &'static str,
+    /// `None`: what it does then is left to its own settings.
+    pub unasked: Option<&'static str>,
     pub asking: &'static str,
 }
 
@@ -77,7 +80,7 @@ pub const KNOWN: [Known; 4] = [
         program: "codex-acp",
         args: &[],
         get: "npm install -g @agentclientprotocol/codex-acp",
-        mode: Some(Mode { variable: "INITIAL_AGENT_MODE", unasked: "agent-full-access", asking: "read-only" }),
+        mode: Some(Mode { variable: "INITIAL_AGENT_MODE", unasked: Some("agent-full-access"), asking: "read-only" }),
         env: &[],
     },
     Known {
@@ -85,7 +88,7 @@ pub const KNOWN: [Known; 4] = [
         program: "opencode",
         args: &["acp"],
         get: "npm install -g opencode-ai",
-        mode: None,
+        mode: Some(asking::OPENCODE),
         env: &[],
     },
     Known {
@@ -171,9 +174,10 @@ impl Backend for Acp {
         let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
         let nesting = crate::claude_code::NESTING.iter().chain(&crate::codex::NESTING);
         let env_remove = nesting.filter(|name| !given(name)).map(|name| (*name).to_string()).collect();
-        let mode = known.and_then(|known| known.mode).map(|mode| {
-            let value = if launch.permissions.is_open() { mode.unasked } else { mode.asking };
-            (mode.variable, value)
+        let mode = known.map_or_else(|| asking::mode(launch.command.as_ref(), &launch.args), |known| known.mode);
+        let mode = mode.and_then(|mode| {
+            let value = if launch.permissions.is_open() { mode.unasked? } else { mode.asking };
+            Some((mode.variable, value))
         });
         let ours = known.iter().flat_map(|known| known.env).copied().chain(mode);
         let ours = ours
@@ -199,11 +203,26 @@ impl Backend for Acp {
                     "clientInfo": {"name": "muleteer", "title": "Muleteer", "version": env!("CARGO_PKG_VERSION")},
                 }),
             ),
-            Call::Open { load: None, cwd } => request(id::NEW, "session/new", json!({"cwd": cwd, "mcpServers": []})),
-            Call::Open { load: Some(session), cwd } => {
-                let params = json!({"sessionId": session, "cwd": cwd, "mcpServers": []});
-                request(id::LOAD, "session/load", params)
+            Call::Open { load, cwd, agent, permissions } => {
+                let mut params = json!({"cwd": cwd, "mcpServers": []});
+                if let Some(meta) = asking::meta(agent, permissions) {
+                    params["_meta"] = meta;
+                }
+                match load {
+                    None => request(id::NEW, "session/new", params),
+                    Some(session) => {
+                        params["sessionId"] = session.as_str().into();
+                        request(id::LOAD, "session/load", params)
+                    }
+                }
             }
+            Call::SetMode { by, mode } => match by.strip_prefix(BY_OPTION) {
+                Some(option) => {
+                    let params = json!({"sessionId": session, "configId": option, "value": mode});
+                    request(id::MODE, "session/set_config_option", params)
+                }
+                None => request(id::MODE, "session/set_mode", json!({"sessionId": session, "modeId": mode})),
+            },
             Call::SetModel { by, model } => set_model(id::MODEL, session, by, model),
         })
     }
@@ -242,6 +261,7 @@ mod id {
     pub const GREET: &str = "initialize";
     pub const NEW: &str = "session/new";
     pub const LOAD: &str = "session/load";
+    pub const MODE: &str = "mode";
     pub const MODEL: &str = "model";
     /// A change of models in a session that is open, and its key.
     pub const CHANGE: &str = "model/";

@@ -4,8 +4,10 @@
 
 use super::{BY_CALL, BY_OPTION, ask, id, result, update};
 use crate::lines::{Meaning, Text, Understood};
-use muleteer_model::agent_event::AgentEvent;
+use muleteer_model::agent_event::{AgentEvent, cut};
+use muleteer_model::ask::ID_LIMIT;
 use muleteer_model::opening::{self, CallAnswer};
+use muleteer_model::session_mode::Modes;
 use serde_json::{Value, json};
 
 #[derive(Debug)]
@@ -86,6 +88,7 @@ fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
             id::GREET => opening::GREET,
             id::NEW => opening::NEW,
             id::LOAD => opening::LOAD,
+            id::MODE => opening::MODE,
             id::MODEL => opening::MODEL,
             // Whichever call of whoever's it was, a turn is what does not come to be.
             _ => return Some(vec![AgentEvent::Result(result::refused(key, error))]),
@@ -98,6 +101,7 @@ fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
         return Some(vec![AgentEvent::Result(result::read(key, result))]);
     }
     Some(match id {
+        id::MODE => vec![AgentEvent::CallAnswer(CallAnswer::ModeSet {})],
         id::MODEL => vec![AgentEvent::CallAnswer(CallAnswer::ModelSet {})],
         id::LOAD => vec![AgentEvent::CallAnswer(opened(result))],
         _ if result.get("protocolVersion").is_some() => vec![AgentEvent::CallAnswer(greeted(result))],
@@ -140,5 +144,28 @@ fn opened(result: &Value) -> CallAnswer {
         Some((BY_CALL.to_string(), models.get("currentModelId").and_then(Value::as_str)))
     };
     let (model_by, model) = option.or_else(models).unzip();
-    CallAnswer::Opened { session_id, model: model.flatten().map(str::to_string), model_by }
+    CallAnswer::Opened { session_id, model: model.flatten().map(str::to_string), model_by, modes: modes(result) }
+}
+
+/// Most modes kept of those that an agent offers.
+const MOST_MODES: usize = 64;
+
+/// The session's modes: by a list of their own, else by a configuration option for them.
+fn modes(result: &Value) -> Option<Modes> {
+    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(|text| cut(text, ID_LIMIT));
+    let listed = |list: Option<&Value>, key: &str| -> Vec<String> {
+        let list = list.and_then(Value::as_array).into_iter().flatten();
+        list.filter_map(|one| text(one, key)).take(MOST_MODES).collect()
+    };
+    if let Some(modes) = result.get("modes").filter(|modes| modes.is_object()) {
+        let offered = listed(modes.get("availableModes"), "id");
+        return Some(Modes { current: text(modes, "currentModeId"), offered, by: BY_CALL.into() });
+    }
+    let options = result.get("configOptions").and_then(Value::as_array).into_iter().flatten();
+    options.into_iter().find_map(|option| {
+        let id = text(option, "id")?;
+        let is_mode = text(option, "category").unwrap_or_else(|| id.clone()) == "mode";
+        let offered = listed(option.get("options"), "value");
+        is_mode.then(|| Modes { current: text(option, "currentValue"), offered, by: format!("{BY_OPTION}{id}") })
+    })
 }

@@ -65,7 +65,7 @@ fn tool(update: &Value) -> Option<Vec<AgentEvent>> {
         let runs = status == Some("in_progress") && !input.is_empty();
         events.push(AgentEvent::ToolCall { id: id.clone(), name: name(update), input: Value::Object(input) });
         if runs {
-            events.push(AgentEvent::CallAnswer(CallAnswer::ToolRuns {}));
+            events.push(AgentEvent::CallAnswer(CallAnswer::ToolRuns { id: id.clone() }));
         }
     }
     if let Some(ok) = ended {

@@ -1,10 +1,10 @@
 //! What each event makes of a dispatch.
 
-use super::{Dispatch, Exit, Phase, Prompt, PromptState, Stop, Turn};
+use super::{Dispatch, Exit, Phase, Prompt, PromptState, Stop, ToldCall, Turn};
 use crate::agent_event::TurnError;
 use crate::api_error::{self, Outage, Trouble};
-use crate::ask::{Answer, Verdict};
-use crate::event::{Entry, Event, ExitCause, FinalState, Position, PromptKind, Record};
+use crate::ask::{Answer, AskOption, Verdict};
+use crate::event::{Entry, Event, ExitCause, FinalState, ModeStep, Position, PromptKind, Record};
 use crate::monitor::Action;
 use crate::opening::{CallFailure, Opening};
 use crate::permission::POLICY;
@@ -13,6 +13,18 @@ use jiff::Timestamp;
 
 /// Open calls kept in mind. More at once are no longer told apart from none by who watches for stalls.
 const MOST_CALLS: usize = 256;
+
+/// The newest are kept.
+fn push(calls: &mut Vec<ToldCall>, call: ToldCall) {
+    if calls.len() >= MOST_CALLS {
+        calls.remove(0);
+    }
+    calls.push(call);
+}
+
+fn after_mode(model_by: Option<String>) -> Opening {
+    model_by.map_or(Opening::Ready, |by| Opening::Model { by })
+}
 
 impl Dispatch {
     /// Folds one durable record of this dispatch into its state.
@@ -117,13 +129,37 @@ impl Dispatch {
                 self.session_id = Some(session_id.clone()).filter(|id| !id.is_empty());
                 self.session_model = model.clone().or(self.session_model.take());
             }
-            Event::AgentGreeted { load, .. } => self.opening = Opening::Session { load: load.clone() },
-            Event::SessionOpened { set_model_by, model_by, .. } => {
+            Event::AgentGreeted { agent, load } => {
+                self.agent.clone_from(agent);
+                self.opening = Opening::Session { load: load.clone() };
+            }
+            Event::SessionOpened { set_model_by, model_by, set_mode, .. } => {
                 self.model_by.clone_from(model_by);
-                self.opening = match set_model_by {
-                    Some(by) => Opening::Model { by: by.clone() },
-                    None => Opening::Ready,
+                self.opening = match set_mode.as_deref().cloned() {
+                    Some(ModeStep { mode, by, otherwise }) => {
+                        Opening::Mode { by, mode, otherwise, model_by: set_model_by.clone() }
+                    }
+                    None => after_mode(set_model_by.clone()),
                 };
+            }
+            Event::SessionModeSet { .. } | Event::SessionModeRefused { next: None, .. } => {
+                if let Opening::Mode { model_by, .. } = &self.opening {
+                    self.opening = after_mode(model_by.clone());
+                }
+            }
+            Event::SessionModeRefused { next: Some(next), .. } => {
+                if let Opening::Mode { mode, otherwise, .. } = &mut self.opening {
+                    mode.clone_from(next);
+                    *otherwise = None;
+                }
+            }
+            Event::PolicyBroken { tool, target, rule, .. } if self.stop.is_none() => {
+                let call = format!("{tool}: {target}");
+                let call = call.trim_end_matches([':', ' ']);
+                let reason = format!(
+                    "the agent used a tool without asking ({call}), which its policy forbids or asks about ({rule})"
+                );
+                self.stop = Some(Stop::Policy { reason });
             }
             Event::SessionModelSet { model } => {
                 self.opening = Opening::Ready;
@@ -347,7 +383,10 @@ impl Dispatch {
     /// What its agent has begun and what it waits for.
     fn apply_to_calls(&mut self, event: &Event, ts: Timestamp) {
         match event {
-            Event::ToolCalled { call_id, parent, .. } if !call_id.is_empty() && !self.calls.contains(call_id) => {
+            Event::ToolCalled { call_id, parent, tool, target }
+                if !call_id.is_empty() && !self.calls.contains(call_id) =>
+            {
+                self.tell(call_id, tool, target);
                 if self.calls.len() >= MOST_CALLS {
                     let oldest = self.calls.remove(0);
                     self.subcalls.retain(|call| *call != oldest);
@@ -362,8 +401,15 @@ impl Dispatch {
                 self.subcalls.retain(|open| open != call_id);
                 self.asks.call_ended(call_id);
             }
-            Event::PermissionRequested { request_id, ask, .. } => self.asks.request(request_id, ask, ts),
+            Event::PermissionRequested { request_id, ask, .. } => {
+                if self.created.calls.is_some() {
+                    let id = ask.call_id.clone().unwrap_or_default();
+                    push(&mut self.asked, ToldCall { id, tool: ask.tool.clone(), target: ask.target.clone() });
+                }
+                self.asks.request(request_id, ask, ts);
+            }
             Event::PermissionAnswered { request_id, answer, text, by, key, .. } => {
+                self.give_for_good(request_id, *answer, text);
                 self.refused |= *answer != Verdict::Allow && by != POLICY && by != crate::ask::OURSELVES;
                 self.asks.heard(key, request_id, *answer);
                 self.asks.answer(request_id, Answer { verdict: *answer, text: text.clone() });
@@ -380,8 +426,36 @@ impl Dispatch {
                 self.subcalls.clear();
                 self.asks.clear();
                 self.refused = false;
+                self.told.clear();
+                self.asked.clear();
             }
             _ => {}
+        }
+    }
+
+    fn tell(&mut self, id: &str, tool: &str, target: &str) {
+        if self.created.calls.is_some() {
+            push(&mut self.told, ToldCall { id: id.into(), tool: tool.into(), target: target.into() });
+        }
+    }
+
+    /// The agent need not ask about this tool again: a person chose that, or it offers no other way to
+    /// allow it.
+    fn give_for_good(&mut self, request: &str, answer: Verdict, chosen: &str) {
+        let Some(pending) = self.asks.get(request) else { return };
+        let kind = |option: &AskOption, kind: &str| option.kind.as_deref() == Some(kind);
+        let options = &pending.ask.options;
+        let always = match answer {
+            Verdict::Deny => false,
+            Verdict::Text => pending.ask.option(chosen).is_some_and(|option| kind(option, "allow_always")),
+            Verdict::Allow => {
+                !options.iter().any(|option| kind(option, "allow_once"))
+                    && options.iter().any(|option| kind(option, "allow_always"))
+            }
+        };
+        let tool = pending.ask.tool.clone();
+        if always && self.leaves.len() < MOST_CALLS && !self.leaves.contains(&tool) {
+            self.leaves.push(tool);
         }
     }
 

@@ -180,7 +180,7 @@ pub(super) fn close(attempt: u32, outcome: Outcome, state: FinalState, reason: &
 fn stopped_state(stop: &Stop) -> (FinalState, String) {
     match stop {
         Stop::Kill { reason } => (FinalState::Killed, reason.clone()),
-        Stop::Api { reason } => (FinalState::Failed, reason.clone()),
+        Stop::Api { reason } | Stop::Policy { reason } => (FinalState::Failed, reason.clone()),
         Stop::Stall { silent_s, evidence } => {
             (FinalState::Stalled, format!("no sign of life for {}: {evidence}", Span::from_secs(*silent_s)))
         }

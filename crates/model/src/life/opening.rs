@@ -3,8 +3,11 @@
 use super::{Effect, turns};
 use crate::agent_event::{AgentEvent, cut};
 use crate::dispatch::{Dispatch, Phase};
-use crate::event::Event;
-use crate::opening::{CALL_TIMEOUT_S, Call, CallAnswer, INTERRUPT, INTERRUPT_TIMEOUT_S, LOAD, MODEL, NEW, Opening};
+use crate::event::{Event, ModeStep};
+use crate::opening::{
+    CALL_TIMEOUT_S, Call, CallAnswer, INTERRUPT, INTERRUPT_TIMEOUT_S, LOAD, MODE, MODEL, NEW, Opening,
+};
+use crate::session_mode::{self, Modes, Wanted};
 
 /// Of what an agent gives as its reason, so much is kept.
 const REASON_LIMIT: usize = 1000;
@@ -24,13 +27,17 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
 fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
     match (&d.opening, reply) {
         (Opening::Greeting, CallAnswer::Greeted { agent, loads }) => greeted(d, agent, *loads),
-        (Opening::Session { load }, CallAnswer::Opened { session_id, model, model_by }) => {
+        (Opening::Session { load }, CallAnswer::Opened { session_id, model, model_by, modes }) => {
             let Some(session_id) = session_id.clone().or_else(|| load.clone()) else {
                 return vec![failed(NEW, "it named no session", false)];
             };
             if session_id.len() > ID_LIMIT {
                 return vec![failed(NEW, "the session's id is too long", false)];
             }
+            let set_mode = match mode(d, modes.as_ref(), load.is_some()) {
+                Ok(step) => step,
+                Err(reason) => return vec![failed(MODE, &reason, true)],
+            };
             let mut events = Vec::new();
             let model_is_news = model.is_some() && d.session_model != *model;
             if d.session_id.as_ref() != Some(&session_id) || model_is_news {
@@ -47,20 +54,46 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
                 // after a kill asks another.
                 let told = wanted.is_some() || (load.is_some() && d.model().is_some());
                 let set_model_by = model_by.clone().filter(|_| told);
-                events.push(Event::SessionOpened { session_id, set_model_by, model_by });
+                events.push(Event::SessionOpened { session_id, set_model_by, model_by, set_mode });
             }
             events
+        }
+        (Opening::Mode { mode, .. }, CallAnswer::ModeSet {}) => vec![Event::SessionModeSet { mode: mode.clone() }],
+        // It asks then, and is allowed what it asks for.
+        (Opening::Mode { mode, otherwise, .. }, CallAnswer::Refused { call, message, .. })
+            if call == MODE && d.created.permissions.is_open() =>
+        {
+            let (reason, next) = (cut(message, REASON_LIMIT), otherwise.clone());
+            vec![Event::SessionModeRefused { mode: mode.clone(), reason, next }]
         }
         (Opening::Model { .. }, CallAnswer::ModelSet {}) => {
             vec![Event::SessionModelSet { model: d.model().cloned().unwrap_or_default() }]
         }
         (opening, CallAnswer::Refused { call, message, auth }) => {
             // The model that was asked for is not had by asking again.
-            let for_good = *auth || matches!(opening, Opening::Model { .. });
+            let for_good = *auth || matches!(opening, Opening::Model { .. } | Opening::Mode { .. });
             let reason = format!("it answered with an error: {}", cut(message, REASON_LIMIT));
             vec![failed(call, &reason, for_good)]
         }
         _ => vec![],
+    }
+}
+
+/// The mode to set in a session that was just opened.
+fn mode(d: &Dispatch, modes: Option<&Modes>, loaded: bool) -> Result<Option<Box<ModeStep>>, String> {
+    let Some(modes) = modes else { return Ok(None) };
+    let fits = |mode: &String| mode.len() <= ID_LIMIT;
+    match session_mode::wanted(&d.created.permissions, modes, loaded) {
+        Wanted::Keep => Ok(None),
+        Wanted::Set { mode, otherwise } if fits(&mode) && fits(&modes.by) => {
+            Ok(Some(Box::new(ModeStep { mode, by: modes.by.clone(), otherwise })))
+        }
+        Wanted::Set { .. } => Err("the name of the mode that the policy needs is too long".into()),
+        Wanted::Impossible { current } => Err(format!(
+            "the agent is in its mode `{}`, in which it does not ask, and offers none in which it does; its role has \
+             a permission policy",
+            cut(&current, 100)
+        )),
     }
 }
 
@@ -110,8 +143,10 @@ pub(super) fn effect(d: &Dispatch) -> Option<Effect> {
         Opening::Greeting => Call::Greet,
         Opening::Session { load } => {
             let cwd = d.created.worktree.as_ref().unwrap_or(&d.created.project);
-            Call::Open { load: load.clone(), cwd: cwd.clone() }
+            let permissions = d.created.permissions.clone();
+            Call::Open { load: load.clone(), cwd: cwd.clone(), agent: d.agent.clone(), permissions }
         }
+        Opening::Mode { by, mode, .. } => Call::SetMode { by: by.clone(), mode: mode.clone() },
         Opening::Model { by } => Call::SetModel { by: by.clone(), model: d.model().cloned().unwrap_or_default() },
     };
     Some(Effect::Call(call))

@@ -1,6 +1,6 @@
 //! What the lines of a working agent mean: receipts, speech, use, results.
 
-use super::{asks, key_of, opening, prompt_key, whose};
+use super::{asks, key_of, opening, prompt_key, unasked, whose};
 use crate::agent_event::{AgentEvent, ModelUsage, TurnError, TurnResult, cut, target};
 use crate::api_error::{self, Trouble};
 use crate::ask::{Ask, AskKind};
@@ -49,6 +49,7 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     }
     let speaks = matches!(event, AgentEvent::Text { .. } | AgentEvent::ToolCall { .. } | AgentEvent::Thinking { .. });
     let mut events = if speaks && !is_in_a_turn(d) { taken_unseen(d) } else { vec![] };
+    events.extend(unasked::ran(d, event));
     match event {
         AgentEvent::Session { session_id: Some(session_id), model, .. }
             if d.session_id.as_ref() != Some(session_id) || (model.is_some() && d.session_model != *model) =>

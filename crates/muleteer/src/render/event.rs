@@ -63,6 +63,11 @@ pub fn describe(event: &Event) -> Option<String> {
             format!("agent {}{}", text(agent), if load.is_some() { ", loading its session" } else { "" })
         }
         Event::SessionOpened { .. } => "session open".into(),
+        Event::SessionModeSet { mode } => format!("mode {} set", text(mode)),
+        Event::SessionModeRefused { mode, reason, .. } => warn(format!("mode {}: {}", text(mode), text(reason))),
+        Event::PolicyBroken { tool, target, rule, .. } => {
+            bad(format!("used without asking: {tool} {} ({})", text(target), text(rule)))
+        }
         Event::SessionModelSet { model } => format!("model {model} set"),
         Event::CallFailed { call, reason, .. } => warn(format!("{call}: {}", text(reason))),
         Event::PromptSent { .. } => "prompt sent".into(),

@@ -3,7 +3,7 @@
 use super::Saved;
 use super::error::{fault, internal, located};
 use crate::acp;
-use crate::backend_choice::choose_backend;
+use crate::backend_choice::{choice_of, choose_backend, from_config, from_wire};
 use crate::context::{Daemon, Loaded};
 use crate::settings;
 use muleteer_backends::acp::Known;
@@ -14,7 +14,7 @@ use muleteer_model::config::{self, Config, Ignored};
 use muleteer_model::descent;
 use muleteer_model::event::Created;
 use muleteer_model::id::DispatchId;
-use muleteer_model::permission::{Mode, Policy};
+use muleteer_model::permission::{Mode, PermissionMode, Policy};
 use muleteer_model::role::{Catalog, InForce, Role, RoleError};
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::hash::sha256;
@@ -174,12 +174,13 @@ pub(super) fn permissions(
     role: &Role,
     config: &Config,
     category: &config::Category,
-    spawn: &v1::Spawn,
+    (spawn, agent): (&v1::Spawn, Option<Known>),
     held: Option<Policy>,
 ) -> Result<Policy, WireError> {
     // What a rehearsal asks was written to be asked.
     let otherwise = if backend.name() == "rehearsal" { Mode::Ask } else { Mode::Allow };
     let mut policy = Policy::of(&[&role.permissions, &category.permissions, &config.permissions], otherwise);
+    policy.restrict(&role.tools, &role.disallowed_tools, role.permission_mode);
     let env = spawn.env.iter().chain(&spawn.extra_env).rev();
     if let Some((_, home)) = env.into_iter().find(|(name, home)| name == "HOME" && home.starts_with('/')) {
         policy.at_home(home);
@@ -187,12 +188,31 @@ pub(super) fn permissions(
     if let Some(held) = held {
         policy.hold_within(held);
     }
-    if policy.is_open() || backend.capabilities().asks {
+    let args = config.backends.get(choice_of(backend)).map(|backend| backend.args).unwrap_or_default();
+    let only_claude = policy.permission_mode == Some(PermissionMode::Auto) && backend.name() != "claude-code";
+    let never_asks = (backend.by_calls() && !policy.is_open())
+        .then(|| never_asks(agent, config, spawn))
+        .flatten();
+    if let Some(why) = never_asks {
+        if policy.is_held() {
+            return Err(unheld(&why));
+        }
+        let hint = "name an agent that asks (`--backend acp:claude-agent-acp`) and leave out what makes it not ask, \
+                    or give its role, category or the configuration an open policy (`permissions: {mode: allow}` \
+                    without `ask` and `deny`)";
+        return Err(fault("E_UNSUPPORTED", &why, hint));
+    }
+    if backend.keeps(&policy, &args) && !only_claude {
         return Ok(policy);
     }
     let message = format!("the {} backend can neither ask for permission nor be refused it", backend.name());
     if policy.is_held() {
         return Err(unheld(&message));
+    }
+    if let Some(keys) = role.restricts() {
+        let message = format!("the {} backend cannot keep what role `{}` says of {keys}", backend.name(), role.name);
+        let hint = format!("name a backend that can (`--backend claude-code`), or take {keys} out of {}", role.file);
+        return Err(fault("E_UNSUPPORTED", &message, &hint));
     }
     Err(fault(
         "E_UNSUPPORTED",
@@ -200,6 +220,20 @@ pub(super) fn permissions(
         "give the role, its category or the configuration `permissions: {mode: allow}` without `ask` and `deny`, and \
          bound the agent by its CLI's own means (backends.<name>.args)",
     ))
+}
+
+/// Why an ACP agent that is started like this is held by no policy, as far as that can be told.
+fn never_asks(agent: Option<Known>, config: &Config, spawn: &v1::Spawn) -> Option<String> {
+    let configured = &config.backends.acp;
+    let own = || configured.command.clone().map(from_config);
+    let command = spawn.command.clone().map(from_wire).or_else(own);
+    let env = spawn
+        .env
+        .iter()
+        .chain(&spawn.extra_env)
+        .map(|(name, value)| (name.as_str(), value.as_str()));
+    let env = configured.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).chain(env);
+    muleteer_backends::acp::refusal(agent, command.as_ref(), &configured.args, env)
 }
 
 /// What would take the policy away that holds whoever asks.

@@ -1,7 +1,9 @@
 //! A session that is opened by calls.
 
 use super::*;
-use crate::opening::{Call, CallAnswer, Calls, LOAD, NEW};
+use crate::opening::{Call, CallAnswer, Calls, LOAD, MODE, NEW};
+use crate::permission::{Mode, Policy};
+use crate::session_mode::Modes;
 use std::sync::Arc;
 
 impl Told {
@@ -30,6 +32,7 @@ impl Told {
             session_id: session.map(str::to_string),
             model: Some("small".into()),
             model_by: model_by.map(str::to_string),
+            modes: None,
         })]);
     }
 
@@ -60,6 +63,11 @@ impl Told {
     }
 }
 
+fn opening(load: Option<&str>) -> Option<Call> {
+    let (load, permissions) = (load.map(str::to_string), Policy::default());
+    Some(Call::Open { load, cwd: "/p".into(), agent: "a 1".into(), permissions })
+}
+
 #[test]
 fn each_call_waits_for_the_answer_before_it_and_the_prompt_for_all() {
     let mut told = Told::called();
@@ -68,7 +76,7 @@ fn each_call_waits_for_the_answer_before_it_and_the_prompt_for_all() {
     told.opens(Some("early"), None);
     assert_eq!(told.calls(), Some(Call::Greet), "an answer out of turn is none");
     told.greets(true);
-    assert_eq!(told.calls(), Some(Call::Open { load: None, cwd: "/p".into() }));
+    assert_eq!(told.calls(), opening(None));
     told.opens(Some("s1"), Some("option model"));
     assert_eq!(told.calls(), Some(Call::SetModel { by: "option model".into(), model: "large".into() }));
     assert_eq!(told.on_its_way(), None);
@@ -101,7 +109,7 @@ fn a_call_that_is_overdue_ends_the_process_and_is_tried_again_so_many_times() {
 fn the_past_of_a_session_is_no_news_but_a_prompt_in_it_was_taken() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
     told.greets(true);
-    assert_eq!(told.calls(), Some(Call::Open { load: Some("s1".into()), cwd: "/p".into() }));
+    assert_eq!(told.calls(), opening(Some("s1")));
     let before = told.log.len();
     told.says("what it said long ago");
     told.line(vec![AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input: json!({}) }]);
@@ -185,7 +193,7 @@ fn a_turn_that_is_cancelled_by_interrupt_or_refusal_waits_for_a_word() {
     assert_eq!(told.d.state(), "waiting");
 
     let mut told = in_a_turn();
-    Arc::make_mut(&mut told.d.created).permissions.mode = crate::permission::Mode::Ask;
+    Arc::make_mut(&mut told.d.created).permissions.mode = Mode::Ask;
     let ask = || Box::new(crate::ask::Ask::tool("Bash", json!({"command": "touch one"})));
     told.line(vec![AgentEvent::Permission { id: "r".into(), ask: ask() }]);
     let answer = crate::ask::Answer::deny("");
@@ -194,7 +202,7 @@ fn a_turn_that_is_cancelled_by_interrupt_or_refusal_waits_for_a_word() {
     assert_eq!(told.d.state(), "waiting", "a person said no, and is asked how to go on");
 
     let mut told = in_a_turn();
-    Arc::make_mut(&mut told.d.created).permissions.mode = crate::permission::Mode::Deny;
+    Arc::make_mut(&mut told.d.created).permissions.mode = Mode::Deny;
     told.line(vec![AgentEvent::Permission { id: "r".into(), ask: ask() }]);
     told.result(cancelled());
     assert_ne!(told.d.state(), "waiting", "the policy said no, and nobody was asked");
@@ -362,7 +370,7 @@ fn what_is_known_of_a_session_is_not_told_again() {
         told.greets(true);
         let before = told.log.len();
         let (session_id, model) = (Some("s1".to_string()), Some(model.to_string()));
-        told.line(vec![AgentEvent::CallAnswer(CallAnswer::Opened { session_id, model, model_by: None })]);
+        told.line(vec![AgentEvent::CallAnswer(CallAnswer::Opened { session_id, model, model_by: None, modes: None })]);
         told.log[before..]
             .iter()
             .filter(|event| matches!(event, Event::SessionStarted { .. }))
@@ -387,4 +395,123 @@ fn who_was_sent_a_prompt_by_a_call_owes_an_answer() {
     told.says(ANSWER);
     told.result(TurnResult { ok: true, ..TurnResult::default() });
     assert!(!owes(&told), "it has answered");
+}
+
+impl Told {
+    /// An agent under a policy, whose session was just opened in `current`.
+    fn opened_in(policy: Policy, current: &str, offered: &[&str]) -> Self {
+        let mut told = Self::called();
+        Arc::make_mut(&mut told.d.created).permissions = policy;
+        told.greets(true);
+        let offered = offered.iter().map(|mode| (*mode).to_string()).collect();
+        told.line(vec![AgentEvent::CallAnswer(CallAnswer::Opened {
+            session_id: Some("s1".into()),
+            model: None,
+            model_by: None,
+            modes: Some(Modes { current: Some(current.into()), offered, by: "call".into() }),
+        })]);
+        told
+    }
+
+    fn refuses_the_mode(&mut self) {
+        let (call, message) = (MODE.to_string(), "no such mode".to_string());
+        self.line(vec![AgentEvent::CallAnswer(CallAnswer::Refused { call, message, auth: false })]);
+    }
+}
+
+fn closed(mode: Mode) -> Policy {
+    Policy { mode, ..Policy::default() }
+}
+
+#[test]
+fn the_mode_that_the_policy_needs_is_set_before_the_first_prompt() {
+    let all = ["default", "auto", "bypassPermissions"];
+    for (policy, mode) in [(Policy::default(), "bypassPermissions"), (closed(Mode::Ask), "default")] {
+        let mut told = Told::opened_in(policy, "auto", &all);
+        assert_eq!(told.calls(), Some(Call::SetMode { by: "call".into(), mode: mode.into() }));
+        assert_eq!((told.on_its_way(), awaited(&told.d).map(|(_, call, _)| call)), (None, Some(MODE)));
+        told.line(vec![AgentEvent::CallAnswer(CallAnswer::ModeSet {})]);
+        assert_eq!((told.calls(), told.on_its_way().as_deref()), (None, Some("p1")));
+    }
+}
+
+#[test]
+fn a_refused_mode_fails_a_closed_policy_and_falls_back_under_an_open_one() {
+    let all = ["default", "auto", "bypassPermissions"];
+    let mut told = Told::opened_in(Policy::default(), "auto", &all);
+    told.refuses_the_mode();
+    assert_eq!(told.calls(), Some(Call::SetMode { by: "call".into(), mode: "default".into() }));
+    told.refuses_the_mode();
+    assert_eq!(told.on_its_way().as_deref(), Some("p1"), "what it asks is allowed");
+
+    let mut told = Told::opened_in(closed(Mode::Deny), "auto", &all);
+    told.refuses_the_mode();
+    assert!(told.has(&Effect::Terminate));
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!(told.d.state(), "failed");
+
+    let mut told = Told::opened_in(closed(Mode::Deny), "yolo", &["yolo", "auto"]);
+    assert!(told.has(&Effect::Terminate));
+    told.exit_by(None, ExitCause::Terminated);
+    assert!(told.d.reason.as_deref().unwrap().contains("`yolo`"), "{:?}", told.d.reason);
+}
+
+/// A call that is told, begun and ended: what the agent does, and whether it was asked for before.
+fn uses(policy: &Policy, agent: &str, (tool, input): (&str, serde_json::Value), asks: bool) -> Option<String> {
+    let mut told = Told::called();
+    Arc::make_mut(&mut told.d.created).permissions = policy.clone();
+    told.line(vec![AgentEvent::CallAnswer(CallAnswer::Greeted { agent: agent.into(), loads: true })]);
+    told.opens(Some("s1"), None);
+    told.line(vec![AgentEvent::ToolCall { id: "t".into(), name: tool.into(), input: input.clone() }]);
+    if asks {
+        let mut ask = crate::ask::Ask::tool(tool, input);
+        ask.call_id = Some("t".into());
+        told.line(vec![AgentEvent::Permission { id: "r".into(), ask: Box::new(ask) }]);
+        let answer = crate::ask::Answer::allow();
+        told.feed(Input::Answer { id: "r".into(), answer, by: "operator".into(), key: String::new() });
+    }
+    told.line(vec![AgentEvent::CallAnswer(CallAnswer::ToolRuns { id: "t".into() })]);
+    told.line(vec![AgentEvent::ToolResult { id: "t".into(), ok: true, text: String::new(), exit_code: Some(0) }]);
+    let broken = told.log.iter().filter(|event| matches!(event, Event::PolicyBroken { .. })).count();
+    told.result(TurnResult { ok: true, ..TurnResult::default() });
+    if broken == 0 {
+        return None;
+    }
+    assert!(broken == 1 && told.has(&Effect::Terminate), "told once, and stopped");
+    told.exit(0);
+    assert_eq!(told.d.state(), "failed", "whatever it says of its turn");
+    told.d.reason.clone()
+}
+
+#[test]
+fn a_tool_that_is_used_unasked_stops_the_agent_where_the_policy_would_have_spoken() {
+    let bash = |command: &str| ("Bash", json!({"command": command}));
+    let read = || ("Read", json!({"file_path": "/p/.env"}));
+    let edit = |path: &str| ("Edit", json!({"file_path": path}));
+    let rules = |deny: &str| Policy { deny: vec![deny.to_string().try_into().unwrap()], ..Policy::default() };
+    let unknown = "mine 1";
+    let claude = "@agentclientprotocol/claude-agent-acp 0.101.0";
+    for (policy, agent, call, stops) in [
+        (closed(Mode::Ask), unknown, bash("touch one"), true),
+        (closed(Mode::Deny), unknown, bash("make"), true),
+        (closed(Mode::Ask), unknown, bash("ls -la"), false),
+        (closed(Mode::Ask), unknown, read(), false),
+        (closed(Mode::Deny), unknown, edit("/p/a"), true),
+        (closed(Mode::Ask), unknown, ("WebFetch", json!({"url": "https://x"})), true),
+        (closed(Mode::Ask), claude, bash("echo hi > f"), true),
+        (closed(Mode::Ask), claude, bash("node --version"), false),
+        (closed(Mode::Ask), claude, edit("/home/me/.claude/plans/x.md"), false),
+        (closed(Mode::Ask), claude, edit("/p/a"), true),
+        (closed(Mode::Deny), "opencode 1.18", bash("touch one"), true),
+        (closed(Mode::Deny), "@agentclientprotocol/codex-acp 2.6.0", bash("make"), false),
+        (rules("Read(.env)"), claude, read(), true),
+        (rules("Bash(rm *)"), unknown, bash("cd x && rm -rf y"), true),
+        (rules("Bash(rm *)"), unknown, bash("touch one"), false),
+        (Policy::default(), unknown, bash("rm -rf x"), false),
+    ] {
+        let reason = uses(&policy, agent, call.clone(), false);
+        assert_eq!(reason.is_some(), stops, "{call:?} of {agent} under {policy:?}: {reason:?}");
+        assert!(reason.is_none_or(|reason| reason.contains("without asking")));
+        assert_eq!(uses(&policy, agent, call.clone(), true), None, "{call:?} was asked for");
+    }
 }
