@@ -55,7 +55,12 @@ impl Scene {
 
     /// `muleteer spawn developer REPO "Write hello.txt"` with all that the CLI needs, and `more`.
     pub fn spawn(&self, more: &[&str]) -> Muleteer {
-        let mut args = vec!["spawn", "developer", self.repo.to_str(), "Write hello.txt"];
+        self.spawn_with("Write hello.txt", more)
+    }
+
+    /// The same with another prompt.
+    pub fn spawn_with(&self, prompt: &str, more: &[&str]) -> Muleteer {
+        let mut args = vec!["spawn", "developer", self.repo.to_str(), prompt];
         args.extend(self.options.iter().map(String::as_str));
         args.extend(more);
         self.world.muleteer(&args).deadline(Duration::from_secs(120))

@@ -75,6 +75,35 @@ fn a_further_turn(test: &str, agent: Agent) {
     scene.world.finish(Some(daemon));
 }
 
+/// Each of these is a command of the agent's CLI, or of the agent itself.
+fn slash_prompts_reach_the_model(test: &str, agent: Agent) {
+    let Some(scene) = Scene::acp(test, agent, [Step::success("done").times(9)]) else { return };
+    let daemon = scene.world.daemon();
+    let run = scene.spawn_with("/login returns 500", &["--wait"]).run();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let id = run.stdout.trim().to_string();
+    assert!(scene.last_told().contains("/login returns 500"), "{}", scene.last_told());
+    for (turn, text) in [(2, "/status is slow"), (3, " /compact lists are hard to read"), (4, "/mcp")] {
+        scene.world.muleteer(&["send", &id, text]).ok();
+        wait_until("the turn to end", PATIENCE, || {
+            let entry = scene.world.dispatch(&id);
+            (entry["turns"] == turn && entry["state"] == "success").then_some(())
+        });
+        assert!(scene.last_told().contains(text), "{text}: {}", scene.last_told());
+    }
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn a_prompt_that_begins_with_a_slash_reaches_claude_s_model() {
+    slash_prompts_reach_the_model("a_prompt_that_begins_with_a_slash_reaches_claude_s_model", Agent::Claude);
+}
+
+#[test]
+fn a_prompt_that_begins_with_a_slash_reaches_codex_s_model() {
+    slash_prompts_reach_the_model("a_prompt_that_begins_with_a_slash_reaches_codex_s_model", Agent::Codex);
+}
+
 #[test]
 fn claude_takes_a_further_turn_in_its_session() {
     a_further_turn("claude_takes_a_further_turn_in_its_session", Agent::Claude);

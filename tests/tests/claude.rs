@@ -71,6 +71,34 @@ fn a_second_turn_goes_on_in_the_same_session() {
     scene.world.finish(Some(daemon));
 }
 
+#[test]
+fn a_prompt_that_begins_with_a_slash_reaches_the_model_and_a_cli_command_does_not() {
+    let test = "a_prompt_that_begins_with_a_slash_reaches_the_model_and_a_cli_command_does_not";
+    let steps = [Step::success("one"), Step::success("two"), Step::success("three")];
+    let Some(scene) = Scene::claude(test, steps) else { return };
+    let daemon = scene.world.daemon();
+    let run = scene.spawn_with("/login returns 500 since yesterday", &["--wait"]).run();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let id = run.stdout.trim().to_string();
+    assert!(scene.last_told().contains("/login returns 500 since yesterday"), "{}", scene.last_told());
+    let turns = |count: u64| {
+        wait_until("the turn to end", PATIENCE, || {
+            let entry = scene.world.dispatch(&id);
+            (entry["turns"] == count && entry["state"] == "success").then_some(())
+        });
+    };
+    scene.world.muleteer(&["send", &id, "/status is slow"]).ok();
+    turns(2);
+    assert!(scene.last_told().contains("/status is slow"), "{}", scene.last_told());
+    assert_eq!(scene.world.dispatch(&id)["result"]["summary"], "two");
+    let refused = scene.world.muleteer(&["send", &id, "--cli-command", "no slash"]).run();
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    scene.world.muleteer(&["send", &id, "--cli-command", "/cost"]).ok();
+    wait_until("the command to run", PATIENCE, || (scene.world.dispatch(&id)["turns"].as_u64()? >= 3).then_some(()));
+    assert!(!scene.last_told().contains("The prompt is:\\n\\n/cost"), "{}", scene.last_told());
+    scene.world.finish(Some(daemon));
+}
+
 /// Claude de-duplicates on the prompt's id, and its transcript says what it has taken: whichever
 /// process dies, the tool's effect happens once.
 #[test]

@@ -79,6 +79,13 @@ pub trait Backend: Send + Sync + Debug {
     /// that is its receipt, where the CLI gives one ([`Capabilities::receipts`]).
     fn prompt(&self, session: Option<&str>, key: &str, text: &str) -> Vec<u8>;
 
+    /// The bytes that run a command of the CLI's own (`/compact`); `None` where it has none. A prompt never
+    /// runs one: [`Backend::prompt`] brings every text to the model.
+    fn cli_command(&self, session: Option<&str>, key: &str, command: &str) -> Option<Vec<u8>> {
+        let _ = (session, key, command);
+        None
+    }
+
     /// The bytes that end the running turn and keep the session; `None` where only a signal does
     /// (SIGINT to the group).
     fn interrupt(&self, session: Option<&str>, key: &str) -> Option<Vec<u8>>;

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use muleteer_backends::{
-    Backend, BackendError, Collector, Command, LaunchSpec, StdinMode, auto,
+    Backend, BackendError, Collector, Command, LaunchSpec, StdinMode, auto, by_name,
     claude_code::{ClaudeCode, NESTING},
     codex::Codex,
     rehearsal::Rehearsal,
@@ -196,6 +196,18 @@ fn prompts_and_interrupts_are_one_line_each() {
         let interrupt = backend.interrupt(None, "k-2").unwrap();
         assert!(serde_json::from_slice::<serde_json::Value>(&interrupt).unwrap().is_object());
     }
+    // A command runs only where it is asked for as one.
+    let content = |bytes: &[u8]| {
+        let value: serde_json::Value = serde_json::from_slice(bytes).unwrap();
+        let text = value.pointer("/message/content").or_else(|| value.pointer("/params/prompt/0/text"));
+        text.unwrap().as_str().unwrap().to_string()
+    };
+    for backend in [&ClaudeCode as &dyn Backend, by_name("acp").unwrap()] {
+        let prompt = content(&backend.prompt(None, "k-1", " /login fails"));
+        assert!(!prompt.trim().starts_with('/') && prompt.contains("\n /login fails"), "{prompt:?}");
+        assert_eq!(content(&backend.cli_command(None, "k-1", "/compact").unwrap()), "/compact");
+    }
+    assert_eq!(Codex.cli_command(None, "k-1", "/compact"), None);
     let value: serde_json::Value = serde_json::from_slice(&ClaudeCode.prompt(None, "k-1", "x")).unwrap();
     assert_eq!((&value["uuid"], &value["message"]["content"]), (&"k-1".into(), &"x".into()));
     assert_eq!(Subprocess.prompt(None, "k-1", "as it is"), b"as it is");

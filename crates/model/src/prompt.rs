@@ -5,6 +5,7 @@
 use crate::config::Span;
 use crate::event::Limits;
 use crate::transcript::Standing;
+use std::borrow::Cow;
 use std::fmt::Write;
 
 /// How the result of a dispatch reaches us.
@@ -176,6 +177,19 @@ pub fn go_on(journal: &str, cut_at: Option<Standing>, unsynced: bool) -> String 
 
 const MARK: &str = "[muleteer:prompt:";
 
+/// The prompt in a form that a CLI with slash commands hands to its model.
+///
+/// Such a CLI runs a prompt that begins with a slash as a command of its own, or refuses it, and no model sees
+/// it: "/login returns 500" would end as a success. Some trim white space first, so a line of words goes in
+/// front, and the text itself stays as it is.
+pub fn literal(prompt: &str) -> Cow<'_, str> {
+    let first = prompt.chars().find(|c| !c.is_whitespace() && !c.is_control() && *c != '\u{feff}');
+    match first {
+        Some('/') => Cow::Owned(format!("The prompt is:\n\n{prompt}")),
+        _ => Cow::Borrowed(prompt),
+    }
+}
+
 /// Adds the line by which a prompt's key is found again in a CLI's transcript, for CLIs that have no
 /// message id of their own (design.md, "Prompts").
 pub fn mark(prompt: &str, key: &str) -> String {
@@ -190,6 +204,17 @@ pub fn marked(text: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prompt_that_begins_with_a_slash_gets_a_line_in_front() {
+        for text in ["/login returns 500", " /status", "\n\t/compact", "\u{feff}/x", "\u{a0}/clear", "/"] {
+            let literal = literal(text);
+            assert!(literal.ends_with(text) && literal.starts_with("The prompt is:"), "{text:?}: {literal:?}");
+        }
+        for text in ["Fix /login", "", "a\n/login", "./run"] {
+            assert_eq!(literal(text), text);
+        }
+    }
 
     const LIMITS: Limits = Limits {
         budget_usd: Some(10.0),

@@ -145,6 +145,9 @@ pub enum Request {
         /// Chosen by the client; a repeated key is answered, not repeated.
         key: String,
         text: String,
+        /// `text` is a command of the agent's own CLI, and no prompt.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        cli_command: bool,
     },
     Interrupt {
         id: String,

@@ -72,7 +72,12 @@ fn only_prompts_may_be_long() {
     let len = body(&frame).len();
     assert!(len <= FRAME_LIMIT);
     assert!(check_size(&frame, len).is_ok());
-    let longer = request(Request::Send { id: "a".into(), key: "b".into(), text: "x".repeat(PROMPT_LIMIT + 1) });
+    let longer = request(Request::Send {
+        id: "a".into(),
+        key: "b".into(),
+        text: "x".repeat(PROMPT_LIMIT + 1),
+        cli_command: false,
+    });
     assert!(matches!(check_size(&longer, len), Err(FrameError::TooLong { limit: PROMPT_LIMIT, .. })));
     assert!(matches!(check_size(&request(Request::Ping), REQUEST_LIMIT + 1), Err(FrameError::TooLong { .. })));
 }

@@ -397,18 +397,24 @@ pub struct Swept {
     pub said: String,
 }
 
-/// The text of a prompt. People's are on disk since before they were durable in the ledger; our own
+/// The text of a prompt, or of a CLI's own command. People's are on disk since before they were durable in the ledger; our own
 /// follow from the state, so they are written when they are first needed.
-pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Result<String, String> {
+pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Result<Said, String> {
     let dir = daemon.paths.agent(dispatch.id.as_str());
+    let command = dir.join("prompt").join(command_file(key));
+    match tokio::fs::read_to_string(&command).await {
+        Ok(text) => return Ok(Said::CliCommand(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(format!("{}: {error}", command.display())),
+    }
     let path = dir.join("prompt").join(format!("{key}.md"));
     let kind = dispatch.prompt(key).map(|prompt| prompt.kind);
     match tokio::fs::read_to_string(&path).await {
         Ok(task) if kind == Some(PromptKind::Initial) && is_briefed_in_prompt(&dispatch.created.backend) => {
             let saved = Saved::read(&dir)?;
-            return Ok(prompt::dispatch(&task, saved.system_prompt.as_deref()));
+            return Ok(Said::Prompt(prompt::dispatch(&task, saved.system_prompt.as_deref())));
         }
-        Ok(text) => return Ok(text),
+        Ok(text) => return Ok(Said::Prompt(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(format!("{}: {error}", path.display())),
     }
@@ -418,7 +424,21 @@ pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Res
         _ => return Err(format!("the prompt {} is missing", path.display())),
     };
     muleteer_store::atomic::write_atomic(&path, text.as_bytes(), 0o600).map_err(|error| error.to_string())?;
-    Ok(text)
+    Ok(Said::Prompt(text))
+}
+
+/// What goes to an agent's stdin.
+#[derive(Debug)]
+pub enum Said {
+    /// For the model, whatever it begins with.
+    Prompt(String),
+    /// For the CLI itself.
+    CliCommand(String),
+}
+
+/// The name of the file that holds a CLI's own command, in the folder of prompts.
+pub fn command_file(key: &str) -> String {
+    format!("{key}.command")
 }
 
 fn is_briefed_in_prompt(backend: &str) -> bool {

@@ -405,6 +405,35 @@ pub fn write_prompt(agent_dir: &Path, key: &str, text: &str) -> Result<(), WireE
     atomic::write_atomic(&prompt_file(agent_dir, key)?, text.as_bytes(), 0o600).map_err(|error| unwritten(&error))
 }
 
+/// What is said to an agent that is there.
+#[derive(Debug, Clone, Copy)]
+pub struct Further<'a> {
+    pub key: &'a str,
+    pub text: &'a str,
+    /// A command of the agent's own CLI, and no prompt.
+    pub cli_command: bool,
+}
+
+/// Writes it where [`crate::launch::prompt_text`] finds it.
+///
+/// # Errors
+/// A command is refused where the CLI would hand it to its model, and where the CLI has none.
+pub fn write_further(agent_dir: &Path, backend: &str, said: &Further<'_>) -> Result<(), WireError> {
+    if !said.cli_command {
+        return write_prompt(agent_dir, said.key, said.text);
+    }
+    if !said.text.starts_with('/') {
+        return Err(fault("E_USAGE", "a command of the agent's CLI begins with a slash", "leave out --cli-command"));
+    }
+    let known = muleteer_backends::by_name(backend);
+    if !known.is_ok_and(|known| known.cli_command(None, said.key, said.text).is_some()) {
+        let message = format!("the {backend} backend has no commands of its CLI's own");
+        return Err(fault("E_UNSUPPORTED", &message, "leave out --cli-command"));
+    }
+    let file = prompt_file(agent_dir, said.key)?.with_file_name(crate::launch::command_file(said.key));
+    atomic::write_atomic(&file, said.text.as_bytes(), 0o600).map_err(|error| unwritten(&error))
+}
+
 fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireError> {
     let ok = !key.is_empty() && key.len() <= 64 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     if !ok {

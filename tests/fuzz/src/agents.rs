@@ -3,6 +3,8 @@
 
 use muleteer_backends::{Backend, Line, by_name};
 use muleteer_model::agent_event::{TEXT_LIMIT, Timed};
+use muleteer_model::foreign_json::{self, Reader};
+use serde_json::Value;
 use std::io::BufReader;
 
 pub fn claude_code(data: &[u8]) {
@@ -23,6 +25,22 @@ pub fn subprocess(data: &[u8]) {
 
 pub fn rehearsal(data: &[u8]) {
     parser("rehearsal", data);
+}
+
+/// Well-formed JSON reads as `serde_json` reads it, the cut into pieces changes nothing, and what was read can
+/// be written and read again.
+pub fn foreign_json(data: &[u8]) {
+    let whole = foreign_json::read(data);
+    let size = usize::from(data.first().copied().unwrap_or(1)).clamp(1, 61);
+    let mut reader = Reader::whole();
+    data.chunks(size).for_each(|piece| reader.push(piece));
+    assert_eq!(reader.finish(), whole, "cut into pieces of {size}");
+    match serde_json::from_slice::<Value>(data) {
+        Ok(value) => assert_eq!((&whole.value, whole.fault()), (&value, None)),
+        Err(_) => assert!(whole.fault().is_some(), "a fault that is not told"),
+    }
+    let again: Value = serde_json::from_str(&whole.value.to_string()).expect("a value can be read");
+    assert_eq!(again, whole.value, "it reads back as another one");
 }
 
 pub fn claude_transcript(data: &[u8]) {

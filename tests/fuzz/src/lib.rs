@@ -20,6 +20,7 @@ pub const ORACLES: &[Oracle] = &[
     Oracle { name: "shim-frame", check: wire::shim, seeds: &["crates/protocol/samples/shim-v1"] },
     Oracle { name: "claude-code", check: agents::claude_code, seeds: &["tests/fixtures/claude"] },
     Oracle { name: "codex", check: agents::codex, seeds: &["tests/fixtures/codex"] },
+    Oracle { name: "foreign-json", check: agents::foreign_json, seeds: &["tests/fixtures/codex"] },
     Oracle { name: "subprocess", check: agents::subprocess, seeds: &["tests/fixtures/claude"] },
     Oracle { name: "rehearsal", check: agents::rehearsal, seeds: &["tests/fixtures/codex"] },
     Oracle { name: "acp", check: agents::acp, seeds: &["tests/fuzz/samples/acp"] },

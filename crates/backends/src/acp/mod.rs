@@ -228,9 +228,12 @@ impl Backend for Acp {
     }
 
     fn prompt(&self, session: Option<&str>, key: &str, text: &str) -> Vec<u8> {
-        let text = prompt::mark(text, key);
-        let params = json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]});
-        request(&format!("{}{key}", id::PROMPT), "session/prompt", params)
+        prompted(session, key, &prompt::mark(&prompt::literal(text), key))
+    }
+
+    /// Without the mark: an agent would take it for the command's arguments.
+    fn cli_command(&self, session: Option<&str>, key: &str, command: &str) -> Option<Vec<u8>> {
+        Some(prompted(session, key, command))
     }
 
     fn interrupt(&self, session: Option<&str>, _key: &str) -> Option<Vec<u8>> {
@@ -281,6 +284,11 @@ fn set_model(id: &str, session: Option<&str>, by: &str, model: &str) -> Vec<u8> 
         }
         None => request(id, "session/set_model", json!({"sessionId": session, "modelId": model})),
     }
+}
+
+fn prompted(session: Option<&str>, key: &str, text: &str) -> Vec<u8> {
+    let params = json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]});
+    request(&format!("{}{key}", id::PROMPT), "session/prompt", params)
 }
 
 fn request(id: &str, method: &str, params: Value) -> Vec<u8> {

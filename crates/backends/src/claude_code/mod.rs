@@ -16,6 +16,7 @@ use crate::{
     Transcripts,
 };
 use muleteer_model::ask::{Answer, Ask};
+use muleteer_model::prompt;
 use serde_json::json;
 
 /// What `backend: auto` looks for on PATH.
@@ -128,13 +129,11 @@ impl Backend for ClaudeCode {
     }
 
     fn prompt(&self, _session: Option<&str>, key: &str, text: &str) -> Vec<u8> {
-        line(&json!({
-            "type": "user",
-            "message": {"role": "user", "content": text},
-            "parent_tool_use_id": null,
-            "session_id": "",
-            "uuid": key,
-        }))
+        user(key, &prompt::literal(text))
+    }
+
+    fn cli_command(&self, _session: Option<&str>, key: &str, command: &str) -> Option<Vec<u8>> {
+        Some(user(key, command))
     }
 
     fn interrupt(&self, _session: Option<&str>, key: &str) -> Option<Vec<u8>> {
@@ -207,6 +206,17 @@ fn telemetry(collector: &Collector) -> Vec<(String, String)> {
         .chain(places)
         .map(|(name, value)| (name.to_string(), value.to_string()))
         .collect()
+}
+
+/// What a person says. The CLI takes it as a command of its own where it begins with a slash.
+fn user(key: &str, text: &str) -> Vec<u8> {
+    line(&json!({
+        "type": "user",
+        "message": {"role": "user", "content": text},
+        "parent_tool_use_id": null,
+        "session_id": "",
+        "uuid": key,
+    }))
 }
 
 /// A stdin line that is not JSON kills the process, and JSON escapes every newline.

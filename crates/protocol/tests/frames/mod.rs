@@ -165,7 +165,7 @@ pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
         ("request_status", Request::Status { id: text("k3f9") }),
         ("request_tree", Request::Tree),
         ("request_events", Request::Events { from_seq: 1 << 40, follow: true }),
-        ("request_send", Request::Send { id: id.clone(), key, text: "Now a test for it".into() }),
+        ("request_send", Request::Send { id: id.clone(), key, text: "Now a test for it".into(), cli_command: false }),
         ("request_interrupt", Request::Interrupt { id: id.clone() }),
         ("request_kill", Request::Kill { id: id.clone(), reason: text("superseded") }),
         // Of a client that knows of no keys.

@@ -9,7 +9,7 @@ use super::pieces::Pieces;
 use super::probe;
 use crate::branch::BranchMsg;
 use crate::context::{AgentSlots, Daemon};
-use crate::launch;
+use crate::launch::{self, Said};
 use crate::ledger::{append, entry};
 use crate::owned::survive;
 use jiff::Timestamp;
@@ -329,9 +329,13 @@ impl State {
             // It asks for everything again when it is there.
             Effect::Prompt { .. } if self.slots.link.get().is_none() => {}
             Effect::Prompt { key, close } => {
-                let text = launch::prompt_text(&self.daemon, &self.dispatch, &key).await?;
+                let said = launch::prompt_text(&self.daemon, &self.dispatch, &key).await?;
                 fault::point("link.before_prompt");
-                let bytes = self.backend.prompt(self.session(), &key, &text);
+                let bytes = match said {
+                    Said::Prompt(text) => self.backend.prompt(self.session(), &key, &text),
+                    // Only accepted for a backend that has commands.
+                    Said::CliCommand(text) => self.backend.cli_command(self.session(), &key, &text).unwrap_or_default(),
+                };
                 self.leaving = false;
                 self.slots.link.cast(LinkMsg::Do(Command::write(&key, bytes, close)));
                 fault::point("link.after_prompt");

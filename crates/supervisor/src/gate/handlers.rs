@@ -9,7 +9,9 @@ use crate::branch::BranchMsg;
 use crate::context::Daemon;
 use crate::ledger::{LedgerError, entry, try_append};
 use crate::prune::prune;
-use crate::request::{Asker, disk_full, fault, ignored, internal, is_same, prepare, write_prompt};
+use crate::request::{
+    Asker, Further, disk_full, fault, ignored, internal, is_same, prepare, write_further,
+};
 use crate::tasklist::serve as tasklist;
 use crate::{heartbeat, view};
 use muleteer_model::config::Ignored;
@@ -50,9 +52,10 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             let asker = asker(&connection.identity);
             Ok(create(&daemon, &spawn, &asker, trace).await.map(Some))
         }
-        Request::Send { id, key, text } => {
+        Request::Send { id, key, text, cli_command } => {
             let by = connection.identity.as_str();
-            Ok(send(&daemon, (&id, &key, &text), by, trace).await.map(Some))
+            let said = Further { key: &key, text: &text, cli_command };
+            Ok(send(&daemon, &id, said, by, trace).await.map(Some))
         }
         Request::Interrupt { id } => Ok(interrupt(&daemon, &id, connection.identity.as_str()).await.map(Some)),
         Request::Answer { id, request, answer: said, key } => {
@@ -326,10 +329,12 @@ pub(crate) async fn bring_up(daemon: &Daemon, id: &DispatchId) {
 
 async fn send(
     daemon: &Arc<Daemon>,
-    (id, key, text): (&str, &str, &str),
+    id: &str,
+    said: Further<'_>,
     by: &str,
     trace: Option<String>,
 ) -> Result<Reply, WireError> {
+    let (key, text) = (said.key, said.text);
     let name = find(daemon, id)?.id.clone();
     // Its files are not removed meanwhile.
     let _alone = daemon.creating(name.as_str()).await;
@@ -363,7 +368,7 @@ async fn send(
     if text.trim().is_empty() {
         return Err(fault("E_PROMPT_MISSING", "the text is empty", ""));
     }
-    write_prompt(&daemon.paths.agent(name.as_str()), key, text)?;
+    write_further(&daemon.paths.agent(name.as_str()), &dispatch.created.backend, &said)?;
     let event = Event::PromptQueued {
         key: key.into(),
         kind: PromptKind::Send,
@@ -597,7 +602,8 @@ mod tests {
         let id = alone::id("abcd2345");
         daemon.fold(&id, alone::sample("dispatch_created"));
         let alone = daemon.creating(id.as_str()).await;
-        let send = send(&daemon, (id.as_str(), "k1", " "), "operator", None);
+        let said = Further { key: "k1", text: " ", cli_command: false };
+        let send = send(&daemon, id.as_str(), said, "operator", None);
         tokio::pin!(send);
         assert_eq!(send.as_mut().now_or_never(), None);
         drop(alone);
