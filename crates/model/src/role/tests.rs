@@ -161,6 +161,7 @@ fn tools_are_read_in_every_form_and_a_faulty_one_is_told() {
             layer: RoleLayer::ClaudeAgents,
             file: "/p/.claude/agents/looker.md".into(),
             text: Ok(format!("---\nname: looker\n{front}\n---\nYou look.\n")),
+            trust: Trust::Trusted,
         })
     };
     for front in
@@ -186,6 +187,7 @@ fn tools_are_read_in_every_form_and_a_faulty_one_is_told() {
             "---\nname: looker\ntools: [Read]\ndisallowedTools: [Bash]\npermissionMode: acceptEdits\n---\nYou look.\n"
                 .into(),
         ),
+        trust: Trust::Trusted,
     });
     let ours = ours.unwrap();
     assert_eq!((ours.tools, ours.disallowed_tools), (vec!["Read".to_string()], vec!["Bash".to_string()]));

@@ -245,6 +245,8 @@ pub fn status() -> DispatchStatus {
             questions: texts(&["why?"]),
             pr_url: text("https://example.org/pr/1"),
         }),
+        // Came later: the samples without it must go on decoding.
+        work: None,
     }
 }
 

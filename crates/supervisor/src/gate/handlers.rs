@@ -9,9 +9,7 @@ use crate::branch::BranchMsg;
 use crate::context::Daemon;
 use crate::ledger::{LedgerError, entry, try_append};
 use crate::prune::prune;
-use crate::request::{
-    Asker, Further, disk_full, fault, ignored, internal, is_same, prepare, write_further,
-};
+use crate::request::{Asker, Further, disk_full, fault, ignored, internal, is_same, prepare, write_further};
 use crate::tasklist::serve as tasklist;
 use crate::{heartbeat, view};
 use muleteer_model::config::Ignored;
