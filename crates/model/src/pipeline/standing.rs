@@ -87,7 +87,7 @@ impl Standing {
             })
             .collect();
         let abandoned = run.is_live() && !hosted;
-        let newest = dispatches.iter().filter_map(|(_, dispatch)| dispatch.last_activity);
+        let newest = dispatches.iter().flat_map(|(_, d)| [Some(d.since), d.last_activity]).flatten();
         let recorded = newest.fold(run.updated_at, Timestamp::max);
         let as_of = if run.is_live() && hosted { now } else { recorded };
         let mut waiting_for = vec![];
