@@ -117,7 +117,7 @@ impl Reader {
         let rest = self.push_first(bytes);
         let rest = &bytes[rest..];
         // NULs and spaces fill a line's end; anything else was meant to say something.
-        let meant = |byte: &u8| !byte.is_ascii_whitespace() && *byte != 0;
+        let meant = |byte: &u8| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0);
         match rest.iter().position(meant) {
             _ if self.damage.is_some() => {}
             Some(ahead) => self.garbled(ahead),
