@@ -245,7 +245,7 @@ pub fn status() -> DispatchStatus {
             questions: texts(&["why?"]),
             pr_url: text("https://example.org/pr/1"),
         }),
-        // Came later: the samples without it must go on decoding.
+        // Came later.
         work: None,
     }
 }
