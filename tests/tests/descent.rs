@@ -94,12 +94,15 @@ fn an_agent_under_a_policy_does_not_choose_its_childs_code() {
     world.configure("permissions: {deny: [\"*\"]}\n");
     let fake = |folder: &std::path::Path, said: &str| {
         std::fs::create_dir_all(folder).unwrap();
-        let script = format!("#!/bin/sh\nenv > '{}'\nexec sleep 60\n", world.path().join(said).display());
+        let said = world.path().join(said);
+        // Renamed, so that it is seen whole.
+        let file = format!("'{}'.$MULETEER_DISPATCH_ID", said.display());
+        let script = format!("#!/bin/sh\nenv > {file}.new\nmv {file}.new {file}\nexec sleep 60\n");
         program::write(&folder.join("claude"), &script);
     };
     fake(&world.bin(), "own");
     let evil = world.path().join("evil");
-    fake(&evil, "evil-ran");
+    fake(&evil, "evil");
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let evil = evil.display();
@@ -124,15 +127,12 @@ fn an_agent_under_a_policy_does_not_choose_its_childs_code() {
     for name in ["fine", "child"] {
         let id = child(name);
         wait_until("the child to begin", PATIENCE, || world.events_of(&id, "agent_spawned").pop());
-        let env = wait_until("its environment", PATIENCE, || {
-            let env = std::fs::read_to_string(world.path().join("own")).ok()?;
-            (env.contains(&format!("MULETEER_DISPATCH_ID={id}\n")) && env.contains("\nPWD=")).then_some(env)
-        });
+        let file = world.path().join(format!("own.{id}"));
+        let env = wait_until("its environment", PATIENCE, || std::fs::read_to_string(&file).ok());
         assert!(!env.contains(&evil.to_string()), "{name}: {env}");
         assert!(env.contains(&format!("HOME={}", world.home().display())), "{name}: {env}");
         world.muleteer(&["kill", &id]).ok();
     }
-    assert!(!world.path().join("evil-ran").exists());
     world.finish(Some(daemon));
 }
 
