@@ -2,7 +2,7 @@
 
 use super::answer;
 use super::connection::{Answer, Connection, Heard};
-use super::peer::Identity;
+use super::peer::{Identity, has_ended};
 use crate::agent::journal::JournalMsg;
 use crate::agent::life::LifeMsg;
 use crate::branch::BranchMsg;
@@ -193,10 +193,6 @@ pub(super) fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireE
         };
         WireError { dispatch_id: Some(prefix.into()), ..fault(code, &error.to_string(), hint) }
     })
-}
-
-fn has_ended(daemon: &Daemon, id: &DispatchId) -> bool {
-    daemon.snapshot().get(id).is_some_and(|dispatch| dispatch.is_finished())
 }
 
 /// It, or whoever dispatched it, is an agent of a run.

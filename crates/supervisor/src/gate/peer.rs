@@ -73,6 +73,11 @@ pub fn identify(
     }
 }
 
+/// Whether an agent's dispatch is over, and what shows its mark was left running.
+pub fn has_ended(daemon: &Daemon, id: &DispatchId) -> bool {
+    daemon.snapshot().get(id).is_some_and(|dispatch| dispatch.is_finished())
+}
+
 fn key_matches(daemon: &Daemon, key: &str) -> bool {
     std::fs::read_to_string(daemon.paths.operator_key()).is_ok_and(|known| {
         let (known, key) = (known.trim().as_bytes(), key.trim().as_bytes());
