@@ -16,11 +16,17 @@
 //! and denies what is too long to be seen. A shell has many ways to hide what it does: what must not
 //! happen at all is a sandbox's business, not a rule's.
 
+mod restriction;
+
 use crate::agent_event::AgentEvent;
 use crate::ask::{Ask, AskKind, SUBJECTS, Verdict, looks_cut};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+
+pub use restriction::PermissionMode;
+use restriction::THINKING;
+pub(crate) use restriction::is_harmless;
 
 /// Bytes of a rule.
 const LONGEST: usize = 2000;
@@ -83,47 +89,6 @@ pub enum Mode {
     Ask,
     /// It may not.
     Deny,
-}
-
-/// What Claude Code calls a permission mode, as an agent's file names one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum PermissionMode {
-    /// What is not allowed by a rule is asked about.
-    #[serde(alias = "manual")]
-    Default,
-    /// As `default`, except that files may be edited.
-    #[serde(alias = "accept_edits")]
-    AcceptEdits,
-    /// It may read, and change nothing.
-    Plan,
-    /// What is not allowed by a rule is refused.
-    #[serde(alias = "dont_ask")]
-    DontAsk,
-    /// A model of the CLI's own decides. Claude Code alone has it.
-    Auto,
-    /// Nothing beyond the policy.
-    #[serde(alias = "bypass_permissions")]
-    BypassPermissions,
-}
-
-impl PermissionMode {
-    /// As Claude Code spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::AcceptEdits => "acceptEdits",
-            Self::Plan => "plan",
-            Self::DontAsk => "dontAsk",
-            Self::Auto => "auto",
-            Self::BypassPermissions => "bypassPermissions",
-        }
-    }
-
-    /// The mode of that name.
-    pub fn parse(name: &str) -> Option<Self> {
-        serde_json::from_value(serde_json::Value::String(name.trim().into())).ok()
-    }
 }
 
 /// `Tool` or `Tool(content)`.
@@ -393,27 +358,6 @@ enum Strictness {
 /// Tools that change files, and that read them: a rule for the first of them is a rule for all.
 pub(crate) const EDITING: [&str; 4] = ["Edit", "Write", "MultiEdit", "NotebookEdit"];
 pub(crate) const READING: [&str; 5] = ["Read", "Grep", "Glob", "LS", "NotebookRead"];
-
-/// Tools that change nothing outside of their agent's head.
-const THINKING: [&str; 12] = [
-    "TodoWrite",
-    "TodoRead",
-    "ToolSearch",
-    "AskUserQuestion",
-    "EnterPlanMode",
-    "Skill",
-    "TaskCreate",
-    "TaskUpdate",
-    "TaskList",
-    "TaskGet",
-    "WebSearch",
-    "StructuredOutput",
-];
-
-/// A tool that reads, or only orders its agent's thoughts.
-pub(crate) fn is_harmless(tool: &str) -> bool {
-    READING.contains(&tool) || THINKING.contains(&tool) || tool == "WebFetch"
-}
 
 fn is_file(tool: &str) -> bool {
     EDITING.contains(&tool) || READING.contains(&tool)
