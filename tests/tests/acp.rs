@@ -467,8 +467,7 @@ fn the_mode_that_a_policy_needs_is_set_after_new_and_after_load() {
         format!("*'\"{call}\"'*) echo '{{\"jsonrpc\":\"2.0\",\"id\":\"{call}\",\"result\":{{{session}{modes}}}}}';;")
     };
     let set = r#"*'"session/set_mode"'*'"id":"mode"'*|*'"id":"mode"'*'"session/set_mode"'*) echo "$line" >> modes; echo '{"jsonrpc":"2.0","id":"mode","result":{}}';;"#;
-    let prompted =
-        r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"end_turn"}}';;"#;
+    let prompted = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"done"}}}}'; echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"end_turn"}}';;"#;
     let (new, load) = (open("session/new", r#""sessionId":"s1","#), open("session/load", ""));
     for (permissions, mode) in
         [("mode: allow", "bypassPermissions"), ("mode: ask", "default"), ("mode: deny", "default")]

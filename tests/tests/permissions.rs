@@ -311,6 +311,7 @@ fn a_role_s_tools_are_refused_where_they_cannot_be_kept() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
+    std::fs::create_dir_all(repo.path.join(".claude/agents")).unwrap();
     let role = |name: &str, front: &str| {
         repo.write(&format!(".claude/agents/{name}.md"), &format!("---\nname: {name}\n{front}\n---\nYou look.\n"));
     };
@@ -334,6 +335,7 @@ fn claude_has_no_tool_that_its_role_does_not_name() {
     let test = "claude_has_no_tool_that_its_role_does_not_name";
     let steps = [Step::bash("touch one"), Step::bash("touch two"), Step::success("as far as it may")];
     let Some(scene) = claude(test, "", steps) else { return };
+    std::fs::create_dir_all(scene.repo.path.join(".muleteer/roles")).unwrap();
     scene.repo.write(".muleteer/roles/developer.md", &LOOKER.replace("looker", "developer"));
     let daemon = scene.world.daemon();
     let run = scene.spawn(&["--wait"]).run();
