@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 use muleteer_backends::{Assembly, Backend, Line, Parser};
 use muleteer_model::agent_event::AgentEvent;
+use muleteer_model::opening::CallAnswer;
 use muleteer_model::permission::Policy;
 use muleteer_shim::spool::{Record, Stream};
 use serde_json::{Value, json};
@@ -154,6 +155,8 @@ impl SpoolLines {
         let t = at_ms.saturating_sub(first) as f64 / 1e3;
         events
             .into_iter()
+            // Only the daemon acts on it: the call itself is shown.
+            .filter(|event| !matches!(event, AgentEvent::CallAnswer(CallAnswer::ToolRuns { .. })))
             .filter(|event| !self.policy.as_ref().is_some_and(|(policy, cwd)| policy.allows(event, cwd)))
             .map(|event| Piece::Event { at_ms, t, event: Box::new(event) })
             .collect()
