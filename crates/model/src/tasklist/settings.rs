@@ -140,7 +140,7 @@ fn first_own(text: &str) -> Option<std::ops::Range<usize>> {
     let (hooks_at, hooks) = root.position("hooks")?;
     for (event_at, list) in hooks.children.iter().enumerate() {
         let own = |node: &&Node| {
-            foreign_json::whole(text[node.start..node.end].as_bytes()).is_ok_and(|value| own_hook(&value).is_some())
+            foreign_json::whole(&text.as_bytes()[node.start..node.end]).is_ok_and(|value| own_hook(&value).is_some())
         };
         let Some(at) = list.children.iter().position(|node| own(&node)) else { continue };
         // What `enter` made around it goes with it; what somebody else made, however empty, stays.
@@ -212,7 +212,7 @@ impl Node {
         let mut key = None;
         if is_object {
             string(text.as_bytes(), at);
-            key = foreign_json::typed(text[from..*at].as_bytes()).ok();
+            key = foreign_json::typed(&text.as_bytes()[from..*at]).ok();
             space(text.as_bytes(), at);
             *at += 1;
         }

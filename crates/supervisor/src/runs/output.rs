@@ -186,7 +186,7 @@ mod tests {
             lines.insert(lines.len() / 2, update(&cost));
             let said = said(&lines, 100);
             assert_eq!(said.answer(), format!("{verdict}\n"), "{size}");
-            judge::read([said.answer().as_str()].into_iter()).unwrap_or_else(|bad| panic!("{size}: {bad:?}"));
+            judge::read([said.answer().as_str()]).unwrap_or_else(|bad| panic!("{size}: {bad:?}"));
         }
     }
 
