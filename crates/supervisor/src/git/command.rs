@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -111,13 +111,13 @@ fn await_end(pid: u32) -> std::io::Result<()> {
 
 /// Kills a git that hangs, as one does that an agent had read a pipe, or that takes too long.
 struct Watch {
-    over: Sender<()>,
+    over: SyncSender<()>,
     watching: JoinHandle<Option<String>>,
 }
 
 impl Watch {
     fn begin(leader: u32) -> Self {
-        let (over, heard) = mpsc::channel();
+        let (over, heard) = mpsc::sync_channel(1);
         let watching = std::thread::spawn(move || {
             let began = awake();
             let (mut used, mut since) = (None, began);

@@ -96,7 +96,7 @@ mod tests {
             "{one} {two} A <a> 1 +0000\tcommit: x\n{two} {one} A <a> 1 +0000\tcheckout: moving from {two} to main\n\
              {one} {two} A <a> 1 +0000\tcheckout: moving from main to {two}\nnonsense\n"
         );
-        assert_eq!(left_detached(&log), [two.clone()]);
+        assert_eq!(left_detached(&log), std::slice::from_ref(&two));
         assert_eq!(reached(&log), [two.clone(), one, two]);
     }
 
