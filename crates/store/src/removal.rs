@@ -135,7 +135,8 @@ fn empty(top: &OwnedFd, deadline: Duration) -> io::Result<()> {
 fn close(levels: &mut Vec<Level>, deadline: Duration) -> io::Result<()> {
     let Some(mut level) = levels.pop() else { return Ok(()) };
     let Some(above) = levels.last() else { return Ok(()) };
-    match unlinkat(&above.folder, &level.name, AtFlags::REMOVEDIR) {
+    let removed = with_access(&above.folder, || unlinkat(&above.folder, &level.name, AtFlags::REMOVEDIR));
+    match removed {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         // Somebody still writes there, or the listing left something out while we removed.
         Err(Errno::NOTEMPTY | Errno::EXIST) if level.tries < TRIES => {
@@ -157,10 +158,12 @@ fn move_up(from: &OwnedFd, name: &OsStr, top: &OwnedFd, moved: &mut u64) -> io::
             break up;
         }
     };
-    let moved = match renameat(from, name, top, &up) {
+    let rename = || renameat(from, name, top, &up);
+    let moved = match with_access(from, rename) {
+        // Its entry `..` changes as well, so the directory itself must be writable.
         Err(Errno::ACCESS) => {
             allow(from.as_fd(), name)?;
-            renameat(from, name, top, &up)
+            rename()
         }
         moved => moved,
     };
@@ -173,17 +176,18 @@ fn move_up(from: &OwnedFd, name: &OsStr, top: &OwnedFd, moved: &mut u64) -> io::
 
 /// Opens a directory; none if it is gone, or was replaced by something else, which is removed.
 fn open_below(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<OwnedFd>> {
-    let opened = match openat(folder, name, FOLDER, Mode::empty()) {
+    let open = || openat(folder, name, FOLDER, Mode::empty());
+    let opened = match with_access(folder, open) {
         Err(Errno::ACCESS) => {
             allow(folder.as_fd(), name)?;
-            openat(folder, name, FOLDER, Mode::empty())
+            open()
         }
         opened => opened,
     };
     match opened {
         Ok(folder) => Ok(Some(folder)),
         Err(Errno::NOENT) => Ok(None),
-        Err(Errno::NOTDIR | Errno::LOOP) => match unlinkat(folder, name, AtFlags::empty()) {
+        Err(Errno::NOTDIR | Errno::LOOP) => match with_access(folder, || unlinkat(folder, name, AtFlags::empty())) {
             Ok(()) | Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error.into()),
         },
@@ -202,14 +206,7 @@ fn clear(folder: &OwnedFd, deadline: Duration) -> io::Result<Vec<OsString>> {
             below.push(name);
             continue;
         }
-        let removed = match unlinkat(folder, &name, AtFlags::empty()) {
-            Err(Errno::ACCESS) => {
-                allow(folder.as_fd(), OsStr::new("."))?;
-                unlinkat(folder, &name, AtFlags::empty())
-            }
-            removed => removed,
-        };
-        match removed {
+        match with_access(folder, || unlinkat(folder, &name, AtFlags::empty())) {
             Ok(()) | Err(Errno::NOENT) => {}
             // Linux says the one and POSIX the other of a directory.
             Err(Errno::ISDIR | Errno::PERM) if kind == FileType::Unknown => below.push(name),
@@ -229,6 +226,20 @@ fn entries(folder: BorrowedFd<'_>) -> io::Result<Vec<(OsString, FileType)>> {
         }
     }
     Ok(found)
+}
+
+/// Runs an operation on an entry of `folder`. Where that is denied, makes the directory writable
+/// and searchable and runs the operation again: removing or moving an entry needs both, whatever
+/// the mode of the entry is. Set by the open file, because a name in a directory without search
+/// permission cannot be looked up, not even `.`.
+fn with_access<T>(folder: &OwnedFd, run: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    match run() {
+        Err(Errno::ACCESS) => {
+            rustix::fs::fchmod(folder, Mode::RWXU)?;
+            run()
+        }
+        done => done,
+    }
 }
 
 /// Lets us into a directory of ours that its owner locked. A link is not followed.
@@ -309,6 +320,58 @@ mod tests {
         }
         remove_tree(&top, PATIENCE).unwrap();
         assert!(!top.exists());
+    }
+
+    /// Runs as a user to whom permissions apply, also where the tests run as root.
+    #[cfg(target_os = "linux")]
+    fn without_override<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        let held = move || {
+            let mut sets = capabilities(None).unwrap();
+            let overriding = CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+            sets.effective.remove(overriding);
+            // Of this thread only.
+            set_capabilities(None, sets).unwrap();
+            run()
+        };
+        std::thread::spawn(held).join().unwrap()
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn locked_directories_that_hold_only_directories_are_removed() {
+        for mode in [0o555, 0o500, 0o400, 0o444, 0o300, 0o100, 0] {
+            let dir = tempfile::tempdir().unwrap();
+            let top = dir.path().join("top");
+            std::fs::create_dir_all(top.join("a/b/c")).unwrap();
+            std::fs::create_dir(top.join("empty")).unwrap();
+            std::fs::write(top.join("a/file"), "x").unwrap();
+            for folder in ["a/b/c", "a/b", "a", "empty", ""] {
+                let locked = Permissions::from_mode(mode);
+                std::fs::set_permissions(top.join(folder), locked).unwrap();
+            }
+            let path = top.clone();
+            let removed = without_override(move || remove_tree(&path, PATIENCE));
+            assert!(removed.is_ok() && !top.exists(), "{mode:o}: {removed:?}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn locked_directories_deeper_than_may_be_open_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().join("top");
+        nest(&top, 3 * OPEN);
+        let (path, mut below) = (top.clone(), top.clone());
+        for _ in 0..3 * OPEN {
+            below.push("d");
+        }
+        while below.starts_with(&top) {
+            std::fs::set_permissions(&below, Permissions::from_mode(0o555)).unwrap();
+            below.pop();
+        }
+        let removed = without_override(move || remove_tree(&path, PATIENCE));
+        assert!(removed.is_ok() && !top.exists(), "{removed:?}");
     }
 
     #[test]
