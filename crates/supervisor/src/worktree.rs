@@ -141,6 +141,16 @@ pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, Str
 
 /// Runs a git that works on this machine alone: it may take `patience`, and less where it hangs.
 pub(crate) async fn run_within(command: &mut Command, patience: Duration, what: &str) -> Result<String, String> {
+    let said = bytes_within(command, patience, what).await?;
+    Ok(String::from_utf8_lossy(&said).trim().to_string())
+}
+
+/// Runs a git that lists names with `-z`: they can be any bytes, and begin or end with a space.
+pub(crate) async fn run_bytes(command: &mut Command, what: &str) -> Result<Vec<u8>, String> {
+    bytes_within(command, PATIENCE, what).await
+}
+
+async fn bytes_within(command: &mut Command, patience: Duration, what: &str) -> Result<Vec<u8>, String> {
     let mut said = output_unless(command, patience, Some(STUCK)).await?;
     if !said.status.success() && is_distrust(&said.stderr) && trusting(command, &[]).await {
         // It has refused before it did anything.
@@ -148,7 +158,7 @@ pub(crate) async fn run_within(command: &mut Command, patience: Duration, what: 
     }
     let output = said;
     if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
+        return Ok(output.stdout);
     }
     Err(format!("{what}: {}", complaint(&output.stderr)))
 }

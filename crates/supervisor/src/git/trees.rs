@@ -1,7 +1,7 @@
 //! Trees of what lies in the working directory, made with an index of their own, and moving files from one to another.
 
 use super::command::failed;
-use super::large::{self, Large};
+use super::large::{self, Listed};
 use super::{Git, GitError, Saved};
 use muleteer_model::tasklist::Stand;
 use std::path::PathBuf;
@@ -41,25 +41,22 @@ impl Git {
     /// Sees to it that `git add` reads no file that is too large: where it is tracked, it stays what it was, else it is
     /// to be taken out of the index afterwards. Those are returned, each ended by NUL.
     fn leave_out_large(&self, index: &Index) -> Result<Vec<u8>, GitError> {
-        let list = |args: &[&str]| {
-            let args: Vec<String> = args.iter().map(ToString::to_string).collect();
-            self.with(index, &args, b"")
-        };
+        let list = |args: &[&str]| self.bytes(args, b"", Some(&index.0));
         let new = list(&["ls-files", "-z", "--others", "--exclude-standard", "--full-name", "--", ":(top)"])?;
         let changed = list(&["ls-files", "-z", "--modified", "--full-name", "--", ":(top)"])?;
-        let (new, changed) = (large::too_large(&self.top, &new), large::too_large(&self.top, &changed));
+        let listed = Listed { new: &new, tracked: &changed, checked_out: None };
+        let (new, changed) = large::too_large(&self.top, listed);
         if new.is_empty() && changed.is_empty() {
             return Ok(vec![]);
         }
         let all: Vec<_> = new.iter().chain(&changed).cloned().collect();
         tracing::warn!(dir = %self.top.display(), files = %large::names(&all), "too large, and left out of a snapshot");
         let blob = large::empty_blob(&self.head_or("")?);
-        let entries: String = new.iter().map(|one| format!("100644 {blob} 0\t{}\0", one.path)).collect();
-        self.with(index, &["update-index", "-z", "--index-info"].map(String::from), entries.as_bytes())?;
-        let ended = |large: &[Large]| large.iter().map(|one| format!("{}\0", one.path)).collect::<String>();
+        let entries: Vec<u8> = new.iter().flat_map(|one| large::as_empty(one, blob)).collect();
+        self.with(index, &["update-index", "-z", "--index-info"].map(String::from), &entries)?;
         let unread = ["update-index", "-z", "--assume-unchanged", "--stdin"].map(String::from);
-        self.with(index, &unread, ended(&all).as_bytes())?;
-        Ok(ended(&new).into_bytes())
+        self.with(index, &unread, &large::paths(&all))?;
+        Ok(large::paths(&new))
     }
 
     /// A commit's tree without what is the harness's.

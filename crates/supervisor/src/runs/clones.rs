@@ -18,7 +18,7 @@ use muleteer_store::atomic::{create_dir_durable, put_dir, write_atomic};
 use muleteer_store::removal;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// A hash and the end of its line.
 const HASH_LIMIT: u64 = 100;
@@ -155,9 +155,13 @@ pub async fn worktree(
 
 /// The machine was started anew since the clone was made: git does not sync what it checks out, nor an agent what it writes.
 pub fn outlived_the_machine(hosted: &Hosted, dir: &Path) -> bool {
+    made_at(hosted, dir).is_some_and(clock::is_before_boot)
+}
+
+/// When the clone had been made, and nobody had written to it yet.
+fn made_at(hosted: &Hosted, dir: &Path) -> Option<SystemTime> {
     let noted = hosted.places.private.join("bases").join(name_of(dir));
-    let made = std::fs::metadata(noted).and_then(|meta| meta.modified());
-    made.is_ok_and(clock::is_before_boot)
+    std::fs::metadata(noted).and_then(|meta| meta.modified()).ok()
 }
 
 /// Out of the way of another clone of its name: it may hold what is nowhere else. Says so.
@@ -438,7 +442,7 @@ async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<Stri
     let base = base.unwrap_or("--empty");
     run(index.git(hosted, dir).args(["read-tree", base]), "cannot read the tree").await?;
     let left_out = index.leave_out_large(hosted, dir, base).await?;
-    let left_out = left_out.all.iter().map(|one| format!("?? {}", one.path));
+    let left_out = left_out.all.iter().map(|one| format!("?? {}", one.path.display()));
     // Against the commit as well: an index made anew says nothing of files that are gone. What is a repository
     // of its own in there is never asked: it would be asked with its own configuration.
     run(

@@ -1,13 +1,18 @@
 //! An index of the harness's own, by which a clone is looked at as a mere directory of files.
 
 use super::name_of;
-use crate::git::large::{self, Large};
+use crate::git::large::{self, Large, Listed};
 use crate::runs::host::Hosted;
-use crate::worktree::{git, run};
+use crate::worktree::{git, run, run_bytes, run_within};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// Of more files that are too large, none is looked at.
-const LARGE_LIMIT: usize = 100;
+/// So many files are read to learn whether they are as they were committed, each for so long. Of
+/// more, or of one that takes longer, it is believed that they have changed.
+const READ_LIMIT: usize = 8;
+const READING: Duration = Duration::from_secs(60);
 
 /// The files of a clone that are too large to be read.
 pub(super) struct LeftOut {
@@ -48,67 +53,111 @@ impl Index {
     /// that it has not changed, and one that is not is taken for tracked.
     pub async fn leave_out_large(&self, hosted: &Hosted, dir: &Path, base: &str) -> Result<LeftOut, String> {
         const WHAT: &str = "cannot list the files";
-        let tracked = run(self.git(hosted, dir).args(["ls-files", "-z"]), WHAT).await?;
+        let tracked = run_bytes(self.git(hosted, dir).args(["ls-files", "-z"]), WHAT).await?;
         let new = ["ls-files", "-z", "--others", "--exclude-standard"];
-        let new = run(self.git(hosted, dir).args(new), WHAT).await?;
-        let top = dir.to_owned();
-        let measuring =
-            tokio::task::spawn_blocking(move || (large::too_large(&top, &tracked), large::too_large(&top, &new)));
-        let (tracked, new) = measuring.await.map_err(|error| error.to_string())?;
-        if tracked.len() + new.len() > LARGE_LIMIT {
-            return Err(format!("it holds {} files that are too large to be read", tracked.len() + new.len()));
+        let new = run_bytes(self.git(hosted, dir).args(new), WHAT).await?;
+        let (top, checked_out) = (dir.to_owned(), super::made_at(hosted, dir));
+        let measuring = tokio::task::spawn_blocking(move || {
+            let listed = Listed { new: &new, tracked: &tracked, checked_out };
+            large::too_large(&top, listed)
+        });
+        let (new, tracked) = measuring.await.map_err(|error| error.to_string())?;
+        let mut all = new.clone();
+        if new.is_empty() && tracked.is_empty() {
+            return Ok(LeftOut { new, all });
         }
         let blob = large::empty_blob(base);
-        for one in &new {
-            let entry = format!("100644,{blob},{}", one.path);
-            let mut add = self.git(hosted, dir);
-            run(add.args(["update-index", "--add", "--replace", "--cacheinfo", &entry]), WHAT).await?;
-        }
-        let mut all = new.clone();
-        for one in &tracked {
+        let entries: Vec<u8> = new.iter().flat_map(|one| large::as_empty(one, blob)).collect();
+        self.update(hosted, dir, (&["--index-info"], &entries), WHAT).await?;
+        let mut read = 0;
+        for one in tracked.iter().filter(|one| !one.is_untouched) {
             // As it was committed it is no loss.
-            let name = format!("{base}:{}", one.path);
-            let size = run(git(&hosted.places.keep()).args(["cat-file", "-s", &name]), WHAT).await;
-            if size.is_ok_and(|size| size != one.bytes.to_string()) {
+            let may_be = read < READ_LIMIT && is_as_long(hosted, base, one).await;
+            read += usize::from(may_be);
+            if !(may_be && is_as_committed(hosted, dir, base, one).await) {
                 all.push(one.clone());
             }
         }
-        for one in new.iter().chain(&tracked) {
-            let mut unread = self.git(hosted, dir);
-            run(unread.args(["update-index", "--assume-unchanged", "--", &one.path]), WHAT).await?;
-        }
+        let unread = large::paths(new.iter().chain(&tracked));
+        self.update(hosted, dir, (&["--assume-unchanged", "--stdin"], &unread), WHAT).await?;
         Ok(LeftOut { new, all })
     }
 
     /// Takes files out of the index that were only taken for tracked.
     pub async fn forget(&self, hosted: &Hosted, dir: &Path, files: &[Large]) -> Result<(), String> {
-        for one in files {
-            let mut forget = self.git(hosted, dir);
-            run(forget.args(["update-index", "--force-remove", "--", &one.path]), "cannot read the tree").await?;
+        let paths = large::paths(files);
+        let args = ["--force-remove", "--stdin"];
+        self.update(hosted, dir, (&args, &paths), "cannot read the tree").await
+    }
+
+    /// Runs `git update-index -z` with these arguments and this input.
+    async fn update(
+        &self,
+        hosted: &Hosted,
+        dir: &Path,
+        (args, input): (&[&str], &[u8]),
+        what: &str,
+    ) -> Result<(), String> {
+        if input.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let list = self.list();
+        let failed = |error: std::io::Error| format!("{what}: {}: {error}", list.display());
+        std::fs::write(&list, input).map_err(failed)?;
+        let mut update = self.git(hosted, dir);
+        update.args(["update-index", "-z"]).args(args).stdin(File::open(&list).map_err(failed)?);
+        run(&mut update, what).await.map(drop)
+    }
+
+    /// A git reads its input from here.
+    fn list(&self) -> PathBuf {
+        self.0.with_extension("list")
     }
 
     /// `git add` asks what is known as a submodule whether it has changed, by a git in it that heeds its
     /// configuration. As unknown ones only their commit is looked at.
     pub async fn forget_submodules(&self, hosted: &Hosted, dir: &Path) -> Result<(), String> {
         let mut list = self.git(hosted, dir);
-        let listed = run(list.args(["ls-files", "--stage", "-z"]), "cannot read the tree").await?;
-        let paths: Vec<&str> = listed
-            .split('\0')
-            .filter(|entry| entry.starts_with("160000 "))
-            .filter_map(|entry| Some(entry.split_once('\t')?.1))
+        let listed = run_bytes(list.args(["ls-files", "--stage", "-z"]), "cannot read the tree").await?;
+        let paths: Vec<u8> = listed
+            .split_inclusive(|byte| *byte == 0)
+            .filter(|entry| entry.starts_with(b"160000 "))
+            .filter_map(|entry| entry.splitn(2, |byte| *byte == b'\t').nth(1))
+            .flatten()
+            .copied()
             .collect();
-        for some in paths.chunks(100) {
-            let mut forget = self.git(hosted, dir);
-            run(forget.args(["update-index", "--force-remove", "--"]).args(some), "cannot read the tree").await?;
-        }
-        Ok(())
+        let args = ["--force-remove", "--stdin"];
+        self.update(hosted, dir, (&args, &paths), "cannot read the tree").await
     }
+}
+
+/// The name of a tracked file as git has it in a commit.
+fn committed(base: &str, one: &Large) -> OsString {
+    [OsStr::new(base), OsStr::new(":"), one.path.as_os_str()].into_iter().collect()
+}
+
+async fn is_as_long(hosted: &Hosted, base: &str, one: &Large) -> bool {
+    let mut ask = git(&hosted.places.keep());
+    let size = run(ask.args(["cat-file", "-s"]).arg(committed(base, one)), "").await;
+    size.is_ok_and(|size| size == one.bytes.to_string())
+}
+
+/// Whether a file that is as long as what was committed has the same content. It is read as it is:
+/// git changes no byte of it, and runs no filter.
+async fn is_as_committed(hosted: &Hosted, dir: &Path, base: &str, one: &Large) -> bool {
+    let keep = hosted.places.keep();
+    let mut ask = git(&keep);
+    let known = run(ask.args(["rev-parse", "--verify"]).arg(committed(base, one)), "").await;
+    let mut hash = git(&keep);
+    hash.args(["hash-object", "--no-filters", "--"]).arg(dir.join(&one.path));
+    let found = run_within(&mut hash, READING, "").await;
+    known.is_ok_and(|known| found.is_ok_and(|found| found == known))
 }
 
 impl Drop for Index {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        for path in [&self.0, &self.list()] {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use super::*;
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 /// Less than a git that reads a pipe would be given.
@@ -78,6 +80,44 @@ async fn files_that_are_too_large_are_named_and_what_else_is_there_is_kept() {
     for name in ["a, large one", "one"] {
         std::fs::remove_file(dir.join(name)).unwrap();
     }
+    discard(&stage.hosted, &dir, TARGET).await.unwrap();
+    assert!(!dir.exists());
+}
+
+/// A name that is no text, or begins with a space, hid its file from the harness and not from git.
+#[tokio::test]
+async fn files_too_large_of_any_name_and_number_are_left_out() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    work(&stage.hosted, &dir, TARGET).await.unwrap();
+    sparse(&dir.join(" big"));
+    sparse(&dir.join(OsStr::from_bytes(b"\xff")));
+    (0..101).for_each(|n| sparse(&dir.join(format!("f{n}"))));
+    std::fs::write(dir.join("small"), "small\n").unwrap();
+    assert!(is_dirty(&stage.hosted, &dir).await.unwrap());
+    let why = discard(&stage.hosted, &dir, TARGET).await.unwrap_err();
+    assert!(why.contains("and 98 more") && dir.join(" big").exists(), "{why}");
+    let kept = ["ls-tree", "--name-only", "refs/muleteer/rescue/bead-one-1"];
+    assert_eq!(git_in(&stage.keep(), &kept), "README.md\none\nsmall");
+}
+
+/// Of a file that is as long as what was committed, its length proves nothing.
+#[tokio::test]
+async fn a_large_tracked_file_that_was_changed_in_place_keeps_its_clone() {
+    const BYTES: u64 = (16 << 20) + 1;
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    let path = dir.join("large");
+    let file = std::fs::File::create(&path).unwrap();
+    file.set_len(BYTES).unwrap();
+    git_in(&dir, &["add", "large"]);
+    git_in(&dir, &["commit", "--quiet", "--message", "large"]);
+    work(&stage.hosted, &dir, TARGET).await.unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"changed", BYTES / 2).unwrap();
+    let why = discard(&stage.hosted, &dir, TARGET).await.unwrap_err();
+    assert!(why.contains("large (16 MiB)") && path.exists(), "{why}");
+    // As it was committed it is kept already.
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0; 7], BYTES / 2).unwrap();
     discard(&stage.hosted, &dir, TARGET).await.unwrap();
     assert!(!dir.exists());
 }
