@@ -16,6 +16,7 @@ use super::host::Hosted;
 use crate::beneath;
 use crate::worktree::{UPLOAD_PACK, fetching, git, run, run_within};
 use muleteer_store::atomic::put_dir;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -243,7 +244,8 @@ fn check_files(git_dir: &Path) -> Result<(), String> {
             } else if kind.is_dir() {
                 folders.push(entry.path());
             }
-            if !kind.is_file() && !kind.is_dir() {
+            // A socket cannot be opened as a file, so it keeps no git waiting.
+            if !kind.is_file() && !kind.is_dir() && !kind.is_socket() {
                 let name = entry.path();
                 let name = name.strip_prefix(git_dir).unwrap_or(&name).display().to_string();
                 return Err(format!("{name} in its git directory is no file: git could read it for ever"));

@@ -122,6 +122,18 @@ async fn a_large_tracked_file_that_was_changed_in_place_keeps_its_clone() {
     assert!(!dir.exists());
 }
 
+/// A git in the clone that watches its files listens at a socket, which ends nobody's reading.
+#[tokio::test]
+async fn a_socket_in_a_clones_git_directory_is_no_reason_to_refuse_it() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    stage.commit(&dir, "more");
+    let socket = dir.join(".git/fsmonitor--daemon.ipc");
+    let _listening = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let looked = work(&stage.hosted, &dir, TARGET).await.unwrap();
+    assert_eq!((looked.unreadable, looked.commits), (None, 2));
+}
+
 /// A tree of many thousand levels overflowed the stack of each daemon that took it away.
 #[tokio::test]
 async fn a_clone_of_any_depth_is_taken_away() {
