@@ -384,7 +384,6 @@ fn passed(daemon: &Daemon, spawn: &v1::Spawn, asker: &Asker) -> Vec<(String, Str
     env
 }
 
-/// Ids made from the dispatch's: the same create again is recognised by the ledger.
 /// The branch that the work is to come home as can be made. That it cannot would be known only once the work is done.
 async fn check_branch(top: &Path, id: &DispatchId) -> Result<(), WireError> {
     let name = format!("muleteer/{id}");
@@ -396,6 +395,7 @@ async fn check_branch(top: &Path, id: &DispatchId) -> Result<(), WireError> {
     Err(fault("E_BRANCH_IN_THE_WAY", &message, &hint))
 }
 
+/// Ids made from the dispatch's: the same create again is recognised by the ledger.
 fn named(id: &DispatchId, what: &str, event: Event) -> Entry {
     Entry { id: format!("{id}/{what}"), dispatch_id: Some(id.clone()), at: None, more: false, event }
 }

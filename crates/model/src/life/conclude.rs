@@ -258,8 +258,6 @@ fn with_last_line(how: String, exit: &Exit) -> String {
     if last.is_empty() { how } else { format!("{how}: {}", cut(last, REASON_LIMIT)) }
 }
 
-/// The result a dispatch ends with: the agent's own, else what the reason says. A kill has none of ours. One that calls
-/// success what did not end so (it reported, and then crashed) keeps its words and loses that one.
 /// The final state, once it is known whether the commits came home. No success hides work that did not.
 pub(super) fn with_work(d: &Dispatch, state: FinalState, reason: &str) -> (FinalState, String) {
     let trouble = d.work.as_ref().filter(|work| d.fetched.is_some() && work.trouble.is_some());
@@ -271,6 +269,8 @@ pub(super) fn with_work(d: &Dispatch, state: FinalState, reason: &str) -> (Final
     }
 }
 
+/// The result a dispatch ends with: the agent's own, else what the reason says. A kill has none of ours. One that calls
+/// success what did not end so (it reported, and then crashed) keeps its words and loses that one.
 pub(super) fn final_result(d: &Dispatch, state: FinalState, reason: &str) -> Option<AgentResult> {
     let status = match state {
         FinalState::Killed => return d.result.clone(),
