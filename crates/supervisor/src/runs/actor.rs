@@ -15,6 +15,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinSet;
 
 /// `lock.json` is written anew this often (reference: spec run, "Run Lock").
@@ -43,6 +44,8 @@ pub enum RunMsg {
     Again(String),
     Wake,
     Heartbeat,
+    /// A suspect run may go on now, alone among suspects while it holds this.
+    Trial(OwnedMutexGuard<()>),
 }
 
 pub struct RunActor;
@@ -61,6 +64,19 @@ pub struct State {
     unproven: u32,
     /// There is something new that nobody has been shown.
     unseen: bool,
+    trial: Trial,
+}
+
+/// Whether the run may go on, after daemons that crashed: see [`super::begin::recovery`].
+enum Trial {
+    /// It is no suspect, or was outlived.
+    Over,
+    /// Another suspect goes on. Nothing is carried out for this one meanwhile.
+    Waiting,
+    Held {
+        /// Lets the next one go on once it is dropped.
+        _turn: OwnedMutexGuard<()>,
+    },
 }
 
 impl Actor for RunActor {
@@ -86,6 +102,7 @@ impl Actor for RunActor {
             beating: false,
             unproven: OUTLIVED,
             unseen: false,
+            trial: Trial::Over,
         })
     }
 
@@ -98,6 +115,9 @@ impl Actor for RunActor {
         while state.tasks.try_join_next().is_some() {}
         match message {
             RunMsg::Boot => {
+                if matches!(state.trial, Trial::Over) && super::is_suspect(&state.hosted.places) {
+                    state.wait_for_trial(&myself);
+                }
                 if state.run.is_none() {
                     let hosted = state.hosted.clone();
                     let folded = tokio::task::spawn_blocking(move || hosted.open_log()).await?;
@@ -133,17 +153,23 @@ impl Actor for RunActor {
                 if let Some(run) = state.run.clone().filter(|run| run.is_live()) {
                     let (hosted, since) = (state.hosted.clone(), run.running_since);
                     tokio::task::spawn_blocking(move || hosted.write_lock_note(since)).await?;
-                    if state.unproven > 1 {
+                    let waits = matches!(state.trial, Trial::Waiting);
+                    if !waits && state.unproven > 1 {
                         state.unproven -= 1;
                     } else {
                         state.outlived();
                     }
-                    if run.frozen.is_some() {
+                    if run.frozen.is_some() && !waits {
                         state.watch_hub(run.target());
                     }
                     myself.send_after(HEARTBEAT, || RunMsg::Heartbeat);
                     return Ok(());
                 }
+            }
+            RunMsg::Trial(turn) => {
+                let places = state.hosted.places.clone();
+                tokio::task::spawn_blocking(move || super::begin_trial(&places)).await?;
+                state.trial = Trial::Held { _turn: turn };
             }
         }
         state.settle().await?;
@@ -154,11 +180,24 @@ impl Actor for RunActor {
 }
 
 impl State {
-    /// Notes, once, that going on with the run does not end the daemon.
+    /// Notes, once, that going on with the run does not end the daemon. What a run does that has not gone
+    /// on yet proves nothing.
     fn outlived(&mut self) {
+        if matches!(self.trial, Trial::Waiting) {
+            return;
+        }
         if std::mem::take(&mut self.unproven) > 0 {
             super::outlived(&self.hosted.places);
         }
+        self.trial = Trial::Over;
+    }
+
+    fn wait_for_trial(&mut self, myself: &ActorRef<RunMsg>) {
+        self.trial = Trial::Waiting;
+        let (trial, myself) = (self.daemon.runs.trial.clone(), myself.clone());
+        self.tasks.spawn(async move {
+            let _ = myself.cast(RunMsg::Trial(trial.lock_owned().await));
+        });
     }
 
     /// Whether it meant anything.
@@ -225,6 +264,9 @@ impl State {
             self.rest();
             return;
         }
+        if matches!(self.trial, Trial::Waiting) {
+            return;
+        }
         for effect in pipeline::effects(&run) {
             let key = key_of(&run, &effect);
             if !self.carried.insert(key.clone()) {
@@ -262,6 +304,7 @@ impl State {
 
     /// It has ended or rests: nothing of it stays in the daemon.
     fn rest(&mut self) {
+        self.trial = Trial::Over;
         self.outlived();
         let _ = std::fs::remove_file(self.hosted.places.live());
         self.hosted.remove_lock_note();

@@ -43,6 +43,8 @@ pub struct Runs {
     begun: Mutex<BTreeMap<String, Places>>,
     /// One begins at a time, so that two cannot begin the same.
     pub gate: tokio::sync::Mutex<()>,
+    /// Held by the suspect run that goes on now: see `begin::recovery`.
+    pub trial: Arc<tokio::sync::Mutex<()>>,
     /// Changes whenever one of them has moved on.
     pub moved: watch::Sender<u64>,
 }

@@ -24,6 +24,6 @@ pub(crate) mod reflog;
 pub(crate) mod steps;
 
 pub use begin::begin;
-pub use begin::recovery::{boot, outlived};
+pub use begin::recovery::{begin_trial, boot, is_suspect, outlived};
 pub use host::{Hosted, Runs, is_hosted};
 pub(crate) use keep::hash;
