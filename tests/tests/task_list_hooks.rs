@@ -132,6 +132,32 @@ fn a_task_is_recovered_at_once_when_its_session_is_dead_and_left_alone_while_it_
     scene.end();
 }
 
+/// A hook of a CLI that is not known may run in a script that ends with it, while the session goes on.
+#[test]
+fn a_task_stays_its_session_s_when_only_the_script_of_a_hook_has_ended() {
+    let scene = Scene::new();
+    scene.add("One", "test -f one", &[]);
+    let start = || {
+        let event = json!({"session_id": "s1", "cwd": scene.repo.path});
+        let script = format!("echo '{event}' | timeout 60 muleteer hook session-start > /dev/null\ntrue");
+        let mut command = std::process::Command::new("/bin/sh");
+        command.args(["-c", &script]).current_dir(&scene.repo.path);
+        scene.world.environment(&mut command);
+        let path = scene.world.program().parent().unwrap().display().to_string();
+        command.env("PATH", format!("{path}:/usr/local/bin:/usr/bin:/bin"));
+        assert!(command.status().unwrap().success());
+    };
+    start();
+    scene.tasks(&["claim", "--worker", "claude-s1"]).expect_code(0);
+    let recover = || scene.tasks(&["recover", "--worker", "claude-s2", "--json"]).expect_code(0).json();
+    assert_eq!(recover()["recovered"], json!([]));
+    // The session goes on, after its context was compacted for example.
+    start();
+    assert_eq!(recover()["recovered"], json!([]));
+    assert_eq!(scene.task("task-001")["claimed_by"], "claude-s1");
+    scene.end();
+}
+
 /// A new session of the real `claude` finds what its dead predecessor had in hand.
 #[test]
 fn a_real_claude_recovers_the_task_of_the_one_before_it() {

@@ -7,6 +7,11 @@ use crate::identity::ProcessId;
 /// Deeper than any honest tree.
 const DEEPEST: usize = 64;
 const SHELLS: [&str; 9] = ["sh", "bash", "dash", "zsh", "ash", "ksh", "mksh", "fish", "busybox"];
+/// Programs that run another one, and end with it.
+const WRAPPERS: [&str; 14] = [
+    "timeout", "env", "nice", "ionice", "nohup", "setsid", "stdbuf", "time", "flock", "xargs", "sudo", "doas", "su",
+    "unshare",
+];
 /// What the agent CLIs are called, as the system shows it.
 const AGENTS: [&str; 10] =
     ["claude", "codex", "gemini", "opencode", "cursor-agent", "copilot", "goose", "aider", "qwen", "droid"];
@@ -23,6 +28,15 @@ impl Above {
         SHELLS.contains(&self.name.trim_start_matches('-'))
     }
 
+    fn runs_another(&self) -> bool {
+        self.is_shell() || WRAPPERS.contains(&self.name.as_str())
+    }
+
+    /// It ends with what it was started for.
+    fn is_for_one_command(&self) -> bool {
+        WRAPPERS.contains(&self.name.as_str()) || self.is_shell() && is_for_one_command(self.id.pid)
+    }
+
     fn is_agent(&self) -> bool {
         AGENTS.contains(&self.name.as_str())
     }
@@ -31,15 +45,19 @@ impl Above {
 /// The agent CLI that called this process, directly or through shells; `None` if it was called by
 /// something else.
 pub fn agent() -> Option<ProcessId> {
-    above().into_iter().find(|one| !one.is_shell()).filter(Above::is_agent).map(|one| one.id)
+    above()
+        .into_iter()
+        .find(|one| !one.runs_another())
+        .filter(Above::is_agent)
+        .map(|one| one.id)
 }
 
 /// The process whose hook this is: the agent CLI that called it through shells, else the nearest
 /// process that is no shell for a single command.
 pub fn session() -> Option<ProcessId> {
     let above = above();
-    let agent = above.iter().find(|one| !one.is_shell()).filter(|one| one.is_agent());
-    let caller = agent.or_else(|| above.iter().find(|one| !(one.is_shell() && is_for_one_command(one.id.pid))));
+    let agent = above.iter().find(|one| !one.runs_another()).filter(|one| one.is_agent());
+    let caller = agent.or_else(|| above.iter().find(|one| !one.is_for_one_command()));
     caller.map(|one| one.id)
 }
 

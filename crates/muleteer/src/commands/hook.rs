@@ -14,6 +14,7 @@ use muleteer_model::tasklist::hook::{self, Answer, Memory, Scene};
 use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::{Category, Mode, Status, TASKS, TaskList, claim, select, stats};
 use muleteer_process::caller;
+use muleteer_process::identity::ProcessId;
 use muleteer_store::tasklist::{Behind, Locked, Root, SessionLock};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -254,7 +255,8 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
     };
     if run.is_none() {
         let mut tx = begin(&event.root)?;
-        if let Some(process) = caller::session() {
+        tx.forget_ended_holder(&worker);
+        if let Some(process) = caller::agent().or_else(|| session_of_no_agent(&tx.list, &worker)) {
             tx.remember_holder(&worker, Behind::Session(process));
         }
         event.root.end_leases(&mut tx.list, now);
@@ -300,6 +302,16 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
     event.say(&text, "SessionStart", context)
 }
 
+/// The process that a session is of, which no agent CLI that is known began. It may be a script that
+/// ends with its hook. So a session that has a task in hand keeps that until its lease is over.
+fn session_of_no_agent(list: &TaskList, worker: &str) -> Option<ProcessId> {
+    let has_task = list
+        .tasks
+        .iter()
+        .any(|task| task.status == Status::InProgress && task.claimed_by.as_deref() == Some(worker));
+    caller::session().filter(|_| !has_task)
+}
+
 fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
     let worker = event
         .teammate
@@ -310,6 +322,7 @@ fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
     let base = at.git.head().map_err(|error| crate::commands::tasks::place::git(&error))?;
     let mut tx = begin(&event.root)?;
     let now = tx.now();
+    tx.forget_ended_holder(&worker);
     event.root.end_leases(&mut tx.list, now);
     if claim::in_hand(&tx.list, None, now).is_some() {
         return Ok(Exit::Done);
@@ -321,7 +334,8 @@ fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
     }
     let task = tx.list.tasks[found].clone();
     tx.log(Entry::starting(&task, &base));
-    if let Some(process) = caller::session() {
+    // Another process that called this one may have run no more than the hook.
+    if let Some(process) = caller::agent() {
         tx.remember_holder(&worker, Behind::Process(process));
     }
     tx.commit().map_err(|error| listed(&error))?;
@@ -357,6 +371,7 @@ fn renew(event: &Event) -> Result<Exit, Failure> {
         .filter(|task| is_due(task))
         .map(|task| (task.id.clone(), task.claimed_by.clone()))
         .collect();
+    tx.forget_ended_holder(&worker);
     for (id, by) in due {
         drop(claim::renew(&mut tx.list, &id, &by.unwrap_or_default(), now, claim::LEASE));
     }

@@ -74,15 +74,37 @@ impl Tx {
             let oldest = all.iter().min_by_key(|(_, record)| record.number).map(|(worker, _)| worker.clone());
             oldest.map(|worker| all.remove(&worker));
         }
-        if std::fs::create_dir_all(self.root.private()).is_ok()
-            && let Ok(bytes) = serde_json::to_vec(&all)
-        {
-            drop(write_atomic(&file(&self.root), &bytes, 0o600));
+        self.root.write_holders(&all);
+    }
+}
+
+impl Tx {
+    /// Forgets the process behind a worker that acts now, where that process has ended: it was not the
+    /// worker's own, but for example a script that ran one hook of it. The lease alone decides then.
+    pub fn forget_ended_holder(&self, worker: &str) {
+        let mut all = read(&self.root);
+        let session = worker.split('/').next().unwrap_or_default();
+        let before = all.len();
+        for name in [worker, session] {
+            if all.get(name).is_some_and(|known| known.run.is_none() && !known.lives()) {
+                all.remove(name);
+            }
+        }
+        if all.len() < before {
+            self.root.write_holders(&all);
         }
     }
 }
 
 impl Root {
+    fn write_holders(&self, all: &Records) {
+        if std::fs::create_dir_all(self.private()).is_ok()
+            && let Ok(bytes) = serde_json::to_vec(all)
+        {
+            drop(write_atomic(&file(self), &bytes, 0o600));
+        }
+    }
+
     /// Ends the leases in an exclusive list whose holders are known to have ended.
     pub fn end_leases(&self, list: &mut TaskList, now: jiff::Timestamp) {
         let all = read(self);

@@ -243,6 +243,7 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
     let base = at.git.head().map_err(|error| git(&error))?;
     let mut tx = begin(&root)?;
     let now = tx.now();
+    tx.forget_ended_holder(&worker);
     root.end_leases(&mut tx.list, now);
     for id in claims::expire(&mut tx.list, &worker, now, &[]) {
         tx.log(Entry::error(Some(&id), Category::SessionTimeout, "the lease of its worker is over"));
@@ -319,6 +320,7 @@ pub fn renew(args: &Renew, said: Option<&Path>, context: &Context) -> Result<Exi
     let worker = worker(args.worker.as_deref());
     let mut tx = begin(&root(said)?)?;
     let now = tx.now();
+    tx.forget_ended_holder(&worker);
     let id = named(&tx.list, &args.id)?;
     let renewed = match args.lease {
         Some(lease) => claims::set_lease(&mut tx.list, &id, &worker, now, lease),
