@@ -17,6 +17,31 @@ fn held() -> Stage {
     )
 }
 
+/// A daemon that is there and cannot host the run carries it on no more than none does.
+#[test]
+fn status_while_the_daemon_cannot_host_the_run_claims_no_life() {
+    let stage = held();
+    let mut daemon = stage.world.daemon();
+    let run = stage.begin(&["--detach"]).ok();
+    wait_until("an agent to work", PATIENCE, || (stage.status()["agents"] == 1).then_some(()));
+    daemon.kill_9();
+    let saved = stage.world.state().join("runs").join(&run).join("run.json");
+    let text = std::fs::read_to_string(&saved).unwrap();
+    std::fs::write(&saved, "{").unwrap();
+    let mut daemon = stage.world.daemon();
+    let dead = stage.status();
+    assert_eq!((&dead["abandoned"], &dead["agents"]), (&json!(true), &json!(0)), "{dead}");
+    assert_eq!(stage.status()["as_of"], dead["as_of"], "nothing more is known later");
+    let runs = stage.muleteer(&["runs"]).ok();
+    assert!(runs.contains("in_progress (abandoned)"), "{runs}");
+    daemon.kill_9();
+    std::fs::write(&saved, text).unwrap();
+    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    let daemon = stage.world.daemon();
+    assert_eq!(stage.over(&run)["status"], "completed");
+    stage.world.finish(Some(daemon));
+}
+
 fn text(stage: &Stage, run: &str) -> String {
     stage.muleteer(&["run", "--status", run]).ok()
 }

@@ -20,6 +20,7 @@ use muleteer_model::pipeline::checkpoint::{self, document, document_at};
 use muleteer_model::pipeline::chronicle::Chronicle;
 use muleteer_model::pipeline::event::{Phase, RunStatus};
 use muleteer_model::pipeline::standing::Standing;
+use muleteer_process::clock::awake;
 use muleteer_protocol::client::{Client, ClientError, Next};
 use muleteer_protocol::v1::{self, Item, Reply, Request};
 use muleteer_store::atomic::write_atomic;
@@ -256,10 +257,31 @@ async fn halt(context: &Context, runs: &Runs, given: Option<&str>) -> Result<Exi
     Ok(Exit::Done)
 }
 
+/// A daemon that starts has taken the locks of its runs within this time.
+pub(super) const BOOTING: Duration = Duration::from_secs(2);
+
+/// Whether a daemon carries on a run that was live just now. The run's own lock tells: a daemon that
+/// has the state directory may be unable to host this run. One that starts is waited for until
+/// `deadline`.
+pub(super) fn is_carried_on(context: &Context, runs: &Runs, id: &str, deadline: Duration) -> bool {
+    let folder = runs.folder().join(id);
+    loop {
+        let is_held = context.is_held();
+        // A run that came to its end since was carried on until then.
+        if is_hosted(&folder) || runs.read(id).is_ok_and(|now| !now.is_live()) {
+            return true;
+        }
+        if !is_held || awake() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// How the run stands now, by the files alone: a daemon that hangs must not keep anybody from
 /// seeing that.
 fn standing(context: &Context, runs: &Runs, run: &Run) -> Standing {
-    let hosted = run.is_live() && (context.is_held() || is_hosted(&runs.folder().join(run.id())));
+    let hosted = run.is_live() && is_carried_on(context, runs, run.id(), awake() + BOOTING);
     // Without them nothing is known of what its agents wait for.
     let fleet = run.is_live().then(|| offline::fleet(context).ok()).flatten();
     Standing::of(run, fleet.as_ref(), hosted, Timestamp::now())

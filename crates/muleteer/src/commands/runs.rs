@@ -1,5 +1,6 @@
 //! `runs`: the runs of this repository.
 
+use crate::commands::run::{BOOTING, is_carried_on};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -10,7 +11,7 @@ use jiff::Timestamp;
 use muleteer_model::pipeline::checkpoint::document_at;
 use muleteer_model::pipeline::standing::Standing;
 use muleteer_model::pipeline::{Run, Stage};
-use muleteer_supervisor::runs::is_hosted;
+use muleteer_process::clock::awake;
 use serde_json::json;
 
 const EXAMPLES: &str = "\
@@ -35,8 +36,9 @@ pub fn run(context: &Context) -> Result<Exit, Failure> {
             Err(failure) => context.out.note(format!("{id}: {}", failure.text())),
         }
     }
-    let held = context.is_held();
-    let is_hosted = |run: &Run| held || is_hosted(&runs.folder().join(run.id()));
+    // One time for all of them: several may be carried on by nobody.
+    let deadline = awake() + BOOTING;
+    let is_hosted = |run: &Run| run.is_live() && is_carried_on(context, &runs, run.id(), deadline);
     if context.out.json {
         let stands = |run| document_at(run, &Standing::of(run, None, is_hosted(run), Timestamp::now()));
         let documents: Vec<_> = found.iter().map(stands).collect();
