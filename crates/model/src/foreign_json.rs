@@ -8,6 +8,7 @@
 //!
 //! Repaired input may be used like any other. Damaged input never proves success.
 
+mod levels;
 mod reader;
 mod text;
 

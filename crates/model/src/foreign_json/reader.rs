@@ -1,5 +1,6 @@
 //! A JSON reader that is fed in pieces and keeps its own stack.
 
+use super::levels::Levels;
 use super::text::{Fed, Text};
 use super::{DEPTH, Damage, Document, Repair};
 use serde_json::{Map, Value};
@@ -31,6 +32,7 @@ const SPARSE_DEPTH: usize = 6;
 #[derive(Debug)]
 pub struct Reader {
     expected: Expected,
+    /// At most [`DEPTH`] containers.
     open: Vec<Open>,
     token: Token,
     root: Option<Value>,
@@ -39,8 +41,8 @@ pub struct Reader {
     read: u64,
     /// Bytes of a byte order mark that were seen at the beginning.
     mark: usize,
-    /// Containers that are read and not kept.
-    skipped: u64,
+    /// Containers inside of those, which are read and not kept.
+    skipped: Levels,
     /// The document is shortened as it is read.
     long: bool,
     cost: usize,
@@ -63,11 +65,6 @@ enum Expected {
 enum Open {
     Array(Vec<Value>),
     Object(Map<String, Value>, Option<String>),
-    /// Not kept, or kept as `null`. The kind decides what comes after a comma.
-    Skipped {
-        is_array: bool,
-        as_null: bool,
-    },
 }
 
 #[derive(Debug)]
@@ -101,7 +98,7 @@ impl Reader {
             damage: None,
             read: 0,
             mark: 0,
-            skipped: 0,
+            skipped: Levels::default(),
             long: false,
             cost: 0,
         }
@@ -118,11 +115,12 @@ impl Reader {
         let rest = &bytes[rest..];
         // NULs and spaces fill a line's end; anything else was meant to say something.
         let meant = |byte: &u8| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0);
-        match rest.iter().position(meant) {
-            _ if self.damage.is_some() => {}
-            Some(ahead) => self.garbled(ahead),
-            None if rest.contains(&0) => self.repair(Repair::ControlCharacter),
-            None => {}
+        let ahead = rest.iter().position(meant);
+        if self.damage.is_none() && rest[..ahead.unwrap_or(rest.len())].contains(&0) {
+            self.repair(Repair::ControlCharacter);
+        }
+        if let (None, Some(ahead)) = (self.damage, ahead) {
+            self.garbled(ahead);
         }
         self.read += rest.len() as u64;
     }
@@ -152,7 +150,6 @@ impl Reader {
                 let value = match open {
                     Open::Array(items) => Value::Array(items),
                     Open::Object(map, _) => Value::Object(map),
-                    Open::Skipped { .. } => continue,
                 };
                 match self.open.last_mut() {
                     Some(Open::Array(items)) => items.push(value),
@@ -258,13 +255,13 @@ impl Reader {
     }
 
     fn in_array(&self) -> bool {
-        matches!(self.open.last(), Some(Open::Array(_) | Open::Skipped { is_array: true, .. }))
+        self.skipped.is_array().unwrap_or(matches!(self.open.last(), Some(Open::Array(_))))
     }
 
     /// Whether the value that begins is kept.
     fn keeps(&mut self) -> bool {
         match self.level() {
-            _ if self.skipped > 0 => false,
+            _ if !self.skipped.is_empty() => false,
             Level::All | Level::Brief => true,
             Level::Sparse if self.open.len() <= SPARSE_DEPTH && !self.in_array() => true,
             Level::Sparse => {
@@ -288,24 +285,28 @@ impl Reader {
             self.cost += VALUE_COST;
         }
         self.expected = if is_array { Expected::FirstItem } else { Expected::FirstKey };
-        self.open.push(match (kept && !as_null, is_array) {
-            (true, true) => Open::Array(vec![]),
-            (true, false) => Open::Object(Map::new(), None),
+        match (kept && !as_null, is_array) {
+            (true, true) => self.open.push(Open::Array(vec![])),
+            (true, false) => self.open.push(Open::Object(Map::new(), None)),
             (false, is_array) => {
-                self.skipped += 1;
-                Open::Skipped { is_array, as_null }
+                if self.skipped.is_empty() {
+                    self.skipped.as_null = as_null;
+                }
+                if !self.skipped.push(is_array) {
+                    self.damage.get_or_insert(Damage::TooLarge);
+                }
             }
-        });
+        }
     }
 
     fn end(&mut self) {
+        if !self.skipped.is_empty() {
+            self.skipped.pop();
+            return self.put(self.skipped.as_null.then_some(Value::Null));
+        }
         match self.open.pop() {
             Some(Open::Array(items)) => self.put(Some(Value::Array(items))),
             Some(Open::Object(map, _)) => self.put(Some(Value::Object(map))),
-            Some(Open::Skipped { as_null, .. }) => {
-                self.skipped -= 1;
-                self.put(as_null.then_some(Value::Null));
-            }
             None => {}
         }
     }
@@ -313,6 +314,9 @@ impl Reader {
     /// A value is complete; `None` for one that is not kept.
     fn put(&mut self, value: Option<Value>) {
         self.expected = if self.open.is_empty() { Expected::Nothing } else { Expected::CommaOrEnd };
+        if !self.skipped.is_empty() {
+            return;
+        }
         match self.open.last_mut() {
             Some(Open::Array(items)) => items.extend(value),
             Some(Open::Object(map, key)) => {
@@ -320,7 +324,6 @@ impl Reader {
                     map.insert(key, value);
                 }
             }
-            Some(Open::Skipped { .. }) => {}
             None => self.root = value,
         }
     }
@@ -335,7 +338,7 @@ impl Reader {
 
     fn begin_text(&mut self, is_key: bool) {
         let limit = match self.level() {
-            _ if self.skipped > 0 => 0,
+            _ if !self.skipped.is_empty() => 0,
             _ if !self.long => usize::MAX,
             Level::All => LONG_TEXT,
             Level::Brief => BRIEF_TEXT,
@@ -346,7 +349,7 @@ impl Reader {
 
     fn end_text(&mut self) {
         let Token::Text { text, is_key } = std::mem::replace(&mut self.token, Token::None) else { return };
-        if self.skipped > 0 {
+        if !self.skipped.is_empty() {
             match is_key {
                 true => self.expected = Expected::Colon,
                 false => self.put(None),

@@ -159,6 +159,29 @@ fn a_million_levels_overflow_no_stack() {
     assert_eq!(read(closed.as_bytes()).damage, None);
 }
 
+/// An agent may print brackets without end: memory must not grow with them.
+#[test]
+fn levels_beyond_the_limit_are_too_large() {
+    for (open, mut reader) in [("[", Reader::long()), ("{\"a\":", Reader::long()), ("[", Reader::whole())] {
+        reader.push(br#"{"type":"user","b":"#);
+        let piece = open.repeat(1024 * 1024);
+        (0..3).for_each(|_| reader.push(piece.as_bytes()));
+        let document = reader.finish();
+        assert_eq!(document.damage, Some(Damage::TooLarge), "{open}");
+        assert_eq!(document.value["type"], "user");
+    }
+}
+
+#[test]
+fn a_skipped_container_takes_its_place_as_null() {
+    let deep = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+    let kept = |levels: usize| (0..levels).fold(Value::Null, |inner, _| json!([inner]));
+    let text = format!(r#"{{"a":{},"b":[{},2,{{"c":{}}}],"d":4}}"#, deep(300), deep(126), deep(200));
+    let document = read(text.as_bytes());
+    assert_eq!((document.damage, &document.repairs[..]), (None, &[Repair::TooDeep][..]));
+    assert_eq!(document.value, json!({"a": kept(126), "b": [kept(125), 2, {"c": kept(124)}], "d": 4}));
+}
+
 #[test]
 fn a_long_document_keeps_its_members_and_both_ends_of_its_texts() {
     let image = "A".repeat(5_000_000);
