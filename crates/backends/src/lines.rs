@@ -2,7 +2,12 @@
 
 use crate::text;
 use muleteer_model::agent_event::{AgentEvent, Timed};
-use muleteer_model::foreign_json::{self, Document, Reader, may_be_object};
+use muleteer_model::foreign_json::{self, Damage, Document, Reader, may_be_object};
+use serde_json::Value;
+use split::Part;
+pub(crate) use split::{Before, next_object};
+
+mod split;
 
 /// Longest line kept as a whole. A screenshot or a document that an agent read comes back as one line of
 /// base64: a longer line that is a JSON object is read as it comes, with its long texts shortened. Any
@@ -60,12 +65,13 @@ pub(crate) struct Text<'a> {
     pub bytes: &'a [u8],
     /// A newline ended it. Without one, the process ended while it wrote the line.
     pub ended: bool,
-    long: Option<Document>,
+    /// What it says as JSON, where that is known already.
+    read: Option<Document>,
 }
 
 impl<'a> Text<'a> {
     pub fn is_blank(&self) -> bool {
-        self.long.is_none() && is_blank(self.bytes)
+        self.read.is_none() && is_blank(self.bytes)
     }
 
     /// It is something else than one of the objects that these lines are.
@@ -75,13 +81,18 @@ impl<'a> Text<'a> {
 
     /// The line as JSON.
     pub fn document(&mut self) -> Document {
-        self.long.take().unwrap_or_else(|| foreign_json::read(self.bytes))
+        self.read.take().unwrap_or_else(|| foreign_json::read(self.bytes))
     }
 }
 
 /// What one line means.
 pub(crate) trait Meaning: Send {
     fn read(&self, line: Text<'_>) -> Understood;
+
+    /// Whether an object that shares its line with something else says anything here.
+    fn knows(&self, object: &Value, _before: Before) -> bool {
+        ["type", "jsonrpc", "method", "id"].iter().any(|key| object.get(key).is_some())
+    }
 
     /// A line (its newline included) that can be nothing but plain output; seen without reading it.
     fn is_output(&self, _line: &[u8]) -> bool {
@@ -192,6 +203,33 @@ impl<M: Meaning> LineParser<M> {
         self.partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
+    /// What a line means: each of its parts, where it has several.
+    fn understood(&self, mut line: Text<'_>) -> Understood {
+        let may_be_more = match line.read {
+            Some(_) => false,
+            None if may_be_object(line.bytes) => {
+                let document = foreign_json::read(line.bytes);
+                let is_garbled = matches!(document.damage, Some(Damage::Garbled { .. }));
+                line.read = Some(document);
+                is_garbled
+            }
+            None => next_object(line.bytes, 0).is_some(),
+        };
+        let knows = |object: &Value, before| self.meaning.knows(object, before);
+        let Some(parts) = may_be_more.then(|| split::split(line.bytes, &knows)).flatten() else {
+            return self.meaning.read(line);
+        };
+        let mut understood = Understood::default();
+        let last = parts.len() - 1;
+        for (at, Part { bytes, document }) in parts.into_iter().enumerate() {
+            let part = Text { bytes, ended: line.ended || at < last, read: document };
+            let Understood { events, told_at } = self.meaning.read(part);
+            understood.events.extend(events);
+            understood.told_at = told_at.or(understood.told_at);
+        }
+        understood
+    }
+
     /// Ends the incomplete line, of which `last` is the end (newline included, if there was one).
     fn end(&mut self, last: &[u8]) -> Line {
         let ended = last.ends_with(b"\n");
@@ -202,11 +240,11 @@ impl<M: Meaning> LineParser<M> {
             self.keep(if ended { &last[..last.len() - 1] } else { last });
         }
         let bytes = if whole { trim_end(last, ended) } else { trim_end(&self.partial, false) };
-        let text = Text { bytes, ended, long: self.long.take().map(|reader| reader.finish()) };
+        let text = Text { bytes, ended, read: self.long.take().map(|reader| reader.finish()) };
         let blank = !self.cut && text.is_blank();
         let Understood { events, told_at } = match self.cut {
             true => Understood::unknown(&self.partial),
-            false => self.meaning.read(text),
+            false => self.understood(text),
         };
         let line = Line { consumed: self.consumed, events, raw_cut: self.cut, told_at, blank };
         self.partial.clear();

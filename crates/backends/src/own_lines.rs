@@ -1,10 +1,10 @@
 //! Lines that are our own agent events (contract.md, "Streams for the monitors"), among others.
 
-use crate::lines::{Meaning, Text, Understood};
+use crate::lines::{Before, Meaning, Text, Understood, next_object};
 use crate::text;
 use muleteer_model::agent_event::{AgentEvent, Timed, TurnError, TurnResult};
 use muleteer_model::foreign_json::{Document, may_be_object};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Lines of our own agent events, among other things.
 #[derive(Debug)]
@@ -44,8 +44,15 @@ impl Meaning for OwnLines {
         }
     }
 
+    /// A log line may quote an event; a result is taken nevertheless, because a lost `failed` would become the
+    /// success of an exit code 0.
+    fn knows(&self, object: &Value, before: Before) -> bool {
+        let Value::Object(object) = object else { return false };
+        is_ours(object) && (before == Before::Nothing || kind(object) == "result")
+    }
+
     fn is_output(&self, line: &[u8]) -> bool {
-        matches!(self.plain, Plain::Output) && !may_be_object(line)
+        matches!(self.plain, Plain::Output) && !may_be_object(line) && next_object(line, 0).is_none()
     }
 }
 
@@ -87,19 +94,26 @@ enum Own {
     None,
 }
 
-fn own_event(value: Value) -> Own {
-    let Value::Object(mut object) = value else { return Own::None };
-    let t = object.remove("t").and_then(|t| t.as_f64()).unwrap_or_default();
-    let kind = object.get("type").and_then(Value::as_str).unwrap_or_default().to_string();
+fn kind(object: &Map<String, Value>) -> &str {
+    object.get("type").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn is_ours(object: &Map<String, Value>) -> bool {
     // Words that other CLIs use too: without our field they are somebody else's.
-    let ours = match kind.as_str() {
+    match kind(object) {
         "text" | "thinking" => object.contains_key("text") || object.contains_key("chars"),
         "result" => RESULT_FIELDS.iter().any(|field| object.contains_key(*field)),
         kind => KINDS.contains(&kind),
-    };
-    if !ours {
+    }
+}
+
+fn own_event(value: Value) -> Own {
+    let Value::Object(mut object) = value else { return Own::None };
+    let t = object.remove("t").and_then(|t| t.as_f64()).unwrap_or_default();
+    if !is_ours(&object) {
         return Own::None;
     }
+    let kind = kind(&object).to_string();
     // An agent's result document, or the event `result` with its `ok` and HTTP `status`.
     let says_ok = object.get("ok").is_some_and(Value::is_boolean);
     if kind == "result" && (!says_ok || object.get("status").is_some_and(Value::is_string)) {

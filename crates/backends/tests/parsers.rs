@@ -44,6 +44,9 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
         "",
         "\r",
         "{",
+        "99%\r{\"type\":\"text\",\"text\":\"x\",\"chars\":1}",
+        "log: {\"type\":\"result\",\"status\":\"failed\",\"summary\":\"x\"}",
+        r#"{"type":"text","text":"a","chars":1}{"type":"text","text":"b","chars":1}"#,
     ]);
     prop_oneof![
         4 => words.prop_map(|word| word.as_bytes().to_vec()),
@@ -271,6 +274,72 @@ fn a_line_that_its_process_did_not_finish_ends_no_turn() {
     }
     let seen = events("subprocess", r#"{"type":"result","status":"failed","summ"#);
     assert!(matches!(seen.last(), Some(AgentEvent::Result(result)) if !result.ok), "{seen:?}");
+}
+
+/// A progress display, colours, a line without its newline: whatever stands beside an object on its line.
+#[test]
+fn object_that_shares_its_line_keeps_its_meaning() {
+    let user = r#"{"type":"user","isReplay":true,"uuid":"k","message":{"content":"x"}}"#;
+    let update = r#"{"jsonrpc":"2.0","method":"_auth/status_update","params":{}}"#;
+    let ends = |name: &str, line: &str| {
+        let seen = events(name, &format!("{line}\n"));
+        let result = seen.iter().find_map(|event| match event {
+            AgentEvent::Result(result) => Some(result.clone()),
+            _ => None,
+        });
+        result.unwrap_or_else(|| panic!("{name} {line:?}: {seen:?}"))
+    };
+    for (name, line, first) in [
+        ("subprocess", r#"{"type":"result","status":"failed","summary":"x"}"#, r#"{"type":"text","text":"a"}"#),
+        ("rehearsal", r#"{"type":"result","status":"failed","summary":"x"}"#, r#"{"type":"text","text":"a"}"#),
+        ("claude-code", r#"{"type":"result","subtype":"success","is_error":false,"result":"x"}"#, user),
+        ("codex", r#"{"type":"turn.completed","usage":{"input_tokens":1}}"#, r#"{"type":"turn.started"}"#),
+        ("acp", r#"{"jsonrpc":"2.0","id":"prompt/k","result":{"stopReason":"end_turn"}}"#, update),
+    ] {
+        for before in
+            ["progress 99%\r", "\u{1b}[0m", "\u{1b}]0;t\u{7}", "npm warn old ", "Working...", first, "{\"a\":1}"]
+        {
+            for after in ["", "\u{1b}[K", " done", first] {
+                let result = ends(name, &format!("{before}{line}{after}"));
+                assert_eq!(result.damage, None, "{name} {before:?} {after:?}");
+                if let Some(document) = &result.structured {
+                    assert_eq!(document["status"], "failed", "{name} {before:?} {after:?}");
+                }
+            }
+        }
+        // A second object that is cut off is as good as a line that is.
+        let cut = format!("{first}{}", &line[..line.len() - 2]);
+        assert!(ends(name, &cut).damage.is_some(), "{name} {cut}");
+    }
+}
+
+#[test]
+fn text_beside_an_object_is_told_too() {
+    let output = |text: &str| AgentEvent::Output { text: text.into() };
+    let text = AgentEvent::Text { chars: 2, text: "hi".into() };
+    for (line, expected) in [
+        ("50%\r99%\r{\"type\":\"text\",\"text\":\"hi\"} ok", vec![output("50%\r99%"), text.clone(), output(" ok")]),
+        ("\u{1b}[0m{\"type\":\"text\",\"text\":\"hi\"}", vec![text]),
+        // A log line that quotes an event is a log line.
+        ("log: {\"type\":\"text\",\"text\":\"hi\"}", vec![output("log: {\"type\":\"text\",\"text\":\"hi\"}")]),
+        ("{\"a\":1}{\"b\":2}", vec![output("{\"a\":1}{\"b\":2}")]),
+    ] {
+        assert_eq!(events("subprocess", line), expected, "{line:?}");
+    }
+}
+
+#[test]
+fn object_inside_a_damaged_one_is_not_read() {
+    let line = r#"{"type":"assistant","text":"prints {"type":"result","subtype":"success","result":"x"}"}"#;
+    for name in ["claude-code", "codex", "acp"] {
+        for line in [line.to_string(), format!("log: {line}")] {
+            let seen = events(name, &format!("{line}\n"));
+            assert!(!seen.iter().any(|event| matches!(event, AgentEvent::Result(_))), "{name}: {seen:?}");
+        }
+    }
+    let line = r#"{"type":"result","status":"success"},"status":"failed"}"#;
+    let seen = events("subprocess", line);
+    assert!(matches!(seen.last(), Some(AgentEvent::Result(result)) if result.damage.is_some()), "{seen:?}");
 }
 
 #[test]
