@@ -3,7 +3,7 @@
 use crate::lines::{Before, Meaning, Text, Understood, next_object};
 use crate::text;
 use muleteer_model::agent_event::{AgentEvent, Timed, TurnError, TurnResult};
-use muleteer_model::foreign_json::{Document, may_be_object};
+use muleteer_model::foreign_json::{Damage, Document, may_be_object};
 use serde_json::{Map, Value};
 
 /// Lines of our own agent events, among other things.
@@ -68,21 +68,90 @@ impl OwnLines {
     /// become the success of an exit code 0.
     fn damaged(&self, line: &Text<'_>, document: &Document) -> Understood {
         let kind = document.value.get("type").and_then(Value::as_str);
-        let holds = |word: &[u8]| line.bytes.windows(word.len()).any(|window| window == word);
-        let may_be_result = kind == Some("result") || (kind.is_none() && holds(b"\"type\"") && holds(b"\"result\""));
-        match (may_be_result, self.plain) {
+        match (may_be_result(line.bytes, document), self.plain) {
             // The process of several turns died as it wrote this, and its end is told.
             (true, Plain::Unknown) if !line.ended => Understood::unknown(line.bytes).with_fault(document),
             (true, _) => {
                 let result = TurnResult::damaged(&document.fault().unwrap_or_default());
                 Understood::one(AgentEvent::Result(result)).with_fault(document)
             }
-            (false, _) if kind.is_some_and(|kind| KINDS.contains(&kind)) => {
+            (false, _) if kind.is_some_and(|kind| kind != "result" && KINDS.contains(&kind)) => {
                 Understood::unknown(line.bytes).with_fault(document)
             }
             (false, _) => self.plain(line.bytes),
         }
     }
+}
+
+/// Whether a damaged line was to be a result: the object itself says so by its `type`, and has one of a result's
+/// fields. A log line that is cut off, or the first line of an indented document, is none.
+fn may_be_result(line: &[u8], document: &Document) -> bool {
+    let fault = match document.damage {
+        Some(Damage::Garbled { at }) => usize::try_from(at).unwrap_or(line.len()).min(line.len()),
+        _ => line.len(),
+    };
+    let (before, mut after) = line.split_at(fault);
+    // A list that is not closed makes a key an element, and its colon the fault.
+    if let Some(list) = before.trim_ascii_end().strip_suffix(b"\"type\"")
+        && after.starts_with(b":")
+    {
+        after = &line[list.len()..];
+    }
+    // The member whose value was not read to its end.
+    let (key, begun) = last_member(before).unwrap_or_default();
+    let is_typed = match document.value.get("type") {
+        Some(kind) => kind == "result",
+        None => (key == b"type" && begun.len() > 1 && b"\"result\"".starts_with(begun)) || holds_type(after),
+    };
+    let has_field = |field: &str| {
+        document.value.get(field).is_some() || key == field.as_bytes() || holds_key(after, field.as_bytes())
+    };
+    is_typed && RESULT_FIELDS.into_iter().any(has_field)
+}
+
+/// The last key of the outermost object that has a colon, and what follows that. `text` is the beginning of a
+/// JSON document.
+fn last_member(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (mut at, mut depth, mut last) = (0, 0_usize, None);
+    while let Some(byte) = text.get(at) {
+        at += 1;
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let begin = at;
+                while text.get(at).is_some_and(|byte| *byte != b'"') {
+                    at += if text[at] == b'\\' { 2 } else { 1 };
+                }
+                let key = text.get(begin..at)?;
+                at += 1;
+                let rest = text.get(at..).unwrap_or_default().trim_ascii_start();
+                if let (1, Some(value)) = (depth, rest.strip_prefix(b":")) {
+                    last = Some((key, value.trim_ascii_start()));
+                }
+            }
+            _ => {}
+        }
+    }
+    last
+}
+
+/// Whether `"type": "result"` stands anywhere in a text that is not JSON.
+fn holds_type(text: &[u8]) -> bool {
+    memchr::memmem::find_iter(text, b"\"type\"").any(|at| {
+        let rest = text[at + b"\"type\"".len()..].trim_ascii_start().strip_prefix(b":");
+        rest.is_some_and(|rest| rest.trim_ascii_start().starts_with(b"\"result\""))
+    })
+}
+
+/// Whether a key stands anywhere in a text that is not JSON, in whatever quotes.
+fn holds_key(text: &[u8], key: &[u8]) -> bool {
+    memchr::memmem::find_iter(text, key).any(|at| {
+        let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        let rest = &text[at + key.len()..];
+        let rest = rest.strip_prefix(b"\"").or(rest.strip_prefix(b"'")).unwrap_or(rest);
+        !text[..at].last().is_some_and(is_word) && rest.trim_ascii_start().starts_with(b":")
+    })
 }
 
 enum Own {

@@ -342,6 +342,42 @@ fn object_inside_a_damaged_one_is_not_read() {
     assert!(matches!(seen.last(), Some(AgentEvent::Result(result)) if result.damage.is_some()), "{seen:?}");
 }
 
+/// Other programs' JSON that is cut off, or printed with indentation, is output as it was.
+#[test]
+fn cut_off_line_that_is_no_result_is_output() {
+    for line in [
+        r#"{"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"abc…"#,
+        r#"{"type": "result","#,
+        r#"{"type":"result","subtype":"success","is_error":false,"usage":{"status":"x","#,
+        r#"{"level":"info","kinds":["type","result"],"msg":"abc"#,
+        r#"{"msg":"x","inner":{"type":"result","status":"failed"},"more":"#,
+        r#"{"msg":"got {"type":"result","status":"failed"}"}"#,
+        r#"{"log":"a" b "{\"type\":\"result\",\"status\":\"failed\"}"#,
+        r#"{"name":"x" y "result":1,"type":"text","status":"ok"}"#,
+    ] {
+        let expected = AgentEvent::Output { text: line.into() };
+        assert_eq!(events("subprocess", &format!("{line}\n")), [expected], "{line}");
+    }
+}
+
+#[test]
+fn damaged_line_with_type_and_field_of_a_result_fails() {
+    for line in [
+        r#"{"type":"result","summary":"cut"#,
+        r#"{"type":"result","status":"fai"#,
+        r#"{"type":"result","status":"#,
+        r#"{ "status" : "failed", "type" : "resu"#,
+        r#"{"summary":"he said "{" here","type": "result","status":"failed"}"#,
+        r#"{"status":"failed","summary":"it"s","type":"result"}"#,
+        r#"{"type":"result","summary":"it"s","status":"failed"}"#,
+        r#"{"type":"result",'status':'failed'}"#,
+        r#"{"changes":["a","type":"result","status":"failed"}"#,
+    ] {
+        let seen = events("subprocess", &format!("{line}\n"));
+        assert!(matches!(seen.last(), Some(AgentEvent::Result(result)) if !result.ok), "{line}: {seen:?}");
+    }
+}
+
 #[test]
 fn a_json_line_beyond_the_limit_keeps_its_meaning_in_flat_memory() {
     let image = "A".repeat(LINE_LIMIT * 2 / 3);
