@@ -316,7 +316,7 @@ mod tests {
         std::fs::create_dir_all(top.join("a/b")).unwrap();
         std::fs::write(top.join("a/b/file"), "x").unwrap();
         for folder in ["a/b", "a", ""] {
-            std::fs::set_permissions(top.join(folder), Permissions::from_mode(0)).unwrap();
+            std::fs::set_permissions(top.join(folder), Permissions::from_mode(0o000)).unwrap();
         }
         remove_tree(&top, PATIENCE).unwrap();
         assert!(!top.exists());
