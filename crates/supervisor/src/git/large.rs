@@ -52,7 +52,7 @@ pub(crate) fn too_large<'a>(top: &Path, listed: Listed<'a>) -> (Vec<Large>, Vec<
         let meta = std::fs::symlink_metadata(top.join(OsStr::from_bytes(path))).ok()?;
         let made = listed.checked_out.filter(|_| !is_new);
         let is_untouched = made.is_some_and(|made| is_untouched(&meta, made));
-        meta.is_file().then(|| File { path, bytes: meta.len(), is_new, is_untouched })
+        meta.is_file().then_some(File { path, bytes: meta.len(), is_new, is_untouched })
     };
     let mut files: Vec<File<'_>> = new.chain(tracked).filter_map(look).collect();
     // The longest are left out first.
