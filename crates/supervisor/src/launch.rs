@@ -6,7 +6,7 @@ use crate::context::{Daemon, random_key};
 use crate::ledger::{append, entry};
 use crate::request::Saved;
 use crate::stuck::Stuck;
-use crate::worktree::{Homecoming, NewClone};
+use crate::worktree::NewClone;
 use muleteer_backends::{Briefed, Collector, LaunchSpec, StdinMode};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::{Created, PromptKind};
@@ -14,7 +14,6 @@ use muleteer_model::id::DispatchId;
 use muleteer_model::life::{self, Input};
 use muleteer_model::telemetry::settings::Target;
 use muleteer_model::telemetry::{Context, ids};
-use muleteer_model::work::WorkHome;
 use muleteer_model::{prompt, result};
 use muleteer_process::fault;
 use muleteer_process::group::{self, Before};
@@ -443,36 +442,6 @@ pub fn command_file(key: &str) -> String {
 
 fn is_briefed_in_prompt(backend: &str) -> bool {
     muleteer_backends::by_name(backend).is_ok_and(|backend| backend.capabilities().briefed == Briefed::InFirstPrompt)
-}
-
-/// Brings home what a clone holds. What cannot be brought stays where it is, and that is recorded: it must not keep
-/// the dispatch from ending.
-pub async fn fetch_work(daemon: &Daemon, dispatch: &Dispatch) -> WorkHome {
-    const TRIES: u32 = 4;
-    let created = &dispatch.created;
-    let branch = created.branch.clone().unwrap_or_else(|| format!("muleteer/{}", dispatch.id));
-    let nothing = WorkHome { branch: branch.clone(), ..WorkHome::default() };
-    let Some(clone) = created.worktree.as_ref().filter(|_| dispatch.cloned) else { return nothing };
-    let home = Homecoming {
-        project: Path::new(&created.project),
-        clone: Path::new(clone),
-        id: dispatch.id.as_str(),
-        base: dispatch.base.as_deref(),
-        branch: &branch,
-        before: dispatch.work.as_ref(),
-    };
-    let mut message = String::new();
-    for attempt in 0..TRIES {
-        // Another git may hold the repository's locks for a moment.
-        tokio::time::sleep(Duration::from_millis(200) * attempt).await;
-        match home.bring().await {
-            Ok(work) => return work,
-            Err(error) => message = error,
-        }
-    }
-    let fault = format!("{message}; the work of {} is still in {clone}", dispatch.id);
-    daemon.fault(&dispatch.id, format!("work of {}", dispatch.id), fault);
-    WorkHome { trouble: Some(message), ..nothing }
 }
 
 /// A connection to a shim that has shown the nonce of its `meta.json`.

@@ -10,7 +10,7 @@ mod identity;
 mod leftover;
 mod repository;
 
-pub use home::Homecoming;
+pub use home::{BringError, Homecoming};
 pub use identity::Identities;
 pub use repository::{Repositories, Repository};
 

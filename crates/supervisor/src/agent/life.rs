@@ -2,6 +2,7 @@
 //! acts. Everything it knows is folded from the ledger, so it can be killed at any line.
 
 use super::drain::{Step, StepInput};
+use super::fetch;
 use super::journal::JournalMsg;
 use super::link::{self, Command, LinkMsg};
 use super::monitor::MonitorMsg;
@@ -374,7 +375,7 @@ impl State {
             Effect::FetchWork => {
                 let (daemon, dispatch, myself) = (self.daemon.clone(), self.dispatch.clone(), myself.clone());
                 self.tasks.spawn(async move {
-                    let message = match survive(launch::fetch_work(&daemon, &dispatch)).await {
+                    let message = match survive(fetch::fetch_work(&daemon, &dispatch)).await {
                         Ok(work) => LifeMsg::Input(Input::WorkFetched(work)),
                         Err(error) => LifeMsg::Failed(error),
                     };

@@ -2,6 +2,7 @@
 
 pub mod adopt;
 pub mod drain;
+mod fetch;
 pub mod journal;
 pub mod life;
 pub mod link;

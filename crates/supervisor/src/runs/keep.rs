@@ -228,7 +228,7 @@ async fn read(
 }
 
 /// A git would wait for ever at a pipe that nobody writes to, and read a device without an end.
-fn check_files(git_dir: &Path) -> Result<(), String> {
+pub(crate) fn check_files(git_dir: &Path) -> Result<(), String> {
     let (mut folders, mut seen) = (vec![git_dir.to_owned()], 0);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {

@@ -26,4 +26,4 @@ pub(crate) mod steps;
 pub use begin::begin;
 pub use begin::recovery::{begin_trial, boot, is_suspect, outlived};
 pub use host::{Hosted, Runs, is_hosted};
-pub(crate) use keep::hash;
+pub(crate) use keep::{check_files, hash};

@@ -44,12 +44,21 @@ pub struct Leftover {
 /// Keeps what is in the clone's files and its index and not in `head`, as refs of the person's repository.
 ///
 /// # Errors
-/// git cannot look at the files, or cannot keep them.
-pub async fn gather(project: &Path, clone: &Path, head: &str, id: &str) -> Result<Leftover, String> {
+/// git cannot look at the files, or cannot keep them, or they are `given_up` before.
+pub async fn gather(
+    project: &Path,
+    clone: &Path,
+    head: &str,
+    id: &str,
+    given_up: impl Future<Output = ()>,
+) -> Result<Leftover, String> {
     let parent = clone.parent().ok_or("the clone has no parent directory")?;
     let bench = Bench { dir: parent.join(format!(".{id}.left")), clone: clone.to_owned(), project: project.to_owned() };
     discard(&bench.dir)?;
-    let found = bench.gather(head, id).await;
+    let found = tokio::select! {
+        found = bench.gather(head, id) => found,
+        () = given_up => Err("they were still looked at when the dispatch was killed".into()),
+    };
     discard(&bench.dir)?;
     found
 }
