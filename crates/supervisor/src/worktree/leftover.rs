@@ -16,7 +16,8 @@ use muleteer_model::agent_event::cut;
 use muleteer_model::work::LeftWork;
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -165,14 +166,22 @@ impl Bench {
         let chosen = tokio::task::spawn_blocking(move || choose(&clone, &tracked, &others)).await;
         let chosen = chosen.map_err(|error| error.to_string())?;
         skipped.extend(chosen.skipped);
-        self.write("paths", &chosen.paths)?;
-        let paths = File::open(self.dir.join("paths")).map_err(|error| error.to_string())?;
-        let mut update = self.git(INDEX);
-        update
-            .args(["update-index", "--add", "--remove", "--replace", "-z", "--stdin"])
-            .stdin(paths);
-        self.bytes(&mut update).await?;
+        // First: what is gone may be in the way of what is there now.
+        self.update(INDEX, &["--force-remove"], &chosen.gone).await?;
+        self.update(INDEX, &["--add", "--remove", "--replace"], &chosen.paths).await?;
         self.said(["write-tree"]).await
+    }
+
+    /// Has git take paths into the index, or out of it. It takes all of them or none.
+    async fn update(&self, index: &str, how: &[&str], paths: &[u8]) -> Result<(), String> {
+        if paths.is_empty() {
+            return Ok(());
+        }
+        self.write("paths", paths)?;
+        let paths = File::open(self.dir.join("paths")).map_err(|error| error.to_string())?;
+        let mut update = self.git(index);
+        update.arg("update-index").args(how).args(["-z", "--stdin"]).stdin(paths);
+        self.bytes(&mut update).await.map(drop)
     }
 
     /// The paths that differ between two trees, with what the second has there.
@@ -252,6 +261,8 @@ async fn person_excludes(project: &Path) -> Option<String> {
 struct Chosen {
     /// Each with a zero byte behind it.
     paths: Vec<u8>,
+    /// Tracked, and no longer a file; as `paths`.
+    gone: Vec<u8>,
     skipped: Vec<String>,
 }
 
@@ -267,6 +278,8 @@ fn choose(clone: &Path, tracked: &[u8], others: &[u8]) -> Chosen {
             unnamed += 1;
         }
     };
+    let mut folders = Folders::default();
+    let push = |paths: &mut Vec<u8>, path: &[u8]| paths.extend(path.iter().chain(b"\0"));
     let at = |path: &[u8]| std::fs::symlink_metadata(clone.join(OsStr::from_bytes(path)));
     let is_readable = |path: &[u8]| {
         let path = clone.join(OsStr::from_bytes(path));
@@ -281,20 +294,19 @@ fn choose(clone: &Path, tracked: &[u8], others: &[u8]) -> Chosen {
         if about.starts_with(b"160000") {
             continue;
         }
-        if let Ok(meta) = at(path)
-            && meta.is_file()
-        {
-            if meta.len() > FILE_LIMIT && size != Some(meta.len()) {
+        // git gives up with all other files where it finds one beyond a link, a pipe, or what it
+        // may not look at.
+        match folders.look(clone, path) {
+            Ok(Some(meta)) if meta.is_file() && meta.len() > FILE_LIMIT && size != Some(meta.len()) => {
                 skip(path, "too large", &mut chosen.skipped);
-                continue;
             }
-            if !is_readable(path) {
+            Ok(Some(meta)) if meta.is_file() && !is_readable(path) => {
                 skip(path, "not readable", &mut chosen.skipped);
-                continue;
             }
+            Ok(Some(meta)) if meta.is_file() || meta.is_symlink() => push(&mut chosen.paths, path),
+            Ok(_) => push(&mut chosen.gone, path),
+            Err(_) => skip(path, "not readable", &mut chosen.skipped),
         }
-        chosen.paths.extend(path);
-        chosen.paths.push(0);
     }
     for path in others.split(|byte| *byte == 0).filter(|path| !path.is_empty()) {
         let Ok(meta) = at(path) else { continue };
@@ -310,12 +322,45 @@ fn choose(clone: &Path, tracked: &[u8], others: &[u8]) -> Chosen {
         } else if meta.is_file() || meta.is_symlink() {
             files += 1;
             bytes += length;
-            chosen.paths.extend(path);
-            chosen.paths.push(0);
+            push(&mut chosen.paths, path);
         }
     }
     if unnamed > 0 {
         chosen.skipped.push(format!("{unnamed} more files"));
     }
     chosen
+}
+
+/// The directories of a clone that were looked at: whether each is one, and no link to one.
+#[derive(Debug, Default)]
+struct Folders(HashMap<PathBuf, bool>);
+
+impl Folders {
+    /// What is at a path; `None` where nothing is, or where only a link leads there.
+    fn look(&mut self, clone: &Path, path: &[u8]) -> io::Result<Option<Metadata>> {
+        let path = Path::new(OsStr::from_bytes(path));
+        let above: Vec<&Path> = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()).collect();
+        // lstat follows links in all names of a path but the last, so it goes from the top down.
+        for folder in above.into_iter().rev() {
+            let is_folder = match self.0.get(folder) {
+                Some(known) => *known,
+                None => {
+                    let found = there(&clone.join(folder))?.is_some_and(|meta| meta.is_dir());
+                    self.0.insert(folder.to_owned(), found);
+                    found
+                }
+            };
+            if !is_folder {
+                return Ok(None);
+            }
+        }
+        there(&clone.join(path))
+    }
+}
+
+fn there(path: &Path) -> io::Result<Option<Metadata>> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        found => found.map(Some),
+    }
 }

@@ -1,6 +1,7 @@
 //! What comes home from clones that were left in odd states, with a real git.
 
 use super::*;
+use std::os::unix::fs::symlink;
 
 const ID: &str = "abcd2345";
 
@@ -193,6 +194,33 @@ async fn branches_beyond_the_limits_are_counted_and_not_asked_about() {
     let asked = [made.as_str(), &stage.base, &brought, &absent];
     let kept = home.kept(asked.into_iter()).await;
     assert_eq!(kept, HashSet::from([made.clone(), stage.base.clone()]));
+}
+
+#[tokio::test]
+async fn tracked_paths_that_are_no_files_lose_no_other_file() {
+    let stage = Stage::new().await;
+    let at = |name: &str| stage.clone().join(name);
+    std::fs::remove_dir_all(at("folder")).expect("it goes");
+    symlink("/tmp", at("folder")).expect("a link");
+    std::fs::remove_file(at("other")).expect("it goes");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        at("other"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .expect("a pipe");
+    std::fs::remove_file(at("file")).expect("it goes");
+    std::fs::create_dir(at("file")).expect("a directory");
+    std::fs::write(at("file/below"), "below").expect("a file");
+    std::fs::write(at("new"), "new").expect("a file");
+    let work = stage.bring(None).await.expect("it comes home");
+    assert_eq!(work.skipped, [String::new(); 0]);
+    let name = format!("{LEFT}/{ID}/uncommitted");
+    assert_eq!(work.left.first().map(|left| left.name.as_str()), Some(name.as_str()), "{work:?}");
+    let listed = git_in(&stage.project(), &["ls-tree", "-r", "--name-only", &name]).await;
+    assert_eq!(listed, "file/below\nfolder\nnew");
 }
 
 #[tokio::test]
