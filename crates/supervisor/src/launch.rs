@@ -161,9 +161,13 @@ async fn begin(
     }
     let mut launch = launch_of(daemon, dispatch, &saved, epoch, resume)?;
     if dispatch.created.clone_of_its_own().is_none() {
-        // A clone has it in its configuration.
-        let missing = daemon.identities.missing(Path::new(&dispatch.created.project), &launch.env).await;
-        launch.env.extend(missing);
+        // A clone has it in its configuration. A confined agent could not read our file.
+        let file = saved.confined.is_none().then(|| dir.join("gitconfig"));
+        let project = Path::new(&dispatch.created.project);
+        let missing = daemon.identities.missing(project, &launch.env, file.as_deref()).await;
+        for (name, value) in missing {
+            set(&mut launch.env, &name, &value);
+        }
     }
     start::prepare(&dir, &launch)?;
     fault::point("start.before_shim");
