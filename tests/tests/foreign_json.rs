@@ -21,6 +21,12 @@ fn a_failed_verdict_that_needs_repair_or_is_damaged_is_no_success() {
         ("number", b"{\"type\":\"result\",\"status\":\"failed\",\"summary\":\"x\",\"t\":1e999}\n"),
         ("cut", b"{\"type\":\"result\",\"status\":\"failed\",\"summ"),
         ("quotes", b"{\"type\":\"result\",\"status\":\"failed\",\"summary\":'x'}\n"),
+        ("progress", b"50%\r99%\r{\"type\":\"result\",\"status\":\"failed\",\"summary\":\"x\"}\n"),
+        ("colour", b"\x1b[0m{\"type\":\"result\",\"status\":\"failed\",\"summary\":\"x\"}\n"),
+        (
+            "same line",
+            b"{\"type\":\"text\",\"text\":\"a\"}{\"type\":\"result\",\"status\":\"failed\",\"summary\":\"x\"}\n",
+        ),
         ("types", b"{\"type\":\"result\",\"ok\":false,\"status\":\"failed\"}\n"),
     ] {
         let file = world.home().join(name);
@@ -62,6 +68,42 @@ fn a_stop_event_that_needs_repair_or_is_damaged_is_refused_like_any_other() {
         let shown = String::from_utf8_lossy(&event[..event.len().min(80)]);
         assert!(code == Some(0) && said.contains("\"block\""), "{shown}: {code:?} {said}");
     }
+}
+
+#[test]
+fn list_that_needs_repair_refuses_a_stop_and_can_be_changed() {
+    let scene = Scene::new();
+    scene.add("One ~", "test -f one", &[]);
+    let file = scene.repo.path.join("harness-tasks.json");
+    let list = std::fs::read_to_string(&file).unwrap();
+    let (before, after) = list.split_once('~').unwrap();
+    for (broken, end) in
+        [(&br"\ud83d"[..], &b""[..]), (b"caf\xe9", b""), (b"\", \"x\": 1e999, \"y\": \"", b""), (b"", b"\0\0")]
+    {
+        std::fs::write(&file, [before.as_bytes(), broken, after.as_bytes(), end].concat()).unwrap();
+        let (code, said) = stop(&scene, br#"{"session_id":"s"}"#);
+        assert!(code == Some(0) && said.contains("task-001"), "{said}");
+        scene.tasks(&["status"]).expect_code(0);
+        scene.add("Two", "true", &[]);
+        assert!(!scene.repo.path.join("harness-tasks.json.damaged").exists());
+    }
+}
+
+/// Nobody knows whether work is left: the session is told so, and not for ever.
+#[test]
+fn unreadable_active_list_refuses_a_stop_a_bounded_number_of_times() {
+    let scene = Scene::new();
+    scene.add("One", "test -f one", &[]);
+    for name in ["harness-tasks.json", "harness-tasks.json.bak"] {
+        std::fs::write(scene.repo.path.join(name), "{\"version\": 2, \"tasks\": [").unwrap();
+    }
+    let event = |again: bool| format!(r#"{{"session_id":"s","stop_hook_active":{again}}}"#);
+    let refusals = (0..9).take_while(|at| {
+        let (code, said) = stop(&scene, event(*at > 0).as_bytes());
+        assert_eq!(code, Some(0), "{said}");
+        said.contains("\"block\"") && said.contains("cannot be read") && said.contains("harness-tasks.json:1")
+    });
+    assert_eq!(refusals.count(), 5);
 }
 
 #[test]

@@ -74,6 +74,16 @@ pub fn stop(
     refuse(list, memory, again, step)
 }
 
+/// What an agent that wants to stop is told where the list cannot be read. It is refused, as often as without
+/// any progress: nobody knows whether work is left.
+pub fn stop_unreadable(memory: &mut Memory, again: bool, why: &str) -> Answer {
+    let step = format!(
+        "The task list cannot be read, so nobody knows whether work is left. Mend it, or tell the user what is wrong \
+         with it, before you stop.\n{why}"
+    );
+    refuse_at("unreadable".into(), memory, again, step)
+}
+
 /// Whether a subagent may (`SubagentStop`): not while it holds a claim without an outcome.
 pub fn subagent_stop(list: &TaskList, memory: &mut Memory, again: bool, workers: &[String]) -> Answer {
     let held = |task: &&Task| {
@@ -141,7 +151,11 @@ pub fn self_reflect(list: &TaskList, memory: &mut Memory) -> Answer {
 
 fn refuse(list: &TaskList, memory: &mut Memory, again: bool, step: String) -> Answer {
     let counts = stats(list);
-    let seen = format!("{counts} in_progress={}", counts.in_progress);
+    refuse_at(format!("{counts} in_progress={}", counts.in_progress), memory, again, step)
+}
+
+/// `seen`: where things stand. As long as that stays the same, refusals are counted.
+fn refuse_at(seen: String, memory: &mut Memory, again: bool, step: String) -> Answer {
     if !again || memory.seen != seen {
         memory.refusals = 0;
         memory.seen = seen;
@@ -360,6 +374,14 @@ mod tests {
         assert!(asked(&list, &mut memory, true), "a checkpoint is progress");
         assert_eq!((0..20).filter(|_| asked(&list, &mut memory, true)).count(), REFUSALS as usize - 1);
         assert!(asked(&list, &mut memory, false), "a stop of its own begins anew");
+    }
+
+    #[test]
+    fn stopping_at_an_unreadable_list_is_refused_a_bounded_number_of_times() {
+        let (list, mut memory) = (list(), Memory::default());
+        let mut refused = |again| stop_unreadable(&mut memory, again, "line 3") != Answer::Silent;
+        assert_eq!((0..20).filter(|at| refused(*at > 0)).count(), REFUSALS as usize);
+        assert!(asked(&list, &mut memory, true), "a list that can be read again is progress");
     }
 
     #[test]

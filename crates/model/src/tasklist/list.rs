@@ -3,6 +3,7 @@
 
 use super::alike::{self, instant, whole};
 use super::locate::{Step, locate};
+use crate::foreign_json::{self, Document, Repair};
 use crate::id::{Unfound, by_beginning};
 use crate::text::unmarked;
 use jiff::Timestamp;
@@ -166,16 +167,18 @@ impl TaskList {
         }
     }
 
-    /// Reads the file's text.
+    /// Reads the file's text. What JavaScript writes and strict JSON refuses is repaired.
     ///
     /// # Errors
     /// [`Unreadable`]: everything that is wrong with it, each with its place.
     pub fn parse(text: &str) -> Result<Self, Unreadable> {
         let text = unmarked(text);
-        let value: Value = serde_json::from_str(text).map_err(|error| Unreadable::Corrupt {
-            line: error.line() as u64,
-            column: error.column() as u64,
-            why: error.to_string(),
+        let value = serde_json::from_str(text).or_else(|error| {
+            repaired(text).ok_or_else(|| Unreadable::Corrupt {
+                line: error.line() as u64,
+                column: error.column() as u64,
+                why: error.to_string(),
+            })
         })?;
         let Value::Object(raw) = value else {
             let why = "an object with `version` and `tasks` is wanted".to_string();
@@ -397,6 +400,20 @@ pub fn parse_priority(text: &str) -> Option<u32> {
         .parse()
         .ok()
         .filter(|level| *level < 100 && text[1..].bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// A list that strict JSON refuses, where nothing of it is lost: the next change writes it again.
+fn repaired(text: &str) -> Option<Value> {
+    let Document { value, repairs, damage, .. } = foreign_json::read(text.as_bytes());
+    let is_kept = |repair: &Repair| match repair {
+        Repair::TooDeep | Repair::Shortened => false,
+        Repair::LoneSurrogate
+        | Repair::NotUtf8
+        | Repair::ByteOrderMark
+        | Repair::NumberOutOfRange
+        | Repair::ControlCharacter => true,
+    };
+    (damage.is_none() && repairs.iter().all(is_kept)).then_some(value)
 }
 
 fn object(value: Value) -> Map<String, Value> {

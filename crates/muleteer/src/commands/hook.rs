@@ -2,7 +2,8 @@
 //! in its words.
 //!
 //! Without `.harness-active`, and inside an agent that Muleteer itself started, it does nothing and does not
-//! even read the list. Whatever goes wrong must not stop the session: then it exits 4, which blocks nothing.
+//! even read the list. Whatever goes wrong must not stop the session: then it exits 4, which blocks nothing. Only
+//! a `stop` at an active list that cannot be read is refused: the work would end with nobody told.
 
 use crate::commands::tasks::place::{begin, listed, place};
 use crate::context::Context;
@@ -15,7 +16,7 @@ use muleteer_model::tasklist::log::Entry;
 use muleteer_model::tasklist::{Category, Mode, Status, TASKS, TaskList, claim, select, stats};
 use muleteer_process::caller;
 use muleteer_process::identity::ProcessId;
-use muleteer_store::tasklist::{Behind, Locked, Root, SessionLock};
+use muleteer_store::tasklist::{Behind, Locked, Root, SessionLock, TaskListError};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -176,7 +177,11 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
         Name::Renew => return renew(event),
         _ => {}
     }
-    let mut list = event.root.read().map_err(|error| listed(&error))?.list;
+    let mut list = match event.root.read() {
+        Ok(reading) => reading.list,
+        Err(error) if name == Name::Stop => return stop_unreadable(event, &error, context),
+        Err(error) => return Err(listed(&error)),
+    };
     let now = Timestamp::now();
     // What the daemon, or another session, works through is not for others to be held to.
     if SessionLock::holder(&event.root).is_some_and(|locked| is_a_session_s(&locked, &list)) {
@@ -223,6 +228,25 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
             Ok(Exit::Done)
         }
     }
+}
+
+/// A list that cannot be read does not say whether work is left.
+fn stop_unreadable(event: &Event, error: &TaskListError, context: &Context) -> Result<Exit, Failure> {
+    let is_a_run = |locked: &Locked| locked.holder.as_ref().is_some_and(|holder| holder.run.is_some());
+    if SessionLock::holder(&event.root).is_some_and(|locked| is_a_run(&locked)) {
+        return Ok(Exit::Done);
+    }
+    let memories = event.memories();
+    let newest = || memories.values().map(|memory| memory.session).max().unwrap_or_default();
+    let known = memories.get(&event.session).cloned();
+    let mut memory = known.unwrap_or_else(|| Memory { session: newest(), ..Memory::default() });
+    let why = anstream::adapter::strip_str(&listed(error).text()).to_string();
+    let answer = hook::stop_unreadable(&mut memory, event.again, &why);
+    event.remember(memory)?;
+    if let Answer::Refuse(reason) = answer {
+        context.out.json_line(&json!({"decision": "block", "reason": reason}))?;
+    }
+    Ok(Exit::Done)
 }
 
 /// Whether a lock is held for as long as a session lasts: by a run of the daemon, or of an

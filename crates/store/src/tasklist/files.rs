@@ -629,8 +629,7 @@ fn parse_bytes(path: &Path, bytes: &[u8]) -> Result<TaskList, TaskListError> {
     if bytes.len() as u64 > LIST_LIMIT {
         return Err(corrupt(0, 0, format!("it is larger than {} MiB", LIST_LIMIT >> 20)));
     }
-    let text = std::str::from_utf8(bytes).map_err(|_| corrupt(0, 0, "it is not UTF-8 text".into()))?;
-    TaskList::parse(text).map_err(|error| match error {
+    TaskList::parse(&String::from_utf8_lossy(bytes)).map_err(|error| match error {
         Unreadable::Corrupt { line, column, why } => corrupt(line, column, why),
         Unreadable::Invalid(faults) => TaskListError::Invalid { file: path.into(), faults },
     })

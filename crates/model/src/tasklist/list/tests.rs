@@ -143,6 +143,27 @@ fn what_cannot_be_parsed_is_corrupt_and_not_invalid() {
     assert!(matches!(TaskList::parse(r#"{"version":2}"#), Err(Unreadable::Invalid(_))));
 }
 
+/// A tool that cuts a text in JavaScript leaves half of a surrogate pair: that must not lock the list.
+#[test]
+fn list_that_strict_json_refuses_is_repaired_and_can_be_written() {
+    for (wrong, kept) in [
+        (r#""description":"cut \ud83d""#, "\"description\":\"cut \u{fffd}\""),
+        (r#""x":1e999"#, r#""x":null"#),
+        (r#""x":NaN"#, r#""x":null"#),
+        ("\"title\":\"a\tb\"", r#""title":"a\tb""#),
+    ] {
+        let text = format!(r#"{{"version":2,"tasks":[{{"id":"a",{wrong}}}]}}"#);
+        let list = TaskList::parse(&text).expect("a list");
+        let written = list.to_text();
+        assert!(written.replace("\": ", "\":").contains(kept), "{written}");
+        assert_eq!(TaskList::parse(&written).map(|list| list.to_text()), Ok(written));
+    }
+    assert!(TaskList::parse("{\"version\":2,\"tasks\":[]}\0\0").is_ok());
+    // What is left out would be lost as soon as the list is written.
+    let deep = format!(r#"{{"version":2,"tasks":[],"x":{}{}}}"#, "[".repeat(200), "]".repeat(200));
+    assert!(matches!(TaskList::parse(&deep), Err(Unreadable::Corrupt { .. })));
+}
+
 /// A task whose command is passed over would be one without any, and a setting one that nobody keeps to.
 #[test]
 fn what_has_another_shape_is_refused_by_its_line_and_field() {
