@@ -83,7 +83,7 @@ pub fn tree_size(path: &Path, patience: Duration) -> io::Result<u64> {
     loop {
         if let Some(folder) = next.take() {
             let mut below = vec![];
-            for (entry, _) in entries(folder.as_fd())? {
+            for (entry, _) in entries(Dir::read_from(&folder)?)? {
                 let Ok(stat) = statat(&folder, &entry, AtFlags::SYMLINK_NOFOLLOW) else { continue };
                 bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK;
                 if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
@@ -198,7 +198,9 @@ fn open_below(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<OwnedFd>> {
 /// Removes what is no directory from a directory; the names of the directories in it.
 fn clear(folder: &OwnedFd, deadline: Duration) -> io::Result<Vec<OsString>> {
     let mut below = vec![];
-    for (name, kind) in entries(folder.as_fd())? {
+    // It is opened once more to be read, which needs search permission.
+    let listing = with_access(folder, || Dir::read_from(folder))?;
+    for (name, kind) in entries(listing)? {
         if awake() > deadline {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -216,9 +218,9 @@ fn clear(folder: &OwnedFd, deadline: Duration) -> io::Result<Vec<OsString>> {
     Ok(below)
 }
 
-fn entries(folder: BorrowedFd<'_>) -> io::Result<Vec<(OsString, FileType)>> {
+fn entries(listing: Dir) -> io::Result<Vec<(OsString, FileType)>> {
     let mut found = vec![];
-    for entry in Dir::read_from(folder)? {
+    for entry in listing {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
