@@ -2,7 +2,7 @@
 //!
 //! An agent may nest directories as deep as it likes. `std::fs::remove_dir_all` calls itself for each
 //! level, so a tree of many thousand levels overflows the stack and takes the whole process down. Here
-//! nothing calls itself, at most [`OPEN`] directories are open at a time, every name is relative to an
+//! nothing calls itself, at most `OPEN` directories are open at a time, every name is relative to an
 //! open directory, so that no path is too long, no link is followed, and a deadline is kept.
 
 use muleteer_process::clock::awake;
