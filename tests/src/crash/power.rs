@@ -186,7 +186,14 @@ impl Recorded {
                 assert!(!had || entry["state"] == "success", "it had ended otherwise: {entry}");
                 let ended = after.last().is_some_and(|line| line == "end");
                 assert!(entry["state"] != "success" || ended, "{after:?}\n{entry}");
-                let known = ["success", "failed"].iter().any(|state| entry["state"] == *state);
+                // What its agent's own git did not sync may be lost: its work is done then, and cannot be
+                // brought home.
+                let lost = self.clone && ended && entry["work"]["trouble"].is_string();
+                let known = match entry["state"].as_str() {
+                    Some("success" | "failed") => true,
+                    Some("partial") => lost,
+                    _ => false,
+                };
                 assert!(known, "nothing of it can be alive, and nothing else is wrong: {entry}");
                 if self.clone && entry["state"] == "success" {
                     // What its agent's own git did not sync may be lost, and then that is said.
