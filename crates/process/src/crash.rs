@@ -1,7 +1,8 @@
 //! Leaves word of a crash: the next process learns that this one ended itself, and was not killed.
 //!
 //! A stack overflow, an abort and a wild access end a process before any code of its own can say so. A
-//! handler of their signals writes one byte to a file that was opened before. SIGKILL leaves no word.
+//! handler of their signals writes one byte to a file that was opened before. SIGKILL leaves no word, and
+//! neither does a signal that another process sent: a service manager's watchdog sends SIGABRT.
 
 #![allow(unsafe_code)]
 
@@ -45,8 +46,9 @@ fn catch(signo: i32) -> io::Result<()> {
     // stack has no room for it.
     let done = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_crash as extern "C" fn(i32) as usize;
-        action.sa_flags = libc::SA_ONSTACK | libc::SA_NODEFER;
+        let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = on_crash;
+        action.sa_sigaction = handler as usize;
+        action.sa_flags = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_SIGINFO;
         libc::sigaction(signo, &action, before(signo))
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -60,15 +62,25 @@ fn before(signo: i32) -> *mut libc::sigaction {
     unsafe { (&raw mut BEFORE).cast::<libc::sigaction>().add(at) }
 }
 
-extern "C" fn on_crash(signo: i32) {
+extern "C" fn on_crash(signo: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     let word = WORD.load(Ordering::SeqCst);
-    // SAFETY: plain numbers and pointers to statics. What the signal did before is done when the faulting
-    // instruction is run again, or when abort(3) raises it again.
+    // SAFETY: plain numbers, pointers to statics, and the description that the kernel hands to a handler of
+    // this kind. All that is called here is async-signal-safe.
     unsafe {
-        if word >= 0 {
+        // A fault of the processor has a positive code; abort(3) sends its signal itself.
+        let is_sent = signo == libc::SIGABRT || (*info).si_code <= 0;
+        let is_ours = !is_sent || (*info).si_pid() == libc::getpid();
+        if word >= 0 && is_ours {
             libc::write(word, c"!".as_ptr().cast(), 1);
         }
-        libc::sigaction(signo, before(signo), std::ptr::null_mut());
+        if is_sent {
+            // Nothing would send it again.
+            libc::signal(signo, libc::SIG_DFL);
+            libc::raise(signo);
+        } else {
+            // What the signal did before is done when the faulting instruction is run again.
+            libc::sigaction(signo, before(signo), std::ptr::null_mut());
+        }
     }
 }
 
@@ -76,6 +88,7 @@ extern "C" fn on_crash(signo: i32) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
 
     /// Handlers are the process's, so the test program runs itself for each way to end.
     const VAR: &str = "MULETEER_TEST_CRASH";
@@ -86,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abort_and_a_stack_overflow_leave_word_and_a_kill_does_not() {
+    fn an_abort_and_a_stack_overflow_leave_word_and_signals_of_others_do_not() {
         if let Ok(said) = std::env::var(VAR) {
             let (way, file) = said.split_once(' ').unwrap();
             watch(Path::new(file)).unwrap();
@@ -95,6 +108,14 @@ mod tests {
                 "overflow" => {
                     let thread = std::thread::spawn(|| overflow(0));
                     drop(thread.join());
+                }
+                // Another process sends it, as a watchdog does.
+                "ABRT" | "SEGV" => {
+                    let mut other = crate::command::helper("kill");
+                    other.arg(format!("-{way}")).arg(std::process::id().to_string());
+                    drop(other.status());
+                    std::thread::sleep(std::time::Duration::from_secs(30));
+                    std::process::exit(0);
                 }
                 "kill" => drop(rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)),
                 _ => std::process::exit(0),
@@ -111,9 +132,11 @@ mod tests {
             let output = command.output().unwrap();
             (output, file.metadata().unwrap().len() > 0)
         };
-        for (way, word) in [("abort", true), ("overflow", true), ("kill", false), ("end", false)] {
+        let ways = [("abort", true), ("overflow", true), ("ABRT", false), ("SEGV", false), ("kill", false)];
+        for (way, word) in ways.into_iter().chain([("end", false)]) {
             let (output, left) = ended(way);
             assert_eq!(left, word, "{way}: {output:?}");
+            assert_eq!(output.status.signal().is_some(), way != "end", "{way}: {output:?}");
             if way == "overflow" {
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
                 assert!(said.contains("overflowed its stack"), "Rust's own word is heard too: {said}");
