@@ -26,9 +26,9 @@ pub struct Assembly {
     /// Prose is cut to this length, in bytes; a document is not.
     keep: usize,
     held: Option<Held>,
-    /// What the message is called that is said, where the agent names them.
+    /// The name of the current message, if the agent names its messages.
     message: Option<String>,
-    /// What a message cost that is held back, as far as it is known.
+    /// The known costs of the message that is held back.
     costs: Vec<AgentEvent>,
     pieces: u32,
     told: VecDeque<String>,
@@ -153,7 +153,7 @@ impl Assembly {
                         out.extend(self.finish());
                         out.push(usage);
                     }
-                    // What it cost becomes a durable event, before which nothing may be held back;
+                    // A cost becomes a durable event, and nothing may be held back before one;
                     // and a message that was cut here could not be read.
                     Some(_) if is_cost => {
                         self.costs.push(usage);

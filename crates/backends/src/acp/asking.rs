@@ -75,7 +75,7 @@ pub(super) fn mode(command: Option<&Command>, args: &[String]) -> Option<Mode> {
         .then_some(OPENCODE)
 }
 
-/// What claude-agent-acp hands to Claude Code: which tools there are, and what is asked about and refused.
+/// The options that claude-agent-acp hands to Claude Code: its tools, and the rules for them.
 pub(super) fn meta(agent: &str, policy: &Policy) -> Option<Value> {
     if policy.is_open() || !agent.contains("claude-agent-acp") {
         return None;

@@ -77,7 +77,7 @@ impl Backend for ClaudeCode {
         // Without somebody to ask it has no tool to ask a person a question with, whatever the policy.
         flag(&["--permission-prompt-tool", "stdio"]);
         flag(&["--permission-mode", control::mode(&launch.permissions)]);
-        // What an agent may do under an open policy is bounded around it.
+        // Under an open policy the sandbox and the clone limit the agent, not its CLI.
         if !launch.permissions.is_open() {
             // It asks us, over the control protocol, about what it would not do unasked; these settings
             // make it ask, or refuse, what it would.
