@@ -3,6 +3,8 @@
 use xtask::{Failure, workspace};
 
 pub fn run() -> Result<(), Failure> {
+    // First, because it takes a second and needs no build.
+    crate::style::run(&[])?;
     workspace::run(workspace::cargo().args(["fmt", "--all", "--check"]))?;
     let clippy = ["clippy", "--workspace", "--all-targets", "--features", xtask::binaries::FEATURE];
     workspace::run(workspace::cargo().args(clippy).args(["--", "-D", "warnings"]))?;

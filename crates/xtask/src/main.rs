@@ -9,6 +9,7 @@ mod fuzz;
 mod install;
 mod lint;
 mod platforms;
+mod style;
 mod systemd_test;
 mod test;
 
@@ -20,6 +21,8 @@ cargo xtask test [-- ARGS]   everything that must pass; ARGS go to the test bina
 cargo xtask install [--to DIR]
                              muleteer and muleteer-shim, built for use, into DIR (cargo's own folder of programs)
 cargo xtask lint             formatting, clippy and docs, all without a warning
+cargo xtask style [--list | --update]
+                             the rules of CONTRIBUTING.md that a program can check
 cargo xtask crash [--calls | --power | --runs] [--seeds N [--from S] [--jobs J]] [--point NAME] [--seed S]
                              kill -9 at every named point and at N seeded moments (default 200);
                              with --calls, faults at N seeded system calls (needs strace);
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         "test" => test::run(&rest),
         "install" => install::run(&rest),
         "lint" => lint::run(),
+        "style" => style::run(&rest),
         "crash" => crash::run(&rest),
         "detect" => return detect::run(&rest),
         "fuzz" => fuzz::run(&rest),
