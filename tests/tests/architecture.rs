@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Who may depend on whom (design.md, "The crates"): arrows point only to the right in
+/// Who may depend on whom (docs/architecture.md, "The crates"): arrows point only to the right in
 /// `muleteer → adapters, supervisor → backends, store, shim → process → model, protocol`, and the
 /// exceptions are stricter.
 const LAYERS: &[&[&str]] = &[
@@ -101,6 +101,7 @@ fn the_top_level_holds_what_the_issue_names() {
         "docs",
         "README.md",
         "CHANGELOG.md",
+        "CONTRIBUTING.md",
         "LICENSE-MIT",
         "LICENSE-APACHE",
     ];
@@ -130,6 +131,143 @@ fn every_document_is_in_the_index() {
     assert!(left_out.is_empty(), "docs/README.md does not name {left_out:?}");
 }
 
+/// A page that leads nowhere costs a reader more than no page.
+#[test]
+fn documentation_links_lead_to_files_and_headings() {
+    let mut broken = vec![];
+    for page in pages() {
+        let text = prose(&read(&page));
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { page.clone() } else { page.parent().unwrap().join(path) };
+            let found = target.exists() && (anchor.is_empty() || anchors(&read(&target)).contains(anchor));
+            if !found {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "links that lead nowhere: {broken:#?}");
+}
+
+/// The map is read as a whole, so it stays short; a folder is read as a list.
+#[test]
+fn architecture_page_and_folders_of_pages_stay_small() {
+    let docs = xtask::workspace::root().join("docs");
+    let lines = read(&docs.join("architecture.md")).lines().count();
+    assert!(lines <= 250, "docs/architecture.md has {lines} lines: move rules to docs/design");
+    for folder in std::fs::read_dir(&docs).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()) {
+        let entries = std::fs::read_dir(&folder).unwrap().count();
+        assert!(entries <= 14, "{} has {entries} entries: merge pages", folder.display());
+    }
+}
+
+/// A design page that names code or tests of yesterday misleads the person who changes them.
+#[test]
+fn design_pages_name_files_and_tests_that_exist() {
+    let root = xtask::workspace::root();
+    let functions: BTreeSet<String> = [root.join("crates"), root.join("tests")]
+        .iter()
+        .flat_map(|folder| rust_files(folder))
+        .flat_map(|file| functions(&read(&file)))
+        .collect();
+    let tops = ["crates/", "tests/", "config/", "deploy/", "docs/", "roles/"];
+    let mut missing = vec![];
+    for page in pages() {
+        let text = read(&page);
+        let is_for_developers = ["design", "architecture.md", "testing.md", "CONTRIBUTING.md"]
+            .iter()
+            .any(|part| page.iter().any(|name| name == *part));
+        if !is_for_developers {
+            continue;
+        }
+        for name in code_spans(&text).filter(|name| tops.iter().any(|top| name.starts_with(top))) {
+            if !name.contains(['<', '*', ' ']) && !root.join(name).exists() {
+                missing.push(format!("{}: {name}", page.display()));
+            }
+        }
+        let tests = text.split("\n\n").filter_map(|part| part.split_once("Test: ").or(part.split_once("Tests: ")));
+        for name in tests.flat_map(|(_, named)| code_spans(named)).filter(|name| is_function_name(name)) {
+            if !functions.contains(name) {
+                missing.push(format!("{}: no test {name}", page.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "files and tests that are not there: {missing:#?}");
+}
+
+/// Numbers of decisions mean nothing to a reader, and neither does a document that is not in the repository.
+#[test]
+fn no_text_cites_a_number_of_a_decision_or_a_missing_document() {
+    let root = xtask::workspace::root();
+    let sources = [root.join("crates"), root.join("tests")].into_iter().flat_map(|folder| rust_files(&folder));
+    let mut found = vec![];
+    for file in pages().into_iter().chain(sources) {
+        let text = read(&file).to_lowercase();
+        let word = concat!("deci", "sion");
+        let by_number = text.split(word).skip(1).any(|rest| {
+            let rest = rest.strip_prefix('s').unwrap_or(rest).trim_start();
+            rest.starts_with(|char: char| char.is_ascii_digit())
+        });
+        if by_number || text.contains(concat!("(design", ".md")) {
+            found.push(file.strip_prefix(&root).unwrap_or(&file).display().to_string());
+        }
+    }
+    assert!(found.is_empty(), "link the page in docs/design, or give the reason itself: {found:#?}");
+}
+
+/// The pages that people read.
+fn pages() -> Vec<PathBuf> {
+    let root = xtask::workspace::root();
+    let mut found = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root.join(name)).to_vec();
+    found.extend(files_of(&root.join("docs"), "md"));
+    found
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// A page without its code, in which nothing is a link.
+fn prose(text: &str) -> String {
+    let outside = text.split("```").step_by(2).collect::<String>();
+    outside.split('`').step_by(2).collect()
+}
+
+fn code_spans(text: &str) -> impl Iterator<Item = &str> {
+    text.split("```").step_by(2).flat_map(|outside| outside.split('`').skip(1).step_by(2))
+}
+
+fn is_function_name(name: &str) -> bool {
+    name.contains('_') && name.chars().all(|char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '_')
+}
+
+fn functions(source: &str) -> Vec<String> {
+    let names = source.split("fn ").skip(1);
+    names
+        .map(|rest| rest.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect())
+        .collect()
+}
+
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let outside = text.split("```").step_by(2).collect::<String>();
+    let headings = outside.lines().filter(|line| line.starts_with('#'));
+    let mut times: BTreeMap<String, u32> = BTreeMap::new();
+    headings
+        .map(|line| {
+            let words = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = words.chars().filter(|char| char.is_alphanumeric() || " -_".contains(*char));
+            let anchor = kept.collect::<String>().replace(' ', "-");
+            let earlier = times.entry(anchor.clone()).or_default();
+            *earlier += 1;
+            if *earlier == 1 { anchor } else { format!("{anchor}-{}", *earlier - 1) }
+        })
+        .collect()
+}
+
 /// An error code that the table of exit codes does not know exits as "failed", whatever it means.
 #[test]
 fn every_error_code_of_the_sources_has_its_exit_code() {
@@ -153,12 +291,16 @@ fn every_error_code_of_the_sources_has_its_exit_code() {
 }
 
 fn rust_files(dir: &Path) -> Vec<PathBuf> {
+    files_of(dir, "rs")
+}
+
+fn files_of(dir: &Path, kind: &str) -> Vec<PathBuf> {
     let mut found = vec![];
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let path = entry.path();
         if path.is_dir() {
-            found.extend(rust_files(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.extend(files_of(&path, kind));
+        } else if path.extension().is_some_and(|extension| extension == kind) {
             found.push(path);
         }
     }
