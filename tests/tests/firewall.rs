@@ -1,5 +1,5 @@
-//! Agents that try to get through the firewall of a run (design.md, "Firewalls"): what they are held from by
-//! the kernel, and what is noticed where it does not.
+//! Agents that try to get through the firewall of a run (docs/design/sandbox.md): what they are held
+//! from by the kernel, and what is noticed where it does not.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 

@@ -1,5 +1,6 @@
 //! What the real `claude` does with a prompt that it gets a second time, in a resumed session: the rules
-//! about prompts (design.md, "Prompts") stand on it. No daemon; what it prints goes through `muleteer parse`.
+//! about prompts (docs/design/dispatch-lifecycle.md) stand on it. No daemon; what it prints goes
+//! through `muleteer parse`.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 

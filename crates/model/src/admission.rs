@@ -1,5 +1,5 @@
-//! Admission: which waiting dispatches get an agent now (design.md, `pool`). First come, first
-//! served, except that whoever waits for a model API does not hold up those who don't; nothing here
+//! Admission: which waiting dispatches get an agent now (docs/design/admission-and-limits.md).
+//! First come, first served, except that whoever waits for a model API does not hold up those who don't; nothing here
 //! holds a lock or a process, so the policy is tested without either.
 //!
 //! A dispatch takes no place while somebody below it is at work, one that its agent dispatched or one that those did: it

@@ -1,5 +1,5 @@
 //! The lines of `events.jsonl`: typed records of what happened. They record *decisions*: folding
-//! them never decides again (design.md, "Durability").
+//! them never decides again (docs/design/event-log.md).
 //!
 //! A line is `{"crc":"xxxxxxxx",` followed by the rest, where the CRC-32C is of the rest's bytes
 //! without the newline. The rest always begins with `"v":1,"seq":…,"ts":…,"id":…`.

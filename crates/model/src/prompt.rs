@@ -191,7 +191,7 @@ pub fn literal(prompt: &str) -> Cow<'_, str> {
 }
 
 /// Adds the line by which a prompt's key is found again in a CLI's transcript, for CLIs that have no
-/// message id of their own (design.md, "Prompts").
+/// message id of their own (docs/design/dispatch-lifecycle.md).
 pub fn mark(prompt: &str, key: &str) -> String {
     format!("{}\n\n{MARK}{key}]\n", prompt.trim_end())
 }

@@ -1,6 +1,6 @@
 //! Restart policy: which siblings share a failed actor's fate, how often a child may fail before
 //! its supervisor does, and how long to wait in between. The supervisor carries it out; agents'
-//! processes use [`agent_backoff_ms`] (design.md, "The actor tree").
+//! processes use [`agent_backoff_ms`] (docs/design/supervision-tree.md).
 //!
 //! ```text
 //!            fails                        in the window already `max` restarts

@@ -1,5 +1,5 @@
 //! Roles: who an agent is. A markdown file with YAML front matter; its body is appended to the
-//! agent's system prompt (design.md, "Words").
+//! agent's system prompt (docs/glossary.md).
 //!
 //! ```text
 //! ---

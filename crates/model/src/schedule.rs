@@ -1,5 +1,5 @@
 //! Who is worked on next: of those that nothing holds back, the one that unblocks the most, then by
-//! priority, then the oldest (reference: spec run, "Critical-Path Scheduling").
+//! priority, then the oldest.
 //!
 //! Kept up to date step by step: finishing a bead costs what its direct dependants cost.
 

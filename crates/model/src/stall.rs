@@ -1,6 +1,7 @@
 //! Is an agent at work, or does it hang? Judged on evidence, and on silence only where there is none.
 //!
-//! What keeps an agent from being called stalled (design.md, "Never"), however long it is silent:
+//! These signs of life keep an agent from counting as stalled, however long it is silent
+//! (docs/design/observability.md):
 //!
 //! | sign of life | known from | until |
 //! |---|---|---|

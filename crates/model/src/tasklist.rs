@@ -1,4 +1,4 @@
-//! The task-list harness's rules (reference: task-list-harness): a list of tasks with validation
+//! The task-list harness's rules: a list of tasks with validation
 //! commands, worked through across sessions, with rollback and recovery.
 //!
 //! ```text

@@ -1,5 +1,6 @@
 //! What a CLI's own transcript says about a prompt after its process died, and what follows from it
-//! (design.md, "Prompts"): *not taken* is sent again, *taken* is gone on with, *unknown* is asked about.
+//! (docs/design/dispatch-lifecycle.md): *not taken* is sent again, *taken* is gone on with,
+//! *unknown* is asked about.
 //!
 //! ```text
 //!   process gone, a prompt sent or taken, its turn not ended

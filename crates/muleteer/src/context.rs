@@ -9,7 +9,7 @@ use muleteer_supervisor::paths::{PathError, Paths, check_socket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long an agent's client waits for its daemon to come back (design.md, "Processes").
+/// How long an agent's client waits for its daemon to come back (docs/design/wire-protocol.md).
 const AGENT_PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]

@@ -1,5 +1,5 @@
 //! The sandbox of an agent: a user, mount, pid and ipc namespace in which a [`Plan`] says what is to be
-//! seen and written (design.md, "Firewalls").
+//! seen and written (docs/design/sandbox.md).
 //!
 //! ```text
 //!  shim's child ── unshare, mounts ── fork ─▶ init (pid 1): its own /proc, reaps, every descriptor closed

@@ -1,4 +1,4 @@
-//! The files of a task list (reference: task-list-harness): found, locked, read, changed.
+//! The files of a task list: found, locked, read, changed.
 //!
 //! ```text
 //!   SessionLock      /tmp/harness-<hash>.lock/   the reference's: other tools keep out. Exclusive sessions

@@ -1,4 +1,4 @@
-//! What an agent of a run gets to see and to write (design.md, "Firewalls"), as a plan for
+//! Plans what an agent of a run sees and may write (docs/design/sandbox.md), for
 //! [`muleteer_process::sandbox`].
 //!
 //! | | |

@@ -33,7 +33,8 @@ use tokio::net::UnixStream;
 const PORT_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a predecessor's shim may take to end what its agent left (TERM, 10 s, KILL, 30 s).
 const PREDECESSOR: Duration = Duration::from_secs(90);
-/// Sweeps after a dead shim are bounded (design.md, "The shim"); then the dispatch is `blocked`.
+/// Sweeps after a dead shim are bounded; then the dispatch is `blocked`
+/// (docs/design/adoption-and-recovery.md).
 const SWEEP: Duration = Duration::from_secs(30);
 
 /// How the shim of an epoch stands.

@@ -1,4 +1,4 @@
-//! Where things live (design.md, "Where things live"): the one place that turns the environment into
+//! Where things live (docs/architecture.md, "On disk"): the one place that turns the environment into
 //! paths. A pure function of it, so that a client and a daemon that see the same environment always
 //! mean the same socket.
 
@@ -118,7 +118,7 @@ impl Paths {
         self.state_dir.join("daemon.crashed")
     }
 
-    /// What an operator's client shows (design.md, "Identity and trust").
+    /// What an operator's client shows (docs/design/permissions-and-trust.md).
     pub fn operator_key(&self) -> PathBuf {
         self.state_dir.join("operator.key")
     }

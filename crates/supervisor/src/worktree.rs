@@ -1,5 +1,5 @@
-//! A worktree is a private clone (design.md, "Git"): its `.git` is the agent's alone. We run nothing in
-//! it; fetching *from* it by path is safe.
+//! A worktree is a private clone (docs/design/git-and-clones.md): its `.git` is the agent's alone.
+//! We run nothing in it; fetching *from* it by path is safe.
 
 // git is a short-lived child that we wait for and that dies with its handle; `process` starts what
 // must outlive or be supervised.

@@ -10,7 +10,7 @@
 //! still be built, linted and reported on.
 
 // Developer tooling runs cargo, git and npm: it is one of the places where starting a process is
-// the point (design.md, "The crates").
+// the point (docs/architecture.md, "The crates").
 #![allow(clippy::disallowed_methods)]
 
 pub mod agents;

@@ -240,8 +240,7 @@ impl Config {
     }
 }
 
-/// Which of the four layers chose a dispatch's model (reference: workflow harness, "Model
-/// Selection").
+/// Which of the four layers chose a dispatch's model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelSource {

@@ -442,7 +442,7 @@ impl<'de> Deserialize<'de> for Sandbox {
     }
 }
 
-/// Keys of the spec run (reference: spec run, "Configuration").
+/// Keys of the spec run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Run {

@@ -1,5 +1,5 @@
 //! The journal of a dispatch: one markdown file that a person or another agent can read when every
-//! process is dead (reference: agent orchestration, "Journal System").
+//! process is dead.
 //!
 //! ```text
 //! # Journal: login

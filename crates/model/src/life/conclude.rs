@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 const REASON_LIMIT: usize = 280;
 const LEASE_EXPIRED: &str = "ended because no daemon renewed its lease";
 
-/// How the attempt ended, and what comes next. Rules: design.md, "The shim" and "Prompts"; an
+/// How the attempt ended, and what comes next. Rules: docs/design/dispatch-lifecycle.md; an
 /// intentional kill is never resurrected.
 pub(super) fn conclude(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now: Timestamp) -> Vec<Event> {
     if let Some(stop) = &d.stop {

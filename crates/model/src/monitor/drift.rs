@@ -1,4 +1,4 @@
-//! Does an agent work on something else? (Reference: workflow harness, "Off-task drift".)
+//! Does an agent work on something else?
 //!
 //! Known from where it edits. Inside its scope, where it has one (globs, as in permission rules, relative to its directory), else
 //! inside its directory. What is edited along with anything (a lock file, a manifest, a test, a page of the docs) counts

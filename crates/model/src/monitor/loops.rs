@@ -1,4 +1,4 @@
-//! Does an agent go in circles? (Reference: workflow harness, "Error Loop Detection".)
+//! Does an agent go in circles?
 //!
 //! The reference counts how often a tool is called on the same target. Much that is healthy looks like that: tests that
 //! are run again and again while ever fewer of them fail, a build that is looked at every minute, one file that is edited

@@ -1,4 +1,4 @@
-//! What a known scenario comes to, word for word (reference: spec run, "Golden Tests"), and the reference's own
+//! What a known scenario comes to, word for word, and the reference's own
 //! examples, their slips mended, beside it.
 
 use super::checkpoint::{self, RunLog};

@@ -187,7 +187,7 @@ fn first_line(text: &str) -> String {
     crate::agent_event::cut(text.lines().next().unwrap_or_default(), 200)
 }
 
-/// The JSON schema of a verdict, for CLIs that hold an agent to one (reference: spec run, "Two-Pass Evaluation").
+/// The JSON schema of a verdict, for CLIs that hold an agent to one.
 /// Every field is required and none else allowed, as some models' APIs want it.
 pub fn schema() -> serde_json::Value {
     use serde_json::{Map, Value, json};

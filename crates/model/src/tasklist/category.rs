@@ -1,4 +1,4 @@
-//! Kinds of failure, and what follows from each (reference: "Error Handling & Recovery Strategies").
+//! Kinds of failure, and what follows from each.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Who works on a task, and until when (reference: "Concurrency Control"). All of this happens under the
+//! Who works on a task, and until when. All of this happens under the
 //! lock of the list; the claim is the gate, the selection before it only advice.
 
 use super::category::Category;

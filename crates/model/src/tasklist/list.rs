@@ -47,7 +47,7 @@ impl Status {
     }
 }
 
-/// Who may work on a list at the same time (reference: "Concurrency Control").
+/// Who may work on a list at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// One session, which holds the lock as long as it lasts.

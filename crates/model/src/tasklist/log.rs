@@ -1,4 +1,4 @@
-//! `harness-progress.txt`: one line a happening, made for grep (reference: "Standardized Log Format").
+//! `harness-progress.txt`: one line a happening, made for grep.
 //!
 //! `[ISO-timestamp] [SESSION-N] <TYPE> [task-id]? [category]? message`
 

@@ -1,4 +1,4 @@
-//! How work on a task ends (reference: "Record outcome"), and checkpoints on the way.
+//! How work on a task ends, and checkpoints on the way.
 
 use super::category::{Category, one_line};
 use super::list::{Checkpoint, Status, Task, TaskList, iso, second};

@@ -1,4 +1,4 @@
-//! A task found in progress (reference: "Context Window Recovery Protocol"): what to do follows from
+//! A task found in progress: what to do follows from
 //! what is there, by the table of five rows.
 
 use super::list::{Status, Task, TaskList};

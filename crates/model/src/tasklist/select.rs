@@ -1,4 +1,4 @@
-//! What is next (reference: "Task Selection Algorithm"): first the dependencies are checked, then a
+//! What is next: first the dependencies are checked, then a
 //! task is picked. Linear in tasks and dependencies, so that ten thousand stay interactive.
 
 use super::category::Category;

@@ -1,4 +1,4 @@
-//! Counts, and when to stop (reference: "Session Statistics", "Stopping Conditions").
+//! Counts, and when to stop.
 
 use super::list::{Status, Task, TaskList};
 use super::select;

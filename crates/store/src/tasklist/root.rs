@@ -90,7 +90,7 @@ impl Root {
         self.private().join(format!("{name}-{}.{which}.txt", &sha256(task.as_bytes())[..8]))
     }
 
-    /// The lock every tool of this format takes (reference: "Concurrency Control"): in `/tmp` to the letter,
+    /// The lock every tool of this format takes: in `/tmp` to the letter,
     /// whatever TMPDIR says, by the first 16 hex digits of the SHA-256 of the root's path.
     pub fn lock_dir(&self) -> PathBuf {
         PathBuf::from(format!("/tmp/harness-{}.lock", &sha256(self.0.as_os_str().as_bytes())[..16]))

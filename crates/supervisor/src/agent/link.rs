@@ -30,7 +30,7 @@ use tokio_util::task::AbortOnDropHandle;
 const BATCH_BYTES: usize = 256 * 1024;
 /// Commands waiting for a shim. Life asks for few; more means something is wrong.
 const COMMANDS: usize = 64;
-/// TERM, then this long, then KILL (design.md, "Processes").
+/// TERM, then this long, then KILL (docs/design/dispatch-lifecycle.md).
 const TERM_GRACE_MS: u64 = 10_000;
 /// A nudge can be lost with its connection: the spool is looked at this often all the same.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);

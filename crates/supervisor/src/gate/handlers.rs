@@ -29,7 +29,7 @@ use std::time::Duration;
 
 /// TERM, 10 s, KILL, and a little: a kill is answered when the agent is gone, at most after this.
 const KILL_PATIENCE: Duration = Duration::from_secs(15);
-/// After an explicit stop agents may be alone for this long (design.md, "The shim").
+/// After an explicit stop agents may be alone for this long (docs/design/shim-and-spool.md).
 const LONG_LEASE: Duration = Duration::from_secs(8 * 3600);
 const JOURNAL_PATIENCE: Duration = Duration::from_secs(5);
 const TREE_DEADLINE: Duration = Duration::from_secs(5);

@@ -1,5 +1,5 @@
-//! Who is at the other end (design.md, "Identity and trust"). This stops confusion and simple
-//! injection; against a determined program of the same user only the sandbox helps.
+//! Identifies the peer of a connection (docs/design/permissions-and-trust.md). This stops confusion
+//! and simple injection; against a determined program of the same user only the sandbox helps.
 
 use crate::context::Daemon;
 use muleteer_model::dispatch::{Dispatch, Phase};

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinSet;
 
-/// `lock.json` is written anew this often (reference: spec run, "Run Lock").
+/// `lock.json` is written anew this often.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// A daemon that has gone on with a run for so many of these is not ended by it.
 const OUTLIVED: u32 = 12;

@@ -1,4 +1,5 @@
-//! The private clones of a run's agents (design.md, "Git"). Nothing is run *in* one once it is an agent's: what is
+//! The private clones of a run's agents (docs/design/git-and-clones.md).
+//! Nothing is run *in* one once it is an agent's: what is
 //! looked at is looked at with the harness's own repository, an index of our own, and the clone as a mere
 //! directory of files.
 

@@ -266,7 +266,7 @@ impl Places {
     }
 }
 
-/// What `lock.json` tells people (reference: spec run, "Run Lock"). The flock decides, not this.
+/// What `lock.json` tells people. The flock decides, not this.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LockNote {
     pub run_id: String,
