@@ -423,13 +423,13 @@ fn a_corrupt_list_is_restored_or_stops_the_run() {
     scene.world.finish(None);
 }
 
-/// docs/task-list.md maps what the reference says to tests: they must exist.
+/// docs/task-list.md maps each sentence of the protocol to tests: they must exist.
 #[test]
 fn the_map_of_the_reference_names_tests_that_are_there() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
     let page = read("docs/task-list.md");
-    let (_, map) = page.split_once("## The reference, sentence by sentence").unwrap();
+    let (_, map) = page.split_once("## The protocol, sentence by sentence").unwrap();
     let subjects = ["task_lists", "task_list_recovery", "task_list_workers", "task_list_agents", "task_list_verbs"];
     let system = subjects.map(|subject| read(&format!("tests/tests/{subject}.rs")));
     let mut checked = 0;
