@@ -158,7 +158,11 @@ fn architecture_page_and_folders_of_pages_stay_small() {
     let docs = xtask::workspace::root().join("docs");
     let lines = read(&docs.join("architecture.md")).lines().count();
     assert!(lines <= 250, "docs/architecture.md has {lines} lines: move rules to docs/design");
-    for folder in std::fs::read_dir(&docs).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()) {
+    for folder in std::fs::read_dir(&docs)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_dir())
+    {
         let entries = std::fs::read_dir(&folder).unwrap().count();
         assert!(entries <= 14, "{} has {entries} entries: merge pages", folder.display());
     }
@@ -188,7 +192,9 @@ fn design_pages_name_files_and_tests_that_exist() {
                 missing.push(format!("{}: {name}", page.display()));
             }
         }
-        let tests = text.split("\n\n").filter_map(|part| part.split_once("Test: ").or(part.split_once("Tests: ")));
+        let tests = text
+            .split("\n\n")
+            .filter_map(|part| part.split_once("Test: ").or(part.split_once("Tests: ")));
         for name in tests.flat_map(|(_, named)| code_spans(named)).filter(|name| is_function_name(name)) {
             if !functions.contains(name) {
                 missing.push(format!("{}: no test {name}", page.display()));
@@ -202,7 +208,9 @@ fn design_pages_name_files_and_tests_that_exist() {
 #[test]
 fn no_text_cites_a_number_of_a_decision_or_a_missing_document() {
     let root = xtask::workspace::root();
-    let sources = [root.join("crates"), root.join("tests")].into_iter().flat_map(|folder| rust_files(&folder));
+    let sources = [root.join("crates"), root.join("tests")]
+        .into_iter()
+        .flat_map(|folder| rust_files(&folder));
     let mut found = vec![];
     for file in pages().into_iter().chain(sources) {
         let text = read(&file).to_lowercase();

@@ -35,7 +35,7 @@ const STOP: &str = "categories:\n  coding:\n    monitors: {loop: stop, spiral: s
 const CIRCLE: &str = "  - steps:\n      - say: I begin\n      - loop: {name: Bash, input: {command: make}, times: 200, every: 50ms, \
                       ok: false, text: \"main.c: error: no such file\"}\n      - result: {status: success, summary: never}\n";
 
-/// Reference, workflow harness: warned of, then ended, its journal kept; a person's word sends it another way.
+/// A looping agent is warned of, then ended, its journal kept; a person's word sends it another way.
 #[test]
 fn an_agent_in_a_circle_is_warned_of_and_ended_and_goes_on_when_somebody_speaks() {
     let world = World::new();

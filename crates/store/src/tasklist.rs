@@ -1,7 +1,7 @@
 //! The files of a task list: found, locked, read, changed.
 //!
 //! ```text
-//!   SessionLock      /tmp/harness-<hash>.lock/   the reference's: other tools keep out. Exclusive sessions
+//!   SessionLock      /tmp/harness-<hash>.lock/   the protocol's: other tools keep out. Exclusive sessions
 //!                                                hold it all through, everybody else for one change
 //!   Tx               .muleteer/tasks.lock        ours: an flock, one change at a time among our processes,
 //!                                                because "stale, remove, create" lets two win

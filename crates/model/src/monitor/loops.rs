@@ -1,6 +1,6 @@
 //! Does an agent go in circles?
 //!
-//! The reference counts how often a tool is called on the same target. Much that is healthy looks like that: tests that
+//! A count of how often a tool is called on the same target would find healthy agents: tests that
 //! are run again and again while ever fewer of them fail, a build that is looked at every minute, one file that is edited
 //! twenty times. So what is counted is the same call *with the same outcome*, and what happened between two of them:
 //!

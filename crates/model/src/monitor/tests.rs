@@ -64,7 +64,7 @@ fn first(most: u32, mut one: impl FnMut(u32) -> Vec<(Monitor, Action)>) -> Vec<(
 use Action::{Stop, Warn};
 use Monitor::{Budget, Drift, Loop, Spiral};
 
-/// Reference, workflow harness, "Error Loop Detection": told first, ended when it goes on.
+/// The monitor warns first, and ends the agent when it continues.
 #[test]
 fn the_same_failure_is_told_and_then_ends_the_agent() {
     let mut told = Told::new();

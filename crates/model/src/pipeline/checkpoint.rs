@@ -1,5 +1,5 @@
-//! `checkpoint.yml` and `run-log.yml`: the fields of the reference (spec run, "Checkpoint Schema" and "Run
-//! Log"), with its slips mended. Both are snapshots for people and scripts: the truth is events.jsonl.
+//! `checkpoint.yml` and `run-log.yml`: the documented fields of a run's state and history. Both are
+//! snapshots for people and scripts: the truth is events.jsonl.
 
 use super::enforced::Enforced;
 use super::event::{Phase, Purpose, RunStatus, Verdict};

@@ -1,5 +1,5 @@
-//! What the events of a run carry. The names and fields a reader outside may know are the reference's
-//! (spec run, "Event Log"); what is added serves the fold.
+//! The payloads of a run's events. Their names and documented fields are for readers outside
+//! (docs/events.md); the other fields serve the fold.
 
 use super::judge::JudgeResult;
 use crate::event::Outcome;

@@ -1,5 +1,4 @@
-//! What a known scenario comes to, word for word, and the reference's own
-//! examples, their slips mended, beside it.
+//! Known scenarios compared word for word, and examples of the formats beside them.
 
 use super::checkpoint::{self, RunLog};
 use super::event::*;
@@ -27,7 +26,7 @@ fn scene(note: &str) -> Scene<'_> {
     }
 }
 
-/// The bead of the reference's "Example Agent Prompt".
+/// The bead of the example prompt.
 fn middleware() -> Bead {
     let mut bead = bead("scr-a1b2", &["scr-x9y8", "scr-z1w2"]);
     bead.title = "Implement user authentication middleware".into();
@@ -61,7 +60,7 @@ const CHECKS: &[&str] = &["own-tests", "typecheck", "build", "lint"];
 fn a_coding_agent_is_told_its_bead_and_the_whole_spec() {
     let prompt = implement(CHECKS, false, "");
     assert!(prompt.contains(SPEC.trim_end()), "all of the spec, not a section");
-    // What the reference's example says, in its order.
+    // The sections of the example, in its order.
     let mut from = 0;
     for said in [
         "**ID**: scr-a1b2",
@@ -193,7 +192,7 @@ fn the_references_run_log_is_read() {
     assert_eq!((log.iterations[1].beads_total, log.total_agent_spawns, log.iterations.len()), (4, 19, 2));
 }
 
-/// Whoever reads the reference's events reads ours: same names, and every field it shows. Its slips: only its
+/// A reader of the documented events reads ours: same names, and every field they show. Its slips: only its
 /// first line has a version, a phase is called done that begins, and who begins maintenance has run no check.
 #[test]
 fn the_references_events_are_ours() {
@@ -216,7 +215,7 @@ fn the_references_events_are_ours() {
                     .get(field)
                     .is_some_and(|has| std::mem::discriminant(has) == std::mem::discriminant(value))
             };
-            assert!(found.iter().any(same), "{name} has no `{field}` as the reference shows it: {found:?}");
+            assert!(found.iter().any(same), "{name} has no `{field}` as the example shows it: {found:?}");
         }
     }
 }

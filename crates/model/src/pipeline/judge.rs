@@ -1,4 +1,4 @@
-//! The judge's verdict: the reference's `JudgeResult`, in its camelCase, read with patience for how a model
+//! The judge's verdict: `JudgeResult`, in camelCase, read with patience for how a model
 //! wraps a document and with none for what is in it.
 
 mod found;

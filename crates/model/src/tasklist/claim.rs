@@ -224,7 +224,7 @@ pub fn release(task: &mut Task) {
 
 /// Ends the leases of claimants that are known to have ended (`gone`), in an exclusive list: a task
 /// in progress without a living holder was interrupted. In a concurrent list the lease alone
-/// decides, as the reference says.
+/// decides, as the protocol says.
 pub fn end_leases(list: &mut TaskList, gone: &[String], now: Timestamp) {
     if list.mode != Mode::Exclusive {
         return;

@@ -218,7 +218,7 @@ impl Doings {
 mod tests {
     use super::*;
 
-    /// To the letter, from the reference.
+    /// To the letter, from the protocol.
     const REFERENCE: &str = "\
 [2025-07-01T10:00:00Z] [SESSION-1] INIT Harness initialized for project /path/to/project
 [2025-07-01T10:00:05Z] [SESSION-1] INIT Environment health check: PASS

@@ -4,7 +4,7 @@ use super::category::{Category, one_line};
 use super::list::{Checkpoint, Status, Task, TaskList, iso, second};
 use jiff::Timestamp;
 
-/// It passed its validation. The attempt that succeeds counts too, as in the reference's own example.
+/// It passed its validation. The attempt that succeeds counts too, as in the protocol's example.
 pub fn complete(task: &mut Task, now: Timestamp) {
     task.status = Status::Completed;
     task.attempts = task.attempts.saturating_add(1);

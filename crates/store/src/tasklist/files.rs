@@ -72,11 +72,11 @@ enum Good {
 /// What entitles to a change.
 #[derive(Debug, Clone, Copy)]
 pub enum Right<'a> {
-    /// The reference's lock is taken for this change.
+    /// The protocol's lock is taken for this change.
     Own,
     /// It is held for the whole session, by us.
     Session(&'a SessionLock),
-    /// For a run beside others: the reference's lock is taken for this change.
+    /// For a run beside others: the protocol's lock is taken for this change.
     Beside(&'a Written),
     /// We work for this run: where it holds the lock, we may go on under it.
     Run(&'a str),
@@ -422,7 +422,7 @@ impl Tx {
         if stats::is_over(&self.list) { self.mark_active(false) } else { Ok(()) }
     }
 
-    /// The reference's backup protocol: copy, write beside, move into place. What somebody has written since the list was
+    /// The protocol's backup: copy, write beside, move into place. What somebody has written since the list was
     /// read is taken over, or kept beside it: what there is to say about that is logged with the change. `lines` is what the
     /// change itself says.
     fn replace(&mut self, lines: &str) -> Result<(), TaskListError> {

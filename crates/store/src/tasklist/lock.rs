@@ -1,4 +1,4 @@
-//! The reference's lock: a directory in `/tmp` with the holder's pid in it. Taken only under our own
+//! The protocol's lock: a directory in `/tmp` with the holder's pid in it. Taken only under our own
 //! flock, so among our processes nobody races for it; towards other tools it is as safe as theirs.
 
 use super::written::Written;
@@ -182,7 +182,7 @@ fn is_alive(locked: &Locked) -> bool {
     }
 }
 
-/// As the reference does it: moved first, because a rename has one winner.
+/// As the protocol has it: moved first, because a rename has one winner.
 fn move_away(path: &Path) -> Result<(), TaskListError> {
     let mut stale = path.to_path_buf().into_os_string();
     stale.push(format!(".stale.{}", std::process::id()));

@@ -44,7 +44,7 @@ impl Said {
         format!("{}\n{}\n{}", self.raw, self.text, self.last.as_deref().unwrap_or_default())
     }
 
-    /// The last lines, as the reference keeps them.
+    /// The last lines of its output.
     pub fn tail(&self) -> String {
         let said = if self.text.trim().is_empty() { &self.raw } else { &self.text };
         let all: Vec<&str> = said.lines().chain(self.stderr.lines()).collect();

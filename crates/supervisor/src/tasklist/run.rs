@@ -444,7 +444,7 @@ impl Driven {
         ended(stop)
     }
 
-    /// The reference's session start, up to its counting. `Err` ends the run.
+    /// The protocol's session start, up to its counting. `Err` ends the run.
     fn begin_session(&self) -> Result<u64, Finished> {
         self.try_begin_session().map_err(|error| broken(&error)).and_then(|begun| begun)
     }

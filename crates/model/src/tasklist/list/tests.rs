@@ -1,6 +1,6 @@
 use super::*;
 
-/// The reference's own file, to the letter.
+/// The protocol's example file, to the letter.
 pub const REFERENCE: &str = r#"{
   "version": 2,
   "created": "2025-07-01T10:00:00Z",
