@@ -316,10 +316,16 @@ fn a_role_s_tools_are_refused_where_they_cannot_be_kept() {
         repo.write(&format!(".claude/agents/{name}.md"), &format!("---\nname: {name}\n{front}\n---\nYou look.\n"));
     };
     role("reader", "tools: Read, Grep");
+    role("toolless", "tools: []");
     role("writer", "disallowedTools: Bash");
     role("planner", "permissionMode: plan");
     role("bold", "permissionMode: bypassPermissions");
-    for (name, key) in [("reader", "`tools`"), ("writer", "`disallowedTools`"), ("planner", "`permissionMode`")] {
+    for (name, key) in [
+        ("reader", "`tools`"),
+        ("toolless", "`tools`"),
+        ("writer", "`disallowedTools`"),
+        ("planner", "`permissionMode`"),
+    ] {
         let args = ["spawn", name, repo.to_str(), "look", "--backend", "subprocess", "--command", "true", "--json"];
         let refused = world.muleteer(&args).run();
         assert_eq!((refused.code, refused.error_code().as_str()), (Some(2), "E_UNSUPPORTED"), "{refused:?}");
@@ -350,6 +356,40 @@ fn claude_has_no_tool_that_its_role_does_not_name() {
         .collect();
     assert!(tools.contains(&"Read") && tools.contains(&"AskUserQuestion"), "{tools:?}");
     assert!(!tools.contains(&"Bash") && !tools.contains(&"Write") && !tools.contains(&"Edit"), "{tools:?}");
+    scene.world.finish(Some(daemon));
+}
+
+#[test]
+fn claude_has_no_tools_where_its_role_names_none() {
+    let test = "claude_has_no_tools_where_its_role_names_none";
+    let Some(scene) = claude(test, "", [Step::bash("touch one"), Step::success("as far as it may")]) else { return };
+    std::fs::create_dir_all(scene.repo.path.join(".muleteer/roles")).unwrap();
+    scene.repo.write(".muleteer/roles/developer.md", "---\ntools: []\n---\nYou think.\n");
+    let daemon = scene.world.daemon();
+    let run = scene.spawn(&["--wait"]).run();
+    assert_eq!((run.code, scene.has("one")), (Some(0), false), "{run:?}");
+    let first = scene.server.main_requests().remove(0).body;
+    let names = first["tools"].as_array().into_iter().flatten().filter_map(|tool| tool["name"].as_str());
+    // Its result is no tool of its own choice.
+    assert_eq!(names.filter(|name| *name != "StructuredOutput").collect::<Vec<_>>(), Vec::<&str>::new());
+    scene.world.finish(Some(daemon));
+}
+
+/// Claude Code would refuse by itself, and nobody would hear of it.
+#[test]
+fn claude_under_dont_ask_is_refused_by_the_policy() {
+    let test = "claude_under_dont_ask_is_refused_by_the_policy";
+    let steps = [Step::bash("touch one"), Step::bash("touch two"), Step::success("as far as it may")];
+    let Some(scene) = claude(test, "permissions: {allow: [\"Bash(touch two)\"]}\n", steps) else { return };
+    std::fs::create_dir_all(scene.repo.path.join(".muleteer/roles")).unwrap();
+    scene.repo.write(".muleteer/roles/developer.md", "---\npermissionMode: dontAsk\n---\nYou work.\n");
+    let daemon = scene.world.daemon();
+    let id = scene.spawn(&[]).ok();
+    assert_eq!(scene.world.wait_for_end(&id)["state"], "success");
+    assert_eq!([scene.has("one"), scene.has("two")], [false, true]);
+    let answered = scene.world.events_of(&id, "permission_answered");
+    let refused = answered.iter().find(|event| event.to_string().contains("permissionMode dontAsk"));
+    assert_eq!(refused.map(|event| event["by"].clone()), Some("policy".into()), "{answered:?}");
     scene.world.finish(Some(daemon));
 }
 

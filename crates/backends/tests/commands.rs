@@ -327,13 +327,17 @@ fn a_role_s_tools_reach_the_cli() {
     };
     let text = |list: &[&str]| list.iter().map(|one| (*one).to_string()).collect::<Vec<_>>();
     let mut looker = Policy::default();
-    looker.restrict(&text(&["Read", "Grep", "Bash(git log *)", "mcp__docs"]), &text(&["Write", "Bash(rm *)"]), None);
+    looker.restrict(
+        Some(&text(&["Read", "Grep", "Bash(git log *)", "mcp__docs"])),
+        &text(&["Write", "Bash(rm *)"]),
+        None,
+    );
     let tools = Some("Read,Grep,Bash,AskUserQuestion".to_string());
     assert_eq!(flags(&looker), ("default".into(), tools, Some("Write".into())));
     for (mode, open, asking) in [
         (PermissionMode::Plan, "plan", "plan"),
         (PermissionMode::AcceptEdits, "acceptEdits", "default"),
-        (PermissionMode::DontAsk, "dontAsk", "default"),
+        (PermissionMode::DontAsk, "default", "default"),
         (PermissionMode::Auto, "auto", "default"),
         (PermissionMode::Default, "default", "default"),
         (PermissionMode::BypassPermissions, "bypassPermissions", "default"),
@@ -342,6 +346,16 @@ fn a_role_s_tools_reach_the_cli() {
         assert_eq!(flags(&policy(Mode::Allow)).0, open);
         assert_eq!(flags(&policy(Mode::Ask)).0, asking, "a policy stays the stricter one");
     }
+    let mut toolless = Policy::default();
+    toolless.restrict(Some(&[]), &[], None);
+    assert_eq!(flags(&toolless), ("default".into(), Some(String::new()), None), "not even a question");
+    assert!(ClaudeCode.keeps(&toolless, &[]) && !Codex.keeps(&toolless, &[]) && !Subprocess.keeps(&toolless, &[]));
+    // Claude Code itself refuses nothing under `dontAsk`: each refusal is the policy's, and on record.
+    let unasked = Policy { permission_mode: Some(PermissionMode::DontAsk), allow: looker.only.clone(), ..looker };
+    let spec = LaunchSpec { path: Some(path.clone()), permissions: unasked.clone(), ..launch() };
+    let settings = ClaudeCode.command_line(&spec).unwrap().files.swap_remove(0).contents;
+    assert_eq!(settings, r#"{"permissions":{"ask":[],"deny":["Write","Bash(rm *)"]}}"#);
+    let looker = unasked;
     let plan = Policy { permission_mode: Some(PermissionMode::Plan), ..Policy::default() };
     assert!(Codex.keeps(&plan, &[]) && !Codex.keeps(&plan, &["--full-auto".into(), "--sandbox".into()]));
     assert!(!Codex.keeps(&looker, &[]) && !Subprocess.keeps(&plan, &[]) && ClaudeCode.keeps(&looker, &[]));

@@ -45,7 +45,8 @@ pub struct Policy {
     pub ask: Vec<Rule>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<Rule>,
-    /// The role's `tools`: any other is refused. Empty: all may be used.
+    /// The role's `tools`: any other is refused. Empty: all may be used; a rule that fits no tool
+    /// stands for a role's empty list.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub only: Vec<Rule>,
     /// The role's `permissionMode`, which counts where it is stricter than the rest.
@@ -122,14 +123,20 @@ impl Policy {
             && self.within.is_empty()
     }
 
-    /// What the front matter of its role restricts beside its `permissions`.
-    pub fn restrict(&mut self, tools: &[String], disallowed: &[String], mode: Option<PermissionMode>) {
+    /// What the front matter of its role restricts beside its `permissions`. An empty list of `tools`
+    /// allows no tool; without a list, all may be used.
+    pub fn restrict(&mut self, tools: Option<&[String]>, disallowed: &[String], mode: Option<PermissionMode>) {
         // Files of roles are checked; what cannot be read allows nothing.
         let rule = |text: &String| Rule::try_from(text.clone()).unwrap_or_else(|_| Rule::none());
-        let [tools, disallowed] = [tools, disallowed].map(|list| list.iter().map(rule).collect::<Vec<_>>());
-        // A list that names every tool is none.
-        let all = tools.iter().any(|rule| rule.tool == "*" && rule.content.is_none());
-        self.only = if all { vec![] } else { tools };
+        let read = |list: &[String]| list.iter().map(rule).collect::<Vec<_>>();
+        let disallowed = read(disallowed);
+        self.only = match tools.map(read) {
+            None => vec![],
+            // A list that names every tool is none.
+            Some(tools) if tools.iter().any(Rule::is_every) => vec![],
+            Some(tools) if tools.is_empty() => vec![Rule::none()],
+            Some(tools) => tools,
+        };
         let new: Vec<_> = disallowed.into_iter().filter(|rule| !self.deny.contains(rule)).collect();
         self.deny.extend(new);
         self.permission_mode = mode;
@@ -149,6 +156,11 @@ impl Policy {
     /// The role's `tools` in effect.
     pub fn only(&self) -> &[Rule] {
         &self.only
+    }
+
+    /// Its role's `tools` leave it none.
+    pub fn has_no_tools(&self) -> bool {
+        !self.only.is_empty() && self.only.iter().all(|rule| *rule == Rule::none())
     }
 
     /// Tools that are refused whatever they are called with.
@@ -402,6 +414,16 @@ impl Rule {
     /// Its tool.
     pub fn tool(&self) -> &str {
         &self.tool
+    }
+
+    /// It is about every call of every tool.
+    pub(crate) fn is_every(&self) -> bool {
+        self.tool == "*" && self.content.is_none()
+    }
+
+    /// Every call that `other` names is one that this rule names: the same rule, or all of its tool.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        self == other || (self.is_whole() && self.tool == other.tool)
     }
 
     /// It is about every call of its tool.

@@ -10,7 +10,7 @@
 //! model: claude-opus-4-6
 //! description: Reads a change and says what is wrong with it.
 //! backend: auto
-//! tools: [Read, Grep]           # it gets no other
+//! tools: [Read, Grep]           # it gets no other; `[]` is none at all
 //! disallowedTools: [WebFetch]
 //! permissionMode: plan          # default, acceptEdits, dontAsk, auto, bypassPermissions
 //! scope: [src/api/**, docs/api.md]   # an edit elsewhere is told as drift
@@ -100,8 +100,8 @@ pub struct Role {
     pub description: Option<String>,
     /// `None`: the configured one.
     pub backend: Option<BackendChoice>,
-    /// Tools the agent may use; empty: its CLI's own choice.
-    pub tools: Vec<String>,
+    /// Tools the agent may use, none where the list is empty; `None`: its CLI's own choice.
+    pub tools: Option<Vec<String>>,
     /// Tools it may not use.
     pub disallowed_tools: Vec<String>,
     /// How Claude Code would run it; kept with every backend that can.
@@ -129,7 +129,7 @@ impl Role {
     pub fn restricts(&self) -> Option<String> {
         let open = matches!(self.permission_mode, None | Some(PermissionMode::BypassPermissions));
         let keys = [
-            ("`tools`", !self.tools.is_empty()),
+            ("`tools`", self.tools.is_some()),
             ("`disallowedTools`", !self.disallowed_tools.is_empty()),
             ("`permissionMode`", !open),
         ];
@@ -164,8 +164,8 @@ pub fn shipped() -> Vec<RoleSource> {
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
     roles: BTreeMap<String, Result<Role, ConfigError>>,
-    /// Those of the binary and the user that a repository's have taken the place of.
-    replaced: BTreeMap<String, Role>,
+    /// The strongest of each name that the user wrote or trusts: what holds an untrusted one of that name.
+    own: BTreeMap<String, Result<Role, ConfigError>>,
 }
 
 type Named = (String, Result<Role, ConfigError>);
@@ -213,16 +213,17 @@ impl Catalog {
         let mut sources: Vec<_> = sources.iter().collect();
         sources.sort_by_key(|source| (source.layer, source.file.as_str()));
         let mut roles: BTreeMap<_, _> = SHIPPED.iter().cloned().collect();
-        let mut replaced = BTreeMap::new();
+        let mut own = roles.clone();
         for layer in sources.chunk_by(|one, next| one.layer == next.layer) {
             for (name, role) in one_of_each(layer) {
-                match roles.insert(name.clone(), role) {
-                    Some(Ok(weaker)) if weaker.layer <= RoleLayer::User => drop(replaced.insert(name, weaker)),
-                    _ => {}
+                let is_user = layer.iter().all(|source| source.layer <= RoleLayer::User);
+                if is_user || role.as_ref().is_ok_and(Role::is_own) {
+                    own.insert(name.clone(), role.clone());
                 }
+                roles.insert(name, role);
             }
         }
-        Self { roles, replaced }
+        Self { roles, own }
     }
 
     /// # Errors
@@ -308,7 +309,7 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
         description: front.description,
         backend: front.backend,
         tools: rules(front.tools, "tools", file, text)?,
-        disallowed_tools: rules(front.disallowed_tools, "disallowedTools", file, text)?,
+        disallowed_tools: rules(front.disallowed_tools, "disallowedTools", file, text)?.unwrap_or_default(),
         permission_mode: front.permission_mode,
         scope: front.scope.unwrap_or_default(),
         permissions: front.permissions.unwrap_or_default(),
@@ -377,14 +378,14 @@ fn words(text: &str) -> Vec<String> {
 
 /// The tools that a key of the front matter names. One that cannot be read restricts nothing, so it is
 /// an error wherever it stands.
-fn rules(tools: Option<Tools>, key: &str, file: Option<&str>, text: &str) -> Result<Vec<String>, ConfigError> {
-    let words = tools.map(|tools| tools.0).unwrap_or_default();
+fn rules(tools: Option<Tools>, key: &str, file: Option<&str>, text: &str) -> Result<Option<Vec<String>>, ConfigError> {
+    let Some(Tools(words)) = tools else { return Ok(None) };
     if let Some(error) = words.iter().find_map(|word| Rule::try_from(word.clone()).err()) {
         let hint = format!("name tools in `{key}` as in `Read, Bash(git *)`");
         let error = ConfigError::new(format!("`{key}`: {error}")).with_hint(Some(hint));
         return Err(error.at(file, text, place_of(text, key)));
     }
-    Ok(words)
+    Ok(Some(words))
 }
 
 /// The front matter, padded so that its line numbers are the file's, and the body. A file without
@@ -417,12 +418,24 @@ fn read(front: &str, file: Option<&str>, whole: &str) -> Result<Front, ConfigErr
 
 /// Claude Code reads its agents line by line and does not mind what YAML would, so neither do we.
 fn claude_agent(front: &str, file: Option<&str>, text: &str) -> Result<Front, ConfigError> {
+    let line = |key: &str| Some(front.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim());
     let value = |key: &str| {
-        let line = front.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim();
+        let line = line(key)?;
         let quoted = |quote| line.strip_prefix(quote).and_then(|rest: &str| rest.strip_suffix(quote));
         Some(quoted('"').or_else(|| quoted('\'')).unwrap_or(line).to_string()).filter(|value| !value.is_empty())
     };
-    let tools = |key: &str| value(key).or_else(|| listed(front, key)).map(|tools| Tools(words(&tools)));
+    let tools = |key: &str| {
+        let text = match line(key)? {
+            "" => listed(front, key)?,
+            // Its items stand in the lines below.
+            open if open.starts_with('[') && !open.ends_with(']') => {
+                format!("{open},{}", listed(front, key).unwrap_or_default())
+            }
+            // Of an empty text nothing is left but no tool.
+            _ => value(key).unwrap_or_default(),
+        };
+        Some(Tools(words(&text)))
+    };
     let permission_mode = match value("permissionMode") {
         None => None,
         Some(name) => Some(PermissionMode::parse(&name).ok_or_else(|| {
@@ -443,20 +456,23 @@ fn claude_agent(front: &str, file: Option<&str>, text: &str) -> Result<Front, Co
     })
 }
 
-/// The list that stands below a key, an item a line or in brackets over several.
+/// The list that stands below a key, an item a line or in brackets over several; `None` where nothing
+/// stands there, which names no tools.
 fn listed(front: &str, key: &str) -> Option<String> {
     let mut lines = front
         .lines()
-        .skip_while(|line| line.strip_prefix(key).is_none_or(|rest| rest.trim() != ":"));
+        .skip_while(|line| line.strip_prefix(key).is_none_or(|rest| !rest.starts_with(':')));
     lines.next()?;
     let items = lines.take_while(|line| {
         let item = line.trim_start();
-        line.trim().is_empty() || item.starts_with("- ") || item.len() < line.len()
+        line.trim().is_empty() || item.starts_with(['-', ']']) || item.len() < line.len()
     });
     let items: Vec<_> = items
-        .map(|line| line.trim().trim_start_matches("- ").trim_matches(['[', ']', ',']))
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(|line| line.trim_start_matches("- ").trim_matches(['[', ']', ',']))
         .collect();
-    Some(items.join(","))
+    (!items.is_empty()).then(|| items.join(","))
 }
 
 /// `some/where/reviewer.md` is `reviewer`.

@@ -147,6 +147,16 @@ mod tests {
     }
 
     #[test]
+    fn meta_of_empty_tools_names_no_tool() {
+        let mut policy = Policy::default();
+        assert_eq!(meta("claude-agent-acp", &policy), None);
+        policy.restrict(Some(&[]), &[], None);
+        let options = meta("claude-agent-acp", &policy).expect("options")["claudeCode"]["options"].take();
+        assert_eq!(options, json!({"settings": {"permissions": {"ask": [], "deny": []}}, "tools": []}));
+        assert_eq!(meta("codex-acp", &policy), None);
+    }
+
+    #[test]
     fn agents_that_never_ask_are_refused() {
         for command in [
             "pi-acp",

@@ -138,36 +138,32 @@ fn answers(input: &Value, text: &str) -> Option<Value> {
 pub(crate) fn settings(policy: &Policy) -> Value {
     let ask: Vec<_> = policy.asks().map(Rule::to_string).collect();
     let deny: Vec<_> = policy.denies().map(Rule::to_string).collect();
-    let mut permissions = json!({"ask": ask, "deny": deny});
-    if mode(policy) == PermissionMode::DontAsk.as_str() {
-        // It asks nobody then, so it has to know.
-        permissions["allow"] = policy.allow.iter().map(Rule::to_string).collect();
-    }
-    json!({"permissions": permissions})
+    json!({"permissions": {"ask": ask, "deny": deny}})
 }
 
 /// The mode it is run in. The role's own counts as long as the policy has nothing to ask or to refuse
-/// that it would let pass.
+/// that it would let pass. `dontAsk` is never passed on: Claude Code would refuse calls itself, and no
+/// refusal would be on record. It runs in `default`, and the policy refuses.
 pub(crate) fn mode(policy: &Policy) -> &'static str {
     match policy.permission_mode {
         _ if policy.is_open() => PermissionMode::BypassPermissions.as_str(),
         Some(mode @ PermissionMode::Plan) => mode.as_str(),
-        Some(mode @ (PermissionMode::AcceptEdits | PermissionMode::DontAsk | PermissionMode::Auto))
-            if policy.leaves_the_rest() =>
-        {
-            mode.as_str()
-        }
+        Some(mode @ (PermissionMode::AcceptEdits | PermissionMode::Auto)) if policy.leaves_the_rest() => mode.as_str(),
         _ => PermissionMode::Default.as_str(),
     }
 }
 
-/// The built-in tools it gets, where its role names them: it can ask a person beside.
+/// The built-in tools it gets, where its role names them: it can ask a person beside. An empty list is
+/// no tool at all.
 pub(crate) fn tools(policy: &Policy) -> Option<Vec<String>> {
     let only = policy.only();
     if only.is_empty() {
         return None;
     }
     let mut names: Vec<String> = Vec::new();
+    if policy.has_no_tools() {
+        return Some(names);
+    }
     let given = only.iter().map(Rule::tool).filter(|tool| !tool.starts_with("mcp__"));
     for name in given.chain([QUESTION]).filter(|name| !policy.never().any(|never| never == *name)) {
         if !names.iter().any(|known| known == name) {

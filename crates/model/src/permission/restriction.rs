@@ -16,7 +16,7 @@ pub enum PermissionMode {
     AcceptEdits,
     /// It may read, and change nothing.
     Plan,
-    /// What is not allowed by a rule is refused.
+    /// What is not allowed by a rule is refused. Muleteer refuses it; no CLI runs in this mode.
     #[serde(alias = "dont_ask")]
     DontAsk,
     /// A model of the CLI's own decides. Claude Code alone has it.

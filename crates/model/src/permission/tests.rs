@@ -227,7 +227,7 @@ fn a_role_s_tools_and_mode_restrict_whatever_its_policy_allows() {
         let [tools, disallowed] =
             [tools, disallowed].map(|list| list.iter().map(|tool| (*tool).to_string()).collect::<Vec<_>>());
         let mut policy = base.clone();
-        policy.restrict(&tools, &disallowed, mode);
+        policy.restrict(Some(&tools[..]).filter(|tools| !tools.is_empty()), &disallowed, mode);
         policy
     };
     let rank = |policy: &Policy, ask: &Ask| match policy.decide(ask, "/repo").map(|said| said.verdict) {
@@ -264,6 +264,32 @@ fn a_role_s_tools_and_mode_restrict_whatever_its_policy_allows() {
         child.hold_within(held);
         assert_eq!(rank(&child, &bash("make")), 0, "it holds whom its agent dispatches");
     }
+}
+
+#[test]
+fn empty_tools_refuse_every_tool() {
+    let mut policy = Policy::default();
+    policy.restrict(Some(&[]), &[], None);
+    let calls = [file("Read", "/repo/a"), bash("git status"), Ask::tool("mcp__docs__find", json!({}))];
+    for ask in &calls {
+        let said = policy.decide(ask, "/repo");
+        assert_eq!(said.map(|said| said.verdict), Some(Verdict::Deny), "{ask:?}");
+        assert!(policy.names_call(ask, "/repo").is_some(), "{ask:?}: a call that was not asked for is stopped");
+    }
+    assert!(policy.has_no_tools() && !policy.is_open() && !policy.is_open_but_for_plan());
+    // It survives its record, a directory of its own, and whom its agent dispatches.
+    let text = serde_json::to_string(&policy).unwrap();
+    policy = serde_json::from_str(&text).unwrap();
+    policy.allow_in("/repo");
+    policy.at_home("/home/ann");
+    let mut child = Policy::default();
+    child.hold_within(policy.clone());
+    for policy in [policy, child] {
+        assert_eq!(policy.decide(&calls[0], "/repo").map(|said| said.verdict), Some(Verdict::Deny), "{text}");
+    }
+    let mut every = Policy::default();
+    every.restrict(Some(&["*".to_string()]), &[], None);
+    assert!(every.is_open() && !every.has_no_tools());
 }
 
 #[test]

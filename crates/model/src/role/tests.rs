@@ -45,7 +45,7 @@ fn a_role_is_read_in_either_spelling() {
         (role.display(), role.category.as_str(), role.model.as_deref()),
         ("API Dev", "research", Some("claude-opus-4-6"))
     );
-    assert_eq!((role.backend, role.tools.len()), (Some(BackendChoice::ClaudeCode), 2));
+    assert_eq!((role.backend, role.tools.map(|tools| tools.len())), (Some(BackendChoice::ClaudeCode), Some(2)));
     assert_eq!(role.body, "You are.\n\n---\nA rule.");
 }
 
@@ -137,7 +137,7 @@ fn claude_agents_are_read_leniently() {
                 tools: Read, Grep, Bash\nmodel: inherit\ncolor: purple\nmemory: user\n---\n\nYou review.\n";
     let role = parse(&source(RoleLayer::ClaudeAgents, "/w/.claude/agents/code-reviewer.md", text)).unwrap();
     assert_eq!((role.name.as_str(), role.category.as_str(), role.model), ("code-reviewer", "coding", None));
-    assert_eq!(role.tools, ["Read", "Grep", "Bash"]);
+    assert_eq!(role.tools.unwrap(), ["Read", "Grep", "Bash"]);
     assert!(role.description.unwrap().starts_with("Use when: code"));
     let sonnet = text.replace("inherit", "'sonnet'");
     let role = parse(&source(RoleLayer::ClaudeAgents, "/w/.claude/agents/x.md", &sonnet)).unwrap();
@@ -164,10 +164,14 @@ fn tools_are_read_in_every_form_and_a_faulty_one_is_told() {
             trust: Trust::Trusted,
         })
     };
-    for front in
-        ["tools: Read, Bash(git log *)", "tools: [Read, \"Bash(git log *)\"]", "tools:\n  - Read\n  - Bash(git log *)"]
-    {
-        assert_eq!(claude(front).unwrap().tools, ["Read", "Bash(git log *)"], "{front}");
+    for front in [
+        "tools: Read, Bash(git log *)",
+        "tools: [Read, \"Bash(git log *)\"]",
+        "tools:\n  - Read\n  - Bash(git log *)",
+        "tools: [\n  Read,\n  Bash(git log *)\n]",
+        "tools: [Read,\n  Bash(git log *)]",
+    ] {
+        assert_eq!(claude(front).unwrap().tools.unwrap(), ["Read", "Bash(git log *)"], "{front}");
     }
     let role = claude("disallowedTools: Bash, Write\npermissionMode: plan").unwrap();
     assert_eq!(
@@ -190,6 +194,23 @@ fn tools_are_read_in_every_form_and_a_faulty_one_is_told() {
         trust: Trust::Trusted,
     });
     let ours = ours.unwrap();
-    assert_eq!((ours.tools, ours.disallowed_tools), (vec!["Read".to_string()], vec!["Bash".to_string()]));
+    assert_eq!((ours.tools, ours.disallowed_tools), (Some(vec!["Read".to_string()]), vec!["Bash".to_string()]));
     assert_eq!(ours.permission_mode, Some(PermissionMode::AcceptEdits));
+}
+
+#[test]
+fn empty_tools_are_a_restriction_and_missing_ones_are_none() {
+    let read =
+        |layer, front: &str| parse(&source(layer, "looker.md", &format!("---\n{front}\n---\nYou look.\n"))).unwrap();
+    for layer in [RoleLayer::ClaudeAgents, RoleLayer::Project] {
+        for front in ["tools: []", "tools: \"\"", "tools: ''", "tools:\n  []", "tools: [\n  ]"] {
+            let role = read(layer, front);
+            assert_eq!(role.tools, Some(vec![]), "{layer} {front}");
+            assert_eq!(role.restricts().as_deref(), Some("`tools`"), "{layer} {front}");
+        }
+        for front in ["model: opus", "tools:", "tools:\nmodel: opus"] {
+            let role = read(layer, front);
+            assert_eq!((role.tools.clone(), role.restricts()), (None, None), "{layer} {front}");
+        }
+    }
 }

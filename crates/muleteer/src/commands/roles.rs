@@ -84,13 +84,15 @@ fn row(role: &Role) -> Vec<Cell> {
 fn full(role: &Role) -> String {
     let backend = role.backend.map(|backend| backend.as_str().to_string());
     let named = |tools: &[String]| Some(tools.join(", ")).filter(|names| !names.is_empty());
+    // An empty list is a restriction; a role without one has none.
+    let tools = role.tools.as_ref().map(|tools| named(tools).unwrap_or_else(|| "none".into()));
     let facts = [
         ("name", Some(role.name.clone())),
         ("shown as", role.display_name.clone()),
         ("category", Some(role.category.clone())),
         ("model", role.model.clone()),
         ("backend", backend),
-        ("tools", named(&role.tools)),
+        ("tools", tools),
         ("not its tools", named(&role.disallowed_tools)),
         ("permissions", role.permission_mode.map(|mode| mode.as_str().to_string())),
         ("description", role.description.clone()),

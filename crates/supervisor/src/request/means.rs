@@ -180,7 +180,7 @@ pub(super) fn permissions(
     // What a rehearsal asks was written to be asked.
     let otherwise = if backend.name() == "rehearsal" { Mode::Ask } else { Mode::Allow };
     let mut policy = Policy::of(&[&role.permissions, &category.permissions, &config.permissions], otherwise);
-    policy.restrict(&role.tools, &role.disallowed_tools, role.permission_mode);
+    policy.restrict(role.tools.as_deref(), &role.disallowed_tools, role.permission_mode);
     let env = spawn.env.iter().chain(&spawn.extra_env).rev();
     if let Some((_, home)) = env.into_iter().find(|(name, home)| name == "HOME" && home.starts_with('/')) {
         policy.at_home(home);
