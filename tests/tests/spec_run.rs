@@ -72,6 +72,16 @@ fn what_keeps_a_run_from_beginning_is_said_with_its_code() {
         stage.muleteer(&["run", "--spec", "nope.md", "--json"]).run().expect_code(2).error_code(),
         "E_SPEC_NOT_FOUND"
     );
+    // A clone may bring a link to any file, whose text would become part of prompts.
+    let private = stage.world.path().join("private.md");
+    std::fs::write(&private, "private").unwrap();
+    std::os::unix::fs::symlink(&private, stage.repo.path.join("linked.md")).unwrap();
+    std::fs::create_dir_all(stage.repo.path.join(".muleteer")).unwrap();
+    stage.repo.write(".muleteer/config.yaml", "run: {spec: linked.md}\n");
+    let refused = stage.muleteer(&["run", "--json"]).run().expect_code(2);
+    assert_eq!(refused.error_code(), "E_SPEC_NOT_FOUND");
+    assert!(format!("{refused:?}").contains("is a link out of the repository"), "{refused:?}");
+    std::fs::remove_file(stage.repo.path.join(".muleteer/config.yaml")).unwrap();
     assert_eq!(
         stage
             .muleteer(&["run", "--spec", "plan.md", "--backend", "codex", "--json"])

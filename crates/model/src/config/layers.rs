@@ -64,9 +64,14 @@ fn counting(source: &Source, read: Vec<Leaf>, leaves: &Leaves, ignored: &mut Vec
         return read;
     }
     let weaker: Weaker = leaves.iter().map(|(path, set)| (path.clone(), set.value.clone())).collect();
-    let (counting, others): (Vec<_>, Vec<_>) = read
+    let (mut counting, others): (Vec<_>, Vec<_>) = read
         .into_iter()
         .partition(|leaf| trust::counts(source.trust, &leaf.path, &leaf.value, &weaker));
+    // A further rule that refuses counts, and takes none of the others away.
+    counting.extend(others.iter().filter_map(|leaf| {
+        let value = trust::united(&leaf.path, &leaf.value, &weaker)?;
+        Some(Leaf { value, ..leaf.clone() })
+    }));
     ignored.extend(others.into_iter().map(|leaf| Ignored {
         key: dotted(&leaf.path),
         effect: trust::effect(&leaf.path).as_str(),

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Component, Path};
 
 /// How far a source's values count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +59,13 @@ pub enum Stricter {
     More,
     /// `true`.
     True,
+    /// This word.
+    Word(&'static str),
+    /// A path below the repository, where no path is set yet.
+    Below,
+    /// A model with a price, where the model that it replaces has one: without a price, a cost limit does not
+    /// hold an agent that reports tokens only.
+    Priced,
     /// Nothing is set yet for the name, which is the key's last but so many parts.
     NewName(usize),
     /// The mode of permissions: what the next layer says where it is null.
@@ -67,7 +75,7 @@ pub enum Stricter {
 }
 
 use Effect::{Loosens, Runs, Safe};
-use Stricter::{AtMost, Fewer, Mode, More, NewName, NotBefore, Same, Sandboxed, True};
+use Stricter::{AtMost, Below, Fewer, Mode, More, NewName, NotBefore, Priced, Same, Sandboxed, True, Word};
 
 /// A file may have any number of keys.
 const MOST_WARNINGS: usize = 20;
@@ -93,13 +101,14 @@ const KEYS: &[(&str, Effect)] = &[
     // Under `mode: deny` a further rule asks where it was refused before.
     ("categories.*.permissions.ask", Loosens(Same)),
     ("categories.*.permissions.deny", Loosens(More)),
-    ("models.default", Safe),
-    ("models.overrides.*", Safe),
-    // A lower price makes a budget last longer; a model without a price has no budget at all.
-    ("models.prices.*.input", Loosens(NewName(1))),
-    ("models.prices.*.output", Loosens(NewName(1))),
-    ("models.prices.*.cache_read", Loosens(NewName(1))),
-    ("models.prices.*.cache_write", Loosens(NewName(1))),
+    ("models.default", Loosens(Priced)),
+    ("models.overrides.*", Loosens(Priced)),
+    // A low price makes a budget last longer, also of a model that had none: without a price, Muleteer warns that
+    // the budget cannot be kept.
+    ("models.prices.*.input", Loosens(Same)),
+    ("models.prices.*.output", Loosens(Same)),
+    ("models.prices.*.cache_read", Loosens(Same)),
+    ("models.prices.*.cache_write", Loosens(Same)),
     ("pool.max_agents", Safe),
     ("pool.max_depth", Loosens(AtMost)),
     ("permissions.mode", Loosens(Mode)),
@@ -118,18 +127,20 @@ const KEYS: &[(&str, Effect)] = &[
     // A name that leads elsewhere than the person said sends an agent to another directory.
     ("projects.*", Loosens(NewName(0))),
     ("projects.*.path", Loosens(NewName(1))),
-    ("run.spec", Safe),
+    // It becomes part of prompts.
+    ("run.spec", Loosens(Below)),
     ("run.agent.backend", Safe),
     ("run.agent.command", Runs),
     // How a run divides its work: its agents' budgets and those of the run bound what it costs.
     ("run.agent.max_concurrency", Safe),
     ("run.agent.timeout_per_bead", Safe),
     ("run.agent.max_retries_per_bead", Safe),
-    ("run.target_branch", Safe),
+    // `auto` is a branch of the run's own; any other is the person's.
+    ("run.target_branch", Loosens(Word("auto"))),
     ("run.beads.store", Safe),
     ("run.beads.command", Runs),
     ("run.beads.timeout", Safe),
-    ("run.worktree.strategy", Safe),
+    ("run.worktree.strategy", Loosens(NotBefore(&["shared", "per_agent"]))),
     ("run.worktree.base_branch", Safe),
     ("run.worktree.cleanup", Safe),
     ("run.phases.decompose.auto", Safe),
@@ -141,16 +152,17 @@ const KEYS: &[(&str, Effect)] = &[
     ("run.phases.maintain.n", Safe),
     ("run.phases.maintain.parallel", Safe),
     ("run.phases.maintain.max_concurrency", Safe),
-    ("run.phases.judge.enabled", Safe),
-    ("run.phases.judge.spec_drift", Safe),
-    ("run.phases.judge.acceptance", Safe),
+    ("run.phases.judge.enabled", Loosens(True)),
+    ("run.phases.judge.spec_drift", Loosens(True)),
+    ("run.phases.judge.acceptance", Loosens(True)),
     ("run.phases.judge.max_iterations", Safe),
     ("run.phases.judge.model", Safe),
     // What leaves this machine, with the person's own credentials.
     ("run.phases.judge.on_complete", Loosens(NotBefore(&["pr", "push", "none"]))),
-    ("run.acceptance.generate", Safe),
+    ("run.acceptance.generate", Loosens(True)),
     ("run.acceptance.model", Safe),
-    ("run.acceptance.path", Safe),
+    // The judge reads what is there.
+    ("run.acceptance.path", Loosens(Below)),
     // Their adapters alone know what they mean.
     ("adapters", Runs),
     ("telemetry.endpoint", Loosens(Same)),
@@ -196,6 +208,9 @@ fn is_as_strict(stricter: Stricter, path: &[String], value: &Value, weaker: &Wea
         Fewer => within(&items(Some(value)), &items(before)),
         More => within(&items(before), &items(Some(value))),
         True => value == &Value::Bool(true),
+        Word(word) => value == word,
+        Below => before.is_none_or(Value::is_null) && value.as_str().is_some_and(is_below),
+        Priced => !is_priced(model_before(path, weaker), weaker) || is_priced(Some(value), weaker),
         NewName(parts) => {
             let name = &path[..path.len().saturating_sub(parts)];
             !weaker.keys().any(|key| key.starts_with(name))
@@ -210,6 +225,36 @@ fn is_as_strict(stricter: Stricter, path: &[String], value: &Value, weaker: &Wea
         }
         Sandboxed => value == &Value::Bool(true) || value == "on",
     }
+}
+
+/// A list of rules that refuse, with those that it would leave out of the layers below; `None` for any
+/// other key, or where it adds nothing.
+pub(super) fn united(path: &[String], value: &Value, weaker: &Weaker) -> Option<Value> {
+    if effect(path) != Loosens(More) {
+        return None;
+    }
+    let before = replaced(path, weaker).and_then(Value::as_array)?;
+    let new: Vec<_> = value.as_array()?.iter().filter(|rule| !before.contains(rule)).collect();
+    (!new.is_empty()).then(|| before.iter().chain(new).cloned().collect())
+}
+
+/// A relative path that does not lead upwards. A link on its way may still lead elsewhere: the reader of
+/// the file checks that.
+pub fn is_below(path: &str) -> bool {
+    let mut parts = Path::new(path).components();
+    !path.starts_with('~') && parts.all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+}
+
+/// The model that a key of `models` replaces.
+fn model_before<'a>(path: &[String], weaker: &'a Weaker) -> Option<&'a Value> {
+    let default = ["models".to_string(), "default".to_string()];
+    weaker.get(path).filter(|model| !model.is_null()).or_else(|| weaker.get(&default[..]))
+}
+
+fn is_priced(model: Option<&Value>, weaker: &Weaker) -> bool {
+    let Some(model) = model.and_then(Value::as_str) else { return false };
+    let name = ["models".to_string(), "prices".to_string(), model.to_string()];
+    weaker.keys().any(|key| key.starts_with(&name))
 }
 
 /// What it replaces; a category that is new has `coding`'s limits until then.
@@ -260,7 +305,14 @@ impl fmt::Display for Ignored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.file.as_deref().unwrap_or_default();
         let line = self.line.map(|line| format!(":{line}")).unwrap_or_default();
-        write!(f, "{file}{line}: `{}` is ignored: you have not trusted this repository's configuration", self.key)
+        let what = match &self.value {
+            // Of lists of rules that refuse, the rules of all layers count.
+            Value::Array(_) if self.key.ends_with(".deny") || self.key == "disallowedTools" => "takes away no rule",
+            // The file has no line that says so.
+            Value::Null if self.line.is_none() => "is left out, and yours counts",
+            _ => "is ignored",
+        };
+        write!(f, "{file}{line}: `{}` {what}: you have not trusted this repository's configuration", self.key)
     }
 }
 

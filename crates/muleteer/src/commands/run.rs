@@ -14,6 +14,7 @@ use crate::run_files::{Runs, new_id, utf8};
 use crate::settings;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use muleteer_model::config::trust::is_below;
 use muleteer_model::event::Record;
 use muleteer_model::pipeline::Run;
 use muleteer_model::pipeline::checkpoint::{self, document, document_at};
@@ -294,6 +295,12 @@ async fn up(context: &Context, request: &v1::Run) -> Result<(), Failure> {
     }
 }
 
+/// Whether links lead from a path of the repository to a file elsewhere.
+fn leads_out(path: &Path, repo: &Path) -> bool {
+    let real = path.canonicalize().ok().zip(repo.canonicalize().ok());
+    real.is_some_and(|(path, repo)| !path.starts_with(repo))
+}
+
 fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failure> {
     let config = settings::config(context, Some(&runs.repo))?;
     settings::warn(context, config.ignored(), "");
@@ -311,6 +318,15 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
                 .hint("`muleteer run --spec plan.md`, or set run.spec in .muleteer/config.yaml"));
         }
     };
+    if let (None, Some(name), Some(path)) = (&args.spec, &config.run.spec, &spec)
+        && is_below(name)
+        && leads_out(path, &runs.repo)
+    {
+        // Its text becomes part of prompts, and a clone may bring a link to any file.
+        return Err(Failure::new("E_SPEC_NOT_FOUND", format!("run.spec `{name}` is a link out of the repository"))
+            .hint("name the spec with --spec if you mean that file")
+            .file(path));
+    }
     if let Some(path) = spec.as_ref().filter(|path| !path.is_file()) {
         let what = if path.exists() { "no file" } else { "not there" };
         return Err(Failure::new("E_SPEC_NOT_FOUND", format!("the spec {} is {what}", path.display())).file(path));

@@ -5,6 +5,7 @@ use super::host::Hosted;
 use super::steps::{io, stored};
 use crate::beneath::read_file;
 use crate::context::Daemon;
+use muleteer_model::config::trust::is_below;
 use muleteer_model::event::Event;
 use muleteer_model::pipeline::{Input, Run, Sealed};
 use muleteer_store::hash::sha256;
@@ -31,11 +32,19 @@ struct Found {
 
 /// Who put links into the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Links {
+enum Links<'a> {
     /// A person, who means what they lead to.
     Followed,
+    /// The author of the repository at this canonical path: followed as long as they stay in it.
+    Within(&'a Path),
     /// Maybe an agent, who may mean anything.
     Left,
+}
+
+impl Links<'_> {
+    fn leads_out(self, real: &Path) -> bool {
+        matches!(self, Self::Within(repo) if !real.starts_with(repo))
+    }
 }
 
 /// Hashes criteria, and keeps a second copy in the sealed tree.
@@ -70,7 +79,10 @@ pub async fn seal_given(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Res
     let missing = |error: Trouble| Trouble::new("E_ACCEPTANCE_MISSING", error.message);
     let folder = &hosted.places.acceptance;
     let _ = super::clones::remove(folder).await;
-    let found = find(&hosted.repo.join(&path), Links::Followed).map_err(missing)?;
+    // A path in the repository may be a stranger's, and so may the links there: they lead to no file elsewhere.
+    let repo = hosted.repo.canonicalize().map_err(io(&hosted.repo))?;
+    let links = if is_below(&path) { Links::Within(&repo) } else { Links::Followed };
+    let found = find(&hosted.repo.join(&path), links).map_err(missing)?;
     copy(&found.files, folder)?;
     if !found.left.is_empty() {
         let more = found.left.len().saturating_sub(NAMED);
@@ -122,13 +134,17 @@ fn digest(files: &BTreeMap<String, Vec<u8>>) -> String {
 }
 
 /// All files in the folder and in those below it.
-fn find(folder: &Path, links: Links) -> Result<Found, Trouble> {
+fn find(folder: &Path, links: Links<'_>) -> Result<Found, Trouble> {
     let over = |what: String| Trouble::new("E_AGENT_FAILED", format!("{} holds more than {what}", folder.display()));
     let mut found = Found::default();
     let (mut size, mut looked_at) = (0, 0);
     let mut folders = vec![(folder.to_path_buf(), PathBuf::new(), vec![])];
     while let Some((at, below, mut above)) = folders.pop() {
         let real = at.canonicalize().map_err(io(&at))?;
+        if links.leads_out(&real) {
+            let message = format!("{} leads out of the repository", folder.display());
+            return Err(Trouble::new("E_AGENT_FAILED", message));
+        }
         if above.contains(&real) {
             found.left.push(format!("{} (it leads to a folder that it is in)", below.display()));
             continue;
@@ -158,7 +174,11 @@ fn find(folder: &Path, links: Links) -> Result<Found, Trouble> {
             if meta.is_symlink() {
                 let led = path.canonicalize().and_then(|real| Ok((std::fs::metadata(&real)?, real)));
                 match led {
-                    Ok((there, real)) if links == Links::Followed => (meta, path) = (there, real),
+                    Ok((_, real)) if links.leads_out(&real) => {
+                        leave("it is a link that leads out of the repository");
+                        continue;
+                    }
+                    Ok((there, real)) if links != Links::Left => (meta, path) = (there, real),
                     Ok(_) => {
                         leave("it is a link");
                         continue;
@@ -220,6 +240,19 @@ mod tests {
         {
             assert!(found.left.iter().any(|left| left.starts_with(name)), "{name} in {:?}", found.left);
         }
+        // A clone may bring links to any file.
+        let repo = dir.path().canonicalize().unwrap();
+        assert_eq!(find(&folder, Links::Within(&repo)).unwrap().files, found.files);
+        let within = find(&folder, Links::Within(&repo.join("criteria"))).unwrap();
+        assert_eq!(within.files.into_keys().collect::<Vec<_>>(), own);
+        assert!(
+            within
+                .left
+                .iter()
+                .any(|left| left == "linked.md (it is a link that leads out of the repository)")
+        );
+        symlink("elsewhere", dir.path().join("led")).unwrap();
+        assert!(find(&dir.path().join("led"), Links::Within(&repo.join("criteria"))).is_err());
         // What an agent links to is not the judge's to read.
         assert_eq!(find(&folder, Links::Left).unwrap().files.into_keys().collect::<Vec<_>>(), own);
         // A copy is what it is a copy of.

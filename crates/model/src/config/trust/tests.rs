@@ -90,6 +90,28 @@ fn untrusted_repository_runs_and_loosens_nothing() {
         ("", "categories: {coding: {inactivity_timeout: 301s}}", "categories.coding.inactivity_timeout"),
         ("", "categories: {research: {monitors: {spiral: ignore}}}", "categories.research.monitors.spiral"),
         ("models: {prices: {m: {input: 9}}}", "models: {prices: {m: {cache_read: 0}}}", "models.prices.m.cache_read"),
+        ("", "models: {default: m, prices: {m: {input: 0}}}", "models.prices.m.input"),
+        ("models: {prices: {m: {input: 9}}, default: m}", "models: {default: q}", "models.default"),
+        ("models: {prices: {m: {input: 9}}, default: m}", "models: {default: null}", "models.default"),
+        (
+            "models: {prices: {m: {input: 9}}, default: m}",
+            "models: {overrides: {coding: q}}",
+            "models.overrides.coding",
+        ),
+        ("", "run: {spec: /etc/passwd}", "run.spec"),
+        ("", "run: {spec: ../notes.md}", "run.spec"),
+        ("", "run: {spec: docs/../../notes.md}", "run.spec"),
+        ("", "run: {acceptance: {path: /etc}}", "run.acceptance.path"),
+        ("", "run: {acceptance: {path: criteria/..}}", "run.acceptance.path"),
+        ("run: {acceptance: {path: mine}}", "run: {acceptance: {path: theirs}}", "run.acceptance.path"),
+        ("run: {acceptance: {path: mine}}", "run: {acceptance: {path: null}}", "run.acceptance.path"),
+        ("", "run: {acceptance: {generate: false}}", "run.acceptance.generate"),
+        ("", "run: {phases: {judge: {enabled: false}}}", "run.phases.judge.enabled"),
+        ("", "run: {phases: {judge: {spec_drift: false}}}", "run.phases.judge.spec_drift"),
+        ("", "run: {phases: {judge: {acceptance: false}}}", "run.phases.judge.acceptance"),
+        ("", "run: {target_branch: main}", "run.target_branch"),
+        ("run: {target_branch: next}", "run: {target_branch: main}", "run.target_branch"),
+        ("", "run: {worktree: {strategy: shared}}", "run.worktree.strategy"),
         ("projects: {shop: /shop}", "projects: {shop: {path: /elsewhere}}", "projects.shop.path"),
         (
             "run: {phases: {decompose: {human_review: true}}}",
@@ -126,9 +148,16 @@ fn untrusted_repository_may_tighten() {
         ("sandbox: off", "sandbox: {}"),
         ("", "sandbox: {write: [], show: []}"),
         ("", "pool: {max_depth: 1, max_agents: 900}"),
-        ("", "models: {default: opus, prices: {m: {input: 1, output: 2}}}"),
+        ("", "models: {default: opus, overrides: {coding: haiku}}"),
+        ("models: {prices: {m: {input: 1}, q: {input: 2}}, default: m}", "models: {default: q}"),
         ("", "projects: {web: ../web}"),
-        ("", "run: {spec: plan.md, phases: {maintain: {n: 2}, judge: {enabled: false, on_complete: none}}}"),
+        ("", "run: {spec: plan.md, phases: {maintain: {n: 2}, judge: {on_complete: none}}}"),
+        (
+            "run: {target_branch: main, worktree: {strategy: shared}}",
+            "run: {target_branch: auto, worktree: {strategy: per-agent}}",
+        ),
+        ("run: {phases: {judge: {enabled: false}}}", "run: {phases: {judge: {enabled: true}}}"),
+        ("", "run: {spec: ./docs/plan.md, acceptance: {path: docs/criteria}}"),
         ("backends: {codex: {command: mine}}", "backends: {codex: {command: mine, env: {}}}"),
         ("", "backend: codex\nbackends: {acp: {agent: codex-acp, call_timeout: 1m}}"),
     ] {
@@ -136,6 +165,22 @@ fn untrusted_repository_may_tighten() {
         let [untrusted, trusted] = [Trust::Untrusted, Trust::Trusted].map(|trust| of(user, project, trust).to_json());
         assert_eq!(untrusted, trusted, "{user} / {project}");
     }
+}
+
+#[test]
+fn untrusted_deny_rules_are_added_to_the_users() {
+    let config = of(
+        "permissions: {deny: [Bash]}\ncategories: {coding: {permissions: {deny: [Write]}}}",
+        "permissions: {deny: [WebFetch]}\ncategories: {coding: {permissions: {deny: [Edit, Write]}}}",
+        Trust::Untrusted,
+    );
+    let json = config.to_json();
+    assert_eq!(json["permissions"]["deny"], serde_json::json!(["Bash", "WebFetch"]));
+    assert_eq!(json["categories"]["coding"]["permissions"]["deny"], serde_json::json!(["Edit", "Write"]));
+    // Trusted, the list would take the place of the user's.
+    let [one] = config.ignored() else { panic!("{:?}", config.ignored()) };
+    assert_eq!((one.key.as_str(), &one.value), ("permissions.deny", &serde_json::json!(["WebFetch"])));
+    assert!(one.to_string().contains("`permissions.deny` takes away no rule"), "{one}");
 }
 
 #[test]
