@@ -9,7 +9,7 @@ use crate::settings::{
     self, PROJECT_FILE, Unreadable, is_worktree_of, main_checkout, outermost, project_file, read_if_there, repository,
 };
 use muleteer_model::config::{Config, ConfigError, Ignored, Layer, Source, Trust};
-use muleteer_model::role::{Catalog, RoleError, RoleLayer, RoleSource};
+use muleteer_model::role::{self, Catalog, RoleError, RoleLayer, RoleSource};
 use muleteer_store::error::StoreError;
 use muleteer_store::{atomic, hash::sha256};
 use serde::{Deserialize, Serialize};
@@ -147,29 +147,40 @@ fn candidate(records: &Records, file: String, text: &str) -> Candidate {
     Candidate { sha256: sha256(text.as_bytes()), trusted, file, allows: vec![] }
 }
 
-/// A role that cannot be read is nothing that could be trusted, and no other file's fault.
+/// Every file of a role that could count, each as if no other of the repository had its name: one that
+/// another hides counts once that one is gone. A file that cannot be read as a role is not recorded.
 fn role_candidates(
     records: &Records,
     root: &Path,
     config: &Config,
     roles: Vec<RoleSource>,
 ) -> Result<Vec<Candidate>, TrustError> {
-    let untrusted: Vec<_> = roles
-        .into_iter()
-        .map(|role| if role.layer > RoleLayer::User { RoleSource { trust: Trust::Untrusted, ..role } } else { role })
-        .collect();
-    let catalog = Catalog::new(&untrusted);
+    let (own, of_repository): (Vec<_>, Vec<_>) = roles.into_iter().partition(|role| role.layer <= RoleLayer::User);
+    let named = |source: &RoleSource| role::parse(source).ok().map(|role| role.name);
+    let names: Vec<_> = of_repository.iter().map(named).collect();
     let mut files = vec![];
-    for source in untrusted.iter().filter(|source| source.layer > RoleLayer::User) {
-        let Ok(text) = &source.text else { continue };
-        let name = Path::new(&source.file).strip_prefix(root).unwrap_or(Path::new(&source.file));
-        let mut file = candidate(records, name.display().to_string(), text);
-        let name = catalog.roles().find(|role| role.file == source.file).map(|role| role.name.clone());
-        match name.map(|name| catalog.in_force(&name, config, &untrusted)) {
-            Some(Ok(found)) => file.allows = found.ignored,
-            Some(Err(RoleError::Invalid(error))) => return Err(TrustError::Config(vec![error])),
-            // A stronger file has its name, or it is none.
-            Some(Err(RoleError::Unknown(_))) | None => {}
+    for (source, name) in of_repository.iter().zip(&names) {
+        let (Ok(text), Some(name)) = (&source.text, name) else { continue };
+        let path = Path::new(&source.file).strip_prefix(root).unwrap_or(Path::new(&source.file));
+        let mut file = candidate(records, path.display().to_string(), text);
+        // It may also come to replace a weaker file, which the user trusts by then.
+        let weaker = of_repository
+            .iter()
+            .zip(&names)
+            .filter(|(other, of)| other.layer < source.layer && of.as_ref() == Some(name));
+        let over = [None].into_iter().chain(weaker.map(|(other, _)| Some(other)));
+        for other in over {
+            let other = other.map(|other| RoleSource { trust: Trust::Trusted, ..other.clone() });
+            let this = RoleSource { trust: Trust::Untrusted, ..source.clone() };
+            let sources: Vec<_> = own.iter().cloned().chain(other).chain([this]).collect();
+            match Catalog::new(&sources).in_force(name, config, &sources) {
+                Ok(found) => {
+                    let new = found.ignored.into_iter().filter(|one| !file.allows.contains(one)).collect::<Vec<_>>();
+                    file.allows.extend(new);
+                }
+                Err(RoleError::Invalid(error)) => return Err(TrustError::Config(vec![error])),
+                Err(RoleError::Unknown(_)) => {}
+            }
         }
         files.push(file);
     }
@@ -382,5 +393,37 @@ mod tests {
         assert_eq!(trust(&place), [true, true]);
         place.write("shop/.claude/agents/b.md", "You are another.\n");
         assert_eq!(trust(&place), [false, true]);
+    }
+
+    #[test]
+    fn hidden_and_duplicate_roles_are_shown_with_what_they_allow() {
+        let place = Place::new();
+        let loose = |name: &str| format!("---\nname: {name}\npermissions: {{allow: [Bash]}}\n---\nYou are.\n");
+        place.write("shop/.claude/agents/a.md", "---\nname: a\npermissionMode: plan\n---\nYou are.\n");
+        place.write("shop/.muleteer/roles/a.md", "---\nname: a\n---\nYou are.\n");
+        place.write("shop/.muleteer/roles/twice.md", &loose("b"));
+        place.write("shop/.muleteer/roles/b.md", &loose("b"));
+        place.write("shop/.muleteer/roles/broken.md", "---\nfoo: 1\n---\nYou are.\n");
+        place.write("home/.config/muleteer/roles/c.md", "---\ntools: [Read]\n---\nYou are.\n");
+        place.write("shop/.claude/agents/c.md", "---\nname: c\n---\nYou are.\n");
+        place.write("shop/.muleteer/roles/c.md", "---\ntools: [Read]\n---\nYou are.\n");
+        let examined = place.trust("shop");
+        let keys = |file: &Candidate| file.allows.iter().map(|one| one.key.clone()).collect::<Vec<_>>();
+        let shown: Vec<_> = examined.files.iter().map(|file| (file.file.as_str(), keys(file))).collect();
+        let one = |key: &str| vec![key.to_string()];
+        assert_eq!(
+            shown,
+            [
+                (".claude/agents/a.md", vec![]),
+                (".claude/agents/c.md", one("tools")),
+                (".muleteer/roles/a.md", one("permissionMode")),
+                (".muleteer/roles/b.md", one("permissions.allow")),
+                (".muleteer/roles/c.md", vec![]),
+                (".muleteer/roles/twice.md", one("permissions.allow")),
+            ]
+        );
+        // What cannot be read is not recorded, so it is untrusted in every later version, too.
+        let record = &list(&place.paths).expect("a list")[0];
+        assert!(!record.files.contains_key(".muleteer/roles/broken.md") && record.files.len() == 6);
     }
 }

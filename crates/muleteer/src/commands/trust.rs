@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::render::safe;
 use crate::settings;
 use muleteer_supervisor::trust::{self, Candidate, Examined, Record, TrustError};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -93,7 +93,11 @@ fn show_file(context: &Context, file: &Candidate) -> Result<(), Failure> {
     for one in &file.allows {
         let line = one.line.map(|line| format!(" (line {line})")).unwrap_or_default();
         let effect = format!("{}:", one.effect);
-        context.out.line(safe(&format!("  {effect:<9} {} = {}{line}", one.key, one.value)))?;
+        let said = match (&one.value, one.line) {
+            (Value::Null, None) => format!("leaves out {}", one.key),
+            (value, _) => format!("{} = {value}", one.key),
+        };
+        context.out.line(safe(&format!("  {effect:<9} {said}{line}")))?;
     }
     Ok(())
 }
