@@ -76,7 +76,7 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Cost(args) => block_on(cost::run(&args, context)),
         Verb::Roles(args) => roles::run(&args, context),
         Verb::Config(args) => config::run(&args, context),
-        Verb::Trust(args) => trust::run(&args, context),
+        Verb::Trust(args) => block_on(trust::run(&args, context)),
         Verb::Service(args) => block_on(service::run(&args, context)),
         Verb::Run(args) => block_on(run::run(&args, context)),
         Verb::Runs(_) => runs::run(context),

@@ -2,10 +2,14 @@
 //! for one command.
 
 use crate::host::host;
-use crate::identity::ProcessId;
+use crate::identity::{Ancestry, NONCE_VAR, ProcessId, ancestry, nonce_of};
 
 /// Deeper than any honest tree.
 const DEEPEST: usize = 64;
+/// A process above may end while it is looked at, which leaves this one to another.
+const LOOKS: usize = 3;
+/// What a shim is called, as the system shows it.
+const SHIM: &str = "muleteer-shim";
 const SHELLS: [&str; 9] = ["sh", "bash", "dash", "zsh", "ash", "ksh", "mksh", "fish", "busybox"];
 /// Programs that run another one, and end with it.
 const WRAPPERS: [&str; 14] = [
@@ -59,6 +63,24 @@ pub fn session() -> Option<ProcessId> {
     let agent = above.iter().find(|one| !one.runs_another()).filter(|one| one.is_agent());
     let caller = agent.or_else(|| above.iter().find(|one| !one.is_for_one_command()));
     caller.map(|one| one.id)
+}
+
+/// Whether this process works for an agent or a validation, as far as the system shows it: it, or a
+/// process above it, carries [`NONCE_VAR`] or is a shim. A cleared environment, a new session and a
+/// double fork do not hide that: an agent's orphans are left to its shim.
+pub fn is_for_an_agent() -> bool {
+    // The first process of an agent's pid namespace is above all others, and no walk asks about it.
+    let marked = std::env::var_os(NONCE_VAR).is_some() || is_marked(1);
+    let above = |process: ProcessId| is_marked(process.pid) || is_shim(process.pid);
+    marked || (0..LOOKS).any(|_| matches!(ancestry(std::process::id(), None, above), Ancestry::Below(_)))
+}
+
+fn is_marked(pid: u32) -> bool {
+    nonce_of(pid).is_some()
+}
+
+fn is_shim(pid: u32) -> bool {
+    host().name(pid).is_some_and(|name| name.starts_with(SHIM))
 }
 
 /// The processes above this one, nearest first.

@@ -5,6 +5,8 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::render::safe;
 use crate::settings;
+use muleteer_process::{caller, lock};
+use muleteer_supervisor::daemon::Note;
 use muleteer_supervisor::trust::{self, Candidate, Examined, Record, TrustError};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -17,9 +19,11 @@ Examples:
   muleteer trust --list
 
 A clone brings a `.muleteer/config.yaml` and roles that a stranger may have written. Until you
-trust them, Muleteer ignores their values that name a program or loosen what holds agents. Trust is
-kept for the content of each file: a file that changes is untrusted again. The programs that the
-configuration names are not looked into: trust a repository whose scripts you would run yourself.";
+trust them, Muleteer ignores their values that name a program or loosen what holds agents. Claude
+Code starts without the settings of a repository whose `.claude/settings.json`,
+`.claude/settings.local.json` or `.mcp.json` you have not trusted. Trust is kept for the content of
+each file: a file that changes is untrusted again. The programs that the configuration names are not
+looked into: trust a repository whose scripts you would run yourself.";
 
 /// Trust a repository's configuration: what it names may run, what it loosens counts
 #[derive(Debug, clap::Args)]
@@ -42,14 +46,12 @@ pub struct Args {
 /// # Errors
 /// `E_FORBIDDEN` for an agent; `E_CONFIG_INVALID` where a file cannot be read, and so nobody can be shown what it
 /// allows; `E_STORE_IO`.
-pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if args.list {
         return list(context);
     }
-    let dispatched = std::env::var_os("MULETEER_DISPATCH_ID").is_some_and(|id| !id.is_empty());
-    if (context.is_agent || dispatched) && !args.dry_run {
-        return Err(Failure::new("E_FORBIDDEN", "an agent may not change which repositories are trusted")
-            .hint("ask the user to run `muleteer trust`"));
+    if !args.dry_run {
+        check_user(context).await?;
     }
     if args.revoke {
         return revoke(context, args.dir.as_deref());
@@ -62,6 +64,35 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     show(context, &examined, args.dry_run, is_new)
 }
 
+/// Refuses everybody but the user. A running daemon says who this process is; without one the system
+/// does, by the mark that agents and validations carry.
+async fn check_user(context: &Context) -> Result<(), Failure> {
+    let dispatched = std::env::var_os("MULETEER_DISPATCH_ID").is_some_and(|id| !id.is_empty());
+    let is_user = match context {
+        context if context.is_agent || dispatched => false,
+        context if context.is_held() => identity(context).await? == "operator",
+        _ => !caller::is_for_an_agent(),
+    };
+    if is_user {
+        return Ok(());
+    }
+    Err(Failure::new("E_FORBIDDEN", "an agent or a validation may not change which repositories are trusted")
+        .hint("ask the user to run `muleteer trust` in a terminal that no agent started"))
+}
+
+/// What the daemon of this state directory takes this process for. Neither `--socket` nor a variable
+/// leads to another daemon: its word would count for nothing here.
+async fn identity(context: &Context) -> Result<String, Failure> {
+    let note: Option<Note> = lock::read_note(&context.paths.daemon_lock());
+    let socket = note.and_then(|note| note.socket).unwrap_or_else(|| context.paths.socket.clone());
+    let context = Context { socket, ..context.clone() };
+    let client = context
+        .dial_living()
+        .await
+        .map_err(|error| Failure::from(error).hint("a daemon runs and does not say who asks: run `muleteer doctor`"))?;
+    Ok(client.welcome().identity.clone())
+}
+
 fn show(context: &Context, examined: &Examined, dry_run: bool, is_new: bool) -> Result<Exit, Failure> {
     let root = examined.root.display().to_string();
     let trusted = !examined.files.is_empty() && (!dry_run || !is_new);
@@ -72,7 +103,7 @@ fn show(context: &Context, examined: &Examined, dry_run: bool, is_new: bool) -> 
     if examined.files.is_empty() {
         context
             .out
-            .line(format!("{root} has no configuration of Muleteer: there is nothing to trust"))?;
+            .line(format!("{root} has no configuration of Muleteer or Claude Code: there is nothing to trust"))?;
         return Ok(Exit::Done);
     }
     for file in &examined.files {
