@@ -77,6 +77,8 @@ pub struct LaunchSpec {
     pub inherited: Vec<String>,
     /// What the agent may do without asking.
     pub permissions: Policy,
+    /// Of the CLI itself, in the agent's directory.
+    pub project_settings: ProjectSettings,
     /// JSON schema of the result wanted.
     pub result_schema: Option<Value>,
     /// It works as root, and something around it bounds what it can do: a sandbox of ours, or a container.
@@ -85,6 +87,15 @@ pub struct LaunchSpec {
     pub scenario: Option<PathBuf>,
     /// The collector that takes this daemon's spans (OTLP over HTTP): the CLI's own go there too.
     pub telemetry: Option<Collector>,
+}
+
+/// Whether a repository's settings for an agent CLI count: they run programs before anybody is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ProjectSettings {
+    #[default]
+    Count,
+    /// The user has not trusted them.
+    Ignored,
 }
 
 /// Where the daemon sends its own spans and figures: whole addresses.

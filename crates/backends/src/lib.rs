@@ -23,6 +23,7 @@ pub mod claude_code;
 pub mod codex;
 mod dialog;
 mod error;
+mod flags;
 mod keys;
 mod launch;
 mod lines;
@@ -35,10 +36,11 @@ mod transcript;
 
 pub use assembly::Assembly;
 pub use error::BackendError;
+pub use flags::flag_words;
 pub use keys::is_of_another;
 pub use launch::{
-    Briefed, Capabilities, Collector, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec, StdinMode, find_program,
-    named_program, seen_from,
+    Briefed, Capabilities, Collector, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec, ProjectSettings,
+    StdinMode, find_program, named_program, seen_from,
 };
 pub use lines::{LINE_LIMIT, Line, Parser};
 pub use own_lines::{KINDS, is_observed};
@@ -71,7 +73,8 @@ pub trait Backend: Send + Sync + Debug {
     }
 
     /// The bytes of a call that opens a session (`session`: the open one); `None` where there are none.
-    fn call(&self, _call: &Call, _session: Option<&str>) -> Option<Vec<u8>> {
+    /// `settings`: those of the directory that the session is opened in.
+    fn call(&self, _call: &Call, _session: Option<&str>, _settings: ProjectSettings) -> Option<Vec<u8>> {
         None
     }
 
@@ -107,10 +110,16 @@ pub trait Backend: Send + Sync + Debug {
     /// where no sandbox of ours holds it. What is configured about rights stays as it is.
     fn keep_from_writing(&self, _args: &mut Vec<String>) {}
 
-    /// Whether a policy can be kept with it, called with these arguments of the configuration.
-    fn keeps(&self, policy: &Policy, args: &[String]) -> bool {
-        let _ = args;
+    /// Whether a policy can be kept with it.
+    fn keeps(&self, policy: &Policy) -> bool {
         policy.is_open() || self.capabilities().asks
+    }
+
+    /// The first of the words of its command and arguments ([`flag_words`]) by which its agent could do what
+    /// the policy, which is not open, restricts.
+    fn loosened_by(&self, policy: &Policy, words: &[String]) -> Option<String> {
+        let _ = (policy, words);
+        None
     }
 
     /// Its transcripts, where they tell what became of a prompt.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use muleteer_backends::{
-    Backend, BackendError, Collector, Command, LaunchSpec, StdinMode, auto, by_name,
+    Backend, BackendError, Collector, Command, LaunchSpec, ProjectSettings, StdinMode, auto, by_name,
     claude_code::{ClaudeCode, NESTING},
     codex::Codex,
     rehearsal::Rehearsal,
@@ -93,6 +93,23 @@ fn claude_gets_everything_asked_for_and_no_prompt_in_its_arguments() {
     // The one a person set stays.
     let kept = NESTING.iter().filter(|name| !line.env_remove.iter().any(|removed| removed == *name));
     assert_eq!(kept.collect::<Vec<_>>(), [&"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"]);
+}
+
+#[test]
+fn claude_in_an_untrusted_repository_gets_no_settings_of_it() {
+    let (_folder, path) = installed();
+    let line = ClaudeCode
+        .command_line(&LaunchSpec {
+            path: Some(path.clone()),
+            session_id: Some("s-new".into()),
+            project_settings: ProjectSettings::Ignored,
+            ..launch()
+        })
+        .unwrap();
+    let at = line.argv.iter().position(|word| word == "--add-dir").unwrap();
+    assert_eq!(line.argv[at..at + 5], ["--add-dir", "/project", "--setting-sources", "", "--session-id"]);
+    let instructions = ("CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD".to_string(), "1".to_string());
+    assert!(line.env.contains(&instructions), "{:?}", line.env);
 }
 
 #[test]
@@ -357,8 +374,8 @@ fn a_role_s_tools_reach_the_cli() {
     assert_eq!(settings, r#"{"permissions":{"ask":[],"deny":["Write","Bash(rm *)"]}}"#);
     let looker = unasked;
     let plan = Policy { permission_mode: Some(PermissionMode::Plan), ..Policy::default() };
-    assert!(Codex.keeps(&plan, &[]) && !Codex.keeps(&plan, &["--full-auto".into(), "--sandbox".into()]));
-    assert!(!Codex.keeps(&looker, &[]) && !Subprocess.keeps(&plan, &[]) && ClaudeCode.keeps(&looker, &[]));
+    assert!(Codex.keeps(&plan) && Codex.loosened_by(&plan, &["--sandbox".into()]).is_some());
+    assert!(!Codex.keeps(&looker) && !Subprocess.keeps(&plan) && ClaudeCode.keeps(&looker));
     let spec = LaunchSpec { path: Some(path.clone()), permissions: plan, ..launch() };
     let argv = Codex.command_line(&spec).unwrap().argv;
     assert!(argv.windows(2).any(|pair| pair == ["--sandbox", "read-only"]), "{argv:?}");

@@ -141,7 +141,7 @@ catalog! {
         = Event::PermissionClosed { request_id: "r1".into() };
     AgentSaid: "Text of the agent, cut."
         = Event::AgentSaid { text: "The test passes now.".into() };
-    AgentNotice: "It has to do without something: an MCP server, the model that was wanted. Told once in each attempt."
+    AgentNotice: "It has to do without something: an MCP server, the model that was wanted, settings that are not trusted. Told once in each attempt."
         = Event::AgentNotice { text: "MCP server `docs` does not work".into() };
     UsageRecorded: "Tokens and cost since the last such event."
         = Event::UsageRecorded {

@@ -6,12 +6,14 @@ use crate::context::{Daemon, random_key};
 use crate::ledger::{append, entry};
 use crate::request::Saved;
 use crate::stuck::Stuck;
+use crate::trust::claude;
 use crate::worktree::NewClone;
-use muleteer_backends::{Briefed, Collector, LaunchSpec, StdinMode};
+use muleteer_backends::{Briefed, Collector, LaunchSpec, ProjectSettings, StdinMode};
 use muleteer_model::dispatch::{Dispatch, Phase};
-use muleteer_model::event::{Created, PromptKind};
+use muleteer_model::event::{Created, Event, PromptKind};
 use muleteer_model::id::DispatchId;
 use muleteer_model::life::{self, Input};
+use muleteer_model::opening::Call;
 use muleteer_model::telemetry::settings::Target;
 use muleteer_model::telemetry::{Context, ids};
 use muleteer_model::{prompt, result};
@@ -160,7 +162,8 @@ async fn begin(
         fault::point("clone.made");
         tell_clone(daemon, &dispatch.id, worktree, again).await?;
     }
-    let mut launch = launch_of(daemon, dispatch, &saved, epoch, resume)?;
+    let settings = project_settings(daemon, dispatch, &saved).await?;
+    let mut launch = launch_of(daemon, dispatch, &saved, (epoch, resume), settings)?;
     if dispatch.created.clone_of_its_own().is_none() {
         // A clone has it in its configuration. A confined agent could not read our file.
         let file = saved.confined.is_none().then(|| dir.join("gitconfig"));
@@ -204,6 +207,33 @@ async fn tell_clone(daemon: &Daemon, id: &DispatchId, worktree: &Path, again: bo
     Ok(())
 }
 
+/// Whether the settings of the repository that an agent starts in count; records once in each attempt
+/// that they do not. Each start looks again: an agent may have changed them in its clone.
+async fn project_settings(daemon: &Daemon, dispatch: &Dispatch, saved: &Saved) -> Result<ProjectSettings, StartError> {
+    if !claude::is_claude(&dispatch.created.backend, saved) {
+        return Ok(ProjectSettings::Count);
+    }
+    let (paths, dir) = (daemon.paths.clone(), working_directory(&dispatch.created));
+    let looking = tokio::task::spawn_blocking(move || claude::note(&paths, Path::new(&dir)));
+    let Some(text) = looking.await.map_err(|error| error.to_string())? else { return Ok(ProjectSettings::Count) };
+    let is_recorded = daemon.snapshot().get(&dispatch.id).is_some_and(|now| now.notices.contains(&text));
+    if !is_recorded {
+        let records = append(daemon, vec![entry(&dispatch.id, None, Event::AgentNotice { text })])
+            .await
+            .map_err(|error| StartError { message: error.to_string(), permanent: false })?;
+        daemon.agent(&dispatch.id).journal.cast(JournalMsg::Records(records));
+    }
+    Ok(ProjectSettings::Ignored)
+}
+
+/// As the directory has it that a session is opened in.
+pub async fn settings_for(daemon: &Daemon, call: &Call) -> ProjectSettings {
+    let Call::Open { cwd, .. } = call else { return ProjectSettings::Count };
+    let (paths, cwd) = (daemon.paths.clone(), cwd.clone());
+    let looking = tokio::task::spawn_blocking(move || claude::settings_in(&paths, Path::new(&cwd)));
+    looking.await.unwrap_or(ProjectSettings::Ignored)
+}
+
 /// Of an agent whose asker has none.
 pub const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -229,8 +259,8 @@ fn launch_of(
     daemon: &Daemon,
     dispatch: &Dispatch,
     saved: &Saved,
-    epoch: u32,
-    resume: Option<&str>,
+    (epoch, resume): (u32, Option<&str>),
+    project_settings: ProjectSettings,
 ) -> Result<Launch, StartError> {
     let created = &dispatch.created;
     let dir = daemon.paths.agent(dispatch.id.as_str());
@@ -261,6 +291,7 @@ fn launch_of(
         env: saved.backend_env.clone(),
         inherited: saved.env.iter().chain(&saved.extra_env).map(|(name, _)| name.clone()).collect(),
         permissions: created.permissions.clone(),
+        project_settings,
         result_schema: saved.schema.clone().or_else(|| created.wants_result.then(result::schema)),
         sandboxed_root: rustix::process::geteuid().is_root()
             && (saved.confined.is_some() || crate::container::is_container()),
@@ -529,7 +560,6 @@ mod tests {
     use super::*;
     use crate::context::alone;
     use muleteer_model::config::Pool;
-    use muleteer_model::event::Event;
 
     #[test]
     fn an_agent_works_where_its_project_is_in_its_clone_also_of_a_clone() {

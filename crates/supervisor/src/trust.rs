@@ -4,6 +4,8 @@
 //! A checkout that Muleteer or `git worktree` made of a trusted repository inherits its trust, file by file
 //! and only for the same content: what an agent changes in its clone is untrusted.
 
+pub mod claude;
+
 use crate::paths::Paths;
 use crate::settings::{
     self, PROJECT_FILE, Unreadable, is_worktree_of, main_checkout, outermost, project_file, read_if_there, repository,
@@ -70,6 +72,11 @@ impl Records {
         let is_trusted = self.0.iter().any(|record| record.files.get(name) == Some(&hash));
         if is_trusted { Trust::Trusted } else { Trust::Untrusted }
     }
+
+    /// The files that were trusted, by their paths in the repository.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|record| record.files.keys()).map(String::as_str)
+    }
 }
 
 fn file_of(paths: &Paths, root: &Path) -> PathBuf {
@@ -94,7 +101,7 @@ fn read(paths: &Paths, root: &Path) -> Option<Record> {
     }
 }
 
-/// A file of a repository that configures Muleteer, and what it says only once it is trusted.
+/// A file of a repository that configures Muleteer or Claude Code, and what it says only once it is trusted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
     /// Its path in the repository.
@@ -139,6 +146,7 @@ pub fn examine(paths: &Paths, dir: &Path) -> Result<Examined, TrustError> {
     }
     let roles = settings::roles(paths, Some(&root))?;
     files.extend(role_candidates(&records, &root, &config, roles)?);
+    files.extend(claude::candidates(&records, &root, &dir)?);
     Ok(Examined { root, files })
 }
 

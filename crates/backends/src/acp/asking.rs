@@ -4,11 +4,12 @@
 //! started with a flag or a variable that says so, is refused under a policy that has something to ask.
 
 use super::{Known, Mode};
-use crate::claude_code::control;
-use crate::launch::Command;
+use crate::claude_code::{READ_INSTRUCTIONS, control};
+use crate::flags::flag_words;
+use crate::launch::{Command, ProjectSettings};
 use muleteer_model::permission::Policy;
 use muleteer_model::session_mode::is_unasking;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Makes opencode ask about everything, whatever its own settings allow.
 pub(super) const OPENCODE: Mode = Mode {
@@ -21,7 +22,7 @@ pub(super) const OPENCODE: Mode = Mode {
 const NEVER: [&str; 4] = ["pi", "pi-acp", "pi-coding-agent", "mini"];
 
 /// Parts of a flag that says: do not ask.
-const UNASKED_FLAGS: [&str; 12] = [
+const UNASKED_FLAGS: [&str; 14] = [
     "yolo",
     "dangerously",
     "allow-all",
@@ -34,11 +35,25 @@ const UNASKED_FLAGS: [&str; 12] = [
     "trust-all",
     "danger-full-access",
     "bypass-approvals",
+    "allowed-tools",
+    "allowedtools",
 ];
 
 /// Flags and settings whose value names a mode.
-const MODE_FLAGS: [&str; 6] =
-    ["--approval-mode", "--permission-mode", "--ask-for-approval", "--mode", "approval_policy", "GOOSE_MODE"];
+const MODE_FLAGS: [&str; 9] = [
+    "--approval-mode",
+    "--permission-mode",
+    "--ask-for-approval",
+    "--mode",
+    "--sandbox",
+    "-s",
+    "approval_policy",
+    "sandbox_mode",
+    "GOOSE_MODE",
+];
+
+/// A sandbox that is none.
+const FULL_ACCESS: &str = "danger-full-access";
 
 /// Variables that say the same where they are set.
 const UNASKED_VARIABLES: [&str; 5] = ["YOLO", "ALLOW_ALL", "AUTO_APPROVE", "SKIP_PERMISSIONS", "DANGEROUSLY"];
@@ -54,7 +69,7 @@ pub fn refusal<'a>(
     args: &[String],
     env: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Option<String> {
-    let mut words = words(command, args);
+    let mut words = flag_words(command, args);
     words.extend(agent.map(|known| known.program.to_string()));
     if let Some(name) = words.iter().map(|word| program(word)).find(|name| NEVER.contains(name)) {
         return Some(format!("the ACP agent `{name}` never asks for permission, so no policy can hold it"));
@@ -68,41 +83,36 @@ pub fn refusal<'a>(
 
 /// The variable by which the agent that a command names is made to ask.
 pub(super) fn mode(command: Option<&Command>, args: &[String]) -> Option<Mode> {
-    let words = words(command, args);
+    let words = flag_words(command, args);
     words
         .iter()
         .any(|word| matches!(program(word), "opencode" | "opencode-ai"))
         .then_some(OPENCODE)
 }
 
-/// The options that claude-agent-acp hands to Claude Code: its tools, and the rules for them.
-pub(super) fn meta(agent: &str, policy: &Policy) -> Option<Value> {
-    if policy.is_open() || !agent.contains("claude-agent-acp") {
+/// The options that claude-agent-acp hands to Claude Code: its tools and the rules for them, and whether
+/// the settings of its directory count.
+pub(super) fn meta(agent: &str, policy: &Policy, (settings, cwd): (ProjectSettings, &str)) -> Option<Value> {
+    if !agent.contains("claude-agent-acp") {
         return None;
     }
-    let mut options = json!({"settings": control::settings(policy)});
-    if let Some(tools) = control::tools(policy) {
-        options["tools"] = tools.into();
+    let mut options = Map::new();
+    if settings == ProjectSettings::Ignored {
+        options.insert("settingSources".into(), json!(["user"]));
+        options.insert("additionalDirectories".into(), json!([cwd]));
+        options.insert("env".into(), json!({READ_INSTRUCTIONS: "1"}));
     }
-    let never = control::never(policy);
-    if !never.is_empty() {
-        options["disallowedTools"] = never.into();
+    if !policy.is_open() {
+        options.insert("settings".into(), control::settings(policy));
+        if let Some(tools) = control::tools(policy) {
+            options.insert("tools".into(), tools.into());
+        }
+        let never = control::never(policy);
+        if !never.is_empty() {
+            options.insert("disallowedTools".into(), never.into());
+        }
     }
-    Some(json!({"claudeCode": {"options": options}}))
-}
-
-fn words(command: Option<&Command>, args: &[String]) -> Vec<String> {
-    let mut words = match command {
-        Some(Command::Argv(words)) => words.clone(),
-        Some(Command::Shell(text)) => vec![text.clone()],
-        None => vec![],
-    };
-    words.extend(args.iter().cloned());
-    // A script for a shell is a word, too.
-    let split = words
-        .iter()
-        .flat_map(|word| word.split(|c: char| c.is_whitespace() || "\"';|&()".contains(c)));
-    split.filter(|word| !word.is_empty()).map(str::to_string).collect()
+    (!options.is_empty()).then(|| json!({"claudeCode": {"options": options}}))
 }
 
 /// Its name without a path and a version.
@@ -124,7 +134,7 @@ fn unasking_flag(words: &[String]) -> Option<String> {
             None if MODE_FLAGS.contains(&before) => Some(word.as_str()),
             _ => None,
         };
-        let mode = value.is_some_and(|value| value == "never" || is_unasking(value));
+        let mode = value.is_some_and(|value| matches!(value, "never" | FULL_ACCESS) || is_unasking(value));
         (said || yes || mode).then(|| word.clone())
     })
 }
@@ -172,6 +182,11 @@ mod tests {
             "sh -c 'exec agent --auto-approve'",
             "agent -c approval_policy=never",
             "agent --permission-mode bypassPermissions",
+            "codex-acp -c 'approval_policy=\"never\"'",
+            "codex-acp -s danger-full-access",
+            "codex-acp -c sandbox_mode='danger-full-access'",
+            "gemini --acp --allowed-tools run_shell_command",
+            "gemini --acp --approval-mode='yolo'",
         ] {
             assert!(why(command, &[]).is_some(), "{command}");
         }
@@ -200,6 +215,21 @@ mod tests {
             assert_eq!(why(command, &[("COPILOT_ALLOW_ALL", "false"), ("HOME", "/h")]), None, "{command}");
         }
         assert_eq!(why("opencode acp", &[("OPENCODE_PERMISSION", r#"{"*":"ask"}"#)]), None);
+    }
+
+    #[test]
+    fn claude_gets_no_untrusted_settings_and_reads_its_instructions() {
+        let agent = "claude-agent-acp 0.101.0";
+        let open = Policy::default();
+        let meta = |agent: &str, settings| meta(agent, &open, (settings, "/p"));
+        assert_eq!(meta(agent, ProjectSettings::Count), None);
+        assert_eq!(meta("another 1", ProjectSettings::Ignored), None);
+        let options = json!({
+            "settingSources": ["user"],
+            "additionalDirectories": ["/p"],
+            "env": {"CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD": "1"},
+        });
+        assert_eq!(meta(agent, ProjectSettings::Ignored), Some(json!({"claudeCode": {"options": options}})));
     }
 
     #[test]

@@ -25,7 +25,8 @@ use crate::find_program;
 use crate::launch::Cli;
 use crate::lines::LineParser;
 use crate::{
-    Backend, BackendError, Briefed, Capabilities, Command, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode,
+    Backend, BackendError, Briefed, Capabilities, Command, CommandLine, Interrupt, LaunchSpec, Parser, ProjectSettings,
+    StdinMode,
 };
 use muleteer_model::ask::{Answer, Ask};
 use muleteer_model::opening::Call;
@@ -191,7 +192,7 @@ impl Backend for Acp {
         Ok(CommandLine { argv, env, env_remove, stdin: StdinMode::Open, files: vec![] })
     }
 
-    fn call(&self, call: &Call, session: Option<&str>) -> Option<Vec<u8>> {
+    fn call(&self, call: &Call, session: Option<&str>, settings: ProjectSettings) -> Option<Vec<u8>> {
         Some(match call {
             Call::Greet => request(
                 id::GREET,
@@ -205,7 +206,7 @@ impl Backend for Acp {
             ),
             Call::Open { load, cwd, agent, permissions } => {
                 let mut params = json!({"cwd": cwd, "mcpServers": []});
-                if let Some(meta) = asking::meta(agent, permissions) {
+                if let Some(meta) = asking::meta(agent, permissions, (settings, cwd)) {
                     params["_meta"] = meta;
                 }
                 match load {

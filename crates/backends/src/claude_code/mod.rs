@@ -7,15 +7,17 @@
 pub(crate) mod control;
 mod parser;
 mod result;
+mod rights;
 mod transcript;
 
 use crate::launch::{Cli, Collector};
 use crate::lines::LineParser;
 use crate::{
-    Backend, BackendError, Briefed, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode,
-    Transcripts,
+    Backend, BackendError, Briefed, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser,
+    ProjectSettings, StdinMode, Transcripts,
 };
 use muleteer_model::ask::{Answer, Ask};
+use muleteer_model::permission::Policy;
 use muleteer_model::prompt;
 use serde_json::json;
 
@@ -35,6 +37,9 @@ pub const NESTING: [&str; 7] = [
     "CLAUDE_CODE_DISABLE_FEEDBACK_SURVEY",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
 ];
+
+/// Has it read `CLAUDE.md` and rules of directories that are added.
+pub(crate) const READ_INSTRUCTIONS: &str = "CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD";
 
 const CLI: Cli = Cli {
     backend: "claude-code",
@@ -93,7 +98,11 @@ impl Backend for ClaudeCode {
             files.push(LaunchFile { path, contents: control::settings(&launch.permissions).to_string() });
         }
         // A person's own settings and hooks are theirs; a project's belong to the work.
-        flag(&["--setting-sources", "project"]);
+        match launch.project_settings {
+            ProjectSettings::Count => flag(&["--setting-sources", "project"]),
+            // Without a source it reads no instructions either, except those of a directory that is added.
+            ProjectSettings::Ignored => flag(&["--add-dir", &launch.cwd.to_string_lossy(), "--setting-sources", ""]),
+        }
         if let Some(text) = launch.system_prompt_append.as_deref().filter(|text| !text.is_empty()) {
             // In a file: arguments are public, and one argument holds at most 128 KiB.
             let path = launch.agent_dir.join("claude/system-prompt.md");
@@ -124,6 +133,9 @@ impl Backend for ClaudeCode {
         let env_remove = NESTING.into_iter().filter(|name| !given(name)).map(str::to_string).collect();
         let mut env = launch.telemetry.as_ref().map(telemetry).unwrap_or_default();
         env.extend(in_sandbox(launch));
+        if launch.project_settings == ProjectSettings::Ignored {
+            env.push((READ_INSTRUCTIONS.into(), "1".into()));
+        }
         env.extend(launch.env.iter().cloned());
         Ok(CommandLine { argv, env, env_remove, stdin: StdinMode::Open, files })
     }
@@ -154,6 +166,10 @@ impl Backend for ClaudeCode {
         if !args.iter().any(named) {
             args.push("--disallowedTools=Edit,Write,NotebookEdit".into());
         }
+    }
+
+    fn loosened_by(&self, policy: &Policy, words: &[String]) -> Option<String> {
+        rights::loosened_by(policy, words)
     }
 
     fn transcripts(&self) -> Option<&'static dyn Transcripts> {

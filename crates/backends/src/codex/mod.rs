@@ -11,6 +11,7 @@
 mod failure;
 mod parser;
 mod provider;
+mod rights;
 mod transcript;
 
 pub use provider::{Provider, provider};
@@ -88,7 +89,7 @@ impl Backend for Codex {
         let mut flag = |words: &[&str]| argv.extend(words.iter().map(|word| (*word).to_string()));
 
         flag(&["exec", "--json", "--skip-git-repo-check"]);
-        if !launch.args.iter().any(|arg| is_about_rights(arg)) {
+        if rights::rights(&launch.args).is_none() {
             match launch.permissions.is_open_but_for_plan() {
                 // Its sandbox keeps it from writing, and nothing more is asked of a plan.
                 true => flag(&["--sandbox", "read-only"]),
@@ -143,13 +144,17 @@ impl Backend for Codex {
     }
 
     fn keep_from_writing(&self, args: &mut Vec<String>) {
-        if !args.iter().any(|arg| is_about_rights(arg)) {
+        if rights::rights(args).is_none() {
             args.extend(["--sandbox".into(), "read-only".into()]);
         }
     }
 
-    fn keeps(&self, policy: &Policy, args: &[String]) -> bool {
-        policy.is_open() || (policy.is_open_but_for_plan() && !args.iter().any(|arg| is_about_rights(arg)))
+    fn keeps(&self, policy: &Policy) -> bool {
+        policy.is_open() || policy.is_open_but_for_plan()
+    }
+
+    fn loosened_by(&self, _policy: &Policy, words: &[String]) -> Option<String> {
+        rights::loosened_by(words)
     }
 
     fn transcripts(&self) -> Option<&'static dyn Transcripts> {
@@ -159,14 +164,6 @@ impl Backend for Codex {
     fn parser(&self) -> Box<dyn Parser> {
         Box::new(LineParser::new(parser::ExecJson))
     }
-}
-
-/// The configuration says itself what the agent may do, so we do not.
-fn is_about_rights(arg: &str) -> bool {
-    ["-s", "--sandbox", "--approve-for-me", UNASKED].contains(&arg)
-        || ["--sandbox=", "sandbox_mode", "approval_policy", "-csandbox_mode", "-capproval_policy"]
-            .iter()
-            .any(|start| arg.starts_with(start))
 }
 
 /// The model's API takes a schema only where every property is required and no other is allowed.

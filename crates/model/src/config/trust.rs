@@ -4,6 +4,8 @@
 //! names something to run, or that loosens what the weaker layers say, counts only after `muleteer
 //! trust`. A value that is at least as strict as theirs counts always.
 
+pub mod claude;
+
 use super::{Layer, Span};
 use serde::Serialize;
 use serde_json::Value;

@@ -342,7 +342,8 @@ impl State {
                 fault::point("link.after_prompt");
             }
             Effect::Call(call) => {
-                if let Some(bytes) = self.backend.call(&call, self.session()) {
+                let settings = launch::settings_for(&self.daemon, &call).await;
+                if let Some(bytes) = self.backend.call(&call, self.session(), settings) {
                     self.slots.link.cast(LinkMsg::Do(Command::write(&format!("call/{key}"), bytes, false)));
                 }
             }

@@ -11,7 +11,7 @@ use crate::ledger::{LedgerError, entry, try_append};
 use crate::prune::prune;
 use crate::request::{Asker, Further, disk_full, fault, ignored, internal, is_same, prepare, write_further};
 use crate::tasklist::serve as tasklist;
-use crate::{heartbeat, view};
+use crate::{heartbeat, trust, view};
 use muleteer_model::config::Ignored;
 use muleteer_model::dispatch::{Dispatch, Prompt, PromptState};
 use muleteer_model::event::{Entry, Event, PromptKind};
@@ -285,6 +285,7 @@ async fn warnings(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Vec<St
     let created = &dispatch.created;
     let mut warnings: Vec<String> = created.unkept().into_iter().collect();
     warnings.extend(Ignored::warnings(&ignored(daemon, spawn)));
+    warnings.extend(trust::claude::warning(&daemon.paths, dispatch));
     if created.worktree.is_some()
         && let Some(repository) = daemon.repositories.of(Path::new(&created.project)).await
         && repository.top.join(".gitmodules").exists()

@@ -8,7 +8,7 @@ use crate::context::{Daemon, Loaded};
 use crate::settings;
 use muleteer_backends::acp::Known;
 use muleteer_backends::rehearsal::scenario::Scenario;
-use muleteer_backends::{Backend, Command, codex};
+use muleteer_backends::{Backend, Command, codex, flag_words};
 use muleteer_model::api_error::{self, Terms};
 use muleteer_model::config::{self, Config, Ignored};
 use muleteer_model::descent;
@@ -188,7 +188,9 @@ pub(super) fn permissions(
     if let Some(held) = held {
         policy.hold_within(held);
     }
-    let args = config.backends.get(choice_of(backend)).map(|backend| backend.args).unwrap_or_default();
+    if !policy.is_open() {
+        check_arguments(backend, &policy, config, (spawn, role))?;
+    }
     let only_claude = policy.permission_mode == Some(PermissionMode::Auto) && backend.name() != "claude-code";
     let never_asks = (backend.by_calls() && !policy.is_open())
         .then(|| never_asks(agent, config, spawn))
@@ -197,12 +199,13 @@ pub(super) fn permissions(
         if policy.is_held() {
             return Err(unheld(&why));
         }
-        let hint = "name an agent that asks (`--backend acp:claude-agent-acp`) and leave out what makes it not ask, \
+        let hint = "name an agent that asks (`--backend acp:claude-agent-acp`) and leave out what makes it not ask \
+                    (backends.acp.command, backends.acp.args, backends.acp.env or --command), \
                     or give its role, category or the configuration an open policy (`permissions: {mode: allow}` \
                     without `ask` and `deny`)";
         return Err(fault("E_UNSUPPORTED", &why, hint));
     }
-    if backend.keeps(&policy, &args) && !only_claude {
+    if backend.keeps(&policy) && !only_claude {
         return Ok(policy);
     }
     let message = format!("the {} backend can neither ask for permission nor be refused it", backend.name());
@@ -220,6 +223,39 @@ pub(super) fn permissions(
         "give the role, its category or the configuration `permissions: {mode: allow}` without `ask` and `deny`, and \
          bound the agent by its CLI's own means (backends.<name>.args)",
     ))
+}
+
+/// Refuses an argument of the configuration by which the agent could do what its policy restricts.
+fn check_arguments(
+    backend: &dyn Backend,
+    policy: &Policy,
+    config: &Config,
+    (spawn, role): (&v1::Spawn, &Role),
+) -> Result<(), WireError> {
+    let choice = choice_of(backend);
+    let configured = config.backends.get(choice);
+    let own = || configured.as_ref()?.command.clone().map(from_config);
+    let section = format!("backends.{}", choice.as_str().replace('-', "_"));
+    let command_key = if spawn.command.is_some() { "--command".into() } else { format!("{section}.command") };
+    let command = spawn.command.clone().map(from_wire).or_else(own);
+    let args = configured.as_ref().map(|backend| backend.args.clone()).unwrap_or_default();
+    for (key, words) in
+        [(format!("{section}.args"), flag_words(None, &args)), (command_key, flag_words(command.as_ref(), &[]))]
+    {
+        let Some(found) = backend.loosened_by(policy, &words) else { continue };
+        let name = &role.name;
+        let message =
+            format!("`{found}` in {key} would let the agent do what the permissions of role `{name}` restrict");
+        if policy.is_held() {
+            return Err(unheld(&message));
+        }
+        let hint = format!(
+            "take it out of {key}, or give the role, its category and the configuration an open policy \
+             (`permissions: {{mode: allow}}` without `ask` and `deny`)"
+        );
+        return Err(fault("E_UNSUPPORTED", &message, &hint));
+    }
+    Ok(())
 }
 
 /// Why an ACP agent that is started like this is held by no policy, as far as that can be told.
