@@ -46,6 +46,51 @@ fn hooks_do_nothing_without_the_marker_and_inside_our_own_agents() {
 }
 
 #[test]
+fn every_end_at_an_unreadable_list_is_refused_a_bounded_number_of_times() {
+    let scene = Scene::new();
+    scene.add("One", "test -f one", &[]);
+    for list in ["garbage", "\u{fffd}{\"tasks\": 3}", "", "[]", "{\"version\": 99}"] {
+        scene.repo.write("harness-tasks.json", list);
+        // The list of before would be read in its place.
+        let _ = std::fs::remove_file(scene.repo.path.join("harness-tasks.json.bak"));
+        for name in ["stop", "subagent-stop", "self-reflect-stop", "teammate-idle"] {
+            let session = format!("{name} {list}");
+            let event = json!({"session_id": session, "cwd": scene.repo.path, "stop_hook_active": true});
+            let refused = |said: muleteer_tests::Output| {
+                let text = match said.code {
+                    Some(2) if name == "teammate-idle" => said.stderr,
+                    Some(0) if said.stdout.is_empty() => return false,
+                    Some(0) => said.json()["reason"].as_str().unwrap_or_default().to_string(),
+                    other => panic!("{name} at {list:?} exits with {other:?}: {}", said.stderr),
+                };
+                assert!(text.contains("cannot be read"), "{name} at {list:?}: {text}");
+                true
+            };
+            let times = (0..8).take_while(|_| refused(scene.hook(name, &event))).count();
+            assert_eq!(times, 5, "{name} at {list:?}");
+        }
+    }
+}
+
+/// JSON has no such name, so the list is not below the directory that the event names.
+#[cfg(target_os = "linux")]
+#[test]
+fn stop_in_a_directory_whose_name_is_not_utf8_finds_the_list() {
+    use std::os::unix::ffi::OsStrExt;
+    let scene = Scene::new();
+    scene.add("One", "test -f one", &[]);
+    let odd = scene.world.path().join(std::ffi::OsStr::from_bytes(b"odd-\xff"));
+    std::fs::create_dir_all(odd.join("below")).unwrap();
+    for file in ["harness-tasks.json", ".harness-active"] {
+        std::fs::copy(scene.repo.path.join(file), odd.join(file)).unwrap();
+    }
+    let event = json!({"session_id": "s1", "cwd": odd.join("below").to_string_lossy(), "stop_hook_active": false});
+    let hook = scene.world.muleteer(&["hook", "stop"]).current_dir(&odd.join("below"));
+    let said = hook.stdin(&event.to_string()).run().expect_code(0);
+    assert_eq!(said.json()["decision"], "block", "{said:?}");
+}
+
+#[test]
 fn the_hooks_claim_and_renew_take_and_prolong_a_lease_for_a_worker() {
     let scene = Scene::new();
     scene.add("One", "test -f one", &[]);

@@ -77,11 +77,24 @@ pub fn stop(
 /// What an agent that wants to stop is told where the list cannot be read. It is refused, as often as without
 /// any progress: nobody knows whether work is left.
 pub fn stop_unreadable(memory: &mut Memory, again: bool, why: &str) -> Answer {
-    let step = format!(
+    refuse_at("unreadable".into(), memory, again, unreadable(why))
+}
+
+/// What an agent that is to look back at the goal is told where the list cannot be read. The same
+/// session's `stop` counts its own refusals, so this counts looks back.
+pub fn self_reflect_unreadable(memory: &mut Memory, why: &str) -> Answer {
+    if memory.reflections >= REFLECTIONS {
+        return Answer::Silent;
+    }
+    memory.reflections += 1;
+    Answer::Refuse(unreadable(why))
+}
+
+fn unreadable(why: &str) -> String {
+    format!(
         "The task list cannot be read, so nobody knows whether work is left. Mend it, or tell the user what is wrong \
          with it, before you stop.\n{why}"
-    );
-    refuse_at("unreadable".into(), memory, again, step)
+    )
 }
 
 /// Whether a subagent may (`SubagentStop`): not while it holds a claim without an outcome.
@@ -379,6 +392,9 @@ mod tests {
     #[test]
     fn stopping_at_an_unreadable_list_is_refused_a_bounded_number_of_times() {
         let (list, mut memory) = (list(), Memory::default());
+        let mut looks = Memory::default();
+        let given = (0..20).filter(|_| self_reflect_unreadable(&mut looks, "line 3") != Answer::Silent);
+        assert_eq!((given.count(), looks.refusals), (REFLECTIONS as usize, 0));
         let mut refused = |again| stop_unreadable(&mut memory, again, "line 3") != Answer::Silent;
         assert_eq!((0..20).filter(|at| refused(*at > 0)).count(), REFUSALS as usize);
         assert!(asked(&list, &mut memory, true), "a list that can be read again is progress");

@@ -3,7 +3,8 @@
 //!
 //! Without `.harness-active`, and inside an agent that Muleteer itself started, it does nothing and does not
 //! even read the list. Whatever goes wrong must not stop the session: then it exits 4, which blocks nothing. Only
-//! a `stop` at an active list that cannot be read is refused: the work would end with nobody told.
+//! an end (`stop`, `subagent-stop`, `teammate-idle`, `self-reflect-stop`) at a list that cannot be read is refused,
+//! a bounded number of times: the work would end with nobody told.
 
 use crate::commands::tasks::place::{begin, listed, place};
 use crate::context::Context;
@@ -106,11 +107,8 @@ fn event() -> Result<Option<Event>, Failure> {
     }
     let value = document.value;
     let field = |key: &str| value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(String::from);
-    let here = || std::env::current_dir().unwrap_or_default();
-    let from = field("cwd").map(PathBuf::from).unwrap_or_else(here);
     let pinned = std::env::var_os("HARNESS_STATE_ROOT").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let Some(dir) = pinned.or_else(|| from.ancestors().find(|dir| dir.join(TASKS).is_file()).map(Path::to_path_buf))
-    else {
+    let Some(dir) = pinned.or_else(|| list_above(&starts(field("cwd").map(PathBuf::from)))) else {
         return Ok(None);
     };
     let event = Event {
@@ -124,6 +122,20 @@ fn event() -> Result<Option<Event>, Failure> {
     };
     let known = event.memories().contains_key(&event.session);
     Ok((event.root.active().exists() || known).then_some(event))
+}
+
+/// The directories from which a list is looked for, in order. A path that is not UTF-8 does not come
+/// through the event's JSON as it is: then the directory that this process has decides first.
+fn starts(cwd: Option<PathBuf>) -> Vec<PathBuf> {
+    let here = std::env::current_dir().ok();
+    let is_there = cwd.as_ref().is_some_and(|cwd| cwd.is_dir());
+    let order = if is_there { [cwd, here] } else { [here, cwd] };
+    order.into_iter().flatten().collect()
+}
+
+fn list_above(starts: &[PathBuf]) -> Option<PathBuf> {
+    let mut dirs = starts.iter().flat_map(|start| start.ancestors());
+    dirs.find(|dir| dir.join(TASKS).is_file()).map(Path::to_path_buf)
 }
 
 impl Event {
@@ -179,8 +191,7 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
     }
     let mut list = match event.root.read() {
         Ok(reading) => reading.list,
-        Err(error) if name == Name::Stop => return stop_unreadable(event, &error, context),
-        Err(error) => return Err(listed(&error)),
+        Err(error) => return unreadable(name, event, &error, context),
     };
     let now = Timestamp::now();
     // What the daemon, or another session, works through is not for others to be held to.
@@ -216,6 +227,10 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
         _ => hook::self_reflect(&list, &mut memory),
     };
     event.remember(memory)?;
+    say_answer(name, answer, context)
+}
+
+fn say_answer(name: Name, answer: Answer, context: &Context) -> Result<Exit, Failure> {
     match answer {
         Answer::Silent => Ok(Exit::Done),
         // Has no answer in JSON: what stands on stderr is what it is told.
@@ -231,7 +246,7 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
 }
 
 /// A list that cannot be read does not say whether work is left.
-fn stop_unreadable(event: &Event, error: &TaskListError, context: &Context) -> Result<Exit, Failure> {
+fn unreadable(name: Name, event: &Event, error: &TaskListError, context: &Context) -> Result<Exit, Failure> {
     let is_a_run = |locked: &Locked| locked.holder.as_ref().is_some_and(|holder| holder.run.is_some());
     if SessionLock::holder(&event.root).is_some_and(|locked| is_a_run(&locked)) {
         return Ok(Exit::Done);
@@ -241,12 +256,17 @@ fn stop_unreadable(event: &Event, error: &TaskListError, context: &Context) -> R
     let known = memories.get(&event.session).cloned();
     let mut memory = known.unwrap_or_else(|| Memory { session: newest(), ..Memory::default() });
     let why = anstream::adapter::strip_str(&listed(error).text()).to_string();
-    let answer = hook::stop_unreadable(&mut memory, event.again, &why);
-    event.remember(memory)?;
-    if let Answer::Refuse(reason) = answer {
-        context.out.json_line(&json!({"decision": "block", "reason": reason}))?;
+    let answer = match name {
+        Name::SelfReflectStop => hook::self_reflect_unreadable(&mut memory, &why),
+        // An event of a teammate does not say whether it was refused before.
+        Name::TeammateIdle => hook::stop_unreadable(&mut memory, true, &why),
+        _ => hook::stop_unreadable(&mut memory, event.again, &why),
+    };
+    match event.remember(memory) {
+        // A refusal that cannot be counted is given once.
+        Err(failure) if event.again || name == Name::TeammateIdle => Err(failure),
+        _ => say_answer(name, answer, context),
     }
-    Ok(Exit::Done)
 }
 
 /// Whether a lock is held for as long as a session lasts: by a run of the daemon, or of an
