@@ -245,19 +245,19 @@ fn a_branch_that_is_somebody_else_s_is_not_overwritten() {
     stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
     stage.repo.git(&["remote", "add", "origin", origin]);
     stage.repo.git(&["push", "--quiet", "origin", "main"]);
-    let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf '%s\\n' \"$@\" > \"$HOME/pr\"; test ! -e \"$HOME/refuse\" || exit 1; echo https://example.invalid/pull/7 ;;\nesac\n";
+    let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf '%s\\n' \"$@\" > \"$HOME/pr\"; test ! -e \"$HOME/refuse\" || { echo not logged in >&2; exit 1; }; echo https://example.invalid/pull/7 ;;\nesac\n";
     program::write(&stage.world.bin().join("gh"), script);
     std::fs::write(stage.world.home().join("refuse"), "").unwrap();
     let daemon = stage.world.daemon();
-    let refused = begun(&stage, &["--concurrency", "1"], 4);
-    assert_eq!(refused["error"]["code"], "E_PR_CREATE_FAILED", "{refused}");
-    let run = id(&refused);
+    // It has passed whatever `gh` says.
+    let done = begun(&stage, &["--concurrency", "1"], 0);
+    assert_eq!((&done["status"], &done["error"]), (&json!("completed"), &Value::Null), "{done}");
+    assert!(done["work"]["pr_trouble"].as_str().unwrap().contains("not logged in"), "{done}");
+    let run = id(&done);
     let at = |name: &str| stage.repo.git(&["ls-remote", "origin", &format!("refs/heads/muleteer/{run}{name}")]);
     let theirs = at("");
     assert!(!theirs.is_empty());
-    std::fs::remove_file(stage.world.home().join("refuse")).unwrap();
-    let done = ended(&stage, &["run", "--resume", &run, "--json"], 0);
-    assert_eq!(done["pr_url"], "https://example.invalid/pull/7", "{done}");
+    assert_eq!(done["work"]["pushed"], format!("muleteer/{run}-rebased"), "{done}");
     assert_eq!(at(""), theirs, "it was not this run's to overwrite");
     assert!(!at("-rebased").is_empty());
     let asked = std::fs::read_to_string(stage.world.home().join("pr")).unwrap();

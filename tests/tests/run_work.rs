@@ -159,6 +159,39 @@ fn passed_run_without_gh_is_pushed_and_names_the_page() {
     stage.world.finish(Some(daemon));
 }
 
+/// One that is not logged in, and a remote that takes no push: neither is the run's failure.
+#[test]
+fn passed_run_whose_pull_request_fails_is_completed_and_says_why() {
+    let stage = Stage::new(AGENT);
+    stage.configure(UNJUDGED);
+    remote(&stage, "git@github.com:o/r.git");
+    let gh = "#!/bin/sh\necho \"To get started with GitHub CLI, please run: gh auth login\" >&2\nexit 4\n";
+    program::write(&stage.world.bin().join("gh"), gh);
+    let daemon = stage.world.daemon();
+    let done = stage.begin(&[]).run().expect_code(0);
+    let document = stage.status();
+    let run = document["run_id"].as_str().unwrap().to_string();
+    let page = format!("https://github.com/o/r/compare/main...muleteer/{run}?expand=1");
+    assert_eq!((&document["status"], &document["work"]["page"]), (&"completed".into(), &page.clone().into()));
+    assert_eq!(document["work"]["next"], format!("make a pull request: {page}"), "{document}");
+    assert!(document["work"]["pr_trouble"].as_str().unwrap().contains("gh auth login"), "{document}");
+    for text in [&done.stdout, &done.stderr, &stage.muleteer(&["run", "report", &run]).ok()] {
+        assert!(text.contains(&page) && text.contains("gh auth login"), "{text}");
+    }
+    assert!(!stage.repo.git(&["ls-remote", "origin", &format!("refs/heads/muleteer/{run}")]).is_empty());
+
+    let hook = stage.world.path().join("origin.git/hooks/pre-receive");
+    std::fs::create_dir_all(hook.parent().unwrap()).unwrap();
+    program::write(&hook, "#!/bin/sh\necho protected >&2\nexit 1\n");
+    let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
+    let run = document["run_id"].as_str().unwrap();
+    assert_eq!((&document["status"], &document["work"]["pushed"]), (&"completed".into(), &Value::Null), "{document}");
+    assert_eq!(document["work"]["next"], format!("git checkout main && git merge muleteer/{run}"), "{document}");
+    let text = stage.muleteer(&["run", "report", run]).ok();
+    assert!(text.contains("not pushed: ") && text.contains("protected"), "{text}");
+    stage.world.finish(Some(daemon));
+}
+
 #[test]
 fn on_complete_pushes_or_leaves_the_branch_as_configured() {
     let stage = Stage::new(AGENT);

@@ -609,6 +609,9 @@ pub enum Event {
         /// Where it can be made.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         page: Option<String>,
+        /// Why `gh` made no pull request, where it was asked to.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        trouble: Option<String>,
     },
     /// Of a run that ends before it passed, or is stopped: its branch is in the repository.
     RunWorkKept(pipeline::KeptWork),

@@ -126,7 +126,11 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_REMOTE_CHANGED", Exit::Failed, "an agent pushed to the base branch of the real remote"),
     ("E_JUDGE_WROTE", Exit::Failed, "the judge changed what it was to judge, twice"),
     ("E_SPEC_HASH_MISMATCH", Exit::Failed, "the frozen spec is not what was frozen"),
-    ("E_PR_CREATE_FAILED", Exit::Failed, "the pull request could not be made; the branch is there"),
+    (
+        "E_PR_CREATE_FAILED",
+        Exit::Failed,
+        "a run of an earlier version: the pull request could not be made; the branch is there",
+    ),
     ("E_MAX_RUNTIME", Exit::Failed, "the run took longer than it may"),
     ("E_BUDGET", Exit::Failed, "the run has spent its budget"),
     ("E_RUN_STOPPED", Exit::Failed, "the run was stopped; `muleteer run --resume` goes on with it"),

@@ -352,10 +352,11 @@ catalog! {
         = Event::BranchPublished { branch: format!("muleteer/{RUN}"), commit: "9fceb02d".into(), merge: "git merge".into(), unpushed: Some("2 of 15 beads are blocked".into()) };
     PrCreated: "There is a pull request."
         = Event::PrCreated { url: "https://example.org/pull/1".into() };
-    BranchPushed: "The branch is at the remote under this name; `page` is where a pull request can be made, where that is known."
+    BranchPushed: "The branch is at the remote under this name; `page` is where a pull request can be made, where that is known, `trouble` why `gh` made none."
         = Event::BranchPushed {
             branch: format!("muleteer/{RUN}"),
             page: Some(format!("https://github.com/o/r/compare/main...muleteer/{RUN}?expand=1")),
+            trouble: Some("the pull request could not be made: gh: not logged in".into()),
         };
     RunWorkKept: "The run ends before it passed, or is stopped: what there is of its branch is in the repository. `clones` are its \
                   agents', `trouble` says why the branch could not be brought, and where it is."

@@ -75,13 +75,14 @@ pub enum Input {
 pub enum PullRequest {
     /// Where it is.
     Made(String),
-    Failed(String),
     /// There is a remote, and why nothing is pushed there.
     Unpushed(String),
     /// The branch is at the remote, under this name; a person makes the pull request, on this page where it is known.
     Pushed {
         branch: String,
         page: Option<String>,
+        /// Why `gh` made none, where it was asked.
+        trouble: Option<String>,
     },
 }
 
@@ -418,12 +419,10 @@ fn published(run: &Run, branch: String, commit: String, merge: String, pr: Optio
     };
     let mut events = vec![Event::BranchPublished { branch, commit, merge, unpushed }];
     match pr {
-        Some(PullRequest::Pushed { branch, page }) => events.push(Event::BranchPushed { branch, page }),
-        Some(PullRequest::Made(url)) if run.pr_url.is_none() => events.push(Event::PrCreated { url }),
-        Some(PullRequest::Failed(message)) => {
-            events.push(Event::RunStopping { code: "E_PR_CREATE_FAILED".into(), message });
-            return events;
+        Some(PullRequest::Pushed { branch, page, trouble }) => {
+            events.push(Event::BranchPushed { branch, page, trouble });
         }
+        Some(PullRequest::Made(url)) if run.pr_url.is_none() => events.push(Event::PrCreated { url }),
         _ => {}
     }
     let all = run.count(Stage::Done) == run.beads.len();

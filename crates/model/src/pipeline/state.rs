@@ -104,6 +104,8 @@ pub struct Frozen {
 pub struct Pushed {
     pub branch: String,
     pub page: Option<String>,
+    /// Why `gh` made no pull request, where it was asked to.
+    pub trouble: Option<String>,
 }
 
 /// Acceptance criteria, hashed before the first coding agent starts. An empty path: there are none.
@@ -589,8 +591,9 @@ impl Run {
                 self.unpushed.clone_from(unpushed);
                 self.kept = None;
             }
-            Event::BranchPushed { branch, page } => {
-                self.pushed = Some(Pushed { branch: branch.clone(), page: page.clone() });
+            Event::BranchPushed { branch, page, trouble } => {
+                let (page, trouble) = (page.clone(), trouble.clone());
+                self.pushed = Some(Pushed { branch: branch.clone(), page, trouble });
             }
             Event::RunWorkKept(kept) => self.kept = Some(kept.clone()),
             Event::PrCreated { url } => self.pr_url = Some(url.clone()),

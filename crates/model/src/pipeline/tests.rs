@@ -581,15 +581,18 @@ fn a_branch_without_a_pull_request_names_the_page_for_one() {
         assert_eq!(play.run.outcome, Some(RunStatus::Completed));
         Whereabouts::of(&play.run).expect("it is over")
     };
-    let pushed = |page: Option<&str>| PullRequest::Pushed { branch: "t".into(), page: page.map(String::from) };
+    let pushed = |page: Option<&str>| PullRequest::Pushed {
+        branch: "t".into(),
+        page: page.map(String::from),
+        trouble: page.is_none().then(|| "gh: not logged in".to_string()),
+    };
     let told = finish(Some(pushed(Some("https://h/new"))));
     assert_eq!((told.branch.as_deref(), told.pushed.as_deref()), (Some("b"), Some("t")));
     assert_eq!(told.next.as_deref(), Some("make a pull request: https://h/new"));
-    assert!(
-        finish(Some(pushed(None)))
-            .next
-            .is_some_and(|next| next.contains("the branch t at the remote"))
-    );
+    assert_eq!(told.pr_trouble, None);
+    let told = finish(Some(pushed(None)));
+    assert!(told.next.is_some_and(|next| next.contains("the branch t at the remote")));
+    assert_eq!(told.pr_trouble.as_deref(), Some("gh: not logged in"));
     assert!(
         finish(Some(PullRequest::Made("u".into())))
             .next

@@ -18,6 +18,8 @@ pub struct Whereabouts {
     /// Where a pull request can be made by hand.
     pub page: Option<String>,
     pub pr_url: Option<String>,
+    /// Why `gh` made no pull request, where it was asked to.
+    pub pr_trouble: Option<String>,
     /// Where clones of its agents are that were not finished with.
     pub clones: Option<String>,
     /// Why the branch could not be brought into the repository.
@@ -42,6 +44,7 @@ impl Whereabouts {
             pushed: run.pushed.as_ref().map(|pushed| pushed.branch.clone()),
             page: run.pushed.as_ref().and_then(|pushed| pushed.page.clone()),
             pr_url: run.pr_url.clone(),
+            pr_trouble: run.pushed.as_ref().and_then(|pushed| pushed.trouble.clone()),
             clones,
             trouble,
             next: None,

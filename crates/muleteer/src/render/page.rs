@@ -105,6 +105,9 @@ fn news(run: &Run) -> Markup {
         @if let Some(page) = run.pushed.as_ref().and_then(|pushed| pushed.page.as_ref()) {
             p { "Make a pull request: " (link(page)) }
         }
+        @if let Some(why) = run.pushed.as_ref().and_then(|pushed| pushed.trouble.as_ref()) {
+            p.note { (cut(why, PROSE)) }
+        }
         @if let Some(branch) = run.published.as_ref().filter(|_| run.kept.is_none()) {
             @let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.as_str()).unwrap_or_default();
             @if branch == base {

@@ -275,7 +275,13 @@ pub fn describe(event: &Event) -> Option<String> {
             format!("the result is on {branch}: {}{not}", text(merge))
         }
         Event::PrCreated { url } => format!("pull request {url}"),
-        Event::BranchPushed { branch, page } => super::work::pushed(branch, page.as_deref()),
+        Event::BranchPushed { branch, page, trouble } => {
+            let done = super::work::pushed(branch, page.as_deref());
+            match trouble {
+                Some(why) => warn(format!("{done}; {}", text(why))),
+                None => done,
+            }
+        }
         Event::RunWorkKept(kept) => super::work::kept(kept),
         Event::RunStopping { code, message } if code.is_empty() => warn(format!("stopping: {}", text(message))),
         Event::RunStopping { code, message } => bad(format!("stopping: {code} {}", text(message))),

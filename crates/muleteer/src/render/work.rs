@@ -26,6 +26,9 @@ pub fn lines(run: &Run) -> String {
     if let Some(branch) = &work.pushed {
         let _ = writeln!(text, "  pushed    {}", pushed(branch, work.page.as_deref()));
     }
+    if let Some(why) = &work.pr_trouble {
+        let _ = writeln!(text, "  warning   {}", clip(why, TROUBLE));
+    }
     if let Some(next) = &work.next {
         let _ = writeln!(text, "  next step {}", safe(next));
     }

@@ -96,19 +96,20 @@ async fn pull_request(hosted: &Hosted, run: &Run, remote: Remote, base: &str) ->
     let address = remote.push.clone();
     let place = Place::new(hosted, gh.unwrap_or_default(), remote, settings(&hosted.repo).await);
     fault::point("run.before_pr");
-    let made = if by_gh {
-        place.pull_request(hosted, run, &run.target(), base).await.map(PullRequest::Made)
-    } else {
-        let pushed = place.pushed(hosted, run, base).await;
-        let page = |branch: &str| forge::pull_request_page(&address, base, branch).filter(|_| base != "HEAD");
+    let made = match place.pushed(hosted, run, base).await {
         // It has passed all the same, and its branch is here.
-        Ok(match pushed {
-            Ok(branch) => PullRequest::Pushed { page: page(&branch), branch },
-            Err(why) => PullRequest::Unpushed(why),
-        })
+        Err(why) => PullRequest::Unpushed(why),
+        Ok((branch, conflicts)) => {
+            let asked = match by_gh {
+                true => place.pull_request(run, &branch, base, &conflicts).await.map_err(Some),
+                false => Err(None),
+            };
+            let page = forge::pull_request_page(&address, base, &branch).filter(|_| base != "HEAD");
+            asked.map_or_else(|trouble| PullRequest::Pushed { branch, page, trouble }, PullRequest::Made)
+        }
     };
     fault::point("run.after_pr");
-    made.unwrap_or_else(PullRequest::Failed)
+    made
 }
 
 /// Where the remote's base branch is, asked with the person's own credentials. `None` where it does not answer soon.
@@ -325,19 +326,16 @@ impl Place {
         self.out(command.args(args), patience, what).await
     }
 
-    /// Rebases onto the base as the remote has it, pushes, and asks for the pull request. Each step looks first
-    /// whether it was taken before a crash.
-    async fn pull_request(&self, hosted: &Hosted, run: &Run, target: &str, base: &str) -> Result<String, String> {
-        let (commit, conflicts) = self.rebased(hosted, target, base).await?;
-        let head = self.push_beside(hosted, &commit, target).await?;
-        if let Some(url) = self.known(&head).await {
+    /// Asks `gh` for a pull request of the pushed branch `head`, unless there is one from before a crash.
+    async fn pull_request(&self, run: &Run, head: &str, base: &str, conflicts: &str) -> Result<String, String> {
+        if let Some(url) = self.known(head).await {
             return Ok(url);
         }
         let title = format!("muleteer run: {}", run.started.title);
-        let body = body(run, &conflicts);
+        let body = body(run, conflicts);
         let ask = async |more: &[&str]| {
             let mut create = self.command(&self.gh);
-            create.args(["pr", "create", "--head", &head, "--base", base, "--title", &title, "--body", &body]);
+            create.args(["pr", "create", "--head", head, "--base", base, "--title", &title, "--body", &body]);
             self.out(create.args(more), GH_PATIENCE, "the pull request could not be made").await
         };
         // A repository need not have the labels, and `gh` refuses those it does not know.
@@ -348,20 +346,22 @@ impl Place {
         let said = match made {
             Ok(out) => out,
             // One of an earlier try may have come through after all.
-            Err(why) => return self.known(&head).await.ok_or(why),
+            Err(why) => return self.known(head).await.ok_or(why),
         };
         let url = said.lines().rev().find(|line| line.starts_with("http")).map(str::to_string);
         url.ok_or(format!("gh said: {said}"))
     }
 
-    /// Pushes the branch, for a person to make a pull request of, and gives its name at the remote.
-    async fn pushed(&self, hosted: &Hosted, run: &Run, base: &str) -> Result<String, String> {
+    /// Pushes the branch, for a pull request on top of what the remote's base has come to. Gives its name at the
+    /// remote, and the files that conflict. Each step looks first whether it was taken before a crash.
+    async fn pushed(&self, hosted: &Hosted, run: &Run, base: &str) -> Result<(String, String), String> {
         let target = run.target();
-        let commit = match run.settings.pull_request {
-            true => self.rebased(hosted, &target, base).await?.0,
-            false => hub::commit(hosted, &target).await.ok_or("the branch is gone")?,
+        let (commit, conflicts) = match run.settings.pull_request {
+            true => self.rebased(hosted, &target, base).await?,
+            false => (hub::commit(hosted, &target).await.ok_or("the branch is gone")?, String::new()),
         };
-        self.push_beside(hosted, &commit, &target).await
+        let branch = self.push_beside(hosted, &commit, &target).await?;
+        Ok((branch, conflicts))
     }
 
     /// Pushes under the branch's name, or one beside it where that is protected, somebody else's or in the way of
