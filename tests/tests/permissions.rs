@@ -165,6 +165,43 @@ fn a_question_reaches_a_person_under_an_open_policy() {
     scene.world.finish(Some(daemon));
 }
 
+/// Nobody watches a task list, so its agent decides by itself and goes on.
+#[test]
+fn questions_and_permissions_of_a_task_list_s_agent_are_denied_because_nobody_is_there() {
+    let test = "questions_and_permissions_of_a_task_list_s_agent_are_denied_because_nobody_is_there";
+    let Some(binary) = muleteer_tests::claude::binary(test) else { return };
+    let scene = muleteer_tests::task_list::Scene::new();
+    muleteer_tests::claude::link(&scene.world, &binary);
+    scene
+        .world
+        .configure("categories: {coding: {answer_timeout: 2s}}\npermissions: {ask: [\"Bash(touch two)\"]}\n");
+    scene.add("Write one", "test -f one", &[]);
+    let question = json!({"questions": [{"question": "Which colour?", "header": "Colour", "multiSelect": false,
+        "options": [{"label": "Red", "description": "warm"}, {"label": "Blue", "description": "cold"}]}]});
+    let server = muleteer_tests::model_server::ModelServer::start([
+        Step::tool("AskUserQuestion", question),
+        Step::bash("touch two"),
+        Step::bash("touch one"),
+        Step::success("decided by myself"),
+    ]);
+    let daemon = scene.world.daemon();
+    let options = muleteer_tests::claude::env_options(&server);
+    let options = options.iter().map(String::as_str);
+    let args: Vec<_> = ["run", "--backend", "claude-code"].into_iter().chain(options).collect();
+    scene.tasks(&args).expect_code(0);
+    assert_eq!(scene.status("task-001"), "completed");
+    let told: String = server.main_requests().iter().map(|request| request.body.to_string()).collect();
+    for part in ["Nobody is here to answer", "Nobody has answered for 2s"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let events = scene.world.events();
+    let answers = events.iter().filter(|event| event["event"] == "permission_answered");
+    let answers: Vec<_> = answers.filter(|event| event["rule"] == "unattended").collect();
+    let is_ours = |event: &&Value| event["by"] == "muleteer" && event["answer"] == "deny";
+    assert!(answers.len() == 2 && answers.iter().all(is_ours), "{answers:?}");
+    scene.world.finish(Some(daemon));
+}
+
 #[test]
 fn a_question_outlives_the_daemon_and_is_answered_to_its_successor() {
     let test = "a_question_outlives_the_daemon_and_is_answered_to_its_successor";

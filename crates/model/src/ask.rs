@@ -24,6 +24,8 @@ pub const MOST_OPEN: usize = 32;
 const MOST_ANSWERED: usize = 16;
 /// Answers (`by`) what nobody else has to.
 pub const OURSELVES: &str = "muleteer";
+/// The rule by which what an agent asks is denied where nobody is there to answer.
+pub const UNATTENDED: &str = "unattended";
 /// Longest id: it goes back to the agent as it came, so it cannot be cut.
 pub const ID_LIMIT: usize = 200;
 /// Of what a tool is to be called with, so much is kept, in bytes of JSON.

@@ -142,6 +142,7 @@ mod tests {
             ask_on_crash: false,
             permissions: crate::permission::Policy::default(),
             can_ask: true,
+            unattended_s: None,
             transcripts: false,
             folds: false,
             trace: None,

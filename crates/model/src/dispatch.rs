@@ -567,6 +567,7 @@ pub(crate) mod tests {
             ask_on_crash: false,
             permissions: crate::permission::Policy::default(),
             can_ask: true,
+            unattended_s: None,
             transcripts: false,
             folds: false,
             api: crate::api_error::Terms::default(),

@@ -731,6 +731,10 @@ pub struct Created {
     /// Its CLI can be told an answer while it waits for one.
     #[serde(default)]
     pub can_ask: bool,
+    /// It works for a run or a task list, or for an agent of one, and nobody watches: what it asks
+    /// waits for so many seconds at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unattended_s: Option<u64>,
     /// Its CLI keeps a transcript that tells what became of a prompt.
     #[serde(default)]
     pub transcripts: bool,

@@ -390,7 +390,10 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
             None => used_up(d).into_iter().collect(),
         },
         Phase::Starting { .. } => vec![],
-        Phase::Working { turn, .. } => advance_working(d, turn),
+        Phase::Working { turn, .. } => {
+            let denied = asks::overdue(d, now);
+            if denied.is_empty() { advance_working(d, turn) } else { denied }
+        }
         // What comes next depends on what became of its prompts.
         Phase::Gone { .. } if d.to_probe().is_some() => vec![],
         Phase::Gone { attempt, exit, turn, .. } => conclude::conclude(d, *attempt, exit, turn, now),
@@ -468,6 +471,7 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
                 effects.push(Effect::Prompt { key: prompt.key.clone(), close: !d.created.multi_turn });
             }
             effects.extend(asks::effects(d));
+            effects.extend(asks::wakes(d));
             if let (Some((key, _)), Some(model)) = (&d.model_change, &d.model_wanted) {
                 effects.push(Effect::SetModel { key: key.clone(), model: model.clone() });
             }

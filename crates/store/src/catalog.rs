@@ -495,6 +495,7 @@ fn created() -> Created {
         ask_on_crash: false,
         permissions: muleteer_model::permission::Policy::default(),
         can_ask: true,
+        unattended_s: Some(600),
         transcripts: false,
         folds: false,
         api: Terms {

@@ -18,6 +18,7 @@ use crate::{acp, settings, worktree};
 use muleteer_backends::{Command, is_of_another};
 use muleteer_model::api_error::Terms;
 use muleteer_model::config::{self, Pool};
+use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::{Created, Entry, Event, PromptKind, Purse};
 use muleteer_model::fleet::Fleet;
 use muleteer_model::id::DispatchId;
@@ -316,6 +317,7 @@ pub async fn prepare(
         ask_on_crash: part.is_none() && category.on_crash == config::OnCrash::Ask,
         permissions,
         can_ask: capabilities.asks,
+        unattended_s: is_unattended(asker, above).then(|| category.answer_timeout.as_secs()),
         fingerprint,
     };
     let saved = Saved {
@@ -349,6 +351,14 @@ pub async fn prepare(
     written.map_err(|error| internal(&error.to_string()))??;
     entries.extend(begun.into_iter().enumerate().map(|(n, event)| named(&id, &format!("begun/{n}"), event)));
     Ok((entries, reservation))
+}
+
+/// Nobody watches the agents of runs and task lists, and those that they dispatch.
+fn is_unattended(asker: &Asker, above: Option<&Arc<Dispatch>>) -> bool {
+    match asker {
+        Asker::Run(_) | Asker::Tasks(_) => true,
+        Asker::Operator | Asker::Agent(_) => above.is_some_and(|above| above.created.unattended_s.is_some()),
+    }
 }
 
 /// What an agent of this category and scope is watched for.

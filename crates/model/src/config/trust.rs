@@ -95,6 +95,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("categories.*.timeout", Loosens(AtMost)),
     ("categories.*.api_patience", Loosens(AtMost)),
     ("categories.*.api_timeout", Loosens(AtMost)),
+    ("categories.*.answer_timeout", Loosens(AtMost)),
     ("categories.*.on_crash", Loosens(NotBefore(&["resume", "ask"]))),
     ("categories.*.result", Safe),
     ("categories.*.monitors.*", Loosens(NotBefore(RESPONSES))),

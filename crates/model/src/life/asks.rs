@@ -1,11 +1,13 @@
 //! What an agent asks: who answers, and that it hears the answer.
 
-use super::Effect;
-use crate::ask::{Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, OURSELVES, Verdict};
+use super::{Effect, waited};
+use crate::ask::{Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, OURSELVES, UNATTENDED, Verdict};
+use crate::config::Span;
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::Event;
 use crate::opening::INTERRUPTED;
 use crate::permission::POLICY;
+use jiff::{SignedDuration, Timestamp};
 
 /// The agent asks something: recorded, and answered at once where nobody has to be asked.
 pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
@@ -39,6 +41,8 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
             rule,
             key: String::new(),
         })
+    } else if ask.kind == AskKind::Question && is_alone(d) {
+        deny(OURSELVES, NOBODY_ANSWERS.into(), Some(UNATTENDED.into()))
     } else if d.asks.open().count() >= MOST_OPEN {
         deny(OURSELVES, format!("{MOST_OPEN} requests are waiting for an answer already."), None)
     } else {
@@ -48,6 +52,55 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
     let mut events = vec![Event::PermissionRequested { request_id, answered: answer.is_some(), ask }];
     events.extend(answer);
     events
+}
+
+const NOBODY_ANSWERS: &str = "Nobody is here to answer: this work is unattended. Decide by yourself, go on, and note the \
+                              question and your decision in your journal and in your final report.";
+
+/// Nobody is there whom it could ask: no person watches, and no agent dispatched it.
+fn is_alone(d: &Dispatch) -> bool {
+    d.created.unattended_s.is_some() && d.created.parent.is_none()
+}
+
+/// How long what an unattended agent asks may wait.
+fn patience(d: &Dispatch) -> Option<Span> {
+    d.created.unattended_s.map(Span::from_secs)
+}
+
+/// When an ask that has waited since then is denied, if it ever is.
+fn due(since: Timestamp, patience: Span) -> Option<Timestamp> {
+    let seconds = i64::try_from(patience.as_secs()).ok()?;
+    since.checked_add(SignedDuration::from_secs(seconds)).ok()
+}
+
+/// Denies what an unattended agent has waited for too long.
+pub(super) fn overdue(d: &Dispatch, now: Timestamp) -> Vec<Event> {
+    let Some(patience) = patience(d).filter(|_| d.waits_for_an_answer()) else { return vec![] };
+    let is_over = |since| {
+        let longest = patience.as_secs().saturating_mul(1000);
+        due(since, patience).is_some_and(|until| waited(until, longest, now))
+    };
+    let denied = d.asks.open().filter(|pending| is_over(pending.since));
+    denied
+        .map(|pending| Event::PermissionAnswered {
+            request_id: pending.id.clone(),
+            answer: Verdict::Deny,
+            text: format!(
+                "Nobody has answered for {patience}: this work is unattended. Go on without it, or in a way that needs \
+                 no answer, and note in your journal and in your final report what you left out."
+            ),
+            by: OURSELVES.into(),
+            rule: Some(UNATTENDED.into()),
+            key: String::new(),
+        })
+        .collect()
+}
+
+/// When the next of them is denied.
+pub(super) fn wakes(d: &Dispatch) -> Option<Effect> {
+    let patience = patience(d).filter(|_| d.waits_for_an_answer())?;
+    let next = d.asks.open().filter_map(|pending| due(pending.since, patience)).min()?;
+    Some(Effect::WakeAt(next))
 }
 
 /// It no longer waits, though nobody has answered.

@@ -69,6 +69,7 @@ impl Told {
             ask_on_crash: false,
             permissions: crate::permission::Policy::default(),
             can_ask: true,
+            unattended_s: None,
             transcripts: false,
             folds: false,
             api: crate::api_error::Terms::default(),

@@ -77,6 +77,7 @@ impl Daemon {
             ask_on_crash: false,
             permissions: Policy { mode: Mode::Ask, ..Policy::default() },
             can_ask: true,
+            unattended_s: None,
             transcripts: false,
             folds: false,
             api: muleteer_model::api_error::Terms::default(),

@@ -1,7 +1,7 @@
 //! What an agent asks, and who answers.
 
 use super::*;
-use crate::ask::{Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, Verdict};
+use crate::ask::{Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, OURSELVES, UNATTENDED, Verdict};
 use crate::opening::Calls;
 use crate::permission::{Mode, POLICY, Policy, Rule};
 
@@ -171,4 +171,59 @@ fn the_policy_reads_paths_from_where_the_agent_works() {
         told.asks_for("r1", Ask::tool("Edit", json!({"file_path": path})));
         assert_eq!(!told.open().is_empty(), asked, "{path} from {worktree:?}");
     }
+}
+
+/// The run or task list that it works for would wait for ever.
+#[test]
+fn unattended_agents_are_denied_questions_at_once_and_permissions_in_time() {
+    let unattended = || {
+        let mut told = Told::asking();
+        Arc::make_mut(&mut told.d.created).unattended_s = Some(600);
+        told
+    };
+    let denied = |told: &Told| {
+        let found = told.log.iter().rev().find_map(|event| match event {
+            Event::PermissionAnswered { answer, text, by, rule, .. } => {
+                Some((*answer, text.clone(), by.clone(), rule.clone()))
+            }
+            _ => None,
+        });
+        let (answer, text, by, rule) = found.expect("an answer");
+        assert_eq!((answer, by.as_str(), rule.as_deref()), (Verdict::Deny, OURSELVES, Some(UNATTENDED)));
+        text
+    };
+    let question = || vec![AgentEvent::Question { id: "q1".into(), text: "which of them?".into() }];
+    let mut told = unattended();
+    told.line(question());
+    assert_eq!((told.open(), told.d.state()), (vec![], "running"));
+    assert!(denied(&told).contains("Decide by yourself"), "{}", denied(&told));
+    assert_eq!(told.hears_answers_to(), ["q1"]);
+    assert!(!told.d.refused, "no person has refused anything");
+
+    // The agent that dispatched it may know.
+    let mut told = unattended();
+    Arc::make_mut(&mut told.d.created).parent = Some(told.d.id.clone());
+    told.line(question());
+    assert_eq!(told.open(), ["q1"]);
+
+    let mut told = unattended();
+    told.asks_as("r1");
+    let since = told.d.asks.open().next().expect("it waits").since;
+    let after = |seconds: i64| since + jiff::SignedDuration::from_secs(seconds);
+    assert!(effects(&told.d).contains(&Effect::WakeAt(after(600))));
+    assert_eq!(advance(&told.d, after(599)), []);
+    // A clock that was set back does not make it last.
+    for now in [after(600), after(-1)] {
+        let events = advance(&told.d, now);
+        assert!(
+            matches!(&events[..], [Event::PermissionAnswered { answer: Verdict::Deny, text, .. }] if text.contains("10m")),
+            "{events:?}"
+        );
+    }
+    assert!(told.allowed("r1"), "somebody may still answer in time");
+    assert!(!effects(&told.d).iter().any(|effect| matches!(effect, Effect::WakeAt(_))));
+
+    let mut watched = Told::asking();
+    watched.asks_as("r1");
+    assert_eq!(advance(&watched.d, after(1_000_000)), []);
 }
