@@ -154,8 +154,8 @@ pub struct Category {
     pub api_patience: Span,
     /// How long an agent may try in vain to get an answer of the model API that is neither.
     pub api_timeout: Span,
-    /// How long an agent of a run or a task list, where nobody watches, waits for an answer to what it
-    /// asks before that is denied. A question is denied at once.
+    /// How long an agent of a run or a task list, where nobody watches, waits for an answer to what
+    /// it asks before that is denied. A question is denied at once.
     pub answer_timeout: Span,
     /// What follows a crash.
     pub on_crash: OnCrash,

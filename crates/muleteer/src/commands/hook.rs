@@ -3,8 +3,8 @@
 //!
 //! Without `.harness-active`, and inside an agent that Muleteer itself started, it does nothing and does not
 //! even read the list. Whatever goes wrong must not stop the session: then it exits 4, which blocks nothing. Only
-//! an end (`stop`, `subagent-stop`, `teammate-idle`, `self-reflect-stop`) at a list that cannot be read is refused,
-//! a bounded number of times: the work would end with nobody told.
+//! an end (`stop`, `subagent-stop`, `teammate-idle`, `self-reflect-stop`) at a list that cannot be
+//! read is refused, a bounded number of times: the work would end with nobody told.
 
 use crate::commands::tasks::place::{begin, listed, place};
 use crate::context::Context;
@@ -124,8 +124,8 @@ fn event() -> Result<Option<Event>, Failure> {
     Ok((event.root.active().exists() || known).then_some(event))
 }
 
-/// The directories from which a list is looked for, in order. A path that is not UTF-8 does not come
-/// through the event's JSON as it is: then the directory that this process has decides first.
+/// The directories from which a list is looked for, in order. A path that is not UTF-8 does not
+/// come through the event's JSON as it is: then the directory that this process has decides first.
 fn starts(cwd: Option<PathBuf>) -> Vec<PathBuf> {
     let here = std::env::current_dir().ok();
     let is_there = cwd.as_ref().is_some_and(|cwd| cwd.is_dir());

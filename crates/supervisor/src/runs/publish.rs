@@ -326,7 +326,8 @@ impl Place {
         self.out(command.args(args), patience, what).await
     }
 
-    /// Asks `gh` for a pull request of the pushed branch `head`, unless there is one from before a crash.
+    /// Asks `gh` for a pull request of the pushed branch `head`, unless there is one from before a
+    /// crash.
     async fn pull_request(&self, run: &Run, head: &str, base: &str, conflicts: &str) -> Result<String, String> {
         if let Some(url) = self.known(head).await {
             return Ok(url);
@@ -352,8 +353,9 @@ impl Place {
         url.ok_or(format!("gh said: {said}"))
     }
 
-    /// Pushes the branch, for a pull request on top of what the remote's base has come to. Gives its name at the
-    /// remote, and the files that conflict. Each step looks first whether it was taken before a crash.
+    /// Pushes the branch, for a pull request on top of what the remote's base has come to. Gives
+    /// its name at the remote, and the files that conflict. Each step looks first whether it was
+    /// taken before a crash.
     async fn pushed(&self, hosted: &Hosted, run: &Run, base: &str) -> Result<(String, String), String> {
         let target = run.target();
         let (commit, conflicts) = match run.settings.pull_request {
