@@ -3,6 +3,9 @@
 //! At a fixed place, since relocations are most of the private memory of a program this small. And statically, where the
 //! C library can be had so: the loader's work is a quarter of what its exec takes, and its tables a third of the memory.
 //! `target-feature=+crt-static` would say it for everything that is built; this says it for one program.
+//!
+//! It also names what is built, by a hash of the sources: a `muleteer` and a `muleteer-shim` that
+//! were built at different times can tell.
 
 #![allow(clippy::disallowed_methods)] // At build time there is no `process` to start them.
 
@@ -11,6 +14,7 @@ use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-env=MULETEER_SHIM_SOURCES={:016x}", sources());
     let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
     if !(is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu")) {
         return;
@@ -23,6 +27,25 @@ fn main() {
         println!("cargo::rustc-link-arg-bin=muleteer-shim=-static");
         println!("cargo::rustc-link-arg-bin=muleteer-shim=-L{}", out.join("static").display());
     }
+}
+
+/// A hash (FNV-1a) of all that the shim is made of here. Of a crate that is packed alone it is that
+/// crate.
+fn sources() -> u64 {
+    let mut files = Vec::new();
+    let mut folders: Vec<PathBuf> = ["src", "../protocol/src", "../process/src"].map(PathBuf::from).to_vec();
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        println!("cargo::rerun-if-changed={}", folder.display());
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    files.sort();
+    let texts = files.iter().filter_map(|path| std::fs::read(path).ok());
+    texts
+        .flatten()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Puts in place of the shared libraries that rustc names (it was not told that this one program is static) scripts of

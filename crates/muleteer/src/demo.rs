@@ -60,7 +60,7 @@ pub async fn run(out: Output, keep: bool) -> Result<Exit, Failure> {
 }
 
 async fn perform(out: Output, place: &mut Place, keep: bool) -> Result<Exit, Failure> {
-    shim::provide(out).await;
+    shim::provide(out).await?;
     let began = awake();
     let mut log = Log::default();
     let screen = Screen::new(out, &place.root);

@@ -58,6 +58,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if args.next_if(|word| word == CONFINE).is_some() {
         return muleteer_process::sandbox::main(args);
     }
+    if args.next_if(|word| word == BUILD_WORD).is_some() {
+        println!("{}", build());
+        return ExitCode::SUCCESS;
+    }
     let Some(epoch) = epoch_of(args) else {
         eprintln!("muleteer-shim is started by the muleteer daemon, not by hand");
         return ExitCode::from(64);
@@ -81,6 +85,16 @@ pub(crate) fn shim(epoch: u32, place: &Place) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The word at which a shim says by what it was built: see [`build`].
+pub const BUILD_WORD: &str = "--build";
+
+/// The version, the protocol and the sources of this shim. Where `muleteer-shim` answers otherwise
+/// than the `muleteer` that starts it, the two were not built together.
+pub fn build() -> String {
+    let (version, protocol) = (env!("CARGO_PKG_VERSION"), muleteer_protocol::shim::v1::VERSION);
+    format!("muleteer-shim {version} protocol {protocol} sources {}", env!("MULETEER_SHIM_SOURCES"))
 }
 
 /// The first word where this program is to run an agent in its sandbox.

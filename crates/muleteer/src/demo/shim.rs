@@ -1,15 +1,23 @@
 //! Sees to it that the demo's agents run in `muleteer-shim`, as installed ones do.
 //!
 //! `cargo run` builds `muleteer` alone. Where it started the demo, the demo has it build the other one, too: with the
-//! same features, so that hardly more than a link is left to do.
+//! same features, so that hardly more than a link is left to do. One that was built from other
+//! sources, as before a `git pull`, is built again, or the demo is refused: its agents would fail
+//! for reasons that nobody sees.
 
+use crate::failure::Failure;
 use crate::on_demand::own_program;
 use crate::output::Output;
 use muleteer_process::command::helper;
+use muleteer_shim::run::{BUILD_WORD, build as our_build};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
 
 const NAME: &str = "muleteer-shim";
+/// A shim that is asked by what it was built answers at once.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// How cargo makes it.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,21 +27,72 @@ struct Build {
     args: Vec<OsString>,
 }
 
-/// Builds it where `cargo run` left it out; says what is missing where nobody can build it.
-pub async fn provide(out: Output) {
+/// What lies beside `muleteer`.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Ours,
+    /// It was built from other sources; what it says of itself, if anything.
+    Other(String),
+}
+
+/// Builds it where `cargo run` left it out, or left an old one; says what is missing where nobody
+/// can build it.
+///
+/// # Errors
+/// `E_DAEMON_START` where one lies there that was not built with this `muleteer`, and nobody can
+/// build it.
+pub async fn provide(out: Output) -> Result<(), Failure> {
     let own = own_program();
-    if own.with_file_name(NAME).exists() {
-        return;
+    let beside = own.with_file_name(NAME);
+    let mut found = look(&beside).await;
+    if found == Found::Ours {
+        return Ok(());
     }
     let by_cargo = std::env::var_os("CARGO").zip(std::env::var_os("CARGO_MANIFEST_DIR"));
-    let Some(build) = build(&own, by_cargo) else { return missing(out, &own) };
-    out.note(format!("building {NAME}, in which agents run; `cargo run` leaves it out"));
-    let mut command = helper(&build.cargo);
-    command.args(&build.args).current_dir(&build.dir).stdout(std::process::Stdio::null());
-    let status = tokio::process::Command::from(command).kill_on_drop(true).status().await;
-    if !status.is_ok_and(|status| status.success()) || !own.with_file_name(NAME).exists() {
-        missing(out, &own);
+    if let Some(build) = build(&own, by_cargo) {
+        out.note(format!("building {NAME}, in which agents run; `cargo run` leaves it out"));
+        let mut command = helper(&build.cargo);
+        command.args(&build.args).current_dir(&build.dir).stdout(Stdio::null());
+        let _ = tokio::process::Command::from(command).kill_on_drop(true).status().await;
+        found = look(&beside).await;
     }
+    match found {
+        Found::Ours => {}
+        Found::Nothing => missing(out, &own),
+        Found::Other(said) => return Err(stale(&beside, &said)),
+    }
+    Ok(())
+}
+
+/// Asks the shim by what it was built. One of an earlier version does not know the word, and says
+/// nothing.
+async fn look(beside: &Path) -> Found {
+    if !beside.exists() {
+        return Found::Nothing;
+    }
+    let mut command = helper(beside);
+    command.arg(BUILD_WORD).stderr(Stdio::null());
+    let asked = tokio::process::Command::from(command).kill_on_drop(true).output();
+    let said = match tokio::time::timeout(ANSWER, asked).await {
+        Ok(Ok(output)) => String::from_utf8_lossy(&output.stdout).trim().to_string(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {} s", ANSWER.as_secs()),
+    };
+    if said == our_build() { Found::Ours } else { Found::Other(said) }
+}
+
+fn stale(beside: &Path, said: &str) -> Failure {
+    let said = if said.is_empty() { "nothing, as an earlier version does" } else { said };
+    let message = format!(
+        "{} was not built with this muleteer: asked for its build it says `{}`, and this one needs `{}`",
+        beside.display(),
+        said.chars().take(200).collect::<String>(),
+        our_build()
+    );
+    Failure::new("E_DAEMON_START", message).file(beside).hint(format!(
+        "build both: `cargo build --release -p muleteer -p {NAME}` for a checkout, `cargo xtask install` for an installation"
+    ))
 }
 
 fn missing(out: Output, own: &Path) {
@@ -62,7 +121,33 @@ fn build(own: &Path, by_cargo: Option<(OsString, OsString)>) -> Option<Build> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[tokio::test]
+    async fn shim_of_another_build_is_told_from_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let beside = dir.path().join(NAME);
+        assert_eq!(look(&beside).await, Found::Nothing);
+        let write = |script: &str| {
+            // Never written in place: a process that another test forks may hold it open for
+            // writing.
+            let (new, text) = (dir.path().join("new"), format!("#!/bin/sh\n{script}\n"));
+            std::fs::write(&new, text).unwrap();
+            std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).unwrap();
+            std::fs::rename(&new, &beside).unwrap();
+        };
+        write(&format!("test \"$*\" = {BUILD_WORD} && echo '{}'", our_build()));
+        assert_eq!(look(&beside).await, Found::Ours);
+        write("echo is started by the daemon >&2; exit 64");
+        assert_eq!(look(&beside).await, Found::Other(String::new()));
+        write("echo muleteer-shim 0.0.9 protocol 1 sources 0");
+        let other = look(&beside).await;
+        assert_eq!(other, Found::Other("muleteer-shim 0.0.9 protocol 1 sources 0".into()));
+        let told = stale(&beside, "").text();
+        assert!(told.contains("cargo xtask install") && told.contains(&our_build()), "{told}");
+    }
 
     #[test]
     fn shim_is_built_where_cargo_started_us_and_as_it_did() {
