@@ -5,9 +5,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use muleteer_process::fault::{POINTS, RUN_POINTS};
+use muleteer_process::fault::{ASIDE_POINTS, KEEP_POINTS, POINTS, RUN_POINTS};
 use muleteer_tests::crash::runs;
-use muleteer_tests::spec_stage::{AGENT, SpecStage as Stage, last};
+use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage, last};
+use muleteer_tests::wait_until;
+use serde_json::Value;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -128,5 +130,124 @@ fn a_run_that_crashed_two_daemons_is_set_aside_and_goes_on_when_a_person_says_so
     assert!(shown.stdout.contains("2 daemons crashed"), "{shown:?}");
     let over = last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
     assert_eq!(over["status"], "completed", "{over}");
+    stage.world.finish(Some(daemon));
+}
+
+/// Neither criteria nor a judge, and no second try of a bead.
+const ALONE: &str = "run: {acceptance: {generate: false}, agent: {max_retries_per_bead: 0}, \
+                     phases: {judge: {enabled: false}}}\n";
+
+/// Waits until the run's document names the branch with the work of the bead `Base`.
+fn kept(stage: &Stage, run: &str) -> Value {
+    let document = wait_until("the work of the run", PATIENCE, || {
+        let document = stage.muleteer(&["run", "--status", run, "--json"]).json();
+        document["work"]["branch"].is_string().then_some(document)
+    });
+    let branch = document["work"]["branch"].as_str().unwrap();
+    assert_eq!(branch, format!("muleteer/{run}"), "{document}");
+    assert_eq!(stage.repo.git(&["show", &format!("{branch}:Base.txt")]), "Base");
+    document
+}
+
+#[test]
+fn failed_run_killed_around_keeping_its_work_names_the_branch() {
+    let agent = AGENT.replace("  echo \"$title\" > ", "  test \"$title\" = Base || exit 3\n  echo \"$title\" > ");
+    for point in KEEP_POINTS {
+        let stage = Stage::new(&agent);
+        stage.configure(ALONE);
+        let mut daemon = stage.world.daemon_with(&[("MULETEER_FAULT", point)]);
+        let run = stage.begin(&["--detach"]).ok();
+        wait_until("the daemon to die", PATIENCE, || (!daemon.is_alive()).then_some(()));
+        daemon.ended();
+        let daemon = stage.world.daemon();
+        let document = stage.over(&run);
+        assert_eq!(document["status"], "failed", "{point}: {document}");
+        kept(&stage, &run);
+        let names = stage.names(&run);
+        assert_eq!(names[names.len() - 2..], ["run_work_kept", "run_failed"], "{point}");
+        assert_eq!(names.iter().filter(|name| *name == "run_work_kept").count(), 1, "{point}");
+        stage.world.finish(Some(daemon));
+    }
+}
+
+/// The daemon that sets the run aside is killed as it does, and so is one that keeps its work.
+#[test]
+fn run_set_aside_by_daemons_that_are_killed_names_its_branch() {
+    for point in ASIDE_POINTS.iter().chain(KEEP_POINTS.iter().filter(|point| **point != "run.before_rest")) {
+        let stage = Stage::new(AGENT);
+        stage.configure(ALONE);
+        // The agent that decomposes and the one of `Base` have had their worktrees then.
+        let mut daemon = stage.world.daemon_with(&[("MULETEER_FAULT", "run.before_worktree:3")]);
+        let run = stage.begin(&["--detach"]).ok();
+        wait_until("the daemon to die", PATIENCE, || (!daemon.is_alive()).then_some(()));
+        daemon.ended();
+        for fault in ["run.before_worktree=abort", "run.before_worktree=abort", point] {
+            stage.world.daemon_unready(&[("MULETEER_FAULT", fault)]).ended();
+        }
+        let daemon = stage.world.daemon();
+        let document = kept(&stage, &run);
+        assert_eq!(document["status"], "failed", "{point}: {document}");
+        assert!(document["reason"].as_str().unwrap().contains("2 daemons crashed"), "{point}: {document}");
+        assert_eq!(stage.names(&run).iter().filter(|name| *name == "run_rested").count(), 1, "{point}");
+        let over = last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
+        assert_eq!(over["status"], "completed", "{point}: {over}");
+        stage.world.finish(Some(daemon));
+    }
+}
+
+/// Bringing its work home may be what crashes a daemon: that ends too, and the run can be gone on
+/// with.
+#[test]
+fn run_set_aside_whose_work_crashes_daemons_is_left_alone() {
+    let stage = Stage::new(AGENT);
+    stage.configure(ALONE);
+    let mut daemon = stage.world.daemon_with(&[("MULETEER_FAULT", "run.before_worktree:3")]);
+    let run = stage.begin(&["--detach"]).ok();
+    wait_until("the daemon to die", PATIENCE, || (!daemon.is_alive()).then_some(()));
+    daemon.ended();
+    let (going_on, keeping) = ("run.before_worktree=abort", "run.before_kept=abort");
+    for fault in [going_on, going_on, keeping, keeping] {
+        stage.world.daemon_unready(&[("MULETEER_FAULT", fault)]).ended();
+    }
+    let daemon = stage.world.daemon_with(&[("MULETEER_FAULT", keeping)]);
+    assert!(!stage.names(&run).iter().any(|name| name == "run_work_kept"));
+    let events = stage.world.events();
+    let is_told = |event: &Value| event["message"].as_str().is_some_and(|text| text.contains("keep.git"));
+    assert!(events.iter().any(is_told), "{events:?}");
+    let over = last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!(over["status"], "completed", "{over}");
+    stage.world.finish(Some(daemon));
+}
+
+/// It may wait for minutes, and a person who stops it does not.
+#[test]
+fn suspect_run_that_waits_for_its_trial_is_stopped_at_once() {
+    let stage = Stage::new(&AGENT.replace("decompose)\n", "decompose)\n  sleep 600\n"));
+    stage.configure(ALONE);
+    let mut daemon = stage.world.daemon();
+    let runs = [stage.begin(&["--detach"]).ok(), stage.begin(&["--detach"]).ok()];
+    for run in &runs {
+        wait_until("an agent", PATIENCE, || stage.names(run).iter().any(|name| name == "agent_started").then_some(()));
+    }
+    daemon.kill_9();
+    let mark = |run: &str| stage.world.state().join("runs").join(run).join("recovering");
+    for run in &runs {
+        // As after a crash.
+        std::fs::write(mark(run), "1 waiting").unwrap();
+    }
+    let daemon = stage.world.daemon();
+    let read = |run: &str| std::fs::read_to_string(mark(run)).unwrap_or_default();
+    let (tried, waiting) = wait_until("one of the trials", PATIENCE, || {
+        let [one, other] = &runs;
+        match (read(one).as_str(), read(other).as_str()) {
+            ("1", "1 waiting") => Some((one, other)),
+            ("1 waiting", "1") => Some((other, one)),
+            _ => None,
+        }
+    });
+    stage.muleteer(&["run", "stop", waiting]).ok();
+    assert_eq!(stage.over(waiting)["error"]["code"], "E_RUN_STOPPED");
+    assert_eq!(read(tried), "1", "the other one's trial was not over");
+    stage.muleteer(&["run", "stop", tried]).ok();
     stage.world.finish(Some(daemon));
 }

@@ -86,6 +86,12 @@ pub const RUN_POINTS: &[&str] = &[
 /// Those around each call that changes something in the real `tbd`.
 pub const TBD_POINTS: &[&str] = &["tbd.before_call", "tbd.after_call"];
 
+/// Those around bringing home the work of a run that ends before it passed, and its end.
+pub const KEEP_POINTS: &[&str] = &["run.before_kept", "run.after_kept", "run.before_rest"];
+
+/// Those of a daemon that sets a run aside with which others crashed.
+pub const ASIDE_POINTS: &[&str] = &["aside.counted", "aside.noted", "aside.rested", "aside.kept"];
+
 /// Those around the undoing of a push to a run's hub, which only an agent leads to that does what it must not.
 pub const PUSH_POINTS: &[&str] = &["hub.push_noted", "hub.push_undone"];
 
@@ -111,6 +117,15 @@ mod armed {
         passed: AtomicU64,
     }
 
+    const LISTS: [&[&str]; 6] = [
+        super::POINTS,
+        super::RUN_POINTS,
+        super::TBD_POINTS,
+        super::KEEP_POINTS,
+        super::ASIDE_POINTS,
+        super::PUSH_POINTS,
+    ];
+
     fn fault() -> Option<&'static Fault> {
         static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
         FAULT
@@ -131,12 +146,7 @@ mod armed {
     }
 
     pub(super) fn pass(name: &str) {
-        debug_assert!(
-            [super::POINTS, super::RUN_POINTS, super::TBD_POINTS, super::PUSH_POINTS]
-                .iter()
-                .any(|points| points.contains(&name)),
-            "fault point {name} is not listed"
-        );
+        debug_assert!(LISTS.iter().any(|points| points.contains(&name)), "fault point {name} is not listed");
         let Some(fault) = fault().filter(|fault| fault.name == name) else { return };
         let passing = fault.passed.fetch_add(1, Ordering::SeqCst) + 1;
         if !(fault.nth..fault.nth + fault.times).contains(&passing) {

@@ -272,6 +272,7 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
         .await
         .map_err(|error| StartError::Tree(error.to_string()))?;
     daemon.root.set(root.clone());
+    crate::runs::keep_set_aside(&daemon);
     let fail = |source| StartError::Io { path: "signals".into(), source };
     let mut term = signal(SignalKind::terminate()).map_err(fail)?;
     let mut int = signal(SignalKind::interrupt()).map_err(fail)?;

@@ -10,6 +10,7 @@ use crate::runs::host::Hosted;
 use muleteer_model::pipeline::Input;
 use muleteer_protocol::v1::{Item, Reply, WireError};
 use muleteer_store::tail;
+use ractor::rpc::CallResult;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +38,10 @@ pub async fn stop(daemon: &Arc<Daemon>, run_id: &str) -> Result<Reply, WireError
         Ok(()) => done(),
         // It was not begun after all.
         Err(_) if daemon.runs.find(run_id).is_none() => done(),
+        Err(_) if hosted.run().is_some_and(|run| run.jobs.is_empty()) => {
+            let message = "the run is told to stop, and its work is still being brought into the repository";
+            Err(fault("E_BUSY", message, "wait: `muleteer run --status` shows when it rests"))
+        }
         Err(_) => {
             Err(fault("E_BUSY", "the run's agents have not ended in time", "`muleteer status` shows them; try again"))
         }
@@ -47,14 +52,18 @@ pub async fn stop(daemon: &Arc<Daemon>, run_id: &str) -> Result<Reply, WireError
 /// nobody yet, and one whose actor failed has another soon; each of them shows how the run stands.
 async fn rest(hosted: &Hosted) {
     let mut state = hosted.state.subscribe();
+    let mut is_told = false;
     loop {
         let run = state.borrow_and_update().clone();
         if run.as_ref().is_some_and(|run| !run.is_live()) {
             return;
         }
-        if let Some(actor) = hosted.actor.get().filter(|_| run.is_some_and(|run| run.stopping.is_none())) {
+        // Also of one that is stopping: it may wait for its trial, and does so no longer then.
+        let is_due = run.is_some_and(|run| run.stopping.is_none() || !is_told);
+        if let Some(actor) = hosted.actor.get().filter(|_| is_due) {
             let input = Box::new(Input::Stop { reason: "it was stopped".into() });
-            let _ = actor.call(|reply| RunMsg::Command(input, reply), Some(Duration::from_secs(10))).await;
+            let told = actor.call(|reply| RunMsg::Command(input, reply), Some(Duration::from_secs(10)));
+            is_told |= matches!(told.await, Ok(CallResult::Success(_)));
         }
         if state.changed().await.is_err() {
             return;

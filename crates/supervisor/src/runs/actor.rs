@@ -46,6 +46,12 @@ pub enum RunMsg {
     Heartbeat,
     /// A suspect run may go on now, alone among suspects while it holds this.
     Trial(OwnedMutexGuard<()>),
+    /// The work of a run that ends early was brought into the repository, as it stood at event
+    /// `seq`.
+    Kept {
+        seq: u64,
+        event: Option<Box<Event>>,
+    },
 }
 
 pub struct RunActor;
@@ -65,6 +71,20 @@ pub struct State {
     /// There is something new that nobody has been shown.
     unseen: bool,
     trial: Trial,
+    keeping: Keeping,
+}
+
+/// What there is of a run that ends early comes into the repository before its end is recorded. A
+/// task does that, so that the mailbox goes on answering.
+enum Keeping {
+    /// Nothing is to be kept, or nothing yet.
+    Not,
+    UnderWay,
+    /// As it stood at the event `seq`.
+    Done {
+        seq: u64,
+        event: Option<Box<Event>>,
+    },
 }
 
 /// Whether the run may go on, after daemons that crashed: see [`super::begin::recovery`].
@@ -77,6 +97,8 @@ enum Trial {
         /// Lets the next one go on once it is dropped.
         _turn: OwnedMutexGuard<()>,
     },
+    /// It was stopped while it waited, and is ended beside the one that goes on.
+    Stopped,
 }
 
 impl Actor for RunActor {
@@ -103,6 +125,7 @@ impl Actor for RunActor {
             unproven: OUTLIVED,
             unseen: false,
             trial: Trial::Over,
+            keeping: Keeping::Not,
         })
     }
 
@@ -130,8 +153,11 @@ impl Actor for RunActor {
             }
             RunMsg::Input(input) => drop(state.feed(*input).await?),
             RunMsg::Command(input, reply) => {
+                if matches!(*input, Input::Stop { .. }) {
+                    state.leave_queue().await?;
+                }
                 let taken = state.feed(*input).await?;
-                state.settle().await?;
+                state.settle(&myself).await?;
                 state.show().await?;
                 let _ = reply.send(taken);
             }
@@ -166,13 +192,16 @@ impl Actor for RunActor {
                     return Ok(());
                 }
             }
+            RunMsg::Kept { seq, event } => state.keeping = Keeping::Done { seq, event },
+            // It does not need it: the next one does.
+            RunMsg::Trial(_) if !matches!(state.trial, Trial::Waiting) => {}
             RunMsg::Trial(turn) => {
                 let places = state.hosted.places.clone();
                 tokio::task::spawn_blocking(move || super::begin_trial(&places)).await?;
                 state.trial = Trial::Held { _turn: turn };
             }
         }
-        state.settle().await?;
+        state.settle(&myself).await?;
         state.show().await?;
         state.carry_out(&myself);
         Ok(())
@@ -200,6 +229,17 @@ impl State {
         });
     }
 
+    /// Has a suspect that a person stops end at once, instead of after every trial before its own.
+    /// Its mark says so first: a crash may be its doing from here on.
+    async fn leave_queue(&mut self) -> Result<(), ActorProcessingErr> {
+        if matches!(self.trial, Trial::Waiting) {
+            let places = self.hosted.places.clone();
+            tokio::task::spawn_blocking(move || super::begin_trial(&places)).await?;
+            self.trial = Trial::Stopped;
+        }
+        Ok(())
+    }
+
     /// Whether it meant anything.
     async fn feed(&mut self, input: Input) -> Result<bool, ActorProcessingErr> {
         let Some(run) = &self.run else { return Ok(false) };
@@ -209,19 +249,41 @@ impl State {
         Ok(taken)
     }
 
-    async fn settle(&mut self) -> Result<(), ActorProcessingErr> {
-        while let Some(run) = &self.run {
-            let mut events = pipeline::advance(run, Timestamp::now());
+    async fn settle(&mut self, myself: &ActorRef<RunMsg>) -> Result<(), ActorProcessingErr> {
+        while let Some(run) = self.run.clone() {
+            let mut events = pipeline::advance(&run, Timestamp::now());
             if events.is_empty() {
                 return Ok(());
             }
-            if ends_early(run, &events) {
+            if ends_early(&run, &events) {
+                if matches!(self.trial, Trial::Waiting) {
+                    return Ok(());
+                }
                 // First: who hears of the end is told where the work is.
-                events.splice(0..0, publish::keep_early(&self.daemon, &self.hosted, run).await);
+                match std::mem::replace(&mut self.keeping, Keeping::UnderWay) {
+                    Keeping::Done { seq, event } if seq == run.seq => {
+                        self.keeping = Keeping::Not;
+                        events.splice(0..0, event.map(|event| *event));
+                    }
+                    // It has moved on since: what it has now is to be kept.
+                    Keeping::Not | Keeping::Done { .. } => {
+                        self.keep(myself, run);
+                        return Ok(());
+                    }
+                    Keeping::UnderWay => return Ok(()),
+                }
             }
             self.commit(events).await?;
         }
         Ok(())
+    }
+
+    fn keep(&mut self, myself: &ActorRef<RunMsg>, run: Arc<Run>) {
+        let (daemon, hosted, myself) = (self.daemon.clone(), self.hosted.clone(), myself.clone());
+        self.tasks.spawn(async move {
+            let event = publish::keep_early(&daemon, &hosted, &run).await.map(Box::new);
+            let _ = myself.cast(RunMsg::Kept { seq: run.seq, event });
+        });
     }
 
     /// Durable first, then folded; [`Self::show`] lets others see it.
@@ -304,6 +366,7 @@ impl State {
 
     /// It has ended or rests: nothing of it stays in the daemon.
     fn rest(&mut self) {
+        fault::point("run.before_rest");
         self.trial = Trial::Over;
         self.outlived();
         let _ = std::fs::remove_file(self.hosted.places.live());

@@ -7,6 +7,7 @@ use self::terms::{check_base, check_branch, chosen, confine, load_config, run_se
 use super::host::{Chosen, Hosted, Places, Saved, key_of, take_lock};
 use crate::branch::BranchMsg;
 use crate::context::Daemon;
+use crate::paths::Paths;
 use crate::request::{fault, internal, unwritten};
 use crate::runs::actor::RunMsg;
 use crate::telemetry::mark;
@@ -161,6 +162,7 @@ async fn resume(
 ) -> Result<(), WireError> {
     let repo = PathBuf::from(&request.repo);
     let places = Places::new(daemon, &repo, &request.run_id);
+    recovery::leave_aside(daemon, &request.run_id).await;
     let missing = || fault("E_NOT_FOUND", &format!("there is no run {}", request.run_id), "`muleteer runs` lists them");
     if !places.saved().exists() {
         return Err(missing());
@@ -277,7 +279,7 @@ async fn go_on(
     *hosted.request.lock().unwrap_or_else(PoisonError::into_inner) = kept;
     mark::expect(daemon, &hosted.run_id, places);
     // A person wants it: what daemons it has ended counts no more.
-    recovery::outlived(places);
+    recovery::taken_up(places);
     // Marked before it is so: a daemon that dies in between looks once more, and finds it resting.
     write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
     if hosted.actor.get().is_none() && hosted.run().is_none() {
@@ -392,6 +394,23 @@ fn saved(path: &Path) -> Result<Saved, WireError> {
         ));
     }
     Ok(saved)
+}
+
+/// Why a daemon that has this state directory does not carry on a run that is under way, as far as
+/// files tell.
+pub fn obstacle(paths: &Paths, run_id: &str) -> String {
+    let private = paths.run(run_id);
+    if !private.exists() {
+        let dir = paths.state_dir.display();
+        return format!("its state directory, {dir}, has no such run: it was begun with another one");
+    }
+    match saved(&private.join("run.json")) {
+        Err(error) if error.code == "E_CHECKPOINT_CORRUPT" => {
+            format!("{}; {}", error.message, error.hint.unwrap_or_default())
+        }
+        Err(error) => error.message,
+        Ok(_) => "its events say why: `muleteer events` shows the faults".into(),
+    }
 }
 
 fn save(places: &Places, request: &v1::Run, chosen: &Chosen) -> Result<(), WireError> {

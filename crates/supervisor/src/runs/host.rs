@@ -3,7 +3,7 @@
 //! ```text
 //! <repo>/.muleteer/runs/<id>/    frozen-spec.md checkpoint.yml run-log.yml events.jsonl lock lock.json
 //! <state>/runs/<id>/             run.json (private: the agents' environment) spec.md hub.git keep.git clone/ bases/ heads/ live
-//!                                undone-<dispatch>
+//!                                undone-<dispatch> recovering keeping
 //! <state>/sealed/<id>/           acceptance/ judge-results/
 //! <cache>/<id>/acceptance/       the criteria
 //! ```
@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Of a run's directory in the state directory, the file that is there while it is under way.
 pub const LIVE: &str = "live";
@@ -45,6 +46,10 @@ pub struct Runs {
     pub gate: tokio::sync::Mutex<()>,
     /// Held by the suspect run that goes on now: see `begin::recovery`.
     pub trial: Arc<tokio::sync::Mutex<()>>,
+    /// Runs that were set aside when this daemon began, whose work is still to be kept.
+    pub aside: Mutex<Vec<Hosted>>,
+    /// Keeping the work of those, by run.
+    pub keeping: Mutex<HashMap<String, AbortOnDropHandle<()>>>,
     /// Changes whenever one of them has moved on.
     pub moved: watch::Sender<u64>,
 }

@@ -24,6 +24,7 @@ pub(crate) mod reflog;
 pub(crate) mod steps;
 
 pub use begin::begin;
-pub use begin::recovery::{begin_trial, boot, is_suspect, outlived};
+pub use begin::obstacle;
+pub use begin::recovery::{begin_trial, boot, is_suspect, keep_set_aside, outlived};
 pub use host::{Hosted, Runs, is_hosted};
 pub(crate) use keep::{check_files, hash};

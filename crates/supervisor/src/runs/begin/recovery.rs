@@ -9,18 +9,28 @@
 //! Several runs go on at once, and a crash does not tell which of them caused it. So all of them are
 //! suspects after the first crash, and from then on suspects go on one at a time: each waits for the
 //! one before it to be outlived, and a crash counts only for the run whose trial it was. Otherwise one
-//! run would have others set aside that only waited for their agents.
+//! run would have others set aside that only waited for their agents. A suspect that a person stops
+//! leaves this queue and is ended at once; a crash counts for it too then.
+//!
+//! A run that is set aside rests at once, and what there is of its work is brought into the
+//! repository afterwards, by a task of the daemon ([`keep_set_aside`]). `keeping` says that this is
+//! to be done, and counts the daemons that crashed over it, so that it ends no daemon for ever
+//! either.
 
 use super::{host, saved, take_lock};
 use crate::context::Daemon;
+use crate::owned::own;
 use crate::request::unwritten;
 use crate::runs::host::{Hosted, LIVE, Places, key_of};
+use crate::runs::publish;
 use muleteer_model::event::Event;
 use muleteer_model::pipeline::Run;
 use muleteer_model::pipeline::event::RunStatus;
+use muleteer_process::fault;
 use muleteer_protocol::v1::WireError;
 use muleteer_store::atomic::write_atomic;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
 
 /// So many daemons may crash while they go on with a run, before it is set aside.
 const LIMIT: u32 = 2;
@@ -29,6 +39,14 @@ const MARK_LIMIT: u64 = 64;
 
 fn mark(places: &Places) -> PathBuf {
     places.private.join("recovering")
+}
+
+/// Of a run's directory in the state directory, the mark of one that was set aside, whose work is
+/// to be brought into the repository.
+const KEEPING: &str = "keeping";
+
+fn keeping(places: &Places) -> PathBuf {
+    places.private.join(KEEPING)
 }
 
 /// What a run's mark says.
@@ -49,8 +67,8 @@ impl Mark {
         Self { crashes, is_waiting: words.next() == Some(WAITING) }
     }
 
-    fn read(places: &Places) -> Option<Self> {
-        let text = crate::beneath::read_file(&mark(places), MARK_LIMIT).ok()?;
+    fn read(path: &Path) -> Option<Self> {
+        let text = crate::beneath::read_file(path, MARK_LIMIT).ok()?;
         Some(Self::parse(std::str::from_utf8(&text).unwrap_or_default()))
     }
 
@@ -60,33 +78,37 @@ impl Mark {
         Self { crashes, is_waiting: crashes > 0 }
     }
 
-    fn write(self, places: &Places) -> Result<(), WireError> {
+    fn write(self, path: &Path) -> Result<(), WireError> {
         let text = match self.is_waiting {
             true => format!("{} {WAITING}", self.crashes),
             false => self.crashes.to_string(),
         };
-        write_atomic(&mark(places), text.as_bytes(), 0o600).map_err(|error| unwritten(&error))
+        write_atomic(path, text.as_bytes(), 0o600).map_err(|error| unwritten(&error))
     }
 }
 
 /// Whether a daemon has crashed while the run was one of those that went on: it waits for its trial.
 pub fn is_suspect(places: &Places) -> bool {
-    Mark::read(places).is_some_and(|mark| mark.crashes > 0)
+    Mark::read(&mark(places)).is_some_and(|mark| mark.crashes > 0)
 }
 
 /// Notes that a suspect goes on now: from here on a crash is its doing.
 pub fn begin_trial(places: &Places) {
-    let Some(known) = Mark::read(places) else { return };
-    if let Err(error) = (Mark { is_waiting: false, ..known }).write(places) {
+    let Some(known) = Mark::read(&mark(places)) else { return };
+    if let Err(error) = (Mark { is_waiting: false, ..known }).write(&mark(places)) {
         tracing::warn!(error = %error.message, path = %mark(places).display(), "failed to write");
     }
 }
 
 /// Notes that the run goes on: the daemon outlived that.
 pub fn outlived(places: &Places) {
-    match std::fs::remove_file(mark(places)) {
+    remove(&mark(places));
+}
+
+fn remove(path: &Path) {
+    match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(%error, path = %mark(places).display(), "failed to remove");
+            tracing::warn!(%error, path = %path.display(), "failed to remove");
         }
         _ => {}
     }
@@ -99,9 +121,14 @@ pub fn boot(daemon: &Daemon, crashed: bool) -> Vec<(String, WireError)> {
     let Ok(entries) = std::fs::read_dir(daemon.paths.runs()) else { return troubles };
     for entry in entries.flatten() {
         let Ok(run_id) = entry.file_name().into_string() else { continue };
-        if entry.path().join(LIVE).exists()
-            && let Err(error) = go_on(daemon, &run_id, &entry.path(), crashed)
-        {
+        let outcome = if entry.path().join(LIVE).exists() {
+            go_on(daemon, &run_id, &entry.path(), crashed)
+        } else if entry.path().join(KEEPING).exists() {
+            keep_on(daemon, &run_id, &entry.path(), crashed)
+        } else {
+            Ok(())
+        };
+        if let Err(error) = outcome {
             troubles.push((run_id, error));
         }
     }
@@ -113,20 +140,23 @@ fn go_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Result
     let saved = saved(&private.join("run.json"))?;
     let places = Places::new(daemon, Path::new(&saved.request.repo), run_id);
     let lock = take_lock(&places, run_id)?;
-    let now = Mark::after(Mark::read(&places), crashed);
+    let now = Mark::after(Mark::read(&mark(&places)), crashed);
+    now.write(&mark(&places))?;
     if now.crashes >= LIMIT {
+        fault::point("aside.counted");
         let hosted = Hosted::new(places, run_id, key, saved, lock);
-        return set_aside(daemon, &hosted, now.crashes);
+        return set_aside(daemon, hosted, now.crashes);
     }
-    now.write(&places)?;
     host(daemon, &places, key, Some(lock)).map(drop)
 }
 
-/// Has the run rest, and says why, in its log and to the caller.
-fn set_aside(daemon: &Daemon, hosted: &Hosted, before: u32) -> Result<(), WireError> {
+/// Has the run rest, and says why, in its log and to the caller. Its work is kept afterwards.
+fn set_aside(daemon: &Daemon, hosted: Hosted, before: u32) -> Result<(), WireError> {
     let failed = |message: String| crate::request::internal(&message);
     let why = format!("{before} daemons crashed while they went on with this run, so it was set aside");
     let run = hosted.open_log().map_err(|error| failed(crate::launch::chain(&error)))?;
+    Mark { crashes: 0, is_waiting: false }.write(&keeping(&hosted.places))?;
+    fault::point("aside.noted");
     if let Some(mut run) = run.filter(Run::is_live) {
         let rested = Event::RunRested { status: RunStatus::Failed, reason: why.clone() };
         for record in hosted.append(vec![rested]).map_err(failed)? {
@@ -134,10 +164,110 @@ fn set_aside(daemon: &Daemon, hosted: &Hosted, before: u32) -> Result<(), WireEr
         }
         hosted.write_snapshots(daemon, &run);
     }
+    fault::point("aside.rested");
     let _ = std::fs::remove_file(hosted.places.live());
     outlived(&hosted.places);
     hosted.remove_lock_note();
+    daemon.runs.aside.lock().unwrap_or_else(PoisonError::into_inner).push(hosted);
     Err(failed(why))
+}
+
+/// Has the work of a run kept that an earlier daemon set aside.
+fn keep_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Result<(), WireError> {
+    let Some(key) = key_of(run_id) else { return Ok(()) };
+    let saved = saved(&private.join("run.json"))?;
+    let places = Places::new(daemon, Path::new(&saved.request.repo), run_id);
+    let lock = take_lock(&places, run_id)?;
+    let before = Mark::read(&keeping(&places)).map_or(0, |mark| mark.crashes);
+    let now = Mark { crashes: before.saturating_add(u32::from(crashed)), is_waiting: false };
+    if now.crashes >= LIMIT {
+        remove(&keeping(&places));
+        let message = format!(
+            "{} daemons crashed while they brought its work into the repository; it is in {}",
+            now.crashes,
+            places.keep().display()
+        );
+        return Err(crate::request::internal(&message));
+    }
+    now.write(&keeping(&places))?;
+    let hosted = Hosted::new(places, run_id, key, saved, lock);
+    daemon.runs.aside.lock().unwrap_or_else(PoisonError::into_inner).push(hosted);
+    Ok(())
+}
+
+/// Begins to bring the work of the runs that [`boot`] found set aside into their repositories.
+pub fn keep_set_aside(daemon: &Arc<Daemon>) {
+    let found = std::mem::take(&mut *daemon.runs.aside.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut tasks = daemon.runs.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+    for hosted in found {
+        let run_id = hosted.run_id.clone();
+        tasks.insert(run_id, own(keep(daemon.clone(), Arc::new(hosted))));
+    }
+}
+
+/// Ends the bringing of a run's work, for a person goes on with the run, and its lock is needed.
+pub async fn leave_aside(daemon: &Daemon, run_id: &str) {
+    let task = daemon.runs.keeping.lock().unwrap_or_else(PoisonError::into_inner).remove(run_id);
+    if let Some(task) = task {
+        task.abort();
+        let _ = task.await;
+    }
+}
+
+/// A person goes on with the run: its work comes home with its next end.
+pub fn taken_up(places: &Places) {
+    outlived(places);
+    remove(&keeping(places));
+}
+
+/// A daemon that has something to do is not idle.
+struct Busy(Arc<Daemon>);
+
+impl Busy {
+    fn new(daemon: &Arc<Daemon>) -> Self {
+        daemon.connections.send_modify(|count| *count += 1);
+        Self(daemon.clone())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.connections.send_modify(|count| *count = count.saturating_sub(1));
+    }
+}
+
+async fn keep(daemon: Arc<Daemon>, hosted: Arc<Hosted>) {
+    let _busy = Busy::new(&daemon);
+    if let Err(message) = kept(&daemon, &hosted).await {
+        tracing::warn!(run = %hosted.run_id, %message, "failed to keep the work of a run");
+        let what = format!("run {}", hosted.run_id);
+        let message = format!("its work was not brought into the repository: {message}");
+        daemon.note(Event::Fault { what, message });
+    }
+}
+
+async fn kept(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>) -> Result<(), String> {
+    let opened = hosted.clone();
+    let folded = tokio::task::spawn_blocking(move || opened.open_log()).await;
+    let folded = folded.map_err(|error| error.to_string())?;
+    let run = folded.map_err(|error| crate::launch::chain(&error))?;
+    // One that a person has gone on with since has an end of its own.
+    if let Some(mut run) = run.filter(|run| !run.is_live())
+        && let Some(event) = publish::keep_early(daemon, hosted, &run).await
+    {
+        let (daemon, hosted) = (daemon.clone(), hosted.clone());
+        let recorded = tokio::task::spawn_blocking(move || {
+            for record in hosted.append(vec![event])? {
+                run.apply(&record);
+            }
+            hosted.write_snapshots(&daemon, &run);
+            Ok::<_, String>(())
+        });
+        recorded.await.map_err(|error| error.to_string())??;
+    }
+    fault::point("aside.kept");
+    remove(&keeping(&hosted.places));
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,10 +4,12 @@ use super::super::host::Hosted;
 use super::super::hub;
 use super::{MOST_BESIDE, run_fetch};
 use crate::context::Daemon;
+use crate::owned::survive;
 use crate::worktree::{self, git, run as git_run};
 use muleteer_model::event::Event;
 use muleteer_model::pipeline::Run;
 use muleteer_model::pipeline::event::{KeptWork, Phase};
+use muleteer_process::fault;
 use std::time::Duration;
 
 /// What is brought lies on the same machine. A run that is being stopped does not wait longer.
@@ -19,14 +21,24 @@ const TRESPASSED: &str = "E_REMOTE_CHANGED";
 /// Brings the branch, and says where it is. `None` where the run has no branch yet, or its result was published. It never
 /// fails: a run ends whatever becomes of this.
 pub async fn keep_early(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
+    survive(keep(daemon, hosted, run)).await.unwrap_or_else(|why| {
+        let trouble = Some(format!("{why}; it is in {}", hosted.places.keep().display()));
+        Some(Event::RunWorkKept(KeptWork { trouble, ..KeptWork::default() }))
+    })
+}
+
+async fn keep(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
     let frozen = run.frozen.as_ref()?;
     let is_published = run.phase == Phase::Finish && run.published.is_some();
     if is_published || run.spawns == 0 {
         return None;
     }
     let mut kept = KeptWork { clones: clones(hosted), ..KeptWork::default() };
-    let brought = tokio::time::timeout(PATIENCE, bring(daemon, hosted, run, &frozen.base_commit, &mut kept)).await;
+    fault::point("run.before_kept");
+    let bringing = bring(daemon, hosted, run, &frozen.base_commit, &mut kept);
+    let brought = tokio::time::timeout(PATIENCE, bringing).await;
     let outcome = brought.unwrap_or_else(|_| Err(format!("it took more than {} s", PATIENCE.as_secs())));
+    fault::point("run.after_kept");
     if let Err(why) = outcome {
         kept.branch = None;
         kept.trouble = Some(format!("{why}; it is in {}", hosted.places.keep().display()));
