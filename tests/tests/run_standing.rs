@@ -32,6 +32,15 @@ fn status_while_the_daemon_cannot_host_the_run_claims_no_life() {
     let dead = stage.status();
     assert_eq!((&dead["abandoned"], &dead["agents"]), (&json!(true), &json!(0)), "{dead}");
     assert_eq!(stage.status()["as_of"], dead["as_of"], "nothing more is known later");
+    let is_told = |why: &str| {
+        let seen = self::text(&stage, &run);
+        assert!(seen.contains("a daemon is running and does not carry it on: ") && seen.contains(why), "{seen}");
+        assert!(!seen.contains("no daemon is running"), "{seen}");
+        assert!(stage.status()["reason"].as_str().unwrap().contains(why), "{}", stage.status());
+    };
+    is_told("run.json");
+    std::fs::write(&saved, text.replacen("\"v\": 1", "\"v\": 9", 1)).unwrap();
+    is_told("has version 9");
     let runs = stage.muleteer(&["runs"]).ok();
     assert!(runs.contains("in_progress (abandoned)"), "{runs}");
     daemon.kill_9();

@@ -26,6 +26,9 @@ pub struct Standing {
     pub as_of: Timestamp,
     /// It is neither over nor at rest, and no daemon carries it on.
     pub abandoned: bool,
+    /// Why the daemon that runs does not carry it on; `None` where none runs.
+    #[serde(skip)]
+    pub obstacle: Option<String>,
     /// Agents that were at work by the newest event, where nobody knows whether they still are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_agents: Option<u32>,
@@ -104,7 +107,19 @@ impl Standing {
         waiting_for.extend(dispatches.iter().filter_map(|(_, dispatch)| of_an_agent(dispatch, now)));
         let until = waiting_for.iter().filter_map(|wait| wait.until).min();
         let last_agents = abandoned.then_some(run.jobs.len() as u32);
-        Self { as_of, abandoned, last_agents, waiting_for, until }
+        Self { as_of, abandoned, obstacle: None, last_agents, waiting_for, until }
+    }
+
+    /// The same of an abandoned run where a daemon runs that does not carry it on, and why.
+    #[must_use]
+    pub fn with_obstacle(mut self, run: &Run, why: Option<String>) -> Self {
+        let Some(why) = why.filter(|_| self.abandoned) else { return self };
+        for wait in self.waiting_for.iter_mut().filter(|wait| wait.kind == WaitKind::Daemon) {
+            wait.reason =
+                format!("a daemon that carries it on ({why}); `muleteer run --resume {}` tries again", run.id());
+        }
+        self.obstacle = Some(why);
+        self
     }
 
     /// What is said of it in one sentence, where something keeps it from going on.

@@ -285,7 +285,14 @@ fn standing(context: &Context, runs: &Runs, run: &Run) -> Standing {
     let hosted = run.is_live() && is_carried_on(context, runs, run.id(), awake() + BOOTING);
     // Without them nothing is known of what its agents wait for.
     let fleet = run.is_live().then(|| offline::fleet(context).ok()).flatten();
-    Standing::of(run, fleet.as_ref(), hosted, Timestamp::now())
+    let standing = Standing::of(run, fleet.as_ref(), hosted, Timestamp::now());
+    standing.with_obstacle(run, obstacle(context, run, hosted))
+}
+
+/// Why a daemon that runs does not carry on this run, as far as files tell.
+pub(super) fn obstacle(context: &Context, run: &Run, hosted: bool) -> Option<String> {
+    let is_due = run.is_live() && !hosted && context.is_held();
+    is_due.then(|| muleteer_supervisor::runs::obstacle(&context.paths, run.id()))
 }
 
 async fn up(context: &Context, request: &v1::Run) -> Result<(), Failure> {
@@ -445,9 +452,22 @@ async fn attended(context: &Context, run: &Run, patience: Duration) -> Result<Cl
         if !error.is_lost() {
             return error.into();
         }
-        let message = format!("{} is under way, and no daemon is: the next one goes on with it", run.id());
-        let hint =
-            format!("`muleteer run --resume {}` starts one; without --follow, --status shows how it stands", run.id());
+        let (message, hint) = match context.is_held() {
+            true => (
+                format!("{}: a daemon runs and cannot be reached at {}", run.id(), context.socket.display()),
+                format!(
+                    "run `muleteer doctor`; without --follow, `muleteer run --status {}` shows how it stands",
+                    run.id()
+                ),
+            ),
+            false => (
+                format!("{} is under way, and no daemon is: the next one goes on with it", run.id()),
+                format!(
+                    "`muleteer run --resume {}` starts one; without --follow, --status shows how it stands",
+                    run.id()
+                ),
+            ),
+        };
         Failure::new("E_NO_DAEMON", message).run(run.id()).hint(hint)
     })
 }

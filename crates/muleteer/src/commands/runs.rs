@@ -1,6 +1,6 @@
 //! `runs`: the runs of this repository.
 
-use crate::commands::run::{BOOTING, is_carried_on};
+use crate::commands::run::{BOOTING, is_carried_on, obstacle};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -40,7 +40,11 @@ pub fn run(context: &Context) -> Result<Exit, Failure> {
     let deadline = awake() + BOOTING;
     let is_hosted = |run: &Run| run.is_live() && is_carried_on(context, &runs, run.id(), deadline);
     if context.out.json {
-        let stands = |run| document_at(run, &Standing::of(run, None, is_hosted(run), Timestamp::now()));
+        let stands = |run| {
+            let hosted = is_hosted(run);
+            let standing = Standing::of(run, None, hosted, Timestamp::now());
+            document_at(run, &standing.with_obstacle(run, obstacle(context, run, hosted)))
+        };
         let documents: Vec<_> = found.iter().map(stands).collect();
         let mut all = json!({ "runs": documents });
         if !damaged.is_empty() {

@@ -66,7 +66,11 @@ fn head_at(run: &Run, seen: Option<(&Standing, Timestamp)>) -> String {
     );
     if let Some((standing, now)) = abandoned {
         let (at, ago) = (standing.as_of, ago(standing.as_of, now));
-        let _ = writeln!(text, "  as of     {at:.0}, {ago} ago: no daemon is running");
+        let why = match &standing.obstacle {
+            Some(why) => format!("a daemon is running and does not carry it on: {}", safe(why)),
+            None => "no daemon is running".into(),
+        };
+        let _ = writeln!(text, "  as of     {at:.0}, {ago} ago: {why}");
     }
     let _ = writeln!(
         text,
