@@ -13,6 +13,7 @@
 //! - [`talk`], [`tally`]: what the model is asked, and a whole spec run played by it.
 //! - [`tbd`]: the real `tbd`, which keeps beads.
 //! - [`program`]: scripts that play a program.
+//! - [`frozen`], [`probe`], [`shape`]: the surface that users rely on, compared with checked-in files.
 //! - [`skip`]: how a test that cannot run says so.
 
 // This package exists to start processes and to measure time from outside.
@@ -27,13 +28,16 @@ pub mod collector;
 pub mod crash;
 pub mod daemon;
 pub mod events;
+pub mod frozen;
 pub mod model_server;
+pub mod probe;
 pub mod processes;
 pub mod program;
 pub mod repo;
 pub mod rotel;
 pub mod run;
 pub mod scene;
+pub mod shape;
 pub mod skip;
 pub mod spec_stage;
 pub mod talk;
