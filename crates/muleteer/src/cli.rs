@@ -26,7 +26,7 @@ Exit codes: 0 done, 2 bad input, 3 a precondition (no daemon, locked), 4 failed,
 tasks run), 6 killed (wait, spawn --wait), 130 Ctrl-C where an end was waited for.";
 
 #[derive(Debug, Parser)]
-#[command(name = "muleteer", version, about = ABOUT, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "muleteer", version = env!("VERSION_WITH_COMMIT"), about = ABOUT, after_help = EXAMPLES, max_term_width = 100)]
 #[command(subcommand_required = true, arg_required_else_help = true, infer_subcommands = false)]
 pub struct Cli {
     #[command(flatten)]

@@ -135,3 +135,24 @@ fn completions_and_manual_pages_know_every_verb() {
     assert_eq!(codes(&page("muleteer-status.1")), [0, 2, 3, 4]);
     assert!(page("muleteer-wait.1").contains("partial, failed, blocked or stalled"));
 }
+
+/// Where the build knows no commit, the text says so.
+#[test]
+fn version_names_commit_and_day() {
+    let user = User::new();
+    let said = user.run(&["--version"]);
+    assert_eq!((said.code, user.run(&["-V"]).stdout), (0, said.stdout.clone()));
+    let line = said.stdout.strip_suffix('\n').expect("one line");
+    let rest = line.strip_prefix(concat!("muleteer ", env!("CARGO_PKG_VERSION"), " (")).expect(line);
+    let inside = rest
+        .strip_suffix(')')
+        .expect(line)
+        .split(", development build")
+        .next()
+        .unwrap_or_default();
+    let (commit, day) = inside.rsplit_once(' ').expect(line);
+    let is_id = commit.len() == 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(is_id || commit == "unknown commit", "{line}");
+    let parts: Vec<_> = day.split('-').map(str::len).collect();
+    assert!(parts == [4, 2, 2] && day.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'), "{line}");
+}
