@@ -10,6 +10,7 @@ pub mod measure;
 pub mod place;
 
 mod agents;
+mod build;
 mod cli;
 mod events;
 mod memory;
@@ -329,6 +330,12 @@ cargo xtask bench [NAME…] [--json | --markdown] [--rounds N] [--many N] [--bin
   --bin-dir D  measure the muleteer and muleteer-shim there, and build none";
 
 pub fn run(args: &[String]) -> Result<(), Failure> {
+    // By itself: it builds for minutes, and has nothing to do with the binaries that the rows start.
+    if let Some((first, rest)) = args.split_first()
+        && first == "build"
+    {
+        return build::run(rest);
+    }
     let asked = Asked::read(args)?;
     if asked.list {
         for row in ROWS {

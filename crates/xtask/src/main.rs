@@ -37,6 +37,8 @@ cargo xtask platforms [--require]
                              that it compiles for macOS, ARM and musl (needs rustup, or the targets)
 cargo xtask bench [NAME…] [--json | --markdown]
                              what it costs, each figure beside a floor of the same run; `bench list`
+cargo xtask bench build [--json]
+                             what a cold release build costs: CPU minutes, sizes, the slowest crates
 cargo xtask agents           install the pinned agent CLIs and print where they are";
 
 fn main() -> ExitCode {
