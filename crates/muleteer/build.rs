@@ -1,10 +1,10 @@
 //! Tells `muleteer --version` the commit and the day. Nothing but that text depends on them: client
 //! and daemon agree on versions of the protocol.
 //!
-//! A release build runs this again when `HEAD` moves. A development build does not, so that a commit
-//! recompiles nothing; its text says that the sources may be newer. Packagers set
-//! `MULETEER_BUILD_COMMIT`, and `SOURCE_DATE_EPOCH` for the day. Without a repository or without the
-//! program `git` the build goes on, and the text says less.
+//! A release build runs this again when `HEAD` moves. A development build does not, so that a
+//! commit recompiles nothing; its text says that the sources may be newer. Packagers set
+//! `MULETEER_BUILD_COMMIT`, and `SOURCE_DATE_EPOCH` for the day. Without a repository or without
+//! the program `git` the build goes on, and the text says less.
 
 // A build script runs before there is a product that could run programs.
 #![allow(clippy::disallowed_methods)]
@@ -45,8 +45,8 @@ struct Repository {
 }
 
 impl Repository {
-    /// The one whose root holds this workspace: a package that is unpacked inside another repository is not of its
-    /// commit.
+    /// The one whose root holds this workspace: a package that is unpacked inside another
+    /// repository is not of its commit.
     fn find() -> Option<Self> {
         let manifest = std::env::var_os("CARGO_MANIFEST_DIR")?;
         let dot_git = Path::new(&manifest).ancestors().nth(2)?.join(".git");
@@ -90,8 +90,8 @@ impl Repository {
         is_day.then_some(text)
     }
 
-    /// Those that change when the commit does. A file that is not there would run the script each time; the log
-    /// of `HEAD` stands in for a branch that has no file of its own yet.
+    /// Those that change when the commit does. A file that is not there would run the script each
+    /// time; the log of `HEAD` stands in for a branch that has no file of its own yet.
     fn files(&self) -> Vec<PathBuf> {
         let branch = self.branch().map(|branch| self.shared.join(branch));
         let (head, packed) = (self.own.join("HEAD"), self.shared.join("packed-refs"));

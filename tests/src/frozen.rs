@@ -1,8 +1,8 @@
 //! Comparing facts, one a line, with a file that was checked in before a change.
 //!
-//! A line that is gone or changed breaks the promise to users. `UPDATE_FROZEN=1` rewrites the files.
-//! `crates/muleteer/tests/frozen.rs` includes this file too, so it uses nothing but the standard
-//! library.
+//! A line that is gone or changed breaks the promise to users. `UPDATE_FROZEN=1` rewrites the
+//! files. `crates/muleteer/tests/frozen.rs` includes this file too, so it uses nothing but the
+//! standard library.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

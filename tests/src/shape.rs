@@ -1,8 +1,8 @@
 //! The shape of JSON documents: their keys with types, compared with a frozen file.
 //!
-//! A line of such a file is `document path: types`. A mark behind the path says how often the key is
-//! there: none is always, `?` is in some of the objects, and `~` is perhaps in none (it depends on
-//! time or machine; a person writes this mark). Types may be fewer than the file has.
+//! A line of such a file is `document path: types`. A mark behind the path says how often the key
+//! is there: none is always, `?` is in some of the objects, and `~` is perhaps in none (it depends
+//! on time or machine; a person writes this mark). Types may be fewer than the file has.
 
 use crate::frozen;
 use crate::probe::plain_kind;

@@ -1,15 +1,16 @@
 //! The surface that no refactoring may change, compared with files in `tests/frozen`.
 //!
-//! Here: events, agent events, frames, and files with a format of their own. `surface_json.rs` holds
-//! the documents of `--json`; `crates/muleteer/tests/frozen.rs` the verbs, flags, codes and states.
+//! Here: events, agent events, frames, and files with a format of their own. `surface_json.rs`
+//! holds the documents of `--json`; `crates/muleteer/tests/frozen.rs` the verbs, flags, codes and
+//! states.
 //!
-//! Other tests hold what is not repeated here: `help.rs` of the crate `muleteer` (texts of `--help`),
-//! `contract.rs` there (docs/contract.md agrees with the code), `samples.rs` of `store` (old events and
-//! databases load), `samples.rs` and `shim_v1.rs` of `protocol` (old frames decode to the same values),
-//! `spool.rs` of `shim` (an old spool loads), and the schema test of `model` (config/schema.json agrees
-//! with the code). They all compare the code with a file that the same change may rewrite, which is why
-//! these files are frozen here too. Texts for people (`message`, `hint`, `reason`, `note`) are masked:
-//! only their keys and types are recorded.
+//! Other tests hold what is not repeated here: `help.rs` of the crate `muleteer` (texts of
+//! `--help`), `contract.rs` there (docs/contract.md agrees with the code), `samples.rs` of `store`
+//! (old events and databases load), `samples.rs` and `shim_v1.rs` of `protocol` (old frames decode
+//! to the same values), `spool.rs` of `shim` (an old spool loads), and the schema test of `model`
+//! (config/schema.json agrees with the code). They all compare the code with a file that the same
+//! change may rewrite, which is why these files are frozen here too. Texts for people (`message`,
+//! `hint`, `reason`, `note`) are masked: only their keys and types are recorded.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 

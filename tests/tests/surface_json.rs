@@ -1,7 +1,7 @@
 //! The documents of `--json` and the files of a run, compared with their shapes in `tests/frozen`.
 //!
-//! Marks in those files: `?` is a key that only some of the objects have, `~` one that depends on time
-//! or machine (a person writes it, and UPDATE_FROZEN=1 keeps it). `surface.rs` names the rest.
+//! Marks in those files: `?` is a key that only some of the objects have, `~` one that depends on
+//! time or machine (a person writes it, and UPDATE_FROZEN=1 keeps it). `surface.rs` names the rest.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -172,6 +172,7 @@ fn documents_of_dispatches_have_the_shape_of_before() {
     let hanging = here(&hang, 0);
     let hanging = hanging["dispatch_id"].as_str().unwrap();
     world.wait_for_state(hanging, &["running"]);
+    shapes.add("model", &here(&["model", hanging, "other"], 0));
     shapes.add("interrupt", &here(&["interrupt", hanging], 0));
     shapes.add("kill", &here(&["kill", hanging], 0));
     shapes.add("wait", &here(&["wait", hanging], 6));
@@ -225,6 +226,7 @@ fn documents_of_task_lists_have_the_shape_of_before() {
     scene.repo.write("half", "1\n");
     told("tasks complete", &["fail", "task-001", "not like this", "--worker", "w"], 0);
     told("tasks undo --list", &["undo", "--list"], 0);
+    told("tasks undo", &["undo"], 0);
     told("tasks claim", &["claim", "--worker", "w"], 0);
     told("tasks recover", &["recover", "--worker", "w"], 0);
     told("tasks claim", &["claim", "--worker", "w"], 0);

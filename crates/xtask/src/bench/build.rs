@@ -1,7 +1,8 @@
-//! `cargo xtask bench build`: what a cold release build costs, as a user's first `cargo run --release` does.
+//! `cargo xtask bench build`: what a cold release build costs, which a new user waits for.
 //!
-//! It has a target directory of its own, which is emptied first. The floor is a program that says hello
-//! through tokio, built in the same run: a ratio to it says more than minutes on a shared machine.
+//! It has a target directory of its own, which is emptied first. The floor is a program that says
+//! hello through tokio, built in the same run: a ratio to it says more than minutes on a shared
+//! machine.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -31,7 +32,8 @@ const FLOOR_MAIN: &str = "#[tokio::main]\nasync fn main() {\n    println!(\"hell
 /// Builds the floor and the product from nothing, and prints what both cost.
 ///
 /// # Errors
-/// When an option is not known, cargo fails, or the system does not tell the time of ended processes.
+/// When an option is not known, cargo fails, or the system does not tell the time of processes that
+/// ended.
 pub fn run(args: &[String]) -> Result<(), Failure> {
     let is_json = match args {
         [] => false,
@@ -67,7 +69,8 @@ struct Report {
     ours: Cost,
     floor: Cost,
     sizes: BTreeMap<&'static str, u64>,
-    /// Seconds from the start to the end of a crate's units, the longest first; empty if cargo did not say.
+    /// Seconds from the start to the end of a crate's units, the longest first; empty if cargo did
+    /// not say.
     slowest: Vec<(String, f64)>,
 }
 
