@@ -98,6 +98,8 @@ impl Held<'_> {
             timeout,
             api_patience,
             api_timeout,
+            // A question that waits longer allows nothing.
+            answer_timeout: _,
             on_crash,
             result: _,
             monitors,
