@@ -35,7 +35,8 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
 use muleteer_process::clock::awake;
-use tokio::signal::unix::{SignalKind, signal};
+use muleteer_supervisor::signals::AsyncSignals;
+use rustix::process::Signal;
 
 /// Plays, checks and tells. With `keep` the folder stays for looking around.
 ///
@@ -44,15 +45,11 @@ use tokio::signal::unix::{SignalKind, signal};
 /// check that failed, and an exit code.
 pub async fn run(out: Output, keep: bool) -> Result<Exit, Failure> {
     // Before anything is started, so that no Ctrl-C leaves something behind.
-    let mut signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].into_iter();
-    let mut next = || signals.next().map_or_else(|| signal(SignalKind::hangup()), signal);
-    let (mut interrupt, mut terminate, mut hangup) = (next()?, next()?, next()?);
+    let mut signals = AsyncSignals::catch(&[Signal::INT, Signal::TERM, Signal::HUP])?;
     let mut place = Place::make(out, keep)?;
     tokio::select! {
         done = perform(out, &mut place, keep) => return done,
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-        _ = hangup.recv() => {}
+        _ = signals.next() => {}
     }
     place.discard();
     drop(place);

@@ -3,10 +3,11 @@
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use muleteer_supervisor::signals::AsyncSignals;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::process::Signal;
 use std::os::fd::AsFd;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 /// Runs `following` until it ends or the user has seen enough (Ctrl-C, or TERM), and exits by `otherwise` then.
@@ -56,15 +57,15 @@ pub async fn until_ctrl_c(
     let mut interrupt = interrupts()?;
     tokio::select! {
         done = following => return done,
-        _ = interrupt.recv() => {}
+        _ = interrupt.next() => {}
     }
     stopped(context, what);
     Ok(Exit::Done)
 }
 
 /// Ctrl-C, heard from now on.
-fn interrupts() -> Result<Signal, Failure> {
-    signal(SignalKind::interrupt()).map_err(Failure::from)
+fn interrupts() -> Result<AsyncSignals, Failure> {
+    AsyncSignals::catch(&[Signal::INT]).map_err(Failure::from)
 }
 
 fn stopped(context: &Context, what: &str) {
@@ -112,7 +113,7 @@ pub async fn or_left(
         if context.out.json {
             wait().await
         } else {
-            interrupt.recv().await;
+            interrupt.next().await;
             Ok(())
         }
     };
@@ -134,12 +135,8 @@ pub async fn or_left(
 /// # Errors
 /// When the system lets nobody listen for signals.
 pub async fn wait() -> Result<(), Failure> {
-    let mut interrupt = interrupts()?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::from)?;
-    tokio::select! {
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
-    }
+    AsyncSignals::catch(&[Signal::INT, Signal::TERM])?.next().await;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,100 +1,126 @@
-//! Signals as bytes in a pipe, so that one poll waits for them too.
+//! Signals as a descriptor that becomes readable, so that one poll waits for them too.
+//!
+//! `signal-hook` owns the handlers of this process; it shares them with tokio, which hears of ended children
+//! through the same registry. [`crate::crash`] alone installs handlers of its own, and says why. A child that
+//! this crate starts has every signal's default action and an empty mask ([`crate::spawn`]).
 
-#![allow(unsafe_code)]
-
-use crate::pipe;
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 
-static PIPE: AtomicI32 = AtomicI32::new(-1);
-
-/// The read end: readable when a signal came.
+/// Caught signals. The descriptor is readable when a signal came.
+///
+/// Several of these may catch the same signal: each of them receives it. After the last one is dropped the
+/// signal does nothing, for its default action does not come back. `R` is the end of a socket pair that the
+/// caller waits on.
 #[derive(Debug)]
-pub struct Signals {
-    pipe: OwnedFd,
+pub struct Signals<R = UnixStream> {
+    delivery: SignalDelivery<R, SignalOnly>,
 }
 
 impl Signals {
-    /// Catches these signals from now on, for the rest of the process's life.
+    /// Catches these signals from now on.
+    ///
+    /// # Errors
+    /// When the system gives no descriptors or no handler.
+    ///
+    /// # Panics
+    /// For a signal that cannot be caught (KILL, STOP), and for SEGV, ILL and FPE: a handler that returns
+    /// from those runs the faulting instruction again, for ever.
     pub fn catch(signals: &[i32]) -> io::Result<Self> {
-        let (pipe, write) = pipe::pair()?;
-        pipe::set_nonblocking(&pipe)?;
-        pipe::set_nonblocking(&write)?;
-        let write = write.into_raw_fd();
-        if PIPE.compare_exchange(-1, write, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            return Err(io::Error::other("signals are caught already"));
-        }
-        for &signo in signals {
-            // SAFETY: an all-zero sigaction is valid; the handler is async-signal-safe (one atomic
-            // load, one write(2), errno kept).
-            let done = unsafe {
-                let mut action: libc::sigaction = std::mem::zeroed();
-                action.sa_sigaction = on_signal as extern "C" fn(i32) as usize;
-                action.sa_flags = libc::SA_RESTART;
-                libc::sigaction(signo, &action, std::ptr::null_mut())
-            };
-            if done != 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
-        Ok(Self { pipe })
-    }
-
-    /// The signals that came since the last call, as numbers, some perhaps merged.
-    pub fn take(&self) -> Vec<i32> {
-        let mut bytes = [0; 64];
-        match rustix::io::read(&self.pipe, &mut bytes) {
-            Ok(n) => bytes[..n].iter().map(|&byte| i32::from(byte)).collect(),
-            Err(_) => vec![],
-        }
+        let (read, write) = UnixStream::pair()?;
+        Self::catch_through(read, write, signals)
     }
 }
 
-/// Ends this process by a signal, whatever it did with it so far: Rust's own handler of SEGV takes the first and returns.
-/// Returns only where the signal does not end a process.
-pub fn end_by(signo: i32) {
-    // SAFETY: plain numbers; a zeroed set is valid, and made empty before it is used.
-    unsafe {
-        libc::signal(signo, libc::SIG_DFL);
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
-        libc::kill(libc::getpid(), signo);
+impl<R: AsRawFd + Send + Sync + 'static> Signals<R> {
+    /// As [`Signals::catch`], with a socket pair of the caller: `read` becomes readable.
+    ///
+    /// # Errors
+    /// As [`Signals::catch`].
+    ///
+    /// # Panics
+    /// As [`Signals::catch`].
+    pub fn catch_through(read: R, write: UnixStream, signals: &[i32]) -> io::Result<Self> {
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly::default(), signals)?;
+        Ok(Self { delivery })
     }
+
+    /// What becomes readable. Bytes that are read from it are no signals: [`Self::take`] returns those.
+    pub fn reader(&mut self) -> &mut R {
+        self.delivery.get_read_mut()
+    }
+
+    /// The signals that came since the last call, each of them once. Does not block.
+    pub fn take(&mut self) -> Vec<i32> {
+        self.delivery.pending().collect()
+    }
+}
+
+/// Ends this process by a signal, whatever handler or mask it has: Rust's own handler of SEGV takes the first and
+/// returns. Returns only where the signal does not end a process.
+///
+/// # Errors
+/// When the signal is unknown.
+pub fn end_by(signo: i32) -> io::Result<()> {
+    signal_hook::low_level::emulate_default_handler(signo)
 }
 
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.pipe.as_fd()
+        self.delivery.get_read().as_fd()
     }
 }
 
-impl AsRawFd for Signals {
-    fn as_raw_fd(&self) -> i32 {
-        self.pipe.as_raw_fd()
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::os::unix::process::ExitStatusExt;
+
+    fn is_readable(signals: &Signals) -> bool {
+        poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
     }
-}
 
-extern "C" fn on_signal(signo: i32) {
-    let byte = signo as u8;
-    // SAFETY: write(2) and errno access are async-signal-safe; a full pipe already wakes the loop.
-    unsafe {
-        let errno = errno();
-        let kept = *errno;
-        libc::write(PIPE.load(Ordering::SeqCst), (&raw const byte).cast(), 1);
-        *errno = kept;
+    fn raise(signo: i32) {
+        signal_hook::low_level::raise(signo).unwrap();
     }
-}
 
-#[cfg(target_os = "linux")]
-unsafe fn errno() -> *mut i32 {
-    // SAFETY: always callable.
-    unsafe { libc::__errno_location() }
-}
+    #[test]
+    fn caught_signals_reach_every_catcher_once_and_the_next_ones_again() {
+        let (urg, winch) = (libc::SIGURG, libc::SIGWINCH);
+        let mut first = Signals::catch(&[urg, winch]).unwrap();
+        let mut second = Signals::catch(&[urg]).unwrap();
+        assert!(!is_readable(&first) && first.take().is_empty());
+        [urg, winch, urg].into_iter().for_each(raise);
+        assert!(is_readable(&first) && is_readable(&second));
+        let mut taken = first.take();
+        taken.sort_unstable();
+        assert_eq!((taken, second.take()), (vec![urg.min(winch), urg.max(winch)], vec![urg]));
+        assert!(!is_readable(&first) && first.take().is_empty(), "they are taken");
+        drop(second);
+        raise(urg);
+        assert!(is_readable(&first), "another catcher has gone, and this one still hears");
+        assert_eq!(first.take(), [urg]);
+    }
 
-#[cfg(not(target_os = "linux"))]
-unsafe fn errno() -> *mut i32 {
-    // SAFETY: always callable.
-    unsafe { libc::__error() }
+    /// A signal ends the process that has a say in it, so the test program runs itself for each.
+    #[test]
+    fn end_by_ends_a_process_that_catches_the_signal() {
+        const VAR: &str = "MULETEER_TEST_END_BY";
+        if let Ok(signo) = std::env::var(VAR) {
+            let signo = signo.parse().unwrap();
+            let _caught = Signals::catch(&[libc::SIGTERM, libc::SIGINT]).unwrap();
+            end_by(signo).unwrap();
+            std::process::exit(0);
+        }
+        for signo in [libc::SIGTERM, libc::SIGINT, libc::SIGSEGV, libc::SIGKILL] {
+            let mut command = crate::command::helper(std::env::current_exe().unwrap());
+            command.args(["signals::tests::end_by", "--nocapture"]).env(VAR, signo.to_string());
+            assert_eq!(command.output().unwrap().status.signal(), Some(signo));
+        }
+    }
 }

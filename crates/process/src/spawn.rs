@@ -432,6 +432,49 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).expect("it").count(), 0, "no file was made in what is no cgroup");
     }
 
+    /// A blocked or ignored signal would pass through exec, and a TERM would not end the agent.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_child_has_no_blocked_and_no_ignored_signals() {
+        let mut caught = crate::signals::Signals::catch(&[libc::SIGUSR1, libc::SIGHUP]).expect("handlers");
+        // SAFETY: an all-zero set is valid.
+        let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: plain numbers, and sets that are made empty before they are used.
+        unsafe {
+            let mut blocked: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut blocked);
+            libc::sigaddset(&mut blocked, libc::SIGTERM);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &blocked, &mut before);
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let output = dir.path().join("signals");
+        let null = || OwnedFd::from(std::fs::File::options().read(true).write(true).open("/dev/null").expect("null"));
+        let stdout = std::fs::File::create(&output).expect("a file").into();
+        let stdio = Stdio { stdin: null(), stdout, stderr: null() };
+        let words = ["cat", "/proc/self/status"];
+        let program = Program::new(Path::new("/bin/cat"), words, [], Path::new("/"), Mode::from_raw_mode(0o022));
+        let child = program.expect("words").hold(stdio, None).expect("a child");
+        let pid = child.id().pid;
+        let released = child.release().expect("released");
+        for _ in 0..1000 {
+            if reap(pid).is_some() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        drop(released);
+        // SAFETY: a plain number and a set that the kernel filled in.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+        let found = std::fs::read_to_string(&output).expect("its output");
+        let mask = |name: &str| {
+            let of = found.lines().find_map(|line| line.strip_prefix(name)).expect("a mask");
+            // Real-time signals are the C library's own.
+            u64::from_str_radix(of.trim(), 16).expect("a number") & 0x7fff_ffff
+        };
+        assert_eq!((mask("SigBlk:"), mask("SigIgn:")), (0, 0), "{found}");
+        assert!(caught.take().is_empty());
+    }
+
     #[test]
     fn a_child_is_born_in_its_cgroup() {
         let name = format!("muleteer-test-{}", std::process::id());

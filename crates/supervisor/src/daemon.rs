@@ -8,6 +8,7 @@ use crate::owned::own;
 use crate::paths::Paths;
 use crate::reserve;
 use crate::settings;
+use crate::signals::AsyncSignals;
 use crate::tree::ROOT;
 use jiff::Timestamp;
 use muleteer_model::config::{Config, ConfigError, InForce};
@@ -20,13 +21,13 @@ use muleteer_store::db::Projection;
 use muleteer_store::tail::Cursor;
 use muleteer_store::{AppendError, StoreError};
 use ractor::Actor;
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// After a kill -9 a dead daemon's lock may outlive its sockets by a moment.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -274,9 +275,8 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     daemon.root.set(root.clone());
     crate::runs::keep_set_aside(&daemon);
     let fail = |source| StartError::Io { path: "signals".into(), source };
-    let mut term = signal(SignalKind::terminate()).map_err(fail)?;
-    let mut int = signal(SignalKind::interrupt()).map_err(fail)?;
-    let mut child = signal(SignalKind::child()).map_err(fail)?;
+    let mut end = AsyncSignals::catch(&[Signal::TERM, Signal::INT]).map_err(fail)?;
+    let mut child = AsyncSignals::catch(&[Signal::CHILD]).map_err(fail)?;
     let _manager = own(notify::tell(daemon.clone()));
     let _zygote = own({
         let daemon = daemon.clone();
@@ -287,10 +287,9 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     loop {
         tokio::select! {
             () = daemon.stop.cancelled() => break,
-            _ = term.recv() => break,
-            _ = int.recv() => break,
+            _ = end.next() => break,
             () = &mut idle => break,
-            _ = child.recv() => daemon.shims.reap(),
+            _ = child.next() => daemon.shims.reap(),
             outcome = &mut ended => {
                 let why = outcome.err().map_or_else(|| "the root has ended".to_string(), |error| error.to_string());
                 return Err(StartError::Tree(why));

@@ -39,6 +39,7 @@ mod reserve;
 pub mod runs;
 pub mod settings;
 pub mod shims;
+pub mod signals;
 mod stuck;
 pub mod tasklist;
 pub mod telemetry;

@@ -26,13 +26,14 @@ use muleteer_protocol::client::{Client, ClientError, Next};
 use muleteer_protocol::v1::{self, Item, Reply, Request};
 use muleteer_store::atomic::write_atomic;
 use muleteer_supervisor::runs::is_hosted;
+use muleteer_supervisor::signals::AsyncSignals;
+use rustix::process::Signal;
 use serde_json::json;
 use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// What is shown of acceptance criteria: three files of a few pages are usual.
 const CRITERIA_FILES: usize = 20;
@@ -371,8 +372,7 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
 /// Shows what happens until the run rests or has ended. A daemon that goes away is started again, and goes
 /// on with the run. The first Ctrl-C stops the run, the second leaves it to itself.
 async fn follow(context: &Context, runs: &Runs, request: &v1::Run, known: Option<Chronicle>) -> Result<(), Failure> {
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::from)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::from)?;
+    let mut signals = AsyncSignals::catch(&[Signal::INT, Signal::TERM]).map_err(Failure::from)?;
     let mut stopped = false;
     let run_id = &request.run_id;
     let mut next = known.as_ref().map_or(0, |known| known.run.seq + 1);
@@ -384,8 +384,7 @@ async fn follow(context: &Context, runs: &Runs, request: &v1::Run, known: Option
         let ended = loop {
             tokio::select! {
                 ended = &mut watching => break ended?,
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
+                _ = signals.next() => {}
             }
             if stopped {
                 live.borrow_mut().clear();

@@ -24,9 +24,7 @@ pub fn crash(code: Option<i32>, signal: Option<&str>) -> ! {
     };
     // What is left in the project is what the scenario writes there, and no core.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
-    end_by(signal.as_raw());
-    // It may come to another thread, a moment later.
-    std::thread::sleep(Duration::from_secs(1));
+    let _ = end_by(signal.as_raw());
     std::process::abort()
 }
 

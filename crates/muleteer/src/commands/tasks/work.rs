@@ -17,6 +17,7 @@ use muleteer_supervisor::git::Git;
 use muleteer_supervisor::tasklist::steps::{Recorded, Recovered, Verdict, describe};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -165,8 +166,8 @@ fn category(text: &str) -> Result<Category, String> {
 /// does not hear that by itself, and would go on without us.
 fn interrupt() -> Result<impl Fn() -> bool, Failure> {
     let signals = [Signal::INT, Signal::TERM, Signal::HUP].map(Signal::as_raw);
-    let signals = Signals::catch(&signals).map_err(Failure::from)?;
-    Ok(move || !signals.take().is_empty())
+    let signals = RefCell::new(Signals::catch(&signals).map_err(Failure::from)?);
+    Ok(move || !signals.borrow_mut().take().is_empty())
 }
 
 fn stopped(id: &str) -> Failure {
