@@ -4,22 +4,18 @@
 //! task to own, no map of pending requests, and dropping the client is all the clean-up there is.
 
 use crate::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter};
+use crate::socket::{self, Stream as Socket};
 use crate::v1::{
     ClientFrame, DaemonStatus, ENDING, Hello, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, StatusReport,
     VERSIONS, Welcome, WireError,
 };
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 /// How long a daemon may take to accept a connection and to answer the greeting.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
-/// The kernel's limit on the path of a socket, with its terminating zero.
-const SUN_PATH: usize = 108;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -68,8 +64,8 @@ impl From<FrameError> for ClientError {
 
 #[derive(Debug)]
 pub struct Client {
-    reader: FrameReader<OwnedReadHalf>,
-    writer: FrameWriter<OwnedWriteHalf>,
+    reader: FrameReader<Socket>,
+    writer: FrameWriter<Socket>,
     welcome: Welcome,
     trace: Option<String>,
     next_id: u64,
@@ -91,11 +87,9 @@ impl Client {
             | io::ErrorKind::BrokenPipe => ClientError::NoDaemon { path: path.into(), source },
             _ => ClientError::Connect { path: path.into(), source },
         };
-        let short = ShortPath::of(path).map_err(failed)?;
-        let stream = timeout(HANDSHAKE_DEADLINE, queue(&short.path)).await.map_err(slow)?;
+        let stream = timeout(HANDSHAKE_DEADLINE, socket::connect(path)).await.map_err(slow)?;
         let stream = stream.map_err(failed)?;
-        let (reader, writer) = stream.into_split();
-        let (mut reader, mut writer) = (FrameReader::new(reader, FRAME_LIMIT), FrameWriter::new(writer));
+        let (mut reader, mut writer) = (FrameReader::new(stream.clone(), FRAME_LIMIT), FrameWriter::new(stream));
         let hello = Hello { versions: VERSIONS.to_vec(), client: name.into(), operator_key };
         writer.write(&ClientFrame::Hello(hello)).await?;
         let answer = timeout(HANDSHAKE_DEADLINE, reader.next::<ServerFrame>()).await.map_err(slow)?;
@@ -153,38 +147,6 @@ impl Client {
         self.next_id += 1;
         self.writer.write(&ClientFrame::Request { id, trace: self.trace.clone(), body }).await?;
         Ok(Stream { client: self, id, taken: 0 })
-    }
-}
-
-/// Connects, and waits for a place where the kernel's queue of the socket is full.
-async fn queue(path: &Path) -> io::Result<UnixStream> {
-    const PAUSE: Duration = Duration::from_millis(20);
-    loop {
-        match UnixStream::connect(path).await {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(PAUSE).await,
-            done => return done,
-        }
-    }
-}
-
-/// A name for a socket's path that is short enough for the kernel: an agent's socket lies as deep as
-/// its state directory. Where there is no `/proc`, the kernel's own error has to do.
-struct ShortPath {
-    path: PathBuf,
-    /// Open for as long as the name is used.
-    _folder: Option<std::fs::File>,
-}
-
-impl ShortPath {
-    fn of(path: &Path) -> io::Result<Self> {
-        let parts = path.parent().zip(path.file_name());
-        let Some((folder, name)) = parts.filter(|_| path.as_os_str().len() >= SUN_PATH && cfg!(target_os = "linux"))
-        else {
-            return Ok(Self { path: path.into(), _folder: None });
-        };
-        let folder = std::fs::File::open(folder)?;
-        let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
-        Ok(Self { path, _folder: Some(folder) })
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! - [`v1`]: the daemon's socket (length-delimited rmp-serde, named encoding). Frozen once released.
 //! - [`codec`]: framing with a size limit and deadlines, shared by both ends; [`client`]: the end that
-//!   every verb, adapter and agent uses.
+//!   every verb, adapter and agent uses; [`socket`]: the local socket between them.
 //! - [`shim`]: the shim's socket: a fixed little-endian layout, so that the shim needs no serde
 //!   on its hot path and an old shim can always be spoken to.
 //!
@@ -11,4 +11,5 @@
 pub mod client;
 pub mod codec;
 pub mod shim;
+pub mod socket;
 pub mod v1;

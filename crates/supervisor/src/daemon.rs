@@ -109,9 +109,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         move |source| StartError::Io { path, source }
     };
     let lock_path = paths.daemon_lock();
-    let answers =
-        || crate::gate::with_short_path(&paths.socket, |path| std::os::unix::net::UnixStream::connect(path)).is_ok();
-    let served = || options.on_demand && answers();
+    let served = || options.on_demand && muleteer_protocol::socket::answers(&paths.socket);
     let held = lock::lock_unless(&lock_path, LOCK_PATIENCE, served).map_err(io(&lock_path))?;
     let Some(_held) = held else {
         return Err(StartError::Running { state_dir: paths.state_dir.clone(), note: lock::read_note(&lock_path) });

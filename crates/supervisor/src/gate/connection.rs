@@ -8,13 +8,12 @@ use crate::context::Daemon;
 use crate::request::{fault, internal};
 use muleteer_model::id::DispatchId;
 use muleteer_protocol::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter, HELLO_LIMIT, check_size, negotiate};
+use muleteer_protocol::socket::Stream;
 use muleteer_protocol::v1::{
     ClientFrame, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, StatusReport, Telemetry, Welcome, WireError,
 };
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 /// A peer that connects says hello within this time.
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
@@ -24,8 +23,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(60);
 pub struct Connection {
     pub daemon: Arc<Daemon>,
     pub identity: Identity,
-    reader: FrameReader<OwnedReadHalf>,
-    writer: FrameWriter<OwnedWriteHalf>,
+    reader: FrameReader<Stream>,
+    writer: FrameWriter<Stream>,
     /// Of the request being served.
     request: u64,
     credits: u32,
@@ -38,7 +37,7 @@ pub enum Heard {
     Cancelled,
 }
 
-pub async fn serve(daemon: Arc<Daemon>, stream: UnixStream, through: Option<DispatchId>, place: Place) {
+pub async fn serve(daemon: Arc<Daemon>, stream: Stream, through: Option<DispatchId>, place: Place) {
     if let Err(error) = talk(daemon, stream, through, &place).await {
         tracing::debug!(%error, "a connection ended");
     }
@@ -46,13 +45,12 @@ pub async fn serve(daemon: Arc<Daemon>, stream: UnixStream, through: Option<Disp
 
 async fn talk(
     daemon: Arc<Daemon>,
-    stream: UnixStream,
+    stream: Stream,
     through: Option<DispatchId>,
     place: &Place,
 ) -> Result<(), FrameError> {
-    let (whole, reader, writer) = split(stream)?;
-    let mut reader = FrameReader::new(reader, HELLO_LIMIT);
-    let mut writer = FrameWriter::new(writer);
+    let mut reader = FrameReader::new(stream.clone(), HELLO_LIMIT);
+    let mut writer = FrameWriter::new(stream.clone());
     let first = tokio::select! {
         biased;
         () = place.closed() => return Ok(()),
@@ -69,7 +67,7 @@ async fn talk(
     };
     let identity = {
         let (daemon, key) = (daemon.clone(), hello.operator_key);
-        tokio::task::spawn_blocking(move || peer::identify(&daemon, &whole, through.as_ref(), key.as_deref()))
+        tokio::task::spawn_blocking(move || peer::identify(&daemon, &stream, through.as_ref(), key.as_deref()))
             .await
             .ok()
             .flatten()
@@ -112,14 +110,6 @@ async fn talk(
             place.idle();
         }
     }
-}
-
-/// The halves to talk through, and a second handle by which the peer is identified.
-fn split(stream: UnixStream) -> Result<(UnixStream, OwnedReadHalf, OwnedWriteHalf), FrameError> {
-    let stream = stream.into_std().map_err(FrameError::Io)?;
-    let copy = stream.try_clone().map_err(FrameError::Io)?;
-    let (reader, writer) = UnixStream::from_std(stream).map_err(FrameError::Io)?.into_split();
-    Ok((UnixStream::from_std(copy).map_err(FrameError::Io)?, reader, writer))
 }
 
 impl Connection {

@@ -12,15 +12,15 @@ use crate::context::Daemon;
 use crate::owned::{own, survive};
 use muleteer_model::event::Event;
 use muleteer_model::id::DispatchId;
+use muleteer_protocol::socket::Listener;
 use places::Places;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::collections::HashMap;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
@@ -64,7 +64,7 @@ pub struct State {
 struct Open {
     _task: AbortOnDropHandle<()>,
     /// Takes another listener in its place; who is connected stays so.
-    swap: mpsc::Sender<UnixListener>,
+    swap: mpsc::Sender<Listener>,
     /// The file that leads to it: device and inode.
     file: Option<(u64, u64)>,
 }
@@ -160,7 +160,7 @@ fn file_at(path: &Path) -> Option<(u64, u64)> {
 
 /// Listens at `path`. We hold `daemon.lock`, so whatever is there is a dead daemon's. `checked`: its
 /// directory is to be nobody else's, who may have made it since this daemon began.
-fn bind(path: &Path, checked: bool) -> Result<UnixListener, String> {
+fn bind(path: &Path, checked: bool) -> Result<Listener, String> {
     let fail = |error: std::io::Error| format!("cannot listen on {}: {error}", path.display());
     if let Some(folder) = path.parent() {
         crate::daemon::private_dir(folder).map_err(fail)?;
@@ -168,36 +168,7 @@ fn bind(path: &Path, checked: bool) -> Result<UnixListener, String> {
             crate::daemon::check_private(folder).map_err(|error| error.to_string())?;
         }
     }
-    // A socket has its name before it listens: whoever connects in between is refused. Bound
-    // under another name and renamed, it can be reached from the moment it can be seen, and what
-    // a dead daemon left there is replaced in the same step.
-    let new = unlistened(path);
-    let remove = |path: &Path| match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    };
-    remove(&new).map_err(fail)?;
-    // A deep state directory must not make the path too long for the kernel.
-    let listener = with_short_path(&new, |short| UnixListener::bind(short)).map_err(fail)?;
-    let private = std::fs::Permissions::from_mode(0o600);
-    let named = std::fs::set_permissions(&new, private).and_then(|()| std::fs::rename(&new, path));
-    if let Err(error) = named {
-        drop(remove(&new));
-        return Err(fail(error));
-    }
-    Ok(listener)
-}
-
-/// The name of a socket until it listens, beside the one that it gets.
-fn unlistened(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let pid = std::process::id();
-    path.with_file_name(if cfg!(target_os = "linux") {
-        format!(".{name}.{pid}")
-    } else {
-        // As short as can be: there is no shorter way to a socket with a long path.
-        format!(".{}", pid % 1000)
-    })
+    Listener::bind(path).map_err(fail)
 }
 
 /// Binds `path` and serves it.
@@ -225,7 +196,7 @@ fn serve(
                 }
             };
             match accepted {
-                Ok((stream, _)) => {
+                Ok(stream) => {
                     let (daemon, agent, place) = (daemon.clone(), agent.clone(), places.take());
                     connections.spawn(async move {
                         let _present = Present::new(&daemon.connections);
@@ -268,22 +239,11 @@ impl Drop for Present {
     }
 }
 
-/// Calls `with` with a name for `path` that fits a socket address.
-pub(crate) fn with_short_path<T>(path: &Path, with: impl FnOnce(&Path) -> std::io::Result<T>) -> std::io::Result<T> {
-    use std::os::fd::AsRawFd;
-    const SUN_PATH: usize = 108;
-    if path.as_os_str().len() < SUN_PATH || !cfg!(target_os = "linux") {
-        return with(path);
-    }
-    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return with(path) };
-    let folder = std::fs::File::open(folder)?;
-    with(&Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::AtomicBool;
 

@@ -5,11 +5,11 @@ use crate::context::Daemon;
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::id::DispatchId;
 use muleteer_process::identity::{self, Ancestry, ProcessId};
+use muleteer_protocol::socket::Stream;
 use muleteer_shim::launch::Launch;
 use muleteer_shim::meta;
 use std::cell::OnceCell;
 use std::sync::Arc;
-use tokio::net::UnixStream;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identity {
@@ -34,12 +34,12 @@ impl Identity {
 /// Blocking: it reads `/proc` and a few small files.
 pub fn identify(
     daemon: &Daemon,
-    stream: &UnixStream,
+    stream: &Stream,
     through: Option<&DispatchId>,
     operator_key: Option<&str>,
 ) -> Option<Identity> {
-    let credentials = stream.peer_cred().ok()?;
-    if credentials.uid() != rustix::process::getuid().as_raw() {
+    let peer = stream.peer().ok()?;
+    if peer.uid != rustix::process::getuid().as_raw() {
         return None;
     }
     if let Some(id) = through {
@@ -47,7 +47,7 @@ pub fn identify(
     }
     let shown = operator_key.is_some_and(|key| key_matches(daemon, key));
     let unless_shown = if shown { Identity::Operator } else { Identity::Unknown };
-    let Some(pid) = credentials.pid().and_then(|pid| u32::try_from(pid).ok()) else {
+    let Some(pid) = peer.pid else {
         return Some(unless_shown);
     };
     // A daemon that was itself started by an agent has that agent's mark, as all its clients there do.
