@@ -4,10 +4,10 @@
 //! handler of their signals writes one byte to a file that was opened before. SIGKILL leaves no word, and
 //! neither does a signal that another process sent: a service manager's watchdog sends SIGABRT.
 //!
-//! These handlers are not `signal-hook`'s, as all others are ([`crate::signals`]). That library forbids SEGV, ILL
-//! and FPE. Its unchecked registration looks the signal up on the heap, which the fault may have destroyed, and
-//! calls Rust's own handler first: that one takes its own action away, and a signal of another process would then
-//! be lost.
+//! These handlers are not `signal-hook`'s, as all others are ([`crate::signals`]). That library
+//! forbids SEGV, ILL and FPE. Its unchecked registration looks the signal up on the heap, which the
+//! fault may have destroyed, and calls Rust's own handler first: that one takes its own action
+//! away, and a signal of another process would then be lost.
 
 #![allow(unsafe_code)]
 

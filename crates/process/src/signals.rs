@@ -1,8 +1,9 @@
 //! Signals as a descriptor that becomes readable, so that one poll waits for them too.
 //!
-//! `signal-hook` owns the handlers of this process; it shares them with tokio, which hears of ended children
-//! through the same registry. [`crate::crash`] alone installs handlers of its own, and says why. A child that
-//! this crate starts has every signal's default action and an empty mask ([`crate::spawn`]).
+//! `signal-hook` owns the handlers of this process; it shares them with tokio, which hears of ended
+//! children through the same registry. [`crate::crash`] alone installs handlers of its own, and
+//! says why. A child that this crate starts has every signal's default action and an empty mask
+//! ([`crate::spawn`]).
 
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
@@ -12,9 +13,9 @@ use std::os::unix::net::UnixStream;
 
 /// Caught signals. The descriptor is readable when a signal came.
 ///
-/// Several of these may catch the same signal: each of them receives it. After the last one is dropped the
-/// signal does nothing, for its default action does not come back. `R` is the end of a socket pair that the
-/// caller waits on.
+/// Several of these may catch the same signal: each of them receives it. After the last one is
+/// dropped the signal does nothing, for its default action does not come back. `R` is the end of a
+/// socket pair that the caller waits on.
 #[derive(Debug)]
 pub struct Signals<R = UnixStream> {
     delivery: SignalDelivery<R, SignalOnly>,
@@ -27,8 +28,8 @@ impl Signals {
     /// When the system gives no descriptors or no handler.
     ///
     /// # Panics
-    /// For a signal that cannot be caught (KILL, STOP), and for SEGV, ILL and FPE: a handler that returns
-    /// from those runs the faulting instruction again, for ever.
+    /// For a signal that cannot be caught (KILL, STOP), and for SEGV, ILL and FPE: a handler that
+    /// returns from those runs the faulting instruction again, for ever.
     pub fn catch(signals: &[i32]) -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         Self::catch_through(read, write, signals)
@@ -44,11 +45,12 @@ impl<R: AsRawFd + Send + Sync + 'static> Signals<R> {
     /// # Panics
     /// As [`Signals::catch`].
     pub fn catch_through(read: R, write: UnixStream, signals: &[i32]) -> io::Result<Self> {
-        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly::default(), signals)?;
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, signals)?;
         Ok(Self { delivery })
     }
 
-    /// What becomes readable. Bytes that are read from it are no signals: [`Self::take`] returns those.
+    /// What becomes readable. Bytes that are read from it are no signals: [`Self::take`] returns
+    /// those.
     pub fn reader(&mut self) -> &mut R {
         self.delivery.get_read_mut()
     }
@@ -59,8 +61,8 @@ impl<R: AsRawFd + Send + Sync + 'static> Signals<R> {
     }
 }
 
-/// Ends this process by a signal, whatever handler or mask it has: Rust's own handler of SEGV takes the first and
-/// returns. Returns only where the signal does not end a process.
+/// Ends this process by a signal, whatever handler or mask it has: Rust's own handler of SEGV takes
+/// the first and returns. Returns only where the signal does not end a process.
 ///
 /// # Errors
 /// When the signal is unknown.
@@ -82,7 +84,8 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     fn is_readable(signals: &Signals) -> bool {
-        poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&at_once)).unwrap() == 1
     }
 
     fn raise(signo: i32) {

@@ -89,7 +89,8 @@ impl Client {
         };
         let stream = timeout(HANDSHAKE_DEADLINE, socket::connect(path)).await.map_err(slow)?;
         let stream = stream.map_err(failed)?;
-        let (mut reader, mut writer) = (FrameReader::new(stream.clone(), FRAME_LIMIT), FrameWriter::new(stream));
+        let mut reader = FrameReader::new(stream.clone(), FRAME_LIMIT);
+        let mut writer = FrameWriter::new(stream);
         let hello = Hello { versions: VERSIONS.to_vec(), client: name.into(), operator_key };
         writer.write(&ClientFrame::Hello(hello)).await?;
         let answer = timeout(HANDSHAKE_DEADLINE, reader.next::<ServerFrame>()).await.map_err(slow)?;

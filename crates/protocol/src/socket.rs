@@ -1,7 +1,8 @@
 //! The daemon's local socket, for both of its ends. No other module uses `interprocess`.
 
 use interprocess::ConnectWaitMode;
-use interprocess::local_socket::tokio::{Listener as LocalListener, Stream as LocalStream, prelude::*};
+use interprocess::local_socket::tokio::prelude::*;
+use interprocess::local_socket::tokio::{Listener as LocalListener, Stream as LocalStream};
 use interprocess::local_socket::{ConnectOptions, GenericFilePath, ListenerOptions};
 use interprocess::os::unix::local_socket::ListenerOptionsExt;
 use std::fs::Permissions;
@@ -29,10 +30,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct Listener(LocalListener);
 
 impl Listener {
-    /// Listens at `path`, and replaces what is there: the caller holds a lock that says nobody else listens.
+    /// Listens at `path`, and replaces what is there: the caller holds a lock that says nobody else
+    /// listens.
     ///
-    /// A socket has its name before it listens, and refuses a client that connects in between. Therefore it is
-    /// bound under another name and renamed: a client that sees `path` can connect.
+    /// A socket has its name before it listens, and refuses a client that connects in between.
+    /// Therefore it is bound under another name and renamed: a client that sees `path` can connect.
     ///
     /// # Errors
     /// When the folder is missing or the socket cannot be made in it.
@@ -47,8 +49,10 @@ impl Listener {
         let early = cfg!(target_os = "linux");
         let options = if early { options.mode(MODE.into()) } else { options };
         let listener = options.create_tokio()?;
-        let private =
-            || if early { Ok(()) } else { std::fs::set_permissions(&new, Permissions::from_mode(MODE.into())) };
+        let private = || match early {
+            true => Ok(()),
+            false => std::fs::set_permissions(&new, Permissions::from_mode(MODE.into())),
+        };
         if let Err(error) = private().and_then(|()| std::fs::rename(&new, path)) {
             drop(remove(&new));
             return Err(error);
@@ -117,7 +121,8 @@ pub fn answers(path: &Path) -> bool {
     connect().is_ok()
 }
 
-/// One end of a connection. Clones share it: one reads and one writes. It closes with the last of them.
+/// One end of a connection. Clones share it: one reads and one writes. It closes with the last of
+/// them.
 #[derive(Debug, Clone)]
 pub struct Stream(Arc<LocalStream>);
 
@@ -125,7 +130,8 @@ pub struct Stream(Arc<LocalStream>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     pub uid: u32,
-    /// 0 for a process of a pid namespace that is hidden from ours; none where the system does not say.
+    /// 0 for a process of a pid namespace that is hidden from ours; none where the system does not
+    /// say.
     pub pid: Option<u32>,
 }
 
@@ -135,14 +141,15 @@ impl Stream {
     /// # Errors
     /// When the system does not say.
     pub fn peer(&self) -> io::Result<Peer> {
-        // `peer_creds` of `interprocess` fails for a process of a hidden pid namespace, whose uid is known.
+        // `peer_creds` of `interprocess` fails for a process of a hidden pid namespace, whose uid
+        // is known.
         let credentials = self.socket().peer_cred()?;
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok());
         Ok(Peer { uid: credentials.uid(), pid })
     }
 
-    /// False where the kernel's queue of the socket was full: `interprocess` takes that answer for a connection
-    /// under way, which Linux does not know for local sockets.
+    /// False where the kernel's queue of the socket was full: `interprocess` takes that answer for
+    /// a connection under way, which Linux does not know for local sockets.
     fn is_connected(&self) -> bool {
         !self.socket().peer_addr().is_err_and(|error| error.kind() == io::ErrorKind::NotConnected)
     }
@@ -153,8 +160,8 @@ impl Stream {
     }
 }
 
-/// Does `poll` within the task's budget. `interprocess` reads and writes without one, so that a peer who sends
-/// without end would keep its task from ever seeing a deadline.
+/// Does `poll` within the task's budget. `interprocess` reads and writes without one, so that a
+/// peer who sends without end would keep its task from ever seeing a deadline.
 fn within_budget<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
     let budget = ready!(poll_proceed(cx));
     let polled = poll(cx);
@@ -184,8 +191,8 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// A name for a socket's path that is short enough for the kernel: an agent's socket lies as deep as
-/// its state directory. Where there is no `/proc`, the kernel's own error has to do.
+/// A name for a socket's path that is short enough for the kernel: an agent's socket lies as deep
+/// as its state directory. Where there is no `/proc`, the kernel's own error has to do.
 struct ShortPath {
     path: PathBuf,
     /// Open for as long as the name is used.
