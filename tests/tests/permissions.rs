@@ -407,8 +407,9 @@ fn claude_has_no_tools_where_its_role_names_none() {
     assert_eq!((run.code, scene.has("one")), (Some(0), false), "{run:?}");
     let first = scene.server.main_requests().remove(0).body;
     let names = first["tools"].as_array().into_iter().flatten().filter_map(|tool| tool["name"].as_str());
-    // Its result is no tool of its own choice.
-    assert_eq!(names.filter(|name| *name != "StructuredOutput").collect::<Vec<_>>(), Vec::<&str>::new());
+    // Its result is no tool of its own choice, and the placeholder can be called for nothing.
+    let of_the_cli = ["StructuredOutput", "DeferredToolPlaceholder"];
+    assert_eq!(names.filter(|name| !of_the_cli.contains(name)).collect::<Vec<_>>(), Vec::<&str>::new());
     scene.world.finish(Some(daemon));
 }
 
@@ -419,7 +420,9 @@ fn claude_under_dont_ask_is_refused_by_the_policy() {
     let steps = [Step::bash("touch one"), Step::bash("touch two"), Step::success("as far as it may")];
     let Some(scene) = claude(test, "permissions: {allow: [\"Bash(touch two)\"]}\n", steps) else { return };
     std::fs::create_dir_all(scene.repo.path.join(".muleteer/roles")).unwrap();
-    scene.repo.write(".muleteer/roles/developer.md", "---\npermissionMode: dontAsk\n---\nYou work.\n");
+    scene
+        .repo
+        .write(".muleteer/roles/developer.md", "---\npermissionMode: dontAsk\n---\nYou work.\n");
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     assert_eq!(scene.world.wait_for_end(&id)["state"], "success");

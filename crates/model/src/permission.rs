@@ -123,51 +123,6 @@ impl Policy {
             && self.within.is_empty()
     }
 
-    /// What the front matter of its role restricts beside its `permissions`. An empty list of `tools`
-    /// allows no tool; without a list, all may be used.
-    pub fn restrict(&mut self, tools: Option<&[String]>, disallowed: &[String], mode: Option<PermissionMode>) {
-        // Files of roles are checked; what cannot be read allows nothing.
-        let rule = |text: &String| Rule::try_from(text.clone()).unwrap_or_else(|_| Rule::none());
-        let read = |list: &[String]| list.iter().map(rule).collect::<Vec<_>>();
-        let disallowed = read(disallowed);
-        self.only = match tools.map(read) {
-            None => vec![],
-            // A list that names every tool is none.
-            Some(tools) if tools.iter().any(Rule::is_every) => vec![],
-            Some(tools) if tools.is_empty() => vec![Rule::none()],
-            Some(tools) => tools,
-        };
-        let new: Vec<_> = disallowed.into_iter().filter(|rule| !self.deny.contains(rule)).collect();
-        self.deny.extend(new);
-        self.permission_mode = mode;
-    }
-
-    /// Nothing but that it may change no files holds it, of its role's own will.
-    pub fn is_open_but_for_plan(&self) -> bool {
-        let open = Self { permission_mode: None, ..self.clone() }.is_open();
-        open && self.permission_mode == Some(PermissionMode::Plan)
-    }
-
-    /// Nothing but its role's `permissionMode` and what it refuses for certain counts.
-    pub fn leaves_the_rest(&self) -> bool {
-        self.mode == Mode::Allow && self.ask.is_empty() && self.only.is_empty() && self.within.is_empty()
-    }
-
-    /// The role's `tools` in effect.
-    pub fn only(&self) -> &[Rule] {
-        &self.only
-    }
-
-    /// Its role's `tools` leave it none.
-    pub fn has_no_tools(&self) -> bool {
-        !self.only.is_empty() && self.only.iter().all(|rule| *rule == Rule::none())
-    }
-
-    /// Tools that are refused whatever they are called with.
-    pub fn never(&self) -> impl Iterator<Item = &str> {
-        self.denies().filter(|rule| rule.is_whole()).map(|rule| rule.tool.as_str())
-    }
-
     /// Holds it within another agent's policy as well: the stricter word of the two counts.
     pub fn hold_within(&mut self, above: Policy) {
         let Policy { within, .. } = above;
