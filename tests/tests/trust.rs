@@ -134,7 +134,7 @@ fn claude_settings_count_once_trusted(scene: &Scene) {
             .count();
         assert_eq!((ran(), noted), (is_trusted, usize::from(!is_trusted)), "{why}: {notices:?}");
         assert!(is_trusted || !scene.repo.path.join("served").exists(), "{why}");
-        assert_eq!(run.stdout.contains("muleteer trust"), !is_trusted, "{why}: {run:?}");
+        assert_eq!(run.stderr.contains("muleteer trust"), !is_trusted, "{why}: {run:?}");
         assert!(scene.last_told().contains("heliotrope"), "{why}: it reads its instructions");
     };
     let daemon = scene.world.daemon();
@@ -157,7 +157,7 @@ fn claude_starts_without_settings_that_are_not_trusted() {
 #[test]
 fn claude_over_acp_starts_without_settings_that_are_not_trusted() {
     let test = "claude_over_acp_starts_without_settings_that_are_not_trusted";
-    let Some(scene) = Scene::acp(test, Agent::Claude, [Step::text("done").times(9)]) else { return };
+    let Some(scene) = Scene::acp(test, Agent::Claude, [Step::success("done").times(9)]) else { return };
     claude_settings_count_once_trusted(&scene);
 }
 
