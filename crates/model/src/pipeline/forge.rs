@@ -20,13 +20,21 @@ struct Address {
     /// With the web server's port, where the address has one.
     host: String,
     path: String,
+    /// The port of an address that ssh takes.
+    ssh_port: Option<u16>,
 }
+
+/// Bitbucket Server serves git over HTTP below this name, and over ssh at this port.
+const SCM: &str = "scm";
+const BITBUCKET_PORT: u16 = 7999;
+/// The hosts for which people give ssh a second name, to choose a key by it.
+const ALIASED: [&str; 4] = ["github.com", "gitlab.com", "bitbucket.org", "codeberg.org"];
 
 /// The page for a pull request of `branch` to `base`; `None` where the host is of no kind that is known, or the remote
 /// is a directory.
 pub fn pull_request_page(remote: &str, base: &str, branch: &str) -> Option<String> {
     let address = Address::parse(remote)?;
-    let forge = kind(&address.host)?;
+    let forge = address.forge()?;
     let segments: Vec<&str> = address.path.split('/').collect();
     let is_plain = segments.iter().all(|segment| !matches!(*segment, "" | "." | ".."));
     if !is_plain || segments.len() < 2 || base.is_empty() || branch.is_empty() {
@@ -52,7 +60,13 @@ pub fn pull_request_page(remote: &str, base: &str, branch: &str) -> Option<Strin
         }
         Forge::BitbucketServer => {
             let (repo, above) = path.split_last()?;
-            let (project, _) = above.split_last()?;
+            let (project, above) = above.split_last()?;
+            // The path below which the server lies stands before `scm` in the address.
+            let context = match above.split_last() {
+                Some((scm, context)) if scm == SCM => context,
+                _ => &[],
+            };
+            let top = [top].iter().chain(context).map(String::as_str).collect::<Vec<_>>().join("/");
             let owner = match project.strip_prefix('~') {
                 Some(user) => format!("users/{user}"),
                 None => format!("projects/{}", project.to_uppercase()),
@@ -68,7 +82,7 @@ pub fn pull_request_page(remote: &str, base: &str, branch: &str) -> Option<Strin
 
 /// What serves the remote, if its host says so.
 pub fn forge(remote: &str) -> Option<Forge> {
-    kind(&Address::parse(remote)?.host)
+    Address::parse(remote)?.forge()
 }
 
 /// A remote's address without a user's name and password in it, to be shown.
@@ -115,18 +129,64 @@ impl Address {
             "ssh" | "git" | "git+ssh" | "ssh+git" => ("https", false),
             _ => return None,
         };
+        let port = if with_port { None } else { port(&host) };
         let host = if with_port { host } else { without_port(&host).to_string() };
         let host = match host.as_str() {
             "ssh.github.com" => "github.com".into(),
             "altssh.gitlab.com" => "gitlab.com".into(),
             "altssh.bitbucket.org" => "bitbucket.org".into(),
+            _ if scheme.contains("ssh") => real_host(&host, port.is_some())?.into(),
             _ => host,
         };
         let path = path.split(['?', '#']).next()?.trim_matches('/');
         let path = path.strip_suffix(".git").unwrap_or(path);
         let usual = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte));
-        (usual && !host.is_empty() && !path.is_empty()).then(|| Self { scheme: web, host, path: path.into() })
+        (usual && !host.is_empty() && !path.is_empty()).then(|| Self {
+            scheme: web,
+            host,
+            path: path.into(),
+            ssh_port: port,
+        })
     }
+
+    /// The forge that serves it: told by its host's name, or else by what only Bitbucket Server has in an address.
+    fn forge(&self) -> Option<Forge> {
+        if let Some(forge) = kind(&self.host) {
+            return Some(forge);
+        }
+        let segments: Vec<&str> = self.path.split('/').collect();
+        let is_server = match segments[..] {
+            [.., SCM, project, _] if self.ssh_port.is_none() => is_project(project),
+            [project, _] => self.ssh_port == Some(BITBUCKET_PORT) && is_project(project),
+            _ => false,
+        };
+        is_server.then_some(Forge::BitbucketServer)
+    }
+}
+
+/// A key of Bitbucket Server's projects, or a user's own project.
+fn is_project(key: &str) -> bool {
+    key.starts_with('~')
+        || (key.starts_with(|c: char| c.is_ascii_alphabetic())
+            && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
+}
+
+/// The host that a name in an ssh address stands for; `None` where only the person's ssh configuration knows.
+/// `github.com-work` is such a name, and so are a name without a dot and one in a domain of a public forge.
+fn real_host(name: &str, has_port: bool) -> Option<&str> {
+    let named = |host: &&str| name.strip_prefix(*host).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+    if let Some(host) = ALIASED.into_iter().find(named) {
+        return Some(host);
+    }
+    let top = name.rsplit('.').next().unwrap_or_default();
+    let is_domain = has_port || name.contains('.') || name.contains(':');
+    let is_odd = top.contains('-') && !top.starts_with("xn--");
+    let is_foreign = ALIASED.iter().any(|host| name.ends_with(host));
+    (is_domain && !is_odd && !is_foreign).then_some(name)
+}
+
+fn port(host: &str) -> Option<u16> {
+    host.strip_prefix(without_port(host))?.strip_prefix(':')?.parse().ok()
 }
 
 fn without_port(host: &str) -> &str {
@@ -225,9 +285,71 @@ mod tests {
                     .into(),
             ),
             ("https://github.example.org/o/r", HUB.replace("github.com", "github.example.org")),
+            ("git@my-github.example.org:o/r", HUB.replace("github.com", "my-github.example.org")),
         ] {
             assert_eq!(page(remote), Some(wanted), "{remote}");
         }
+    }
+
+    #[test]
+    fn ssh_alias_of_a_public_forge_leads_to_its_page_and_any_other_alias_to_none() {
+        for remote in [
+            "git@github.com-work:o/r.git",
+            "git@GitHub.com-me.and-you:o/r.git",
+            "ssh://git@github.com-work/o/r.git",
+            "ssh://git@github.com-work:22/o/r.git",
+            "github.com-work:o/r",
+        ] {
+            assert_eq!(page(remote).as_deref(), Some(HUB), "{remote}");
+        }
+        for (remote, host) in [
+            ("git@gitlab.com-work:g/s/r.git", "https://gitlab.com/g/s/r/-/merge_requests/new?"),
+            ("git@bitbucket.org-work:w/r.git", "https://bitbucket.org/w/r/pull-requests/new?"),
+            ("git@codeberg.org-work:o/r.git", "https://codeberg.org/o/r/compare/"),
+        ] {
+            assert!(page(remote).is_some_and(|page| page.starts_with(host)), "{remote}");
+        }
+        for remote in [
+            "git@gh:o/r.git",
+            "git@github:o/r.git",
+            "git@github-work:o/r.git",
+            "ssh://git@gitlab-work/o/r.git",
+            "git@work.github.com:o/r.git",
+            "git@work-github.com:o/r.git",
+            "git@github.example.org-work:o/r.git",
+        ] {
+            assert_eq!(page(remote), None, "{remote}");
+        }
+    }
+
+    #[test]
+    fn bitbucket_server_is_told_by_its_address_and_found_below_its_path() {
+        let rest = "projects/PROJ/repos/repo/pull-requests?create\
+                    &sourceBranch=refs%2Fheads%2Fmuleteer%2Frun-1&targetBranch=refs%2Fheads%2Fmain";
+        for (remote, top) in [
+            ("https://host/bitbucket/scm/PROJ/repo.git", "https://host/bitbucket"),
+            ("https://u:p@code.example.org:8443/a/b/scm/proj/repo.git", "https://code.example.org:8443/a/b"),
+            ("https://bitbucket.example.org/git/scm/proj/repo", "https://bitbucket.example.org/git"),
+            ("https://code.example.org/scm/PROJ/repo.git", "https://code.example.org"),
+            ("ssh://git@host:7999/proj/repo.git", "https://host"),
+            ("ssh://git@code.example.org:7999/PROJ/repo.git", "https://code.example.org"),
+        ] {
+            assert_eq!(page(remote), Some(format!("{top}/{rest}")), "{remote}");
+            assert_eq!(forge(remote), Some(Forge::BitbucketServer), "{remote}");
+        }
+        let of_user = page("https://host/bitbucket/scm/~me/r.git");
+        assert!(of_user.is_some_and(|page| page.starts_with("https://host/bitbucket/users/me/repos/r/")));
+        for remote in [
+            "https://git.example.org/scm/repo.git",
+            "https://git.example.org/scm/a.b/repo.git",
+            "https://git.example.org/scm/repo/space/name",
+            "ssh://git@git.example.org:2222/proj/repo.git",
+            "ssh://git@git.example.org:7999/a/proj/repo.git",
+        ] {
+            assert_eq!(page(remote), None, "{remote}");
+        }
+        let lab = page("https://gitlab.example.org/g/scm/proj/repo.git");
+        assert!(lab.is_some_and(|page| page.contains("/-/merge_requests/")));
     }
 
     #[test]
