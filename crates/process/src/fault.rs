@@ -46,6 +46,7 @@ pub const POINTS: &[&str] = &[
     "tasks.backup_written",
     "tasks.list_exchanged",
     "tasks.list_written",
+    "tasks.refs_written",
     "tasks.saved",
     "tasks.intent_durable",
     "tasks.claimed",

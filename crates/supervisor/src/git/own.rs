@@ -3,34 +3,58 @@
 //!
 //! The commits that an agent made since its task began are made anew without these files: each has
 //! what its first parent has of them. Author, dates and message stay. Commits that were there
-//! before, or that came from somewhere else, stay as they are; where HEAD still tracks the files
-//! then, a commit of the harness stops that. The files themselves are never touched.
+//! before, or that came from somewhere else (a remote, a tag, a fetch), stay as they are; where HEAD
+//! still tracks the files then, a commit of the harness stops that. The files are never touched.
 
 use super::command::failed;
 use super::trees::{Index, escaped, ref_part};
 use super::{Git, GitError, is_below};
+use crate::beneath;
 use muleteer_model::tasklist::{DAMAGED, INIT};
+use muleteer_store::atomic::write_atomic;
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// More refs are not remembered.
+/// Of a repository with more refs none is remembered.
 const REFS: usize = 100_000;
+/// The last line of the file of refs: one without it is not whole, and not believed.
+const END: &str = "end\n";
+/// Where git notes what it fetched last. Longer ones are not read.
+const FETCHED: &str = "FETCH_HEAD";
+const FETCHED_LIMIT: u64 = 1 << 20;
 /// A person may want to track these.
 const JOURNALS: &str = ".agents/journals";
 
 impl Git {
-    /// Remembers which commits are there when a task begins: all others are its own.
+    /// Remembers which commits are there when a task begins: all others are its own. The file is
+    /// on the disk when this returns.
     pub fn remember_refs(&self, task: &str) -> Result<(), GitError> {
         let all = self.git(&["for-each-ref", "--format=%(objectname) %(refname)"])?;
-        let all: String = all.lines().take(REFS).map(|line| format!("{line}\n")).collect();
-        std::fs::write(self.refs_file(task), all).map_err(|error| failed("for-each-ref", &error.to_string()))
+        if all.lines().count() > REFS {
+            self.forget_refs(task);
+            return Ok(());
+        }
+        let text: String = all.lines().map(|line| format!("{line}\n")).chain([END.into()]).collect();
+        write_atomic(&self.refs_file(task), text.as_bytes(), 0o600)
+            .map_err(|error| failed("for-each-ref", &crate::launch::chain(&error)))?;
+        muleteer_process::fault::point("tasks.refs_written");
+        Ok(())
+    }
+
+    /// The commit and the name of each ref that was there when the task began; `None` where no
+    /// whole file says so.
+    pub(super) fn remembered_refs(&self, task: &str) -> Option<Vec<(String, String)>> {
+        let text = std::fs::read_to_string(self.refs_file(task)).ok()?;
+        let whole = text.strip_suffix(END)?;
+        let read = |line: &str| line.split_once(' ').map(|(id, name)| (id.into(), name.into()));
+        whole.lines().map(read).collect()
     }
 
     pub(super) fn forget_refs(&self, task: &str) {
         drop(std::fs::remove_file(self.refs_file(task)));
     }
 
-    fn refs_file(&self, task: &str) -> PathBuf {
+    pub(super) fn refs_file(&self, task: &str) -> PathBuf {
         self.git_dir.join(format!("muleteer-refs-{}", ref_part(task)))
     }
 
@@ -107,22 +131,27 @@ impl Git {
     }
 
     /// The commits that a task may have made, as `rev-list` reads it: those of HEAD and of new
-    /// branches that were not there when it began.
+    /// branches that were not there when it began, and that came from nowhere else since.
     fn commits_of(&self, task: &str, base: &str) -> Result<Vec<String>, GitError> {
         let mut names = vec!["HEAD".to_string(), format!("^{base}")];
-        let Ok(before) = std::fs::read_to_string(self.refs_file(task)) else {
-            let others = self.git(&["for-each-ref", "--format=^%(objectname)", "refs/remotes", "refs/tags"])?;
-            names.extend(others.lines().map(String::from));
-            return Ok(names);
-        };
-        let before: Vec<_> = before.lines().filter_map(|line| line.split_once(' ')).collect();
-        let known: HashSet<&str> = before.iter().map(|(_, name)| *name).collect();
-        let is_id = |id: &str| id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let ids: HashSet<&str> = before.iter().map(|(id, _)| *id).filter(|id| is_id(id)).collect();
+        let others = self.git(&["for-each-ref", "--format=^%(objectname)", "refs/remotes", "refs/tags"])?;
+        names.extend(others.lines().map(String::from));
+        names.extend(self.fetched().iter().map(|id| format!("^{id}")));
+        let Some(before) = self.remembered_refs(task) else { return Ok(names) };
+        let known: HashSet<&str> = before.iter().map(|(_, name)| name.as_str()).collect();
+        let ids: HashSet<&str> = before.iter().map(|(id, _)| id.as_str()).filter(|id| is_id(id)).collect();
         names.extend(ids.iter().map(|id| format!("^{id}")));
         let branches = self.free_branches()?;
         names.extend(branches.into_iter().filter(|(_, name)| !known.contains(name.as_str())).map(|(id, _)| id));
         Ok(names)
+    }
+
+    /// The commits that were fetched last, as a pull from an address leaves them under no ref.
+    fn fetched(&self) -> Vec<String> {
+        let text = beneath::read(&self.git_dir, Path::new(FETCHED), FETCHED_LIMIT).ok().flatten();
+        let text = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
+        let id = |line: &str| line.split_whitespace().next().filter(|id| is_id(id)).map(String::from);
+        text.lines().filter_map(id).collect()
     }
 
     /// The local branches that no working directory has checked out, each with its commit.
@@ -163,11 +192,15 @@ impl Git {
             }
         }
         let old_tree = header("tree ").into_iter().next().unwrap_or_default();
-        let wanted = match new.first() {
+        let mut wanted = match new.first() {
             Some(first) => self.own_in(first)?,
             None => vec![],
         };
         let there = self.own_in(commit)?;
+        // A commit that stops tracking them does what is to be done. The script is a person's to track.
+        wanted.retain(|entry| {
+            path_of(entry).ends_with(INIT.as_bytes()) || there.iter().any(|one| path_of(one) == path_of(entry))
+        });
         let tree = if there == wanted { old_tree.clone() } else { self.tree_with_own(commit, &there, &wanted)? };
         if tree == old_tree && new == parents {
             return Ok(commit.into());
@@ -288,6 +321,15 @@ impl Git {
     }
 }
 
+/// The path of an entry as `ls-tree` lists it.
+fn path_of(entry: &[u8]) -> &[u8] {
+    entry.splitn(2, |byte| *byte == b'\t').nth(1).unwrap_or_default()
+}
+
+fn is_id(id: &str) -> bool {
+    matches!(id.len(), 40 | 64) && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// Patterns that fit the harness's files.
 fn patterns<'a>(own: impl Iterator<Item = &'a String>) -> Vec<String> {
     let both = |path: &String| {
@@ -301,7 +343,7 @@ fn patterns<'a>(own: impl Iterator<Item = &'a String>) -> Vec<String> {
 /// That the path of an entry is gone, as `update-index -z --index-info` reads it. `id` is any of
 /// the repository's ids.
 fn removal(entry: &[u8], id: &str) -> Vec<u8> {
-    let path = entry.splitn(2, |byte| *byte == b'\t').nth(1).unwrap_or_default();
+    let path = path_of(entry);
     let zero = "0".repeat(id.len());
     [format!("0 {zero}\t").as_bytes(), path, b"\0"].concat()
 }

@@ -158,6 +158,92 @@ fn commits_that_were_there_or_came_from_elsewhere_are_not_made_anew() {
     assert_eq!(repo.read(LIST).as_deref(), Some("{\"newer\": true}"));
 }
 
+/// Somebody else tracks the task list upstream; the agent works, pulls and works on.
+#[test]
+fn commits_that_an_agent_pulled_stay_as_they_are_and_its_own_lose_the_list() {
+    // From a remote, from an address alone, and by a tag.
+    for pull in [
+        "git remote add origin ../upstream; git pull -q --no-rebase --no-edit origin main",
+        "git pull -q --no-rebase --no-edit ../upstream main",
+        "git fetch -q ../upstream main:refs/tags/theirs; rm .git/FETCH_HEAD; git merge -q --no-edit theirs",
+        "git remote add origin ../upstream; git fetch -q origin; rm .git/FETCH_HEAD; git rebase -q origin/main",
+    ] {
+        let above = tempfile::tempdir().expect("a directory");
+        let repo = Repo::new();
+        let upstream = above.path().join("upstream");
+        repo.git(&["clone", "-q", ".", &upstream.display().to_string()]);
+        let there = |args: &[&str]| {
+            let mut command = helper("git");
+            command
+                .arg("-C")
+                .arg(&upstream)
+                .args(["-c", "user.name=B", "-c", "user.email=b@example.org"]);
+            command.args(args).env("GIT_CONFIG_GLOBAL", "/dev/null");
+            run(command, b"", pull).expect("git works")
+        };
+        std::fs::write(upstream.join(LIST), "{\"theirs\": true}").expect("writes");
+        there(&["add", "-f", LIST]);
+        there(&["commit", "-qm", "theirs with the list"]);
+        let theirs = there(&["rev-parse", "HEAD"]);
+
+        let (git, base) = begun(&repo);
+        let script = format!(
+            "echo one > one; git add one; git commit -qm one; rm {LIST}; {}; \
+             printf '{{\"newer\": true}}' > {LIST}; echo two > two; git add -A; git commit -qm two",
+            pull.replace("../upstream", &upstream.display().to_string())
+        );
+        let mut shell = helper("/bin/sh");
+        shell
+            .args(["-ec", &script])
+            .current_dir(repo.dir.path())
+            .env("GIT_CONFIG_GLOBAL", "/dev/null");
+        run(shell, b"", pull).unwrap_or_else(|error| panic!("{pull}: {error}"));
+        git.disown("a", &base).unwrap_or_else(|error| panic!("{pull}: {error}"));
+        assert!(git.contains("HEAD", &theirs).expect("git works"), "{pull}: their commit is the same");
+        let own = repo.git(&["log", "--no-merges", "--format=%s", &format!("{base}..HEAD"), &format!("^{theirs}")]);
+        assert!(own.lines().any(|subject| subject == "one") && own.lines().any(|one| one == "two"), "{pull}: {own}");
+        for commit in repo
+            .git(&["rev-list", "--no-merges", "HEAD", &format!("^{base}"), &format!("^{theirs}")])
+            .lines()
+        {
+            let touched = repo.git(&["diff-tree", "--no-commit-id", "--name-status", "-r", commit, "--", LIST]);
+            assert!(touched.is_empty() || touched.starts_with('D'), "{pull}: {touched}");
+        }
+        assert_eq!(repo.git(&["ls-tree", "--name-only", "HEAD", LIST]), "", "{pull}");
+        assert_eq!(repo.read(LIST).as_deref(), Some("{\"newer\": true}"), "{pull}");
+        assert_eq!(git.disown("a", &base), Ok(None), "{pull}: done again, there is nothing to do");
+    }
+}
+
+/// As a power cut or an older version leaves it: which branches are new is not known then.
+#[test]
+fn refs_file_that_is_not_whole_is_taken_for_none() {
+    for cut in [0, 10, 3] {
+        let repo = Repo::new();
+        repo.git(&["branch", "theirs"]);
+        let (git, base) = begun(&repo);
+        let file = git.refs_file("a");
+        let whole = std::fs::read_to_string(&file).expect("a file");
+        assert!(whole.ends_with("end\n"), "{whole}");
+        assert!(git.remembered_refs("a").is_some_and(|refs| refs.len() == whole.lines().count() - 1));
+        std::fs::write(&file, &whole[..if cut == 0 { 0 } else { whole.len() - cut }]).expect("writes");
+        assert_eq!(git.remembered_refs("a"), None);
+        repo.git(&["checkout", "-q", "theirs"]);
+        repo.git(&["add", "-A"]);
+        repo.git(&["commit", "-qm", "somebody's"]);
+        let theirs = repo.git(&["rev-parse", "HEAD"]);
+        repo.git(&["checkout", "-q", "main"]);
+        repo.write(LIST, "{\"newer\": true}");
+        repo.write("w", "w\n");
+        repo.git(&["add", "-A"]);
+        repo.git(&["commit", "-qm", "work"]);
+        git.disown("a", &base).expect("takes it out");
+        assert_eq!(repo.git(&["rev-parse", "theirs"]), theirs);
+        assert_eq!(subjects(&repo, &base), "work");
+        is_clean(&repo, &base);
+    }
+}
+
 #[test]
 fn a_branch_that_an_agent_made_and_left_loses_the_list_too() {
     let repo = Repo::new();
