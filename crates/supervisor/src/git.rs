@@ -13,6 +13,7 @@ mod kept;
 pub(crate) mod large;
 mod own;
 mod person;
+pub(crate) mod raw;
 mod saved;
 #[cfg(test)]
 mod tests;
@@ -128,6 +129,8 @@ pub struct Git {
     person: Person,
     /// It is a worker's: an agent works there alone.
     is_clone: bool,
+    /// Where git has attributes from instead of the working directory: a tree.
+    attributes_from: Option<&'static str>,
 }
 
 impl Git {
@@ -162,6 +165,7 @@ impl Git {
             identity: (named(&person.name, "Muleteer"), named(&person.email, "muleteer@localhost")),
             person,
             is_clone: ceiling.is_some(),
+            attributes_from: None,
         };
         git.head().map_err(|error| error.meaning(GitError::NoCommit(dir.into())))?;
         Ok(git)
@@ -257,6 +261,7 @@ impl Git {
     fn once(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<Vec<u8>, GitError> {
         let mut command = bare(&self.top);
         self.person.tell(&mut command, &self.filters(args)?);
+        command.envs(self.attributes_from.map(|tree| (raw::ATTRIBUTES_FROM, tree)));
         if self.is_clone {
             // What is missing there would be fetched as its own configuration says, by whatever program that names.
             command.env("GIT_NO_LAZY_FETCH", "1");

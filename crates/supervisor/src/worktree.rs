@@ -45,7 +45,7 @@ pub(crate) const HARMLESS: [&str; 10] = [
 /// is done has to be there after a power cut too.
 pub(crate) const DURABLE: &str = "core.fsync=committed";
 /// Of a daemon's own environment: it could lead git elsewhere.
-pub(crate) const LEADING_AWAY: [&str; 15] = [
+pub(crate) const LEADING_AWAY: [&str; 16] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
     "GIT_INDEX_FILE",
@@ -56,6 +56,7 @@ pub(crate) const LEADING_AWAY: [&str; 15] = [
     "GIT_SHALLOW_FILE",
     "GIT_REPLACE_REF_BASE",
     "GIT_TEMPLATE_DIR",
+    "GIT_ATTR_SOURCE",
     "GIT_CONFIG",
     "GIT_CONFIG_PARAMETERS",
     "GIT_CONFIG_COUNT",
@@ -75,8 +76,9 @@ const PATIENCE: Duration = Duration::from_secs(30 * 60);
 pub(crate) const STUCK: Duration = Duration::from_secs(20);
 /// How often a git that takes long is looked at.
 const LOOK: Duration = Duration::from_secs(2);
-/// Most that is read of what it prints.
-const OUTPUT_LIMIT: u64 = 64 << 20;
+/// Most that is read of what it prints. Tests make so many files.
+const OUTPUT_LIMIT: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };
+const TOO_MUCH: &str = "it prints more than";
 /// Most that is said of what it complained of.
 const COMPLAINT_LIMIT: usize = 2048;
 
@@ -224,6 +226,11 @@ pub(crate) fn no_room(why: &str) -> bool {
     why.split("; ").any(is_full)
 }
 
+/// Whether a git that lists files had more of them than is read.
+pub(crate) fn lists_too_much(why: &str) -> bool {
+    why.contains(&format!("{TOO_MUCH} {OUTPUT_LIMIT} bytes"))
+}
+
 /// Runs it to its end, with limits of time and output; what it started is ended with it, also when nobody waits
 /// any more.
 pub(crate) async fn output(command: &mut Command, patience: Duration) -> Result<Output, String> {
@@ -277,7 +284,7 @@ async fn read(from: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> 
         from.take(OUTPUT_LIMIT + 1).read_to_end(&mut bytes).await?;
     }
     if bytes.len() as u64 > OUTPUT_LIMIT {
-        return Err(std::io::Error::other(format!("it prints more than {OUTPUT_LIMIT} bytes")));
+        return Err(std::io::Error::other(format!("{TOO_MUCH} {OUTPUT_LIMIT} bytes")));
     }
     Ok(bytes)
 }

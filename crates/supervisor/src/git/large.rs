@@ -105,6 +105,21 @@ pub(crate) fn empty_blob(like: &str) -> &'static str {
     }
 }
 
+/// The name of the tree without files in a repository whose names are like this one.
+pub(crate) fn empty_tree(like: &str) -> &'static str {
+    if like.len() == 64 {
+        "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321"
+    } else {
+        "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+    }
+}
+
+/// A file that can be read, and no link to one.
+pub(crate) fn is_regular(path: &Path) -> bool {
+    let is_file = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file());
+    is_file && rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok()
+}
+
 /// One entry for `git update-index -z --index-info` by which a file is empty.
 pub(crate) fn as_empty(one: &Large, blob: &str) -> Vec<u8> {
     let path = one.path.as_os_str().as_bytes();

@@ -29,12 +29,11 @@ const FILTER: [&str; 4] = ["clean", "smudge", "process", "required"];
 /// Merges texts as git does without a driver.
 const MERGE: &str = "git merge-file --marker-size=%L %A %O %B";
 /// They look at objects and names alone, and so run no filter. Whatever reads an index may: `write-tree` does.
-const NO_FILES: [&str; 13] = [
+const NO_FILES: [&str; 12] = [
     "commit-tree",
     "config",
     "diff-tree",
     "for-each-ref",
-    "hash-object",
     "log",
     "ls-tree",
     "merge-base",
@@ -46,7 +45,7 @@ const NO_FILES: [&str; 13] = [
 ];
 
 /// What defines one filter: its keys and what they are set to.
-type Filter = BTreeMap<String, OsString>;
+pub(super) type Filter = BTreeMap<String, OsString>;
 
 /// What a repository's own configuration would have git run on files.
 #[derive(Debug, Default)]
@@ -61,7 +60,7 @@ struct Programs {
 pub(super) struct Person {
     settings: Vec<(String, OsString)>,
     attributes: Option<PathBuf>,
-    filters: BTreeMap<String, Filter>,
+    pub(super) filters: BTreeMap<String, Filter>,
     pub(super) name: Option<String>,
     pub(super) email: Option<String>,
 }
@@ -172,9 +171,11 @@ fn filter_key(key: &str) -> Option<(&str, &str)> {
 impl Git {
     /// What a git that may run filters is told of them.
     pub(super) fn filters(&self, args: &[&str]) -> Result<Vec<(String, OsString)>, GitError> {
-        let is_plain = args
-            .first()
-            .is_none_or(|verb| NO_FILES.contains(verb) || (*verb == "cat-file" && !args.contains(&"--filters")));
+        let is_plain = args.first().is_none_or(|verb| match *verb {
+            "cat-file" => !args.contains(&"--filters"),
+            "hash-object" => !args.contains(&"--stdin-paths"),
+            verb => NO_FILES.contains(&verb),
+        });
         if is_plain {
             return Ok(vec![]);
         }

@@ -1,4 +1,5 @@
 mod own;
+mod raw;
 
 use super::*;
 use muleteer_model::tasklist::Stand;

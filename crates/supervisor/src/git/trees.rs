@@ -14,6 +14,11 @@ impl Git {
     }
 
     pub(super) fn snapshot_into<'a>(&self, index: &'a Index) -> Result<(String, &'a Index), GitError> {
+        self.take_in(index, false).map(|tree| (tree, index))
+    }
+
+    /// The tree of what lies there, and in the index. `is_committed` says what it is for.
+    fn take_in(&self, index: &Index, is_committed: bool) -> Result<String, GitError> {
         // A copy knows the files' times, so only what changed is read.
         let real = self.git_dir.join("index");
         if std::fs::metadata(&real).is_ok_and(|meta| meta.len() > 0) {
@@ -22,7 +27,13 @@ impl Git {
         let left_out = self.leave_out_large(index)?;
         // Not with excluding pathspecs: git fails where one of them is ignored too.
         let args = ["add", "-A", "--", ":(top)"].map(String::from);
-        match self.with(index, &args, b"") {
+        let mut raw = vec![];
+        let mut added = self.with(index, &args, b"");
+        if let Err(why @ GitError::Failed { .. }) = added {
+            raw = self.take_raw(index, is_committed, why)?;
+            added = self.with(index, &args, b"");
+        }
+        match added {
             // It stays where it is, as `git clean` would leave it: what is in no tree is not moved.
             Err(error) if error.is_of_a_file() => {
                 tracing::warn!(%error, "not taken in");
@@ -31,17 +42,22 @@ impl Git {
             }
             done => drop(done?),
         }
+        if !raw.is_empty() {
+            self.know_raw(index, &raw)?;
+        }
         if !left_out.is_empty() {
             self.with(index, &["update-index", "-z", "--force-remove", "--stdin"].map(String::from), &left_out)?;
         }
         self.forget_own(index)?;
-        Ok((self.with(index, &["write-tree".into()], b"")?, index))
+        self.with(index, &["write-tree".into()], b"")
     }
 
     /// Sees to it that `git add` reads no file that is too large: where it is tracked, it stays what it was, else it is
     /// to be taken out of the index afterwards. Those are returned, each ended by NUL.
     fn leave_out_large(&self, index: &Index) -> Result<Vec<u8>, GitError> {
-        let list = |args: &[&str]| self.bytes(args, b"", Some(&index.0));
+        // Attributes may be such that git would fail over them. At worst a file passes for changed.
+        let plain = self.without_attributes()?;
+        let list = |args: &[&str]| plain.bytes(args, b"", Some(&index.0));
         let new = list(&["ls-files", "-z", "--others", "--exclude-standard", "--full-name", "--", ":(top)"])?;
         let changed = list(&["ls-files", "-z", "--modified", "--full-name", "--", ":(top)"])?;
         let listed = Listed { new: &new, tracked: &changed, checked_out: None };
@@ -124,7 +140,7 @@ impl Git {
     /// The tree that is to be committed, and the way to it from HEAD's. What a person had changed in a file that the task has
     /// changed too is not in it; where both changed the same lines, the file is taken whole.
     pub(super) fn pending(&self, start: &str) -> Result<Option<(String, Vec<u8>)>, GitError> {
-        let now = self.snapshot()?;
+        let now = self.take_in(&self.index(), true)?;
         let info = self.carry("HEAD", start, &now)?;
         if info.is_empty() {
             return Ok(None);
@@ -238,7 +254,12 @@ impl Git {
         let two_way = ["read-tree", "-m", "-u", from, to].map(String::from);
         if self.with(index, &two_way, b"").is_err() {
             // Something ignored is in the way of a file: it was tracked once.
-            self.with(index, &["read-tree", "--reset", "-u", to].map(String::from), b"")?;
+            let reset = ["read-tree", "--reset", "-u", to].map(String::from);
+            match self.with(index, &reset, b"") {
+                // Over some attributes git fails: then the files come as they are.
+                Err(GitError::Failed { .. }) => drop(self.without_attributes()?.with(index, &reset, b"")?),
+                done => drop(done?),
+            }
         }
         drop(self.git(&["update-index", "-q", "--refresh"]));
         Ok(())

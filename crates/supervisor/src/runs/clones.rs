@@ -11,7 +11,7 @@ use super::reflog;
 use crate::beneath;
 use crate::git::large::{self, Large};
 use crate::worktree::{
-    AGENT_EMAIL, AGENT_NAME, exclude, free_name, git, is_clone, no_room, own_config, run, run_within,
+    AGENT_EMAIL, AGENT_NAME, exclude, free_name, git, is_clone, lists_too_much, no_room, own_config, run,
 };
 use index::Index;
 use muleteer_process::{clock, fault};
@@ -432,10 +432,17 @@ fn attempts(hosted: &Hosted, folder: &str, bead: &str) -> Vec<String> {
 /// Whether a file that was checked out was changed, or one was added; `.gitignore` is heeded.
 pub async fn is_dirty(hosted: &Hosted, dir: &Path) -> Result<bool, String> {
     let base = base(hosted, &name_of(dir));
-    Ok(!changes(hosted, dir, base.as_deref()).await?.is_empty())
+    match changes(hosted, dir, base.as_deref()).await {
+        Err(why) if lists_too_much(&why) => {
+            tracing::warn!(dir = %dir.display(), "dirty: too many untracked files to list");
+            Ok(true)
+        }
+        changes => Ok(!changes?.is_empty()),
+    }
 }
 
 async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<String, String> {
+    const WHAT: &str = "cannot compare";
     if !dir.is_dir() {
         return Ok(String::new());
     }
@@ -446,30 +453,30 @@ async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<Stri
     let left_out = left_out.all.iter().map(|one| format!("?? {}", one.path.display()));
     // Against the commit as well: an index made anew says nothing of files that are gone. What is a repository
     // of its own in there is never asked: it would be asked with its own configuration.
-    run(
-        index
-            .git(hosted, dir)
-            // With the branch's line before them: what `run` trims is the beginning of the first line.
-            .args([
-                "status",
-                "--porcelain",
-                "--branch",
-                "--untracked-files=normal",
-                "--no-renames",
-                "--ignore-submodules=all",
-            ]),
-        "cannot compare",
-    )
-    .await
-    .map(|text| {
-        text.lines()
-            .filter(|line| !line.starts_with("## "))
-            .filter(|line| !line.starts_with("M ") && !line.starts_with("A ") && !line.starts_with("D "))
-            .map(String::from)
-            .chain(left_out)
-            .collect::<Vec<_>>()
-            .join("\n")
-    })
+    let status = [
+        "status",
+        "--porcelain",
+        // With the branch's line before them: what `run` trims is the beginning of the first line.
+        "--branch",
+        "--untracked-files=normal",
+        "--no-renames",
+        "--ignore-submodules=all",
+    ];
+    let text = match run(index.git(hosted, dir).args(status), WHAT).await {
+        Err(why) if !no_room(&why) && !lists_too_much(&why) => {
+            // Over some attributes git fails.
+            run(index.plain(hosted, dir, base).args(status), WHAT).await?
+        }
+        text => text?,
+    };
+    Ok(text
+        .lines()
+        .filter(|line| !line.starts_with("## "))
+        .filter(|line| !line.starts_with("M ") && !line.starts_with("A ") && !line.starts_with("D "))
+        .map(String::from)
+        .chain(left_out)
+        .collect::<Vec<_>>()
+        .join("\n"))
 }
 
 /// Keeps what stands in a clone and in no commit as a commit: its name, and the files that are too large to be kept.
@@ -477,7 +484,12 @@ async fn rescue(hosted: &Hosted, dir: &Path) -> Result<(Option<String>, Vec<Larg
     let clone = name_of(dir);
     let head = known(hosted, "heads", &clone).or_else(|| base(hosted, &clone));
     let Some(head) = head else { return Ok((None, vec![])) };
-    if changes(hosted, dir, Some(&head)).await?.is_empty() {
+    let changes = changes(hosted, dir, Some(&head)).await.map_err(|why| match lists_too_much(&why) {
+        // The clone is the only place where they are, and stays.
+        true => "it is dirty, and has too many untracked files to list and to keep elsewhere".into(),
+        false => why,
+    });
+    if changes?.is_empty() {
         return Ok((None, vec![]));
     }
     let what = "cannot keep what was not committed";
@@ -485,7 +497,7 @@ async fn rescue(hosted: &Hosted, dir: &Path) -> Result<(Option<String>, Vec<Larg
     run(index.git(hosted, dir).args(["read-tree", &head]), "cannot read the tree").await?;
     index.forget_submodules(hosted, dir).await?;
     let left_out = index.leave_out_large(hosted, dir, &head).await?;
-    run_within(index.git(hosted, dir).args(["add", "--all"]), RESCUING, what).await?;
+    index.add_all(hosted, dir, &head, (RESCUING, what)).await?;
     index.forget(hosted, dir, &left_out.new).await?;
     let tree = run(index.git(hosted, dir).args(["write-tree"]), what).await?;
     if !left_out.all.is_empty() {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! keep.git/refs/heads/<target>            the integration branch as far as it was verified
-//!          refs/muleteer/hub              what the hub said last
+//!          refs/muleteer/hub              what the hub said last; taken: what a damaged one had
 //!          refs/muleteer/work/<clone>     an agent's commits; rescue/<clone> what it had not committed
 //!          refs/muleteer/left/<clone>/    what it had on other branches, or was rebasing
 //!          refs/muleteer/undone/<commit>  a push that was undone
@@ -16,7 +16,7 @@ use super::host::Hosted;
 use crate::beneath;
 use crate::worktree::{UPLOAD_PACK, fetching, git, run, run_within};
 use muleteer_store::atomic::put_dir;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -240,6 +240,10 @@ pub(crate) fn check_files(git_dir: &Path) -> Result<(), String> {
             let Ok(mut kind) = entry.file_type() else { continue };
             if kind.is_symlink() {
                 let Ok(there) = std::fs::metadata(entry.path()) else { continue };
+                // Tools put out of action what they lead there, as hooks. It is read to its end at once.
+                if is_null(&there) {
+                    continue;
+                }
                 kind = there.file_type();
             } else if kind.is_dir() {
                 folders.push(entry.path());
@@ -253,6 +257,12 @@ pub(crate) fn check_files(git_dir: &Path) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Whether it is the device `/dev/null`, by its number and not by its name.
+fn is_null(there: &std::fs::Metadata) -> bool {
+    let null = std::fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == there.rdev());
+    there.file_type().is_char_device() && null
 }
 
 pub async fn is_ancestor(hosted: &Hosted, one: &str, other: &str) -> bool {

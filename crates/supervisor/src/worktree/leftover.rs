@@ -12,6 +12,7 @@
 
 use super::{OURS, discard, fetching, git, output, run_within};
 use crate::beneath;
+use crate::git::raw;
 use muleteer_model::agent_event::cut;
 use muleteer_model::work::LeftWork;
 use std::collections::HashMap;
@@ -167,8 +168,18 @@ impl Bench {
         let chosen = chosen.map_err(|error| error.to_string())?;
         skipped.extend(chosen.skipped);
         // First: what is gone may be in the way of what is there now.
-        self.update(INDEX, &["--force-remove"], &chosen.gone).await?;
-        self.update(INDEX, &["--add", "--remove", "--replace"], &chosen.paths).await?;
+        self.update(INDEX, &["--force-remove", "--stdin"], &chosen.gone).await?;
+        const ADD: [&str; 4] = ["--add", "--remove", "--replace", "--stdin"];
+        if let Err(why) = self.update(INDEX, &ADD, &chosen.paths).await {
+            // One that git cannot convert as its attributes say is kept as it is.
+            let git = || self.git(INDEX);
+            let raw = raw::find(&git, &self.clone, &chosen.paths, &self.dir.join("paths")).await?;
+            if raw.odd.is_empty() {
+                return Err(why);
+            }
+            self.update(INDEX, &ADD, &raw.other).await?;
+            self.update(INDEX, &["--index-info"], &raw.entries).await?;
+        }
         self.said(["write-tree"]).await
     }
 
@@ -180,7 +191,7 @@ impl Bench {
         self.write("paths", paths)?;
         let paths = File::open(self.dir.join("paths")).map_err(|error| error.to_string())?;
         let mut update = self.git(index);
-        update.arg("update-index").args(how).args(["-z", "--stdin"]).stdin(paths);
+        update.args(["update-index", "-z"]).args(how).stdin(paths);
         self.bytes(&mut update).await.map(drop)
     }
 
@@ -362,5 +373,53 @@ fn there(path: &Path) -> io::Result<Option<Metadata>> {
     match std::fs::symlink_metadata(path) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
         found => found.map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::run;
+    use super::*;
+
+    async fn git_in(dir: &Path, args: &[&str]) -> String {
+        let who = ["-c", "user.name=t", "-c", "user.email=t@example.org"];
+        run(git(dir).args(who).args(args), "git").await.expect("git")
+    }
+
+    #[tokio::test]
+    async fn file_that_git_cannot_convert_is_kept_byte_for_byte_with_all_others() {
+        const ODD: &[u8] = b"\x00odd\r\nline\nend\xff";
+        for attributes in [
+            "*.txt working-tree-encoding=UTF-16\n",
+            "* ident text eol=crlf filter=none\nodd.txt working-tree-encoding=no-such\n",
+            "* working-tree-encoding\n",
+        ] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let base = dir.path().canonicalize().expect("a path");
+            let (project, clone) = (base.join("project"), base.join("clone"));
+            std::fs::create_dir(&project).expect("a directory");
+            git_in(&project, &["init", "--quiet"]).await;
+            std::fs::write(project.join("tracked"), "tracked\n").expect("a file");
+            git_in(&project, &["add", "--all"]).await;
+            git_in(&project, &["commit", "--quiet", "--message=one"]).await;
+            git_in(&base, &["clone", "--quiet", "project", "clone"]).await;
+            let head = git_in(&project, &["rev-parse", "HEAD"]).await;
+            std::fs::write(clone.join(".gitattributes"), attributes).expect("a file");
+            std::fs::write(clone.join("tracked"), "changed\n").expect("a file");
+            std::fs::write(clone.join("odd.txt"), ODD).expect("a file");
+            for n in 0..10 {
+                std::fs::write(clone.join(format!("new{n}")), format!("{n}\n")).expect("a file");
+            }
+            let found = gather(&project, &clone, &head, "abcd2345", std::future::pending()).await;
+            let found = found.unwrap_or_else(|why| panic!("{attributes}: {why}"));
+            assert_eq!(found.skipped, Vec::<String>::new(), "{attributes}");
+            let [kept] = &found.kept[..] else { panic!("{attributes}: {found:?}") };
+            assert_eq!(kept.what, "uncommitted changes in 13 files", "{attributes}");
+            let blob = ["cat-file", "blob", &format!("{}:odd.txt", kept.name)];
+            let odd = output(git(&project).args(blob), PATIENCE).await.expect("git").stdout;
+            assert_eq!(odd, ODD, "{attributes}");
+            let names = git_in(&project, &["ls-tree", "--name-only", &kept.name]).await;
+            assert_eq!(names.lines().count(), 13, "{attributes}: {names}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::name_of;
 use crate::git::large::{self, Large, Listed};
+use crate::git::raw::{self, ATTRIBUTES_FROM};
 use crate::runs::host::Hosted;
 use crate::worktree::{git, run, run_bytes, run_within};
 use std::ffi::{OsStr, OsString};
@@ -47,6 +48,41 @@ impl Index {
             .arg(dir)
             .env("GIT_INDEX_FILE", &self.0);
         command
+    }
+
+    /// As [`Self::git`], deaf to the attributes that files in the clone set: git fails over some.
+    pub fn plain(&self, hosted: &Hosted, dir: &Path, base: &str) -> tokio::process::Command {
+        let mut command = self.git(hosted, dir);
+        command.env(ATTRIBUTES_FROM, large::empty_tree(base));
+        command
+    }
+
+    /// Takes in everything that lies there. A file that git cannot convert as its attributes say is
+    /// taken in as it is.
+    pub async fn add_all(
+        &self,
+        hosted: &Hosted,
+        dir: &Path,
+        base: &str,
+        (patience, what): (Duration, &str),
+    ) -> Result<(), String> {
+        let add = async || run_within(self.git(hosted, dir).args(["add", "--all"]), patience, what).await.map(drop);
+        if add().await.is_ok() {
+            return Ok(());
+        }
+        // A file that lies there as the index has it is not read by `git add`. It complains of others.
+        let mut refresh = self.plain(hosted, dir, base);
+        drop(run(refresh.args(["update-index", "-q", "--refresh"]), what).await);
+        let mut paths = vec![];
+        for which in [&["--others", "--exclude-standard"][..], &["--modified"]] {
+            let mut list = self.plain(hosted, dir, base);
+            paths.extend(run_bytes(list.args(["ls-files", "-z"]).args(which), what).await?);
+        }
+        let git = || self.git(hosted, dir);
+        let raw = raw::find(&git, dir, &paths, &self.list()).await?;
+        self.update(hosted, dir, (&["--index-info"], &raw.entries), what).await?;
+        self.update(hosted, dir, (&["--assume-unchanged", "--stdin"], &raw.odd), what).await?;
+        add().await
     }
 
     /// Sees to it that no git that uses this index reads a file that is too large: of one that is tracked it is believed

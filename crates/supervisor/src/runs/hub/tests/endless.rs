@@ -150,3 +150,55 @@ async fn a_clone_of_any_depth_is_taken_away() {
     assert!(!dir.exists());
     assert_eq!(std::fs::read_dir(&stage.hosted.places.worktrees).unwrap().count(), 0);
 }
+
+/// One file among others ended the keeping of all, or whether any was changed could not be told.
+#[tokio::test]
+async fn file_that_git_cannot_convert_is_kept_byte_for_byte_with_all_others() {
+    const ODD: &[u8] = b"\x00odd\r\nline\nend\xff";
+    for attributes in ["*.txt working-tree-encoding=UTF-16\n", "* working-tree-encoding\n"] {
+        let stage = Stage::new().await;
+        let dir = stage.bead("one").await;
+        work(&stage.hosted, &dir, TARGET).await.unwrap();
+        std::fs::write(dir.join(".gitattributes"), attributes).unwrap();
+        std::fs::write(dir.join("one"), "two").unwrap();
+        std::fs::write(dir.join("odd.txt"), ODD).unwrap();
+        (0..10).for_each(|n| std::fs::write(dir.join(format!("new{n}")), "new\n").unwrap());
+        assert!(is_dirty(&stage.hosted, &dir).await.unwrap());
+        let kept = discard(&stage.hosted, &dir, TARGET).await.unwrap().unwrap();
+        assert!(!dir.exists());
+        let mut show = Command::new("git");
+        show.arg("-C").arg(stage.keep()).args(["cat-file", "blob", &format!("{kept}:odd.txt")]);
+        assert_eq!(show.output().unwrap().stdout, ODD, "{attributes}");
+        let names = git_in(&stage.keep(), &["ls-tree", "--name-only", &kept]);
+        assert_eq!(names.lines().filter(|name| name.starts_with("new")).count(), 10, "{attributes}: {names}");
+        assert_eq!(git_in(&stage.keep(), &["show", &format!("{kept}:one")]), "two");
+    }
+}
+
+#[tokio::test]
+async fn clone_with_more_untracked_names_than_are_read_is_dirty_and_stays() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    let long = "n".repeat(240);
+    (0..4500).for_each(|n| drop(std::fs::File::create(dir.join(format!("{long}{n}"))).unwrap()));
+    assert_eq!(is_dirty(&stage.hosted, &dir).await, Ok(true));
+    let why = discard(&stage.hosted, &dir, TARGET).await.unwrap_err();
+    assert!(why.contains("too many untracked files to list") && dir.exists(), "{why}");
+    assert_eq!(commit(&stage.hosted, TARGET).await.unwrap(), git_in(&dir, &["rev-parse", "HEAD~1"]));
+}
+
+/// As tools do that put hooks out of action.
+#[tokio::test]
+async fn links_to_dev_null_in_a_git_directory_are_no_obstacle_and_to_other_devices_are_one() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    std::fs::create_dir_all(dir.join(".git/hooks")).unwrap();
+    symlink("/dev/null", dir.join(".git/hooks/pre-commit")).unwrap();
+    symlink("pre-commit", dir.join(".git/hooks/commit-msg")).unwrap();
+    assert_eq!(keep::check_files(&dir.join(".git")), Ok(()));
+    stage.commit(&dir, "more");
+    assert_eq!(work(&stage.hosted, &dir, TARGET).await.unwrap(), Work::new(2, false));
+    symlink("/dev/zero", dir.join(".git/hooks/post-commit")).unwrap();
+    let why = keep::check_files(&dir.join(".git")).unwrap_err();
+    assert!(why.contains("hooks/post-commit"), "{why}");
+}
