@@ -3,6 +3,8 @@
 //! ref that it puts back as a file.
 
 mod repair;
+mod structure;
+mod taken;
 
 use super::host::Hosted;
 use super::keep::{self, HUB, UNDONE};
@@ -12,6 +14,7 @@ use crate::worktree::{DURABLE, git, no_room, run};
 use muleteer_model::event::Event;
 use muleteer_process::fault;
 use muleteer_store::atomic::put_dir;
+use repair::Pushes;
 use std::path::{Path, PathBuf};
 
 pub use super::clones::{discard, is_dirty, outlived_the_machine, was_pushed, work, worktree};
@@ -150,8 +153,8 @@ pub async fn hold(hosted: &Hosted, target: &str, job: Option<&str>) -> Result<Op
     let seen = keep::at(hosted, &name).await;
     let now = match stands(hosted, &name).await {
         Err(why) if !no_room(&why) => {
-            repair::rebuild(hosted, target, &why).await?;
-            return noted(hosted, job);
+            repair::rebuild(hosted, target, &why, Pushes::Taken).await?;
+            stands(hosted, &name).await?
         }
         now => now?,
     };
@@ -195,7 +198,7 @@ async fn undo(hosted: &Hosted, target: &str, job: Option<&str>, said: String) ->
     }
     fault::point("hub.push_noted");
     if let Err(error) = beneath::replace(&hub, Path::new(&name), format!("{seen}\n").as_bytes()) {
-        repair::rebuild(hosted, target, &format!("{name}: {error}")).await?;
+        repair::rebuild(hosted, target, &format!("{name}: {error}"), Pushes::LeftOut).await?;
     }
     fault::point("hub.push_undone");
     Ok(said)
@@ -221,33 +224,42 @@ pub async fn tip(hosted: &Hosted, target: &str) -> Result<String, String> {
     commit(hosted, target).await.ok_or_else(|| format!("the branch {target} is gone"))
 }
 
-/// Brings what was pushed, if it is a fast-forward. A hub that git cannot read is built again.
+/// Brings what was pushed, if it is a fast-forward. A hub that git cannot read is built again, and what could be taken out
+/// of it is looked at.
 async fn take(hosted: &Hosted, target: &str) -> Result<Pushed, String> {
+    if let Some(pushed) = take_once(hosted, target).await? {
+        return Ok(pushed);
+    }
+    Ok(take_once(hosted, target).await?.unwrap_or(Pushed::Nothing))
+}
+
+/// `None` where the hub was built again.
+async fn take_once(hosted: &Hosted, target: &str) -> Result<Option<Pushed>, String> {
     let hub = hosted.places.hub();
     let name = format!("refs/heads/{target}");
     let seen = keep::at(hosted, &name).await.ok_or("the integration branch is gone")?;
     let now = match stands(hosted, &name).await {
         Err(why) if !no_room(&why) => {
-            repair::rebuild(hosted, target, &why).await?;
-            return Ok(Pushed::Nothing);
+            repair::rebuild(hosted, target, &why, Pushes::Taken).await?;
+            return Ok(None);
         }
         now => now?,
     };
-    let Some(now) = now else { return Ok(Pushed::Rewritten(None)) };
+    let Some(now) = now else { return Ok(Some(Pushed::Rewritten(None))) };
     if now == seen {
-        return Ok(Pushed::Nothing);
+        return Ok(Some(Pushed::Nothing));
     }
     // The first is refused by git where it is no fast-forward; the second brings it nevertheless.
     let names = [name.as_str(), &format!("+{HUB}")];
     let mut why = String::new();
     for _ in 0..TAKE_TRIES {
         why = match keep::fetch(hosted, &hub, &now, &names, "cannot look at what was pushed").await {
-            Ok(()) => return Ok(Pushed::Forward),
+            Ok(()) => return Ok(Some(Pushed::Forward)),
             Err(why) => why,
         };
         let brought = keep::at(hosted, HUB).await.as_ref() == Some(&now);
         if brought && !keep::is_ancestor(hosted, &seen, &now).await {
-            return Ok(Pushed::Rewritten(Some(now)));
+            return Ok(Some(Pushed::Rewritten(Some(now))));
         }
         // A fast-forward that could not be: another time.
         if brought || no_room(&why) {
@@ -255,8 +267,8 @@ async fn take(hosted: &Hosted, target: &str) -> Result<Pushed, String> {
         }
     }
     // The branch names what is not there, or cannot be read: nobody can work with that.
-    repair::rebuild(hosted, target, &why).await?;
-    Ok(Pushed::Nothing)
+    repair::rebuild(hosted, target, &why, Pushes::Taken).await?;
+    Ok(None)
 }
 
 /// The commit that the target has rightly come to.

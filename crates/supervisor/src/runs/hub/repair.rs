@@ -1,29 +1,33 @@
 //! The repair of a hub that an agent has removed or damaged. It is built again from the harness's own repository, which
-//! has everything that was gathered; of what was only in the damaged one nothing is trusted. It is put aside as
-//! `hub.damaged`, and an agent whose push was in it finds that its commits are not there, and pushes them again.
+//! has everything that was gathered. A push that was only in the damaged one is taken out of it first, where its commits
+//! can be read whole, and put back: it is looked at then as any push is. The damaged one is put aside as `hub.damaged`. An
+//! agent whose push could not be read finds that its commits are not there, and pushes them again.
 //!
 //! The directory itself stays where it can: the sandbox of an agent that is at work shows it that very one.
 
+use super::super::clones;
 use super::super::host::{Hosted, Places};
-use super::super::{clones, keep};
+use super::super::keep::SHALLOW;
+use super::{structure, taken};
 use crate::beneath;
 use crate::worktree::free_name;
 use muleteer_store::atomic::{create_dir_durable, put_dir, write_atomic};
-use std::fs::Metadata;
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Files that no push changes, and the names under which [`FORM`] has what they are to be.
-const FIXED: [(&str, &str); 3] = [("HEAD", "HEAD"), ("config", "config"), ("objects/info/alternates", "alternates")];
+pub(super) const FIXED: [(&str, &str); 3] =
+    [("HEAD", "HEAD"), ("config", "config"), ("objects/info/alternates", "alternates")];
 /// In the run's private folder.
 const FORM: &str = "hub-form";
-const FIXED_LIMIT: u64 = 64 << 10;
-/// Files that there may be.
-const FILES: [&str; 3] = ["packed-refs", "shallow", "description"];
-const FOLDERS: [&str; 7] = ["objects", "refs", "refs/heads", "objects/info", "objects/pack", "hooks", "info"];
-/// Of more objects than these, the rest is not looked at.
-const OBJECTS_LIMIT: usize = 20_000;
+pub(super) const FIXED_LIMIT: u64 = 64 << 10;
+
+/// Whether pushes are taken out of a damaged hub before it is built again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pushes {
+    Taken,
+    /// They are kept already, and are not to come back.
+    LeftOut,
+}
 
 /// Notes what the fixed files of a hub are to be, which is made and where nobody has been yet.
 pub(super) fn remember(places: &Places, made: &Path) -> Result<(), String> {
@@ -34,7 +38,9 @@ pub(super) fn remember(places: &Places, made: &Path) -> Result<(), String> {
         let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         write_atomic(&form.join(kept), &bytes, 0o600).map_err(|error| crate::launch::chain(&error))?;
     }
-    Ok(())
+    // Empty where the person's repository has its whole past.
+    let roots = std::fs::read(made.join(SHALLOW)).unwrap_or_default();
+    write_atomic(&form.join(SHALLOW), &roots, 0o600).map_err(|error| crate::launch::chain(&error))
 }
 
 /// Whether this run has had a hub.
@@ -46,8 +52,16 @@ pub(super) fn is_known(places: &Places) -> bool {
 ///
 /// The caller holds [`Hosted::git`].
 pub(super) async fn mend(hosted: &Hosted, target: &str, objects: bool) -> Result<(), String> {
-    let Some(why) = damage(&hosted.places, target, objects) else { return restore_fixed(hosted, target).await };
-    rebuild(hosted, target, &why).await
+    let (places, branch, halt) = (hosted.places.clone(), target.to_owned(), hosted.halt.clone());
+    // An agent decides how much there is to be looked at: no task of the daemon's waits for it.
+    let looking = tokio::task::spawn_blocking(move || {
+        structure::damage(&places, &branch)
+            .or_else(|| objects.then(|| structure::broken_object(&places.hub(), &halt))?)
+    });
+    match looking.await.map_err(|error| error.to_string())? {
+        Some(why) => rebuild(hosted, target, &why, Pushes::Taken).await,
+        None => restore_fixed(hosted, target).await,
+    }
 }
 
 /// Puts back the fixed files that were changed: that costs no push.
@@ -61,18 +75,44 @@ async fn restore_fixed(hosted: &Hosted, target: &str) -> Result<(), String> {
         let lock = format!("{name}.lock");
         beneath::remove(&hub, Path::new(&lock));
         if let Err(error) = beneath::replace(&hub, Path::new(name), &wanted) {
-            return rebuild(hosted, target, &format!("{name}: {error}")).await;
+            return rebuild(hosted, target, &format!("{name}: {error}"), Pushes::Taken).await;
         }
         hosted.note_repair(format!("the file {name} of the hub was changed, and is put back"));
     }
-    Ok(())
+    // A hub that an earlier version made has no form of this one.
+    let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join(SHALLOW)) else { return Ok(()) };
+    match beneath::read(&hub, Path::new(SHALLOW), structure::REFS_LIMIT) {
+        Ok(there) if there.as_deref().unwrap_or_default() == wanted => Ok(()),
+        _ => rebuild(hosted, target, "shallow was changed", Pushes::Taken).await,
+    }
 }
 
-/// Builds the hub again, and notes why.
+/// Puts back where the objects of the hub are borrowed from, so that they can be read. Where that cannot be, they are not.
+pub(super) fn put_back_alternates(hosted: &Hosted) {
+    let (name, hub) = (Path::new("objects/info/alternates"), hosted.places.hub());
+    let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join("alternates")) else { return };
+    if beneath::read(&hub, name, FIXED_LIMIT).is_ok_and(|there| there.as_ref() == Some(&wanted)) {
+        return;
+    }
+    beneath::remove(&hub, Path::new("objects/info/alternates.lock"));
+    beneath::remove(&hub, name);
+    drop(beneath::replace(&hub, name, &wanted));
+}
+
+/// Builds the hub again, and notes why. What is pushed to it is put back as it was, for the caller to look at.
 ///
 /// The caller holds [`Hosted::git`].
-pub(super) async fn rebuild(hosted: &Hosted, target: &str, why: &str) -> Result<(), String> {
+pub(super) async fn rebuild(hosted: &Hosted, target: &str, why: &str, pushes: Pushes) -> Result<(), String> {
+    let pushed = match pushes {
+        Pushes::Taken => taken::take(hosted, target).await?,
+        Pushes::LeftOut => None,
+    };
     let partial = super::build(hosted, target).await?;
+    let name = format!("refs/heads/{target}");
+    if let Some(pushed) = &pushed {
+        beneath::replace(&partial, Path::new(&name), format!("{pushed}\n").as_bytes())
+            .map_err(|error| format!("{name}: {error}"))?;
+    }
     let hub = hosted.places.hub();
     let aside = free_name(&hub, "damaged");
     let io = |error: std::io::Error| format!("cannot put the damaged hub aside: {error}");
@@ -85,6 +125,9 @@ pub(super) async fn rebuild(hosted: &Hosted, target: &str, why: &str) -> Result<
                     tracing::warn!(%error, "failed to repair the hub in place");
                     clones::remove(&partial).await?;
                     let partial = super::build(hosted, target).await?;
+                    if let Some(pushed) = &pushed {
+                        beneath::replace(&partial, Path::new(&name), format!("{pushed}\n").as_bytes()).map_err(io)?;
+                    }
                     std::fs::rename(&hub, aside.join("whole")).map_err(io)?;
                     put_dir(&partial, &hub).map_err(|error| crate::launch::chain(&error))?;
                 }
@@ -96,101 +139,12 @@ pub(super) async fn rebuild(hosted: &Hosted, target: &str, why: &str) -> Result<
         }
         Err(_) => put_dir(&partial, &hub).map_err(|error| crate::launch::chain(&error))?,
     }
+    let what = match pushed {
+        Some(pushed) => format!("with the push of {pushed} that was in it"),
+        None => "a push that was not gathered by then is not in it".into(),
+    };
     hosted.note_repair(format!(
-        "the hub was damaged ({why}) and is built again from the harness's own repository; a push that was not gathered \
-         by then is not in it"
+        "the hub was damaged ({why}) and is built again from the harness's own repository; {what}"
     ));
     Ok(())
-}
-
-/// What nobody can work with, if anything.
-pub(super) fn damage(places: &Places, target: &str, objects: bool) -> Option<String> {
-    let hub = places.hub();
-    let at = |name: &str| std::fs::symlink_metadata(hub.join(name));
-    match std::fs::symlink_metadata(&hub) {
-        Ok(meta) if meta.is_dir() => {}
-        Ok(_) => return Some("it is no directory".into()),
-        Err(error) => return Some(error.to_string()),
-    }
-    let name = format!("refs/heads/{target}");
-    let above = name.match_indices('/').map(|(at, _)| name[..at].to_string());
-    for folder in FOLDERS.map(String::from).into_iter().chain(above) {
-        let needed = folder == "objects" || folder == "refs";
-        match at(&folder) {
-            Ok(meta) if !meta.is_dir() => return Some(format!("{folder} is no directory")),
-            Err(error) if needed => return Some(format!("{folder}: {error}")),
-            _ => {}
-        }
-    }
-    let is_odd = |meta: std::io::Result<Metadata>| meta.is_ok_and(|meta| !meta.is_file());
-    let known = is_known(places);
-    let fixed = FIXED.iter().map(|(name, _)| *name);
-    for file in FILES.into_iter().chain(fixed).chain([name.as_str()]) {
-        if is_odd(at(file)) {
-            return Some(format!("{file} is no file"));
-        }
-    }
-    // One of an earlier version has no form to be compared with.
-    if !known && at("HEAD").is_err() {
-        return Some("HEAD is missing".into());
-    }
-    if let Ok(Some(text)) = beneath::read(&hub, Path::new(&name), FIXED_LIMIT)
-        && keep::hash(&text).is_none()
-    {
-        return Some(format!("{name} is no commit"));
-    }
-    if objects { broken_object(&hub) } else { None }
-}
-
-/// An object file that is none: not a file, or without the beginning that git gives each.
-fn broken_object(hub: &Path) -> Option<String> {
-    let folder = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
-    let objects = hub.join("objects");
-    let is_loose = |name: &str| name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let mut seen = 0;
-    for entry in folder(objects).take(OBJECTS_LIMIT) {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if !is_loose(&name) && name != "pack" {
-            continue;
-        }
-        for object in folder(entry.path()) {
-            seen += 1;
-            if seen > OBJECTS_LIMIT {
-                return None;
-            }
-            let file = object.file_name().to_string_lossy().into_owned();
-            let whole = match file.rsplit_once('.') {
-                // git's own, while a push is under way.
-                _ if file.starts_with("tmp_") || file.starts_with(".tmp") => true,
-                Some((_, "pack")) => begins(&object.path(), |bytes| bytes.starts_with(b"PACK")),
-                Some((_, "idx")) => begins(&object.path(), |bytes| bytes.starts_with(b"\xfftOc")),
-                Some(_) => true,
-                None if name == "pack" => true,
-                None => begins(&object.path(), is_zlib),
-            };
-            if !whole {
-                return Some(format!("objects/{name}/{file} is no object"));
-            }
-        }
-    }
-    None
-}
-
-/// The header of RFC 1950, section 2.2.
-fn is_zlib(bytes: &[u8]) -> bool {
-    let [method, flags, ..] = bytes else { return false };
-    method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31)
-}
-
-/// One that has gone meanwhile is as good as whole.
-fn begins(path: &Path, is_right: impl Fn(&[u8]) -> bool) -> bool {
-    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-    let mut options = std::fs::OpenOptions::new();
-    let file = match options.read(true).custom_flags(flags.bits().cast_signed()).open(path) {
-        Ok(file) => file,
-        Err(error) => return error.kind() == std::io::ErrorKind::NotFound,
-    };
-    let mut bytes = vec![];
-    let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
-    is_file && file.take(8).read_to_end(&mut bytes).is_ok() && is_right(&bytes)
 }
