@@ -40,6 +40,11 @@ fn one(choice: BackendChoice, config: Option<&Config>, path: Option<&OsStr>) -> 
     let (question, get) = match choice {
         BackendChoice::ClaudeCode => found(claude_code::PROGRAM, claude_code::GET, Question::version),
         BackendChoice::Codex => found(codex::PROGRAM, codex::GET, Question::version),
+        // Nothing names it: one that is installed can be used all the same.
+        BackendChoice::Acp if named_by.is_empty() => {
+            let known = acp::installed(path)?;
+            found(known.program, known.get, agent_program)
+        }
         _ if named_by.is_empty() => return None,
         BackendChoice::Acp => match (agent, &command) {
             (Some(name), _) => match acp::known(name) {
@@ -123,6 +128,27 @@ fn begins_with_a_program(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn acp_agent_that_is_installed_is_looked_for_though_nothing_names_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let programs = || {
+            let sought = sought(None, Some(dir.path().as_os_str()));
+            sought
+                .into_iter()
+                .map(|one| (one.name, one.question.unwrap().program))
+                .collect::<Vec<_>>()
+        };
+        assert!(!programs().iter().any(|(name, _)| *name == "acp"), "none is installed");
+        for program in ["gemini", "opencode", "codex-acp"] {
+            let path = dir.path().join(program);
+            std::fs::write(&path, "#!/bin/sh\n").unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(&path, mode).unwrap();
+            assert!(programs().contains(&("acp", program.to_string())), "{program}");
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
 
     #[test]
     fn of_a_shell_s_line_only_a_program_is_looked_for() {
