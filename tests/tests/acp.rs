@@ -523,6 +523,61 @@ fn a_tool_used_unasked_under_a_closed_policy_ends_its_agent() {
     }
 }
 
+/// It asks, is denied, and goes on: what it then tells of the call decides whether it is stopped.
+#[test]
+fn denied_call_that_is_executed_all_the_same_ends_its_agent() {
+    let asks = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"tool_call","toolCallId":"t1","kind":"execute","title":"touch one","status":"pending","rawInput":{"command":"touch one"}}}}'
+  echo '{"jsonrpc":"2.0","id":7,"method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"t1","kind":"execute","title":"touch one","rawInput":{"command":"touch one"}},"options":[{"optionId":"y","name":"Yes","kind":"allow_once"},{"optionId":"n","name":"No","kind":"reject_once"}]}}';;"#;
+    let goes_on = |ended: &str| {
+        format!(
+            r#"*'"outcome"'*) echo '{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s1","update":{{"sessionUpdate":"tool_call_update","toolCallId":"t1",{ended}}}}}}}'
+  echo '{{"jsonrpc":"2.0","id":"prompt/x","result":{{"stopReason":"end_turn"}}}}';;"#
+        )
+    };
+    for (ended, state) in [
+        (r#""status":"completed""#, "failed"),
+        (r#""status":"failed","rawOutput":{"output":"","exit_code":1}"#, "failed"),
+        (r#""status":"failed""#, "success"),
+        (r#""status":"completed","rawOutput":{"output":"The user rejected this"}"#, "success"),
+    ] {
+        let world = World::new();
+        let repo = world.repo("repo");
+        let daemon = world.daemon();
+        let script = format!("{GREETED}\n{OPENED}\n{asks}\n{}", goes_on(ended));
+        let id = spawn_under(&world, &repo, "mode: deny", &script);
+        let entry = world.wait_for_end(&id);
+        assert_eq!(entry["state"], state, "{ended}: {entry}");
+        let broken = world.events_of(&id, "policy_broken");
+        assert_eq!(broken.len(), usize::from(state == "failed"), "{broken:?}");
+        assert!(state == "success" || entry["reason"].as_str().unwrap().contains("denied"), "{entry}");
+        world.finish(Some(daemon));
+    }
+}
+
+#[test]
+fn agent_that_leaves_the_mode_in_which_it_asks_is_sent_back_or_stopped() {
+    let modes = r#"{"currentModeId":"default","availableModes":[{"id":"default"},{"id":"yolo"}]}"#;
+    let opened = OPENED.replace(r#""sessionId":"s1""#, &format!(r#""sessionId":"s1","modes":{modes}"#));
+    let leaves = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"current_mode_update","currentModeId":"yolo"}}}';;"#;
+    let ends = r#"echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"end_turn"}}';;"#;
+    for (answer, state) in [(r#""result":{}"#, "success"), (r#""error":{"code":-1,"message":"no"}"#, "failed")] {
+        let world = World::new();
+        let repo = world.repo("repo");
+        let daemon = world.daemon();
+        let set = format!(
+            r#"*'"session/set_mode"'*) echo "$line" >> modes; echo '{{"jsonrpc":"2.0","id":"mode",{answer}}}'; {ends}"#
+        );
+        let id = spawn_under(&world, &repo, "mode: ask", &format!("{GREETED}\n{opened}\n{leaves}\n{set}"));
+        let entry = world.wait_for_end(&id);
+        assert_eq!(entry["state"], state, "{answer}: {entry}");
+        let set = repo.effects("modes");
+        assert!(set.len() == 1 && set[0].contains(r#""modeId":"default""#), "{set:?}");
+        assert_eq!(world.events_of(&id, "session_mode_changed").len(), 1);
+        assert_eq!(world.events_of(&id, "session_mode_stays").len(), usize::from(state == "failed"));
+        world.finish(Some(daemon));
+    }
+}
+
 #[test]
 fn an_agent_that_never_asks_is_refused_under_a_closed_policy() {
     let world = World::new();

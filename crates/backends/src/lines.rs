@@ -137,6 +137,21 @@ impl Understood {
     }
 }
 
+impl Understood {
+    /// The text around a result that may be quoted is no output that follows the program's own result.
+    fn without_output_around_quotes(mut self) -> Self {
+        let is_quote = |timed: &Timed| matches!(&timed.event, AgentEvent::Result(result) if result.quoted);
+        if self.events.iter().any(is_quote) {
+            for timed in &mut self.events {
+                if let AgentEvent::Output { text } = &mut timed.event {
+                    timed.event = AgentEvent::Unknown { raw: std::mem::take(text) };
+                }
+            }
+        }
+        self
+    }
+}
+
 impl From<Vec<AgentEvent>> for Understood {
     fn from(events: Vec<AgentEvent>) -> Self {
         Self { events: events.into_iter().map(|event| Timed { t: 0.0, event, parent: None }).collect(), told_at: None }
@@ -221,13 +236,18 @@ impl<M: Meaning> LineParser<M> {
         };
         let mut understood = Understood::default();
         let last = parts.len() - 1;
-        for (at, Part { bytes, document }) in parts.into_iter().enumerate() {
+        for (at, Part { bytes, document, is_quoted }) in parts.into_iter().enumerate() {
             let part = Text { bytes, ended: line.ended || at < last, read: document };
-            let Understood { events, told_at } = self.meaning.read(part);
+            let Understood { mut events, told_at } = self.meaning.read(part);
+            for timed in &mut events {
+                if let AgentEvent::Result(result) = &mut timed.event {
+                    result.quoted = is_quoted;
+                }
+            }
             understood.events.extend(events);
             understood.told_at = told_at.or(understood.told_at);
         }
-        understood
+        understood.without_output_around_quotes()
     }
 
     /// Ends the incomplete line, of which `last` is the end (newline included, if there was one).

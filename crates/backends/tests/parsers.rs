@@ -314,6 +314,39 @@ fn object_that_shares_its_line_keeps_its_meaning() {
 }
 
 #[test]
+fn result_behind_text_is_marked_as_one_that_may_be_quoted() {
+    let line = r#"{"type":"result","status":"failed","summary":"x"}"#;
+    for (before, quoted) in [("INFO got ", true), ("npm warn old ", true), ("50%\r", false), ("", false)] {
+        for after in ["", " done"] {
+            let seen = events("subprocess", &format!("{before}{line}{after}"));
+            let is_marked = |event: &AgentEvent| matches!(event, AgentEvent::Result(result) if result.quoted);
+            assert_eq!(seen.iter().any(is_marked), quoted, "{seen:?}");
+            let outputs = seen.iter().filter(|event| matches!(event, AgentEvent::Output { .. })).count();
+            assert!(!quoted || outputs == 0, "its own result is not overtaken by a log line: {seen:?}");
+        }
+    }
+}
+
+#[test]
+fn protocol_messages_in_an_agents_log_are_not_read_again() {
+    let update = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"hi"}}}}"#;
+    let ours = r#"{"jsonrpc":"2.0","id":"prompt/k","method":"session/prompt","params":{}}"#;
+    let theirs = r#"{"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"cancelled"}}}"#;
+    for message in [update, ours, theirs] {
+        for before in ["DEBUG sent ", "[12:00:01] recv: "] {
+            let seen = events("acp", &format!("{before}{message}\n"));
+            assert!(matches!(seen.as_slice(), [AgentEvent::Unknown { .. }]), "{seen:?}");
+        }
+    }
+    let asks = r#"{"jsonrpc":"2.0","id":7,"method":"session/request_permission","params":{"toolCall":{"toolCallId":"t","kind":"execute","rawInput":{"command":"ls"}},"options":[{"optionId":"a","name":"A","kind":"allow_once"}]}}"#;
+    let seen = events("acp", &format!("Working...{asks}\n"));
+    assert!(
+        seen.iter().any(|event| matches!(event, AgentEvent::Permission { .. })),
+        "nobody waits without end: {seen:?}"
+    );
+}
+
+#[test]
 fn text_beside_an_object_is_told_too() {
     let output = |text: &str| AgentEvent::Output { text: text.into() };
     let text = AgentEvent::Text { chars: 2, text: "hi".into() };

@@ -252,6 +252,9 @@ pub struct TurnResult {
     /// Why the line that says this could not be read whole. Such a result is never a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
+    /// It stands behind other text on its line, so it may be one that the text quotes.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub quoted: bool,
 }
 
 impl TurnResult {
@@ -334,12 +337,16 @@ pub fn both_ends(text: &str, limit: usize) -> String {
 /// The thing a tool call works on, for a journal line or a loop detector: a path, a command, a
 /// pattern; empty when the input names none.
 pub fn target(name: &str, input: &Value) -> String {
-    const KEYS: &[&str] = &["file_path", "notebook_path", "path", "command", "pattern", "url", "query", "description"];
     let _ = name;
-    KEYS.iter()
-        .find_map(|key| input.get(*key).and_then(Value::as_str))
+    subject(input)
         .map(|text| cut(text.lines().next().unwrap_or_default(), 200))
         .unwrap_or_default()
+}
+
+/// The whole of what a tool call works on, of which [`target`] is the first line.
+pub fn subject(input: &Value) -> Option<&str> {
+    const KEYS: &[&str] = &["file_path", "notebook_path", "path", "command", "pattern", "url", "query", "description"];
+    KEYS.iter().find_map(|key| input.get(*key).and_then(Value::as_str))
 }
 
 #[cfg(test)]

@@ -139,6 +139,7 @@ mod tests {
             resumable: true,
             wants_result: false,
             calls: None,
+            program: None,
             ask_on_crash: false,
             permissions: crate::permission::Policy::default(),
             can_ask: true,

@@ -27,7 +27,10 @@
 //! ([`crate::transcript`]): not taken goes back to `Queued`, taken is `Taken`, and what cannot be told
 //! is `Doubtful`, which ends the dispatch as `blocked`.
 
+mod calls;
 mod fold;
+
+pub use calls::{AskedCall, Permitted, SessionMode, ToldCall, WHOLE_LIMIT};
 
 use crate::agent_event::TurnError;
 use crate::api_error::Outage;
@@ -105,13 +108,17 @@ pub struct Dispatch {
     pub agent: String,
     /// Calls told in this turn, and what was asked for in it, of an agent that is spoken to by calls.
     pub told: Vec<ToldCall>,
-    pub asked: Vec<ToldCall>,
+    pub asked: Vec<AskedCall>,
+    /// The mode of the session in its present process, where its agent has such.
+    pub mode: SessionMode,
     /// Tools that a person has allowed for good, in the agent's own words.
     pub leaves: Vec<String>,
     /// In the running turn a person, or the agent's parent, has refused something it asked for.
     pub refused: bool,
     pub result: Option<AgentResult>,
     pub result_faults: Vec<String>,
+    /// In this attempt it gave a result that no text stood in front of.
+    pub own_result: bool,
     pub repair_used: bool,
     pub blocked_by_us: bool,
     pub first_started: Option<Timestamp>,
@@ -216,14 +223,6 @@ pub struct Exit {
     pub signal: Option<i32>,
     pub cause: ExitCause,
     pub stderr_tail: String,
-}
-
-/// A call of a tool, as far as it is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToldCall {
-    pub id: String,
-    pub tool: String,
-    pub target: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -360,10 +359,12 @@ impl Dispatch {
             agent: String::new(),
             told: vec![],
             asked: vec![],
+            mode: SessionMode::default(),
             leaves: vec![],
             refused: false,
             result: None,
             result_faults: vec![],
+            own_result: false,
             repair_used: false,
             blocked_by_us: false,
             first_started: None,
@@ -563,6 +564,7 @@ pub(crate) mod tests {
             resumable: true,
             wants_result: true,
             calls: None,
+            program: None,
             trace: None,
             ask_on_crash: false,
             permissions: crate::permission::Policy::default(),

@@ -194,6 +194,23 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         set_mode: Option<Box<ModeStep>>,
     },
+    /// The session is in the mode that the policy needs; `by` is how it is set, should the agent leave it.
+    SessionModeKept {
+        mode: String,
+        by: String,
+    },
+    /// The agent went over to another mode. `back`: the one that is set again, because it does not ask in this
+    /// one and has a policy.
+    SessionModeChanged {
+        mode: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        back: Option<String>,
+    },
+    /// The agent does not leave a mode in which it does not ask, though it has a policy: it is stopped.
+    SessionModeStays {
+        mode: String,
+        reason: String,
+    },
     /// The agent has taken the mode that the policy needs.
     SessionModeSet {
         mode: String,
@@ -257,6 +274,12 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<String>,
     },
+    /// The whole of what the call just told works on, where `target` is its first line only. Of an agent
+    /// that is watched because it has a policy.
+    ToolSubject {
+        call_id: String,
+        text: String,
+    },
     ToolFailed {
         call_id: String,
         text: String,
@@ -265,14 +288,17 @@ pub enum Event {
     ToolFinished {
         call_id: String,
     },
-    /// The agent used a tool without asking, though its policy would have asked about it or refused it:
-    /// it is stopped.
+    /// The agent used a tool without asking, though its policy would have asked about it or refused it, or
+    /// used one that it was denied: it is stopped.
     PolicyBroken {
         call_id: String,
         tool: String,
         target: String,
-        /// What would have asked or refused.
+        /// What would have asked or refused, or who denied it.
         rule: String,
+        /// It had asked, and was denied.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        denied: bool,
     },
     /// The agent waits until somebody says whether it may, or answers its question.
     PermissionRequested {
@@ -338,6 +364,9 @@ pub enum Event {
     },
     /// Its result was not the last it printed, so it is none.
     ResultOvertaken {},
+    /// The result just received stands behind other text on its line: one that the program gives by itself counts
+    /// in its place.
+    ResultQuoted {},
     JournalEntry {
         text: String,
     },
@@ -735,6 +764,9 @@ pub struct Created {
     /// waits for so many seconds at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unattended_s: Option<u64>,
+    /// The name of the program that its agent is, where it speaks by calls and that can be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
     /// Its CLI keeps a transcript that tells what became of a prompt.
     #[serde(default)]
     pub transcripts: bool,

@@ -33,6 +33,7 @@
 
 mod asks;
 mod conclude;
+mod looking;
 mod opening;
 mod probe;
 mod refusal;
@@ -457,6 +458,7 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
                 effects.push(Effect::Terminate);
                 return effects;
             }
+            effects.extend(opening::restores(d));
             if let Some(call) = opening::effect(d) {
                 effects.push(call);
                 return effects;

@@ -61,6 +61,12 @@ pub enum Call {
         by: String,
         mode: String,
     },
+    /// The mode that the agent left; `nth` tells one such call from another.
+    RestoreMode {
+        by: String,
+        mode: String,
+        nth: u32,
+    },
     SetModel {
         by: String,
         model: String,
@@ -93,6 +99,14 @@ pub enum CallAnswer {
     ToolRuns {
         #[serde(default)]
         id: String,
+    },
+    /// The tool call of this id has given out something, and has not ended.
+    ToolOutput {
+        id: String,
+    },
+    /// The session went over to another mode, and nobody asked for that.
+    ModeChanged {
+        mode: String,
     },
     /// What it says or thinks next is a piece of this message; another name begins another message.
     Says {

@@ -17,6 +17,7 @@
 //! happen at all is a sandbox's business, not a rule's.
 
 mod restriction;
+pub mod shell;
 
 use crate::agent_event::AgentEvent;
 use crate::ask::{Ask, AskKind, SUBJECTS, Verdict, looks_cut};
@@ -351,6 +352,8 @@ impl Rule {
             "WebFetch" => text(&["url"]),
             _ => text(&SUBJECTS),
         };
+        // `target` may be the first line of what stands in `input`.
+        let subject = subject.or_else(|| crate::agent_event::subject(&ask.input));
         let subject = subject.or(Some(ask.target.as_str()).filter(|target| !target.is_empty()));
         let Some(subject) = subject.filter(|subject| !looks_cut(subject)) else { return unknown };
         match self.tool.as_str() {

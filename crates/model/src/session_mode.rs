@@ -76,7 +76,8 @@ pub fn wanted(policy: &Policy, modes: &Modes, loaded: bool) -> Wanted {
     }
     // `read-only` is Codex's; elsewhere it may be a mode that can do nothing at all.
     let codex = offered("agent-full-access") || offered("full-access");
-    let asking = [(DEFAULT, true), ("manual", true), ("read-only", codex)];
+    // goose's `approve` asks about every tool, its `smart_approve` about those that it finds risky.
+    let asking = [(DEFAULT, true), ("manual", true), ("approve", true), ("smart_approve", true), ("read-only", codex)];
     if let Some((mode, _)) = asking.into_iter().find(|(mode, counts)| *counts && offered(mode)) {
         return set(mode, None);
     }
@@ -113,6 +114,8 @@ mod tests {
         let claude = ["default", "acceptEdits", "plan", "auto", "bypassPermissions"];
         let codex = ["read-only", "agent", "agent-full-access"];
         let gemini = ["default", "autoEdit", "yolo", "plan"];
+        let goose = ["auto", "approve", "smart_approve", "chat"];
+        let qwen = ["plan", "default", "auto-edit", "auto", "yolo"];
         let open = Policy::default();
         for (policy, current, offered, expected) in [
             (&open, "auto", &claude[..], set("bypassPermissions", Some("default"))),
@@ -127,6 +130,11 @@ mod tests {
             (&closed(Mode::Ask), "yolo", &gemini, set("default", None)),
             (&closed(Mode::Ask), "yolo", &["yolo", "auto"], Wanted::Impossible { current: "yolo".into() }),
             (&closed(Mode::Ask), "act", &["plan", "act"], Wanted::Keep),
+            (&closed(Mode::Ask), "auto", &goose, set("approve", None)),
+            (&closed(Mode::Ask), "approve", &goose, Wanted::Keep),
+            (&closed(Mode::Deny), "auto", &["auto", "smart_approve"], set("smart_approve", None)),
+            (&open, "auto", &goose, Wanted::Keep),
+            (&closed(Mode::Ask), "yolo", &qwen, set("default", None)),
             (&closed(Mode::Ask), "x#agent", &["x#agent", "x#autopilot"], Wanted::Keep),
             (&closed(Mode::Ask), "x#autopilot", &["x#autopilot"], Wanted::Impossible { current: "x#autopilot".into() }),
         ] {

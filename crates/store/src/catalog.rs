@@ -89,6 +89,12 @@ catalog! {
         };
     SessionModeSet: "The agent has taken the mode that the policy needs."
         = Event::SessionModeSet { mode: "default".into() };
+    SessionModeKept: "Its session is in the mode that its policy needs. `by`: how it is set, should the agent leave it."
+        = Event::SessionModeKept { mode: "default".into(), by: "call".into() };
+    SessionModeChanged: "The agent went over to another mode. `back`: the one that is set again, because the agent does not ask in this one and has a policy."
+        = Event::SessionModeChanged { mode: "yolo".into(), back: Some("default".into()) };
+    SessionModeStays: "The agent does not leave a mode in which it does not ask, though it has a policy: it is stopped."
+        = Event::SessionModeStays { mode: "yolo".into(), reason: "it was set back, and the agent went there again".into() };
     SessionModeRefused: "The agent refused a mode in which it would not have asked; `next` is tried instead. Its policy is open."
         = Event::SessionModeRefused { mode: "bypassPermissions".into(), reason: "not available".into(), next: Some("default".into()) };
     SessionModelSet: "The agent has taken the model that was asked for."
@@ -120,12 +126,14 @@ catalog! {
         = Event::SessionLost { session_id: "session-1".into() };
     ToolCalled: "The agent called a tool; `target` is its file or command, cut."
         = Event::ToolCalled { call_id: "t1".into(), tool: "Edit".into(), target: "src/lib.rs".into(), parent: Some("t0".into()) };
+    ToolSubject: "The whole of what the call just told works on, where `target` is its first line only. Of an agent that is watched because it has a policy."
+        = Event::ToolSubject { call_id: "t1".into(), text: "ls\nrm -rf x".into() };
     ToolFailed: "The tool answered with an error."
         = Event::ToolFailed { call_id: "t1".into(), text: "old_string not found".into() };
     ToolFinished: "The call came to an end, and not to an error."
         = Event::ToolFinished { call_id: "t1".into() };
-    PolicyBroken: "The agent used a tool without asking, though its policy would have asked about it or refused it, by `rule`: it is stopped."
-        = Event::PolicyBroken { call_id: "t1".into(), tool: "Bash".into(), target: "touch x".into(), rule: "mode ask".into() };
+    PolicyBroken: "The agent used a tool without asking, though its policy would have asked about it or refused it, by `rule`: it is stopped. `denied`: it had asked, and `rule` or whoever it names had denied it."
+        = Event::PolicyBroken { call_id: "t1".into(), tool: "Bash".into(), target: "touch x".into(), rule: "mode ask".into(), denied: true };
     PermissionRequested: "The agent waits to be told. `kind` is `permission`, `question` or `other` (refused at once); `input` may be cut; `answered`: the answer is the next line, as nobody had to be asked."
         = Event::PermissionRequested { request_id: "r1".into(), answered: true, ask: Box::new(ask()) };
     PermissionAnswered: "Written before the agent is told. `answer` is `allow`, `deny` or `text`; `rule` is what decided where `by` is `policy`; `key` is of the client's request."
@@ -166,6 +174,8 @@ catalog! {
         = Event::ResultReceived { result: result() };
     ResultInvalid: "It returned something else; `repair`: it is asked once more."
         = Event::ResultInvalid { faults: vec!["`status` is missing".into()], repair: true };
+    ResultQuoted: "The result just received stands behind other text on its line. One that the program gives by itself counts in its place."
+        = Event::ResultQuoted {};
     ResultOvertaken: "A command printed more after its result, which is none then: only its last line is one."
         = Event::ResultOvertaken {};
     JournalEntry: "The agent wrote this into its journal."
@@ -491,6 +501,7 @@ fn created() -> Created {
         resumable: true,
         wants_result: true,
         calls: None,
+        program: None,
         trace: Some(TRACE.into()),
         ask_on_crash: false,
         permissions: muleteer_model::permission::Policy::default(),

@@ -305,6 +305,10 @@ pub async fn prepare(
         multi_turn: capabilities.multi_turn,
         resumable: capabilities.resumable,
         calls: backend.by_calls().then(|| Calls { timeout_s: acp::call_timeout_s(&config) }),
+        program: backend
+            .by_calls()
+            .then(|| muleteer_backends::acp::program(agent, command.as_ref(), &args))
+            .flatten(),
         wants_result,
         transcripts: backend.transcripts().is_some(),
         folds: capabilities.folds,

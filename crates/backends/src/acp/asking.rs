@@ -3,9 +3,9 @@
 //! A permission policy holds an ACP agent only as far as the agent asks. One that is known never to, or is
 //! started with a flag or a variable that says so, is refused under a policy that has something to ask.
 
+use super::start;
 use super::{Known, Mode};
 use crate::claude_code::{READ_INSTRUCTIONS, control};
-use crate::flags::flag_words;
 use crate::launch::{Command, ProjectSettings};
 use muleteer_model::permission::Policy;
 use muleteer_model::session_mode::is_unasking;
@@ -18,16 +18,18 @@ pub(super) const OPENCODE: Mode = Mode {
     asking: r#"{"*":"ask","bash":"ask","edit":"ask","external_directory":"ask","task":"ask","webfetch":"ask"}"#,
 };
 
+/// Makes goose ask about everything: by itself it asks about nothing.
+const GOOSE: Mode = Mode { variable: "GOOSE_MODE", unasked: None, asking: "approve" };
+
 /// Programs that run every tool of theirs without asking.
 const NEVER: [&str; 4] = ["pi", "pi-acp", "pi-coding-agent", "mini"];
 
-/// Parts of a flag that says: do not ask.
-const UNASKED_FLAGS: [&str; 14] = [
+/// Parts of the name of a flag that says: do not ask.
+const UNASKED_FLAGS: [&str; 15] = [
     "yolo",
     "dangerously",
     "allow-all",
     "auto-approve",
-    "auto_approve",
     "auto-accept",
     "always-approve",
     "full-auto",
@@ -35,31 +37,30 @@ const UNASKED_FLAGS: [&str; 14] = [
     "trust-all",
     "danger-full-access",
     "bypass-approvals",
+    "bypass-permissions",
+    "yes-always",
     "allowed-tools",
     "allowedtools",
 ];
 
 /// Flags and settings whose value names a mode.
-const MODE_FLAGS: [&str; 9] = [
+const MODE_FLAGS: [&str; 12] = [
     "--approval-mode",
+    "--approval-policy",
     "--permission-mode",
     "--ask-for-approval",
     "--mode",
     "--sandbox",
     "-s",
+    "approval_mode",
     "approval_policy",
+    "permission_mode",
     "sandbox_mode",
     "GOOSE_MODE",
 ];
 
-/// A sandbox that is none.
-const FULL_ACCESS: &str = "danger-full-access";
-
 /// Variables that say the same where they are set.
 const UNASKED_VARIABLES: [&str; 5] = ["YOLO", "ALLOW_ALL", "AUTO_APPROVE", "SKIP_PERMISSIONS", "DANGEROUSLY"];
-
-/// After these, `-y` is for a package manager.
-const RUNNERS: [&str; 8] = ["bunx", "dlx", "exec", "npm", "npx", "pnpm", "uvx", "yarn"];
 
 /// Why no policy can hold the agent that is started like this; `None` where nothing is known to be in the
 /// way. `agent`: the one that is known by name.
@@ -69,31 +70,48 @@ pub fn refusal<'a>(
     args: &[String],
     env: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Option<String> {
-    let mut words = flag_words(command, args);
-    words.extend(agent.map(|known| known.program.to_string()));
-    if let Some(name) = words.iter().map(|word| program(word)).find(|name| NEVER.contains(name)) {
+    let cannot = |what: &str| format!("`{what}` makes the ACP agent act without asking, so no policy can hold it");
+    let starts = start::starts(command, args);
+    let programs = starts.iter().filter_map(|start| start.program.as_deref());
+    let programs = programs.chain(agent.map(|known| known.program));
+    if let Some(name) = programs.into_iter().find(|name| NEVER.contains(name)) {
         return Some(format!("the ACP agent `{name}` never asks for permission, so no policy can hold it"));
     }
-    if let Some(flag) = unasking_flag(&words) {
-        return Some(format!("`{flag}` makes the ACP agent act without asking, so no policy can hold it"));
+    if let Some(flag) = starts.iter().find_map(|start| unasking_flag(&start.args)) {
+        return Some(cannot(flag));
     }
-    let set = env.into_iter().find(|(name, value)| is_unasking_variable(name, value));
-    set.map(|(name, _)| format!("`{name}` makes the ACP agent act without asking, so no policy can hold it"))
+    let set = starts
+        .iter()
+        .flat_map(|start| &start.sets)
+        .find(|(name, value)| is_unasking_variable(name, value));
+    let given = || env.into_iter().find(|(name, value)| is_unasking_variable(name, value));
+    set.map(|(name, _)| cannot(name)).or_else(|| given().map(|(name, _)| cannot(name)))
+}
+
+/// The name of the program that an agent is, where that can be told. `agent`: the one that is known by name.
+pub fn program(agent: Option<Known>, command: Option<&Command>, args: &[String]) -> Option<String> {
+    match agent {
+        Some(known) => Some(known.program.into()),
+        None => start::starts(command, args).pop()?.program,
+    }
 }
 
 /// The variable by which the agent that a command names is made to ask.
 pub(super) fn mode(command: Option<&Command>, args: &[String]) -> Option<Mode> {
-    let words = flag_words(command, args);
-    words
-        .iter()
-        .any(|word| matches!(program(word), "opencode" | "opencode-ai"))
-        .then_some(OPENCODE)
+    let starts = start::starts(command, args);
+    starts.iter().find_map(|start| match start.program.as_deref()? {
+        "opencode" => Some(OPENCODE),
+        "goose" => Some(GOOSE),
+        _ => None,
+    })
 }
 
 /// The options that claude-agent-acp hands to Claude Code: its tools and the rules for them, and whether
 /// the settings of its directory count.
 pub(super) fn meta(agent: &str, policy: &Policy, (settings, cwd): (ProjectSettings, &str)) -> Option<Value> {
-    if !agent.contains("claude-agent-acp") {
+    // Its version follows.
+    let name = agent.split(' ').next().unwrap_or_default();
+    if !["@agentclientprotocol/claude-agent-acp", "claude-agent-acp"].contains(&name) {
         return None;
     }
     let mut options = Map::new();
@@ -115,37 +133,76 @@ pub(super) fn meta(agent: &str, policy: &Policy, (settings, cwd): (ProjectSettin
     (!options.is_empty()).then(|| json!({"claudeCode": {"options": options}}))
 }
 
-/// Its name without a path and a version.
-fn program(word: &str) -> &str {
-    let name = word.rsplit('/').next().unwrap_or(word);
-    name.split_once('@').map_or(name, |(name, _)| name)
+/// The word among the arguments of an agent that makes it not ask.
+fn unasking_flag(words: &[String]) -> Option<&str> {
+    words.iter().enumerate().find_map(|(n, word)| {
+        let before = n.checked_sub(1).map_or("", |n| words[n].as_str());
+        let after = words.get(n + 1).map_or("", String::as_str);
+        is_unasking_word(word, before, after).then_some(word.as_str())
+    })
 }
 
-fn unasking_flag(words: &[String]) -> Option<String> {
-    words.iter().enumerate().find_map(|(n, word)| {
-        let lower = word.to_ascii_lowercase();
-        let flag = lower.starts_with('-') || lower.contains('=');
-        let before = n.checked_sub(1).and_then(|n| words.get(n)).map(String::as_str).unwrap_or_default();
-        let said = flag && UNASKED_FLAGS.iter().any(|part| lower.contains(part));
-        let yes = matches!(word.as_str(), "-y" | "--yes") && !RUNNERS.contains(&program(before));
-        let value = match word.split_once('=') {
-            Some((name, value)) if MODE_FLAGS.contains(&name) => Some(value),
-            Some((name, value)) if is_unasking_variable(name, value) => return Some(name.to_string()),
-            None if MODE_FLAGS.contains(&before) => Some(word.as_str()),
-            _ => None,
-        };
-        let mode = value.is_some_and(|value| matches!(value, "never" | FULL_ACCESS) || is_unasking(value));
-        (said || yes || mode).then(|| word.clone())
-    })
+fn is_unasking_word(word: &str, before: &str, after: &str) -> bool {
+    let (name, value) = match word.split_once('=') {
+        Some((name, value)) => (name.trim(), Some(unquoted(value))),
+        None => (word, None),
+    };
+    if matches!(word, "-y" | "--yes") || MODE_FLAGS.contains(&before) && is_unasking_value(unquoted(word)) {
+        return true;
+    }
+    // `--config=key=value`, or the name and the value of a variable for a container.
+    if let Some(value) = value
+        && (is_unasking_setting(name, value)
+            || is_unasking_variable(name, value)
+            || value
+                .split_once('=')
+                .is_some_and(|(key, value)| is_unasking_setting(key.trim(), unquoted(value))))
+    {
+        return true;
+    }
+    let flag = name.to_ascii_lowercase().replace('_', "-");
+    let is_off = |value: &str| matches!(value, "false" | "0" | "no" | "off");
+    flag.starts_with('-')
+        && !flag.contains(char::is_whitespace)
+        && !flag.starts_with("--no-")
+        && !value.map_or(is_off(after), is_off)
+        && UNASKED_FLAGS.iter().any(|part| flag.contains(part))
+}
+
+fn is_unasking_setting(key: &str, value: &str) -> bool {
+    MODE_FLAGS.contains(&key) && is_unasking_value(value)
+}
+
+fn is_unasking_value(value: &str) -> bool {
+    value == "never" || is_unasking(value) || UNASKED_FLAGS.contains(&value)
+}
+
+/// A value as TOML or a person writes it.
+fn unquoted(value: &str) -> &str {
+    value.trim().trim_matches(['"', '\''])
 }
 
 fn is_unasking_variable(name: &str, value: &str) -> bool {
     if name == OPENCODE.variable {
-        return value.contains("\"allow\"") || !value.contains("\"ask\"");
+        return !serde_json::from_str(value).is_ok_and(|value| asks_about_all(&value));
     }
-    let on = !matches!(value.trim().to_ascii_lowercase().as_str(), "" | "0" | "false" | "no" | "off");
-    let named = UNASKED_VARIABLES.iter().any(|part| name.contains(part));
-    (named && on) || (MODE_FLAGS.contains(&name) && is_unasking(value))
+    let value = unquoted(value);
+    let on = !matches!(value.to_ascii_lowercase().as_str(), "" | "0" | "false" | "no" | "off");
+    let named = !name.starts_with('-') && UNASKED_VARIABLES.iter().any(|part| name.contains(part));
+    (named && on) || (MODE_FLAGS.contains(&name) && is_unasking_value(value))
+}
+
+/// Whether opencode's permissions leave nothing that is done unasked. What they do not name, its own
+/// settings may allow.
+fn asks_about_all(permissions: &Value) -> bool {
+    fn asks(value: &Value) -> bool {
+        match value {
+            Value::String(word) => word == "ask" || word == "deny",
+            Value::Object(patterns) => patterns.values().all(asks),
+            _ => false,
+        }
+    }
+    permissions.get("*").map_or(permissions.is_string(), Value::is_string) && asks(permissions)
 }
 
 #[cfg(test)]
@@ -154,16 +211,6 @@ mod tests {
 
     fn why(command: &str, env: &[(&str, &str)]) -> Option<String> {
         refusal(None, Some(&Command::Shell(command.into())), &[], env.iter().copied())
-    }
-
-    #[test]
-    fn meta_of_empty_tools_names_no_tool() {
-        let mut policy = Policy::default();
-        assert_eq!(meta("claude-agent-acp", &policy), None);
-        policy.restrict(Some(&[]), &[], None);
-        let options = meta("claude-agent-acp", &policy).expect("options")["claudeCode"]["options"].take();
-        assert_eq!(options, json!({"settings": {"permissions": {"ask": [], "deny": []}}, "tools": []}));
-        assert_eq!(meta("codex-acp", &policy), None);
     }
 
     #[test]
@@ -182,7 +229,27 @@ mod tests {
             "sh -c 'exec agent --auto-approve'",
             "agent -c approval_policy=never",
             "agent --permission-mode bypassPermissions",
+            "npx -q -y pi-acp",
+            "npx --package=pi-acp pi-acp",
+            "npm exec -- pi-acp",
+            "node /opt/node_modules/pi-acp/dist/index.js",
+            "env PI_OFFLINE=1 pi-acp",
+            "cd /x && exec pi-acp",
+            "npx -y @google/gemini-cli --acp -y",
+            "qwen --acp --approval-mode=\"yolo\"",
+            "qwen --acp '--approval-mode' \"yolo\"",
+            "sh -c 'qwen --acp --approval-mode yolo'",
+            "bash -lc \"exec qwen --acp --approval-mode='yolo'\"",
             "codex-acp -c 'approval_policy=\"never\"'",
+            "codex-acp -c approval_policy=\"never\"",
+            "codex-acp --config='approval_policy = \"never\"'",
+            "codex-acp -c sandbox_mode=danger-full-access",
+            "agent --\"yolo\"",
+            "agent --yo\\lo",
+            "agent --auto_approve=true",
+            "export GEMINI_YOLO=1; gemini --acp",
+            "env 'COPILOT_ALLOW_ALL'=true copilot --acp",
+            "GOOSE_MODE=auto goose acp",
             "codex-acp -s danger-full-access",
             "codex-acp -c sandbox_mode='danger-full-access'",
             "gemini --acp --allowed-tools run_shell_command",
@@ -195,6 +262,12 @@ mod tests {
             ("GEMINI_YOLO", "1"),
             ("OPENCODE_PERMISSION", r#"{"*":"allow"}"#),
             ("OPENCODE_PERMISSION", r#"{"*":"ask","bash":"allow"}"#),
+            ("OPENCODE_PERMISSION", r#"{"*":"ask","bash":{"*":"ask","git *":"allow"}}"#),
+            ("OPENCODE_PERMISSION", r#"{"bash":"ask"}"#),
+            ("OPENCODE_PERMISSION", r#"{"bash":"ask","edit":"ask","webfetch":"deny"}"#),
+            ("OPENCODE_PERMISSION", r#"{"*":{"a":"ask"}}"#),
+            ("OPENCODE_PERMISSION", "{}"),
+            ("OPENCODE_PERMISSION", "no JSON \"ask\""),
         ] {
             assert!(why("agent --acp", &[(name, value)]).is_some(), "{name}");
         }
@@ -211,10 +284,69 @@ mod tests {
             "sh /tmp/agent.sh",
             "codex-acp -c approval_policy=on-request",
             "/home/yolo/agent --acp",
+            "/home/pi/agent --acp",
+            "agent --acp --cwd /home/pi",
+            "agent --acp --name pi",
+            "sudo -u pi agent --acp",
+            "npx -q -y @agentclientprotocol/claude-agent-acp",
+            "npx --yes --quiet gemini --acp",
+            "npm exec --yes -- gemini --acp",
+            "pnpm dlx -s gemini --acp",
+            "agent --config=/home/yolo/c.toml",
+            "agent --no-yolo",
+            "agent --yolo=false",
+            "agent --yolo false",
+            "agent --title '--approval-mode yolo'",
+            "echo 'not --yolo' && agent --acp",
+            "agent --color=auto",
+            "GOOSE_MODE=approve goose acp",
         ] {
             assert_eq!(why(command, &[("COPILOT_ALLOW_ALL", "false"), ("HOME", "/h")]), None, "{command}");
         }
-        assert_eq!(why("opencode acp", &[("OPENCODE_PERMISSION", r#"{"*":"ask"}"#)]), None);
+        for value in [r#"{"*":"ask"}"#, r#"{"*":"deny","bash":{"git *":"ask"}}"#, r#""ask""#] {
+            assert_eq!(why("opencode acp", &[("OPENCODE_PERMISSION", value)]), None, "{value}");
+        }
+        let argv = |words: &[&str]| Command::Argv(words.iter().map(|word| (*word).to_string()).collect());
+        assert_eq!(refusal(None, Some(&argv(&["agent", "say --yolo"])), &[], []), None);
+        let args = ["--approval-mode".to_string(), "yolo".to_string()];
+        assert!(refusal(None, Some(&argv(&["qwen", "--acp"])), &args, []).is_some());
+        assert!(refusal(None, None, &args, []).is_some());
+    }
+
+    #[test]
+    fn opencode_is_made_to_ask_however_it_is_named() {
+        let shell = |text: &str| mode(Some(&Command::Shell(text.into())), &[]).map(|mode| mode.variable);
+        assert_eq!(shell("npx -y opencode-ai@1.18 acp"), Some("OPENCODE_PERMISSION"));
+        assert_eq!(shell("sh -c '/opt/opencode acp'"), Some("OPENCODE_PERMISSION"));
+        assert_eq!(shell("goose acp"), Some("GOOSE_MODE"));
+        assert_eq!(shell("my-agent"), None);
+        assert_eq!(shell("my-agent opencode"), None);
+    }
+
+    #[test]
+    fn program_of_a_command_is_told_by_its_name() {
+        let shell = |text: &str| program(None, Some(&Command::Shell(text.into())), &[]);
+        for (command, name) in [
+            ("npx -y @agentclientprotocol/claude-agent-acp@0.101.0", Some("claude-agent-acp")),
+            ("node /a/node_modules/@agentclientprotocol/codex-acp/dist/index.js", Some("codex-acp")),
+            ("npx @google/gemini-cli --acp", Some("gemini")),
+            ("A=b /opt/my-agent --acp", Some("my-agent")),
+            ("sh /tmp/agent.sh", Some("agent.sh")),
+            ("$AGENT", Some("$AGENT")),
+            ("", None),
+        ] {
+            assert_eq!(shell(command).as_deref(), name, "{command}");
+        }
+    }
+
+    #[test]
+    fn meta_of_empty_tools_names_no_tool() {
+        let mut policy = Policy::default();
+        assert_eq!(meta("claude-agent-acp", &policy), None);
+        policy.restrict(Some(&[]), &[], None);
+        let options = meta("claude-agent-acp", &policy).expect("options")["claudeCode"]["options"].take();
+        assert_eq!(options, json!({"settings": {"permissions": {"ask": [], "deny": []}}, "tools": []}));
+        assert_eq!(meta("codex-acp", &policy), None);
     }
 
     #[test]
@@ -230,12 +362,5 @@ mod tests {
             "env": {"CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD": "1"},
         });
         assert_eq!(meta(agent, ProjectSettings::Ignored), Some(json!({"claudeCode": {"options": options}})));
-    }
-
-    #[test]
-    fn opencode_is_made_to_ask_however_it_is_named() {
-        let shell = |text: &str| mode(Some(&Command::Shell(text.into())), &[]).map(|mode| mode.variable);
-        assert_eq!(shell("npx -y opencode-ai@1.18 acp"), Some("OPENCODE_PERMISSION"));
-        assert_eq!(shell("my-agent"), None);
     }
 }

@@ -16,9 +16,10 @@ mod ask;
 mod asking;
 mod parser;
 mod result;
+mod start;
 mod update;
 
-pub use asking::refusal;
+pub use asking::{program, refusal};
 pub(crate) use result::broken_off;
 
 use crate::find_program;
@@ -217,7 +218,7 @@ impl Backend for Acp {
                     }
                 }
             }
-            Call::SetMode { by, mode } => match by.strip_prefix(BY_OPTION) {
+            Call::SetMode { by, mode } | Call::RestoreMode { by, mode, .. } => match by.strip_prefix(BY_OPTION) {
                 Some(option) => {
                     let params = json!({"sessionId": session, "configId": option, "value": mode});
                     request(id::MODE, "session/set_config_option", params)

@@ -3,7 +3,7 @@
 //! Read field by field, as other CLIs' lines are: agents add fields and updates with every version.
 
 use super::{BY_CALL, BY_OPTION, ask, id, result, update};
-use crate::lines::{Meaning, Text, Understood};
+use crate::lines::{Before, Meaning, Text, Understood};
 use muleteer_model::agent_event::{AgentEvent, cut};
 use muleteer_model::ask::ID_LIMIT;
 use muleteer_model::opening::{self, CallAnswer};
@@ -38,6 +38,31 @@ impl Meaning for Messages {
         }
         told.with_fault(&document)
     }
+
+    /// An agent may log what it sends and receives. Behind other text an answer counts, and a request of the agent's:
+    /// somebody waits for them, and the same ones again change nothing. A notification would count twice.
+    fn knows(&self, object: &Value, before: Before) -> bool {
+        let method = object.get("method").and_then(Value::as_str);
+        match (before, method) {
+            (Before::Nothing, _) => ["jsonrpc", "method", "id"].iter().any(|key| object.get(key).is_some()),
+            (Before::Text, Some(method)) => {
+                let asks = method == "session/request_permission" || method.starts_with('_');
+                let is_asked = asks || method.starts_with("fs/") || method.starts_with("terminal/");
+                is_asked && object.get("id").is_some()
+            }
+            (Before::Text, None) => {
+                let answers = object.get("result").is_some() || object.get("error").is_some();
+                answers && object.get("id").and_then(Value::as_str).is_some_and(is_ours)
+            }
+        }
+    }
+}
+
+/// Whether an answer is to a call of ours. The agent answers nobody else on its stdout, but may log that it does.
+fn is_ours(id: &str) -> bool {
+    [id::GREET, id::NEW, id::LOAD, id::MODE, id::MODEL].contains(&id)
+        || id.starts_with(id::CHANGE)
+        || id.starts_with(id::PROMPT)
 }
 
 /// A message whose end is missing. An answer to a call of ours fails the call, and a call of the agent's is
@@ -151,7 +176,7 @@ fn opened(result: &Value) -> CallAnswer {
 const MOST_MODES: usize = 64;
 
 /// The session's modes: by a list of their own, else by a configuration option for them.
-fn modes(result: &Value) -> Option<Modes> {
+pub(super) fn modes(result: &Value) -> Option<Modes> {
     let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(|text| cut(text, ID_LIMIT));
     let listed = |list: Option<&Value>, key: &str| -> Vec<String> {
         let list = list.and_then(Value::as_array).into_iter().flatten();

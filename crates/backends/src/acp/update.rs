@@ -3,8 +3,10 @@
 //! Tools get the names they have with Claude, so that monitors and people read one language. A call is
 //! told in several updates, each knowing more of it: [`crate::Assembly`] makes one of them.
 
+use super::parser;
 use crate::text;
 use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, both_ends, cut};
+use muleteer_model::ask::ID_LIMIT;
 use muleteer_model::opening::CallAnswer;
 use muleteer_model::prompt;
 use serde_json::{Map, Value, json};
@@ -34,7 +36,9 @@ pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
         "plan" => plan(update)?,
         "usage_update" => usage(update).into_iter().collect(),
         // What a person at a screen would see change.
-        "available_commands_update" | "current_mode_update" | "config_option_update" => vec![],
+        "available_commands_update" => vec![],
+        "current_mode_update" => mode(update.get("currentModeId").and_then(Value::as_str)),
+        "config_option_update" => mode(parser::modes(update).and_then(|modes| modes.current).as_deref()),
         // codex-acp says only so that the model's API failed: the turn then ends as any other.
         "session_info_update" => match update.pointer("/_meta/codex/threadStatus/type").and_then(Value::as_str) {
             Some("systemError") => vec![AgentEvent::CallAnswer(CallAnswer::BrokeOff {})],
@@ -42,6 +46,11 @@ pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
         },
         _ => return None,
     })
+}
+
+fn mode(mode: Option<&str>) -> Vec<AgentEvent> {
+    let changed = |mode| AgentEvent::CallAnswer(CallAnswer::ModeChanged { mode: cut(mode, ID_LIMIT) });
+    mode.map(changed).into_iter().collect()
 }
 
 /// The message that a chunk is a piece of, where the agent names it.
@@ -67,6 +76,11 @@ fn tool(update: &Value) -> Option<Vec<AgentEvent>> {
         if runs {
             events.push(AgentEvent::CallAnswer(CallAnswer::ToolRuns { id: id.clone() }));
         }
+    }
+    // What is shown beside a call may only describe it.
+    let gives_out = |place: &str| update.pointer(place).is_some_and(|output| !output.is_null());
+    if status == Some("in_progress") && (gives_out("/rawOutput") || gives_out("/_meta/terminal_output")) {
+        events.push(AgentEvent::CallAnswer(CallAnswer::ToolOutput { id: id.clone() }));
     }
     if let Some(ok) = ended {
         events.push(AgentEvent::ToolResult {
@@ -97,6 +111,7 @@ pub(super) fn name(update: &Value) -> String {
         Some("read") => "Read".into(),
         Some("search") => "Grep".into(),
         Some("fetch") => "WebFetch".into(),
+        Some("think") => "Think".into(),
         _ => cut(told.or_else(|| string("title")).unwrap_or_default(), 200),
     }
 }
@@ -125,6 +140,11 @@ pub(super) fn input(update: &Value) -> Map<String, Value> {
         let words: Vec<_> = words.iter().filter_map(Value::as_str).collect();
         let line = words.join(" ");
         input.insert("command".into(), line.into());
+    }
+    if let (Some(Value::Array(lines)), None) = (input.get("commands"), input.get("command")) {
+        let lines: Vec<_> = lines.iter().filter_map(Value::as_str).collect();
+        let script = lines.join("\n");
+        input.insert("command".into(), script.into());
     }
     let first = update.pointer("/locations/0/path").or_else(|| update.pointer("/content/0/path"));
     if let Some(path) = first.filter(|_| !is_command && !input.contains_key("file_path")) {

@@ -38,6 +38,7 @@ pub(super) fn read(value: &Value) -> TurnResult {
         per_session: vec![],
         keys: keys(value.get("user_message_uuids")),
         damage: None,
+        quoted: false,
         num_turns: value.get("num_turns").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok()),
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Part<'a> {
     pub bytes: &'a [u8],
     /// `None` for text.
     pub document: Option<Document>,
+    /// It is an object behind other text, which may quote it.
+    pub is_quoted: bool,
 }
 
 /// The parts of a line that is no JSON document. `None` where it is one part only: nothing in it is an object
@@ -56,7 +58,8 @@ pub(crate) fn split<'a>(line: &'a [u8], means: &dyn Fn(&Value, Before) -> bool) 
         last = end;
         if means(&document.value, before) {
             push_text(&mut parts, &line[text..begin]);
-            parts.push(Part { bytes: &line[begin..end], document: Some(document) });
+            let is_quoted = before == Before::Text;
+            parts.push(Part { bytes: &line[begin..end], document: Some(document), is_quoted });
             text = end;
         }
     }
@@ -77,7 +80,7 @@ pub(crate) fn next_object(line: &[u8], from: usize) -> Option<usize> {
 fn push_text<'a>(parts: &mut Vec<Part<'a>>, text: &'a [u8]) {
     let text = text.strip_suffix(b"\r").unwrap_or(text);
     if !is_noise(text) {
-        parts.push(Part { bytes: text, document: None });
+        parts.push(Part { bytes: text, document: None, is_quoted: false });
     }
 }
 

@@ -1,26 +1,13 @@
 //! What each event makes of a dispatch.
 
-use super::{Dispatch, Exit, Phase, Prompt, PromptState, Stop, ToldCall, Turn};
+use super::{Dispatch, Exit, Phase, Prompt, PromptState, SessionMode, Stop, Turn};
 use crate::agent_event::TurnError;
 use crate::api_error::{self, Outage, Trouble};
-use crate::ask::{Answer, AskOption, Verdict};
 use crate::event::{Entry, Event, ExitCause, FinalState, ModeStep, Position, PromptKind, Record};
 use crate::monitor::Action;
 use crate::opening::{CallFailure, Opening};
-use crate::permission::POLICY;
 use crate::transcript::{Session, Standing};
 use jiff::Timestamp;
-
-/// Open calls kept in mind. More at once are no longer told apart from none by who watches for stalls.
-const MOST_CALLS: usize = 256;
-
-/// The newest are kept.
-fn push(calls: &mut Vec<ToldCall>, call: ToldCall) {
-    if calls.len() >= MOST_CALLS {
-        calls.remove(0);
-    }
-    calls.push(call);
-}
 
 fn after_mode(model_by: Option<String>) -> Opening {
     model_by.map_or(Opening::Ready, |by| Opening::Model { by })
@@ -90,10 +77,12 @@ impl Dispatch {
                 // This process is started with it.
                 self.model_change = None;
                 self.opening = Opening::Ready;
+                self.mode = SessionMode::default();
                 self.call_failed = None;
                 self.blocked_by_us = false;
                 // There is more to do: what was the result is none.
                 self.result = None;
+                self.own_result = false;
                 for prompt in &mut self.prompts {
                     // Sent without a receipt goes again under its key, which the CLI knows; in a
                     // fresh session nothing was ever said.
@@ -142,7 +131,33 @@ impl Dispatch {
                     None => after_mode(set_model_by.clone()),
                 };
             }
-            Event::SessionModeSet { .. } | Event::SessionModeRefused { next: None, .. } => {
+            Event::SessionModeKept { mode, by } => {
+                self.mode.wanted = Some(ModeStep { mode: mode.clone(), by: by.clone(), otherwise: None });
+                self.mode.current = Some(mode.clone());
+            }
+            Event::SessionModeSet { mode } => {
+                self.mode.current = Some(mode.clone());
+                self.mode.left_for = None;
+                if let Opening::Mode { by, model_by, .. } = &self.opening {
+                    self.mode.wanted = Some(ModeStep { mode: mode.clone(), by: by.clone(), otherwise: None });
+                    self.opening = after_mode(model_by.clone());
+                }
+            }
+            Event::SessionModeChanged { mode, back } => {
+                self.mode.current = Some(mode.clone());
+                self.mode.changes += 1;
+                if back.is_some() {
+                    self.mode.left_for = Some(mode.clone());
+                    self.mode.was_set_back = true;
+                }
+            }
+            Event::SessionModeStays { mode, reason } if self.stop.is_none() => {
+                let reason = format!(
+                    "the agent went into its mode `{mode}`, in which it does not ask, and stays there: {reason}"
+                );
+                self.stop = Some(Stop::Policy { reason });
+            }
+            Event::SessionModeRefused { next: None, .. } => {
                 if let Opening::Mode { model_by, .. } = &self.opening {
                     self.opening = after_mode(model_by.clone());
                 }
@@ -153,12 +168,15 @@ impl Dispatch {
                     *otherwise = None;
                 }
             }
-            Event::PolicyBroken { tool, target, rule, .. } if self.stop.is_none() => {
+            Event::PolicyBroken { tool, target, rule, denied, .. } if self.stop.is_none() => {
                 let call = format!("{tool}: {target}");
                 let call = call.trim_end_matches([':', ' ']);
-                let reason = format!(
-                    "the agent used a tool without asking ({call}), which its policy forbids or asks about ({rule})"
-                );
+                let reason = match denied {
+                    true => format!("the agent used a tool that it was denied ({call}), by {rule}"),
+                    false => format!(
+                        "the agent used a tool without asking ({call}), which its policy forbids or asks about ({rule})"
+                    ),
+                };
                 self.stop = Some(Stop::Policy { reason });
             }
             Event::SessionModelSet { model } => {
@@ -214,6 +232,11 @@ impl Dispatch {
                 }
                 if self.created.said_is_answer() {
                     self.said = Some(text.clone());
+                }
+            }
+            Event::ToolSubject { call_id, text } => {
+                if let Some(call) = self.told.iter_mut().rev().find(|call| call.id == *call_id) {
+                    call.target.clone_from(text);
                 }
             }
             Event::ToolFinished { call_id } | Event::ToolFailed { call_id, .. } => {
@@ -276,16 +299,19 @@ impl Dispatch {
             Event::ResultReceived { result } => {
                 self.result = Some(result.clone());
                 self.result_faults.clear();
+                self.own_result = true;
             }
             Event::ResultInvalid { faults, repair } => {
                 self.result = None;
                 self.result_faults = faults.clone();
+                self.own_result = true;
                 self.repair_used |= repair;
             }
             Event::ResultOvertaken {} => {
                 self.result = None;
                 self.result_faults.clear();
             }
+            Event::ResultQuoted {} => self.own_result = false,
             Event::BlockedByUs { on } => self.blocked_by_us = *on,
             Event::ModelRequested { key, model, .. } => {
                 let before = self.model_wanted.replace(model.clone());
@@ -377,85 +403,6 @@ impl Dispatch {
                 }
             }
             _ => {}
-        }
-    }
-
-    /// What its agent has begun and what it waits for.
-    fn apply_to_calls(&mut self, event: &Event, ts: Timestamp) {
-        match event {
-            Event::ToolCalled { call_id, parent, tool, target }
-                if !call_id.is_empty() && !self.calls.contains(call_id) =>
-            {
-                self.tell(call_id, tool, target);
-                if self.calls.len() >= MOST_CALLS {
-                    let oldest = self.calls.remove(0);
-                    self.subcalls.retain(|call| *call != oldest);
-                }
-                self.calls.push(call_id.clone());
-                if parent.is_some() {
-                    self.subcalls.push(call_id.clone());
-                }
-            }
-            Event::ToolFinished { call_id } | Event::ToolFailed { call_id, .. } => {
-                self.calls.retain(|open| open != call_id);
-                self.subcalls.retain(|open| open != call_id);
-                self.asks.call_ended(call_id);
-            }
-            Event::PermissionRequested { request_id, ask, .. } => {
-                if self.created.calls.is_some() {
-                    let id = ask.call_id.clone().unwrap_or_default();
-                    push(&mut self.asked, ToldCall { id, tool: ask.tool.clone(), target: ask.target.clone() });
-                }
-                self.asks.request(request_id, ask, ts);
-            }
-            Event::PermissionAnswered { request_id, answer, text, by, key, .. } => {
-                self.give_for_good(request_id, *answer, text);
-                self.refused |= *answer != Verdict::Allow && by != POLICY && by != crate::ask::OURSELVES;
-                self.asks.heard(key, request_id, *answer);
-                self.asks.answer(request_id, Answer { verdict: *answer, text: text.clone() });
-            }
-            Event::PermissionClosed { request_id } => self.asks.close(request_id),
-            // What a process was asked or had begun is over with its turn, and with itself.
-            Event::TurnFinished { .. }
-            | Event::AttemptStarted { .. }
-            | Event::AgentExited { .. }
-            | Event::StartFailed { .. }
-            | Event::ApiWaiting { .. }
-            | Event::DispatchClosing { .. } => {
-                self.calls.clear();
-                self.subcalls.clear();
-                self.asks.clear();
-                self.refused = false;
-                self.told.clear();
-                self.asked.clear();
-            }
-            _ => {}
-        }
-    }
-
-    fn tell(&mut self, id: &str, tool: &str, target: &str) {
-        if self.created.calls.is_some() {
-            push(&mut self.told, ToldCall { id: id.into(), tool: tool.into(), target: target.into() });
-        }
-    }
-
-    /// The agent need not ask about this tool again: a person chose that, or it offers no other way to
-    /// allow it.
-    fn give_for_good(&mut self, request: &str, answer: Verdict, chosen: &str) {
-        let Some(pending) = self.asks.get(request) else { return };
-        let kind = |option: &AskOption, kind: &str| option.kind.as_deref() == Some(kind);
-        let options = &pending.ask.options;
-        let always = match answer {
-            Verdict::Deny => false,
-            Verdict::Text => pending.ask.option(chosen).is_some_and(|option| kind(option, "allow_always")),
-            Verdict::Allow => {
-                !options.iter().any(|option| kind(option, "allow_once"))
-                    && options.iter().any(|option| kind(option, "allow_always"))
-            }
-        };
-        let tool = pending.ask.tool.clone();
-        if always && self.leaves.len() < MOST_CALLS && !self.leaves.contains(&tool) {
-            self.leaves.push(tool);
         }
     }
 

@@ -62,6 +62,10 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
         Event::AgentGreeted { agent, load: Some(session) } => {
             format!("it is {}, loading {}", say(agent), code(session))
         }
+        Event::SessionModeChanged { mode, back: None } => format!("it went into its mode {}", say(mode)),
+        Event::SessionModeChanged { mode, back: Some(back) } => {
+            format!("it went into its mode {}; {} is set again", say(mode), say(back))
+        }
         Event::SessionModelSet { model } => format!("model {} set", say(model)),
         Event::CallFailed { call, reason, .. } => format!("{} failed: {}", say(call), say(reason)),
         Event::TurnStarted { turn, .. } => format!("turn {turn} started"),
@@ -101,6 +105,7 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
             let next = if *repair { "; asking once more" } else { "" };
             format!("result invalid: {}{next}", say(&faults.join("; ")))
         }
+        Event::ResultQuoted {} => "the result stands behind other text on its line".into(),
         Event::ResultOvertaken {} => "the result was not the last line, and counts for nothing".into(),
         Event::ApiRetried { attempt, max, status, delay_s, .. } => {
             let status = status.map(|status| format!(", status {status}")).unwrap_or_default();

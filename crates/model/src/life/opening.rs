@@ -12,6 +12,8 @@ use crate::session_mode::{self, Modes, Wanted};
 /// Of what an agent gives as its reason, so much is kept.
 const REASON_LIMIT: usize = 1000;
 const ID_LIMIT: usize = 512;
+/// Changes of modes that are recorded of one process.
+const MOST_CHANGES: u32 = 50;
 
 /// What the output of an agent means whose session is not open yet: the answers to our calls. What else
 /// it says is the past of a session that it loads. Of that, one thing counts: a prompt in it that we do
@@ -39,6 +41,9 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
                 Err(reason) => return vec![failed(MODE, &reason, true)],
             };
             let mut events = Vec::new();
+            if set_mode.is_none() {
+                events.extend(kept(d, modes.as_ref()));
+            }
             let model_is_news = model.is_some() && d.session_model != *model;
             if d.session_id.as_ref() != Some(&session_id) || model_is_news {
                 let model = model.as_deref().map(|model| cut(model, ID_LIMIT));
@@ -66,6 +71,7 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
             let (reason, next) = (cut(message, REASON_LIMIT), otherwise.clone());
             vec![Event::SessionModeRefused { mode: mode.clone(), reason, next }]
         }
+        (Opening::Model { .. }, CallAnswer::ModeChanged { mode }) => mode_changed(d, mode),
         (Opening::Model { .. }, CallAnswer::ModelSet {}) => {
             vec![Event::SessionModelSet { model: d.model().cloned().unwrap_or_default() }]
         }
@@ -94,6 +100,48 @@ fn mode(d: &Dispatch, modes: Option<&Modes>, loaded: bool) -> Result<Option<Box<
              a permission policy",
             cut(&current, 100)
         )),
+    }
+}
+
+/// The mode that is left as it is, where the policy depends on it.
+fn kept(d: &Dispatch, modes: Option<&Modes>) -> Option<Event> {
+    let modes = modes.filter(|modes| !d.created.permissions.is_open() && modes.by.len() <= ID_LIMIT)?;
+    let mode = modes.current.clone().filter(|mode| !mode.is_empty() && mode.len() <= ID_LIMIT)?;
+    Some(Event::SessionModeKept { mode, by: modes.by.clone() })
+}
+
+/// The agent went over to another mode by itself. Where its policy depends on it, one in which it does not ask is
+/// set back; an agent that goes there again in the same turn stays there.
+fn mode_changed(d: &Dispatch, mode: &str) -> Vec<Event> {
+    let asks_not = !d.created.permissions.is_open() && session_mode::is_unasking(mode);
+    let is_known = d.mode.current.as_deref() == Some(mode);
+    if d.stop.is_some() || d.mode.left_for.is_some() || (is_known && !asks_not) {
+        return vec![];
+    }
+    let mode = cut(mode, ID_LIMIT);
+    if !asks_not {
+        let told = d.mode.changes < MOST_CHANGES;
+        return told.then_some(Event::SessionModeChanged { mode, back: None }).into_iter().collect();
+    }
+    let wanted = d.mode.wanted.as_ref().filter(|step| !session_mode::is_unasking(&step.mode));
+    let stays = |reason: &str| vec![Event::SessionModeStays { mode: mode.clone(), reason: reason.into() }];
+    match wanted {
+        None => stays("it offered no mode in which it asks"),
+        Some(_) if d.mode.was_set_back => stays("it was set back, and the agent went there again"),
+        Some(step) => vec![Event::SessionModeChanged { mode, back: Some(step.mode.clone()) }],
+    }
+}
+
+/// What an agent whose session is open says of its mode.
+pub(super) fn of_mode(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
+    match (reply, d.mode.left_for.as_ref(), d.mode.wanted.as_ref()) {
+        (CallAnswer::ModeChanged { mode }, ..) => mode_changed(d, mode),
+        (CallAnswer::ModeSet {}, Some(_), Some(step)) => vec![Event::SessionModeSet { mode: step.mode.clone() }],
+        (CallAnswer::Refused { call, message, .. }, Some(mode), _) if call == MODE => {
+            let reason = format!("it refused to leave it: {}", cut(message, REASON_LIMIT));
+            vec![Event::SessionModeStays { mode: mode.clone(), reason }]
+        }
+        _ => vec![],
     }
 }
 
@@ -131,9 +179,19 @@ pub fn awaited(d: &Dispatch) -> Option<(u32, &'static str, u64)> {
     if let Some(call) = d.opening.awaits() {
         return Some((epoch, call, d.created.calls.map_or(CALL_TIMEOUT_S, |calls| calls.timeout_s)));
     }
+    if d.mode.left_for.is_some() {
+        return Some((epoch, MODE, d.created.calls.map_or(CALL_TIMEOUT_S, |calls| calls.timeout_s)));
+    }
     // To end a process whose session cannot be gone on with would lose it.
     let interrupted = d.interrupt.is_some() && d.created.resumable;
     interrupted.then_some((epoch, INTERRUPT, INTERRUPT_TIMEOUT_S))
+}
+
+/// The mode that is to be set back.
+pub(super) fn restores(d: &Dispatch) -> Option<Effect> {
+    let step = d.mode.wanted.as_ref().filter(|_| d.mode.left_for.is_some())?;
+    let (by, mode) = (step.by.clone(), step.mode.clone());
+    Some(Effect::Call(Call::RestoreMode { by, mode, nth: d.mode.changes }))
 }
 
 /// The call that is due.

@@ -10,6 +10,7 @@ mod fold;
 mod kinds;
 mod opening;
 mod prompts;
+mod unasked;
 
 use super::*;
 use crate::agent_event::{ModelUsage, TurnError, TurnResult};
@@ -65,6 +66,7 @@ impl Told {
             resumable,
             wants_result: multi_turn || resumable,
             calls: None,
+            program: None,
             trace: None,
             ask_on_crash: false,
             permissions: crate::permission::Policy::default(),

@@ -1,10 +1,10 @@
 //! What the lines of a working agent mean: receipts, speech, use, results.
 
 use super::{asks, key_of, opening, prompt_key, unasked, whose};
-use crate::agent_event::{AgentEvent, ModelUsage, TurnError, TurnResult, cut, target};
+use crate::agent_event::{AgentEvent, ModelUsage, TurnError, TurnResult, cut, subject, target};
 use crate::api_error::{self, Trouble};
 use crate::ask::{Ask, AskKind};
-use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn};
+use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn, WHOLE_LIMIT};
 use crate::event::{Event, PromptKind};
 use crate::opening::Opening;
 use crate::result::{self, AgentResult, ResultStatus};
@@ -73,7 +73,12 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         }
         AgentEvent::ToolCall { id, name, input } => {
             let (call_id, tool) = (cut(id, 200), cut(name, 200));
-            events.push(Event::ToolCalled { call_id, tool, target: target(name, input), parent: None });
+            let target = target(name, input);
+            let is_watched = d.created.calls.is_some() && !d.created.permissions.is_open();
+            let whole = subject(input).filter(|whole| is_watched && *whole != target);
+            let whole = whole.map(|text| Event::ToolSubject { call_id: call_id.clone(), text: cut(text, WHOLE_LIMIT) });
+            events.push(Event::ToolCalled { call_id, tool, target, parent: None });
+            events.extend(whole);
         }
         AgentEvent::Subagent { parent, event } => events.extend(subagent(d, parent, event)),
         AgentEvent::ToolResult { id, ok: true, .. } if d.calls.contains(id) => {
@@ -143,6 +148,7 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
             events.push(Event::ResultOvertaken {})
         }
         AgentEvent::Result(result) => events.extend(turn_result(d, result)),
+        AgentEvent::CallAnswer(reply) => events.extend(opening::of_mode(d, reply)),
         _ => {}
     }
     events
@@ -240,6 +246,9 @@ fn taken(d: &Dispatch, key: String) -> Event {
 }
 
 fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
+    if has_ended(d, result) {
+        return vec![];
+    }
     let result = &unasked_for(d, result);
     let mut events = usage_of(d, result);
     if let (true, Some(session_id)) = (result.session_lost, &d.session_id) {
@@ -251,8 +260,13 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     }
     let text = result.text.clone().or_else(|| d.said.clone()).unwrap_or_default();
     if !d.created.has_turns() {
+        // A log line may quote the result that the program has given, or one of somebody else's.
+        if result.quoted && d.own_result {
+            return vec![];
+        }
         if let Some(damage) = &result.damage {
             events.push(Event::ResultInvalid { faults: vec![damage.clone()], repair: false });
+            events.extend(result.quoted.then_some(Event::ResultQuoted {}));
             return events;
         }
         // A one-shot agent's result line counts when its process has ended well.
@@ -261,6 +275,7 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
                 Ok(result) => Event::ResultReceived { result },
                 Err(faults) => Event::ResultInvalid { faults, repair: false },
             });
+            events.extend(result.quoted.then_some(Event::ResultQuoted {}));
         }
         return events;
     }
@@ -296,6 +311,12 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         (None, true) => events.extend(invalid(d, turn, may_mend, vec!["the answer holds no result document".into()])),
     }
     events
+}
+
+/// The turn that this answers has ended: the agent wrote its answer into a log as well, on the same stream.
+fn has_ended(d: &Dispatch, result: &TurnResult) -> bool {
+    let is_over = |key: &String| d.prompt(key).is_some_and(|prompt| prompt.state == PromptState::Done);
+    d.created.calls.is_some() && !is_in_a_turn(d) && !result.keys.is_empty() && result.keys.iter().all(is_over)
 }
 
 /// A turn that its agent calls cancelled though nobody interrupted it has failed: nobody knows that a

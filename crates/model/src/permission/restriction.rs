@@ -93,13 +93,14 @@ impl Policy {
 }
 
 /// Tools that change nothing outside of their agent's head.
-pub(super) const THINKING: [&str; 12] = [
+pub(super) const THINKING: [&str; 13] = [
     "TodoWrite",
     "TodoRead",
     "ToolSearch",
     "AskUserQuestion",
     "EnterPlanMode",
     "Skill",
+    "Think",
     "TaskCreate",
     "TaskUpdate",
     "TaskList",
@@ -111,4 +112,12 @@ pub(super) const THINKING: [&str; 12] = [
 /// A tool that reads, or only orders its agent's thoughts.
 pub(crate) fn is_harmless(tool: &str) -> bool {
     READING.contains(&tool) || THINKING.contains(&tool) || tool == "WebFetch"
+}
+
+impl Policy {
+    /// Whether a rule allows the reading of some files and not of others.
+    pub(crate) fn limits_reading(&self) -> bool {
+        let limits = |rule: &Rule| READING.contains(&rule.tool.as_str()) && !rule.is_whole();
+        self.all().any(|policy| policy.allow.iter().any(limits))
+    }
 }

@@ -73,6 +73,7 @@ impl Daemon {
             resumable,
             wants_result: resumable,
             calls: None,
+            program: None,
             trace: None,
             ask_on_crash: false,
             permissions: Policy { mode: Mode::Ask, ..Policy::default() },

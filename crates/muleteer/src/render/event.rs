@@ -64,9 +64,16 @@ pub fn describe(event: &Event) -> Option<String> {
         }
         Event::SessionOpened { .. } => "session open".into(),
         Event::SessionModeSet { mode } => format!("mode {} set", text(mode)),
+        Event::SessionModeKept { .. } => return None,
+        Event::SessionModeChanged { mode, back: None } => format!("went into mode {}", text(mode)),
+        Event::SessionModeChanged { mode, back: Some(back) } => {
+            warn(format!("went into mode {}, set back to {}", text(mode), text(back)))
+        }
+        Event::SessionModeStays { mode, reason } => bad(format!("stays in mode {}: {}", text(mode), text(reason))),
         Event::SessionModeRefused { mode, reason, .. } => warn(format!("mode {}: {}", text(mode), text(reason))),
-        Event::PolicyBroken { tool, target, rule, .. } => {
-            bad(format!("used without asking: {tool} {} ({})", text(target), text(rule)))
+        Event::PolicyBroken { tool, target, rule, denied, .. } => {
+            let how = if *denied { "used though denied" } else { "used without asking" };
+            bad(format!("{how}: {tool} {} ({})", text(target), text(rule)))
         }
         Event::SessionModelSet { model } => format!("model {model} set"),
         Event::CallFailed { call, reason, .. } => warn(format!("{call}: {}", text(reason))),
@@ -81,7 +88,7 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::SessionLost { session_id } => warn(format!("session {} is no longer there", clip(session_id, 40))),
         Event::ToolCalled { tool, target, .. } => format!("{tool} {}", text(target)),
         Event::ToolFailed { text: why, .. } => warn(format!("tool failed: {}", text(why))),
-        Event::ToolFinished { .. } => return None,
+        Event::ToolFinished { .. } | Event::ToolSubject { .. } => return None,
         Event::PermissionRequested { answered: true, .. } => return None,
         Event::PermissionRequested { ask, .. } => warn(format!("waits for an answer: {}", text(&ask.describe()))),
         Event::PermissionAnswered { answer: Verdict::Allow, by, .. } => format!("allowed by {by}"),
@@ -108,6 +115,7 @@ pub fn describe(event: &Event) -> Option<String> {
             let repair = if *repair { "; asked again" } else { "" };
             warn(format!("invalid result: {}{repair}", text(&faults.join("; "))))
         }
+        Event::ResultQuoted {} => return None,
         Event::ResultOvertaken {} => warn("it printed more after its result, which is none then".into()),
         Event::JournalEntry { text: entry } => format!("journal: {}", text(entry)),
         Event::ApiRetried { attempt, max, status, delay_s, .. } => {

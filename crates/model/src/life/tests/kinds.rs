@@ -373,3 +373,27 @@ fn a_name_out_of_all_proportion_is_none() {
     told.line(vec![AgentEvent::Session { model, cwd: None, session_id: Some("s".repeat(512)) }]);
     assert_eq!((told.d.session_id.clone(), told.d.session_model.clone()), (Some("s".repeat(512)), before.1));
 }
+
+#[test]
+fn quoted_result_counts_only_where_the_program_gives_no_other() {
+    let doc = |status: &str, quoted| TurnResult {
+        ok: status == "success",
+        structured: Some(json!({"status": status, "summary": "s"})),
+        quoted,
+        ..TurnResult::default()
+    };
+    for (results, end) in [
+        (&[("failed", true)][..], FinalState::Failed),
+        (&[("success", false), ("failed", true)], FinalState::Success),
+        (&[("failed", true), ("success", false)], FinalState::Success),
+        (&[("failed", false), ("success", true)], FinalState::Failed),
+        (&[("success", true), ("failed", true)], FinalState::Failed),
+    ] {
+        let mut told = Told::spawned(ONE_SHOT);
+        for (status, quoted) in results {
+            told.result(doc(status, *quoted));
+        }
+        told.exit(0);
+        assert_eq!(told.finished(), end, "{results:?}");
+    }
+}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 impl Told {
     /// An agent that is spoken to by calls, just started.
-    fn called() -> Self {
+    pub(super) fn called() -> Self {
         let mut told = Self::new(MULTI);
         Arc::make_mut(&mut told.d.created).calls = Some(Calls { timeout_s: 60 });
         told.admit();
@@ -16,18 +16,18 @@ impl Told {
         told
     }
 
-    fn calls(&self) -> Option<Call> {
+    pub(super) fn calls(&self) -> Option<Call> {
         effects(&self.d).into_iter().find_map(|effect| match effect {
             Effect::Call(call) => Some(call),
             _ => None,
         })
     }
 
-    fn greets(&mut self, loads: bool) {
+    pub(super) fn greets(&mut self, loads: bool) {
         self.line(vec![AgentEvent::CallAnswer(CallAnswer::Greeted { agent: "a 1".into(), loads })]);
     }
 
-    fn opens(&mut self, session: Option<&str>, model_by: Option<&str>) {
+    pub(super) fn opens(&mut self, session: Option<&str>, model_by: Option<&str>) {
         self.line(vec![AgentEvent::CallAnswer(CallAnswer::Opened {
             session_id: session.map(str::to_string),
             model: Some("small".into()),
@@ -36,7 +36,7 @@ impl Told {
         })]);
     }
 
-    fn on_its_way(&self) -> Option<String> {
+    pub(super) fn on_its_way(&self) -> Option<String> {
         effects(&self.d).into_iter().find_map(|effect| match effect {
             Effect::Prompt { key, .. } => Some(key),
             _ => None,
@@ -399,7 +399,7 @@ fn who_was_sent_a_prompt_by_a_call_owes_an_answer() {
 
 impl Told {
     /// An agent under a policy, whose session was just opened in `current`.
-    fn opened_in(policy: Policy, current: &str, offered: &[&str]) -> Self {
+    pub(super) fn opened_in(policy: Policy, current: &str, offered: &[&str]) -> Self {
         let mut told = Self::called();
         Arc::make_mut(&mut told.d.created).permissions = policy;
         told.greets(true);
@@ -413,13 +413,13 @@ impl Told {
         told
     }
 
-    fn refuses_the_mode(&mut self) {
+    pub(super) fn refuses_the_mode(&mut self) {
         let (call, message) = (MODE.to_string(), "no such mode".to_string());
         self.line(vec![AgentEvent::CallAnswer(CallAnswer::Refused { call, message, auth: false })]);
     }
 }
 
-fn closed(mode: Mode) -> Policy {
+pub(super) fn closed(mode: Mode) -> Policy {
     Policy { mode, ..Policy::default() }
 }
 
@@ -454,64 +454,4 @@ fn a_refused_mode_fails_a_closed_policy_and_falls_back_under_an_open_one() {
     assert!(told.has(&Effect::Terminate));
     told.exit_by(None, ExitCause::Terminated);
     assert!(told.d.reason.as_deref().unwrap().contains("`yolo`"), "{:?}", told.d.reason);
-}
-
-/// A call that is told, begun and ended: what the agent does, and whether it was asked for before.
-fn uses(policy: &Policy, agent: &str, (tool, input): (&str, serde_json::Value), asks: bool) -> Option<String> {
-    let mut told = Told::called();
-    Arc::make_mut(&mut told.d.created).permissions = policy.clone();
-    told.line(vec![AgentEvent::CallAnswer(CallAnswer::Greeted { agent: agent.into(), loads: true })]);
-    told.opens(Some("s1"), None);
-    told.line(vec![AgentEvent::ToolCall { id: "t".into(), name: tool.into(), input: input.clone() }]);
-    if asks {
-        let mut ask = crate::ask::Ask::tool(tool, input);
-        ask.call_id = Some("t".into());
-        told.line(vec![AgentEvent::Permission { id: "r".into(), ask: Box::new(ask) }]);
-        let answer = crate::ask::Answer::allow();
-        told.feed(Input::Answer { id: "r".into(), answer, by: "operator".into(), key: String::new() });
-    }
-    told.line(vec![AgentEvent::CallAnswer(CallAnswer::ToolRuns { id: "t".into() })]);
-    told.line(vec![AgentEvent::ToolResult { id: "t".into(), ok: true, text: String::new(), exit_code: Some(0) }]);
-    let broken = told.log.iter().filter(|event| matches!(event, Event::PolicyBroken { .. })).count();
-    told.result(TurnResult { ok: true, ..TurnResult::default() });
-    if broken == 0 {
-        return None;
-    }
-    assert!(broken == 1 && told.has(&Effect::Terminate), "told once, and stopped");
-    told.exit(0);
-    assert_eq!(told.d.state(), "failed", "whatever it says of its turn");
-    told.d.reason.clone()
-}
-
-#[test]
-fn a_tool_that_is_used_unasked_stops_the_agent_where_the_policy_would_have_spoken() {
-    let bash = |command: &str| ("Bash", json!({"command": command}));
-    let read = || ("Read", json!({"file_path": "/p/.env"}));
-    let edit = |path: &str| ("Edit", json!({"file_path": path}));
-    let rules = |deny: &str| Policy { deny: vec![deny.to_string().try_into().unwrap()], ..Policy::default() };
-    let unknown = "mine 1";
-    let claude = "@agentclientprotocol/claude-agent-acp 0.101.0";
-    for (policy, agent, call, stops) in [
-        (closed(Mode::Ask), unknown, bash("touch one"), true),
-        (closed(Mode::Deny), unknown, bash("make"), true),
-        (closed(Mode::Ask), unknown, bash("ls -la"), false),
-        (closed(Mode::Ask), unknown, read(), false),
-        (closed(Mode::Deny), unknown, edit("/p/a"), true),
-        (closed(Mode::Ask), unknown, ("WebFetch", json!({"url": "https://x"})), true),
-        (closed(Mode::Ask), claude, bash("echo hi > f"), true),
-        (closed(Mode::Ask), claude, bash("node --version"), false),
-        (closed(Mode::Ask), claude, edit("/home/me/.claude/plans/x.md"), false),
-        (closed(Mode::Ask), claude, edit("/p/a"), true),
-        (closed(Mode::Deny), "opencode 1.18", bash("touch one"), true),
-        (closed(Mode::Deny), "@agentclientprotocol/codex-acp 2.6.0", bash("make"), false),
-        (rules("Read(.env)"), claude, read(), true),
-        (rules("Bash(rm *)"), unknown, bash("cd x && rm -rf y"), true),
-        (rules("Bash(rm *)"), unknown, bash("touch one"), false),
-        (Policy::default(), unknown, bash("rm -rf x"), false),
-    ] {
-        let reason = uses(&policy, agent, call.clone(), false);
-        assert_eq!(reason.is_some(), stops, "{call:?} of {agent} under {policy:?}: {reason:?}");
-        assert!(reason.is_none_or(|reason| reason.contains("without asking")));
-        assert_eq!(uses(&policy, agent, call.clone(), true), None, "{call:?} was asked for");
-    }
 }

@@ -1,0 +1,194 @@
+//! Which programs a command starts, and with what: the shells, package managers and other programs through
+//! which an agent is started are none of its own.
+
+use crate::launch::Command;
+use muleteer_model::permission::shell::{self, assignment, basename, script};
+
+/// Commands within commands that are read.
+const DEEPEST: usize = 8;
+
+/// One program that a command starts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Start {
+    /// Its name, without a path and a version.
+    pub program: Option<String>,
+    /// Its own arguments.
+    pub args: Vec<String>,
+    /// Variables that are set for it.
+    pub sets: Vec<(String, String)>,
+}
+
+/// Programs that run another one, with those of their flags that take a value.
+const WRAPPERS: &[(&str, &[&str])] = &[
+    ("env", &["-u", "--unset", "-C", "--chdir"]),
+    ("exec", &["-a"]),
+    ("command", &[]),
+    ("nohup", &[]),
+    ("setsid", &[]),
+    ("time", &["-f", "-o"]),
+    ("nice", &["-n"]),
+    ("ionice", &["-c", "-n"]),
+    ("sudo", &["-u", "--user", "-g", "--group", "-h", "-p", "-C", "-T", "-D", "-R"]),
+    ("doas", &["-u", "-C"]),
+    ("timeout", &["-k", "-s", "--signal", "--kill-after"]),
+    ("stdbuf", &["-i", "-o", "-e"]),
+];
+
+/// Programs that run a package, with the words that make them do so.
+const RUNNERS: &[(&str, &[&str])] = &[
+    ("npx", &[]),
+    ("bunx", &[]),
+    ("pnpx", &[]),
+    ("uvx", &[]),
+    ("npm", &["exec", "x"]),
+    ("pnpm", &["dlx", "exec"]),
+    ("yarn", &["dlx", "exec"]),
+    ("bun", &["x"]),
+    ("pipx", &["run"]),
+];
+/// Their flags that take a value.
+const RUNNER_VALUES: [&str; 14] = [
+    "-p",
+    "--package",
+    "--registry",
+    "--prefix",
+    "--cache",
+    "--userconfig",
+    "--node-options",
+    "--from",
+    "--python",
+    "--with",
+    "-w",
+    "--workspace",
+    "--dir",
+    "-C",
+];
+
+/// Programs that run a file.
+const INTERPRETERS: [&str; 11] =
+    ["node", "bun", "deno", "python", "python3", "sh", "bash", "dash", "zsh", "ksh", "tsx"];
+
+/// Packages whose program has another name.
+const PACKAGES: [(&str, &str); 3] = [("gemini-cli", "gemini"), ("opencode-ai", "opencode"), ("qwen-code", "qwen")];
+
+/// The programs that a command starts, in its order. `args` are those of the last one.
+pub(super) fn starts(command: Option<&Command>, args: &[String]) -> Vec<Start> {
+    let mut commands = match command {
+        Some(Command::Argv(words)) => vec![words.clone()],
+        Some(Command::Shell(text)) => shell::read(text).commands,
+        None => vec![],
+    };
+    let mut starts = vec![];
+    // A script of a shell has them as its "$@".
+    let last = commands.pop().unwrap_or_default();
+    for words in &commands {
+        resolve(words, vec![], 0, &mut starts);
+    }
+    let before = starts.len();
+    resolve(&last, vec![], 0, &mut starts);
+    if starts.len() == before {
+        starts.push(Start::default());
+    }
+    if let Some(start) = starts.last_mut() {
+        start.args.extend(args.iter().cloned());
+    }
+    starts
+}
+
+fn resolve(words: &[String], mut sets: Vec<(String, String)>, depth: usize, out: &mut Vec<Start>) {
+    let count = words.iter().take_while(|word| assignment(word).is_some()).count();
+    let (set, words) = words.split_at(count);
+    sets.extend(
+        set.iter()
+            .filter_map(|word| assignment(word))
+            .map(|(name, value)| (name.into(), value.into())),
+    );
+    let Some((first, rest)) = words.split_first() else {
+        return out.extend((!sets.is_empty()).then_some(Start { sets, ..Start::default() }));
+    };
+    let within = |text: &str, out: &mut Vec<Start>| {
+        for words in shell::read(text).commands {
+            resolve(&words, sets.clone(), depth + 1, out);
+        }
+    };
+    let name = basename(first);
+    if depth >= DEEPEST {
+        return out.push(Start { program: Some(bare(name)), args: rest.to_vec(), sets });
+    }
+    if let Some(script) = script(words) {
+        return within(script, out);
+    }
+    match name {
+        "eval" => return within(&rest.join(" "), out),
+        "export" | "!" | "do" | "then" | "else" | "if" | "while" | "{" => return resolve(rest, sets, depth + 1, out),
+        "env" => {
+            let whole = ["-S", "--split-string"];
+            if let Some(at) = rest.iter().position(|word| whole.contains(&word.as_str())) {
+                let set = rest[..at].to_vec();
+                let mut words: Vec<_> = set.into_iter().filter(|word| !word.starts_with('-')).collect();
+                words.extend(rest.get(at + 1).into_iter().flat_map(|text| shell::read(text).commands).flatten());
+                return resolve(&words, sets, depth + 1, out);
+            }
+        }
+        _ => {}
+    }
+    if let Some((_, valued)) = WRAPPERS.iter().find(|(known, _)| *known == name) {
+        let skip = flags(rest, valued) + usize::from(name == "timeout");
+        return resolve(rest.get(skip..).unwrap_or_default(), sets, depth + 1, out);
+    }
+    if let Some((_, verbs)) = RUNNERS.iter().find(|(known, _)| *known == name)
+        && let Some(at) = verb(rest, verbs)
+    {
+        let rest = &rest[at..];
+        if let Some(at) = rest.iter().position(|word| word == "-c" || word == "--call") {
+            return within(rest.get(at + 1).map_or("", String::as_str), out);
+        }
+        let skip = flags(rest, &RUNNER_VALUES);
+        return resolve(rest.get(skip..).unwrap_or_default(), sets, depth + 1, out);
+    }
+    if INTERPRETERS.contains(&name) {
+        let skip = flags(rest, &["-r", "--require", "--import", "-m"]);
+        let file = rest.get(skip).map(|file| package(file));
+        let args = rest.get(skip + 1..).unwrap_or_default().to_vec();
+        return out.push(Start { program: file.or_else(|| Some(bare(name))), args, sets });
+    }
+    out.push(Start { program: Some(bare(name)), args: rest.to_vec(), sets });
+}
+
+/// How many words the flags take that `words` begin with.
+fn flags(words: &[String], valued: &[&str]) -> usize {
+    let mut at = 0;
+    while let Some(word) = words.get(at).filter(|word| word.starts_with('-')) {
+        at += if valued.contains(&word.as_str()) { 2 } else { 1 };
+        if word == "--" {
+            break;
+        }
+    }
+    at
+}
+
+/// Where the arguments of a package manager that runs a package begin.
+fn verb(words: &[String], verbs: &[&str]) -> Option<usize> {
+    if verbs.is_empty() {
+        return Some(0);
+    }
+    let at = flags(words, &RUNNER_VALUES);
+    words.get(at).filter(|word| verbs.contains(&word.as_str())).map(|_| at + 1)
+}
+
+/// The package that a file belongs to, else the file's name.
+fn package(file: &str) -> String {
+    let Some((_, inside)) = file.rsplit_once("node_modules/") else { return bare(basename(file)) };
+    let name = inside.split('/').find(|part| !part.starts_with(['@', '.'])).unwrap_or(inside);
+    bare(name)
+}
+
+/// A program's name without the version of its package.
+fn bare(name: &str) -> String {
+    let name = name.split_once('@').map_or(name, |(name, _)| name);
+    PACKAGES
+        .iter()
+        .find(|(package, _)| *package == name)
+        .map_or(name, |(_, program)| program)
+        .to_string()
+}

@@ -1,0 +1,161 @@
+//! The calls that an agent has begun, what it waits for, and what events make of them.
+
+use super::Dispatch;
+use crate::agent_event::{cut, subject};
+use crate::ask::{Answer, AskOption, Verdict};
+use crate::event::{Event, ModeStep};
+use crate::permission::POLICY;
+use jiff::Timestamp;
+
+/// Open calls kept in mind. More at once are no longer told apart from none by who watches for stalls.
+const MOST_CALLS: usize = 256;
+
+/// Bytes kept of what a call works on.
+pub const WHOLE_LIMIT: usize = 8 * 1024;
+
+/// The mode of a session, in which its agent asks about less or more.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SessionMode {
+    /// The one that the policy needs, and how it is set.
+    pub wanted: Option<ModeStep>,
+    /// The one that it told last.
+    pub current: Option<String>,
+    /// The one that it went into by itself, in which it does not ask: it is being set back.
+    pub left_for: Option<String>,
+    /// It was set back in this turn.
+    pub was_set_back: bool,
+    /// How often the agent changed it.
+    pub changes: u32,
+}
+
+/// A call of a tool, as far as it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToldCall {
+    pub id: String,
+    pub tool: String,
+    /// The whole of what it works on, a command of several lines among it.
+    pub target: String,
+}
+
+/// A call that permission was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskedCall {
+    pub request: String,
+    pub call: ToldCall,
+    /// `None` as long as nobody has answered.
+    pub answer: Option<Permitted>,
+}
+
+/// The answer to a request for permission.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Permitted {
+    pub allowed: bool,
+    /// The rule, or who answered.
+    pub by: String,
+}
+
+/// The newest are kept.
+fn push<T>(calls: &mut Vec<T>, call: T) {
+    if calls.len() >= MOST_CALLS {
+        calls.remove(0);
+    }
+    calls.push(call);
+}
+
+impl Dispatch {
+    /// What its agent has begun and what it waits for.
+    pub(super) fn apply_to_calls(&mut self, event: &Event, ts: Timestamp) {
+        match event {
+            Event::ToolCalled { call_id, parent, tool, target }
+                if !call_id.is_empty() && !self.calls.contains(call_id) =>
+            {
+                self.tell(call_id, tool, target);
+                if self.calls.len() >= MOST_CALLS {
+                    let oldest = self.calls.remove(0);
+                    self.subcalls.retain(|call| *call != oldest);
+                }
+                self.calls.push(call_id.clone());
+                if parent.is_some() {
+                    self.subcalls.push(call_id.clone());
+                }
+            }
+            Event::ToolFinished { call_id } | Event::ToolFailed { call_id, .. } => {
+                self.calls.retain(|open| open != call_id);
+                self.subcalls.retain(|open| open != call_id);
+                self.asks.call_ended(call_id);
+            }
+            Event::PermissionRequested { request_id, ask, .. } => {
+                if self.created.calls.is_some() {
+                    let id = ask.call_id.clone().unwrap_or_default();
+                    let whole = subject(&ask.input).unwrap_or(&ask.target);
+                    let call = ToldCall { id, tool: ask.tool.clone(), target: cut(whole, WHOLE_LIMIT) };
+                    push(&mut self.asked, AskedCall { request: request_id.clone(), call, answer: None });
+                }
+                self.asks.request(request_id, ask, ts);
+            }
+            Event::PermissionAnswered { request_id, answer, text, by, rule, key } => {
+                self.permitted(request_id, *answer, text, rule.as_ref().unwrap_or(by));
+                self.give_for_good(request_id, *answer, text);
+                self.refused |= *answer != Verdict::Allow && by != POLICY && by != crate::ask::OURSELVES;
+                self.asks.heard(key, request_id, *answer);
+                self.asks.answer(request_id, Answer { verdict: *answer, text: text.clone() });
+            }
+            Event::PermissionClosed { request_id } => self.asks.close(request_id),
+            // What a process was asked or had begun is over with its turn, and with itself.
+            Event::TurnFinished { .. }
+            | Event::AttemptStarted { .. }
+            | Event::AgentExited { .. }
+            | Event::StartFailed { .. }
+            | Event::ApiWaiting { .. }
+            | Event::DispatchClosing { .. } => {
+                self.calls.clear();
+                self.subcalls.clear();
+                self.asks.clear();
+                self.refused = false;
+                self.told.clear();
+                self.asked.clear();
+                self.mode.was_set_back = false;
+            }
+            _ => {}
+        }
+    }
+
+    fn tell(&mut self, id: &str, tool: &str, target: &str) {
+        if self.created.calls.is_some() {
+            push(&mut self.told, ToldCall { id: id.into(), tool: tool.into(), target: target.into() });
+        }
+    }
+
+    /// Somebody has said whether a call may be made.
+    fn permitted(&mut self, request: &str, answer: Verdict, chosen: &str, by: &str) {
+        let allows = |option: &AskOption| option.kind.as_deref().is_some_and(|kind| kind.starts_with("allow"));
+        let allowed = match answer {
+            Verdict::Allow => true,
+            Verdict::Deny => false,
+            Verdict::Text => self.asks.get(request).and_then(|pending| pending.ask.option(chosen)).is_some_and(allows),
+        };
+        if let Some(asked) = self.asked.iter_mut().rev().find(|asked| asked.request == request) {
+            asked.answer = Some(Permitted { allowed, by: by.into() });
+        }
+    }
+
+    /// The agent need not ask about this tool again: a person chose that, or it offers no other way to
+    /// allow it.
+    fn give_for_good(&mut self, request: &str, answer: Verdict, chosen: &str) {
+        let Some(pending) = self.asks.get(request) else { return };
+        let kind = |option: &AskOption, kind: &str| option.kind.as_deref() == Some(kind);
+        let options = &pending.ask.options;
+        let always = match answer {
+            Verdict::Deny => false,
+            Verdict::Text => pending.ask.option(chosen).is_some_and(|option| kind(option, "allow_always")),
+            Verdict::Allow => {
+                !options.iter().any(|option| kind(option, "allow_once"))
+                    && options.iter().any(|option| kind(option, "allow_always"))
+            }
+        };
+        let tool = pending.ask.tool.clone();
+        if always && self.leaves.len() < MOST_CALLS && !self.leaves.contains(&tool) {
+            self.leaves.push(tool);
+        }
+    }
+}
