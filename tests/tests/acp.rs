@@ -558,7 +558,7 @@ fn denied_call_that_is_executed_all_the_same_ends_its_agent() {
 fn agent_that_leaves_the_mode_in_which_it_asks_is_sent_back_or_stopped() {
     let modes = r#"{"currentModeId":"default","availableModes":[{"id":"default"},{"id":"yolo"}]}"#;
     let opened = OPENED.replace(r#""sessionId":"s1""#, &format!(r#""sessionId":"s1","modes":{modes}"#));
-    let leaves = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"current_mode_update","currentModeId":"yolo"}}}';;"#;
+    let leaves = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"done"}}}}'; echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"current_mode_update","currentModeId":"yolo"}}}';;"#;
     let ends = r#"echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"end_turn"}}';;"#;
     for (answer, state) in [(r#""result":{}"#, "success"), (r#""error":{"code":-1,"message":"no"}"#, "failed")] {
         let world = World::new();
