@@ -176,11 +176,11 @@ mod tests {
             place.write("shop/.git/HEAD", "");
             let file = format!("shop/{name}");
             place.write(&file, "{}");
-            assert_eq!(place.untrusted("shop"), [file.clone()]);
+            assert_eq!(place.untrusted("shop"), std::slice::from_ref(&file));
             place.trust("shop");
             assert!(place.untrusted("shop").is_empty(), "{name}");
             place.write(&file, "{ }");
-            assert_eq!(place.untrusted("shop"), [file.clone()]);
+            assert_eq!(place.untrusted("shop"), std::slice::from_ref(&file));
             place.write(&file, "{}");
             assert!(place.untrusted("shop").is_empty(), "{name}");
             revoke(&place.paths, &place.root.join("shop")).expect("revoked");
