@@ -231,16 +231,16 @@ fn process_with_an_unknown_mark_cannot_trust() {
         let run = world.muleteer(args).env("MULETEER_NONCE", "of-a-validation").run();
         (run.code, run.stdout.contains("E_FORBIDDEN"))
     };
-    let refused = |marked: &dyn Fn(&[&str]) -> (Option<i32>, bool)| {
+    let refused = || {
         for args in [&["trust", repo.to_str(), "--json"][..], &["trust", "--revoke", repo.to_str(), "--json"]] {
             let (code, is_forbidden) = marked(args);
             assert!(code != Some(0) && is_forbidden, "{args:?}");
         }
         assert_eq!(marked(&["trust", "--dry-run", repo.to_str(), "--json"]).0, Some(0));
     };
-    refused(&marked);
+    refused();
     let daemon = world.daemon();
-    refused(&marked);
+    refused();
     // The user's own process, with and without a daemon.
     world.trust(&repo);
     world.expect_clean_end(Some(daemon));
