@@ -173,27 +173,3 @@ fn a_session_recovers_what_was_interrupted_and_sessions_are_counted_and_limited(
     assert!(scene.log().contains("[SESSION-2] STATS tasks_total=3 completed=2 failed=0 pending=1"), "{}", scene.log());
     scene.end();
 }
-
-/// One such file ended every snapshot, and with it the rollback, the commit and the list.
-#[test]
-fn task_that_leaves_a_file_git_cannot_convert_is_rolled_back_and_then_completed() {
-    for attributes in ["*.txt working-tree-encoding=UTF-16", "* working-tree-encoding"] {
-        let scene = Scene::new();
-        scene.add("Odd", "test -f good", &[]);
-        let daemon = scene.world.daemon();
-        let script = format!(
-            "echo '{attributes}' > .gitattributes; echo plain > odd.txt; echo new > new; \
-             if [ -e \"$HOME/again\" ]; then echo x > good; else touch \"$HOME/again\"; echo y > bad; fi"
-        );
-        let run = scene.run(&script, &["--concurrency", "1"]);
-        assert_eq!(run.code, Some(0), "{attributes}: {run:?}\n{}", scene.log());
-        assert_eq!(scene.task("task-001")["attempts"], 2, "{attributes}: {}", scene.log());
-        assert!(!scene.repo.path.join("bad").exists(), "{attributes}");
-        assert_eq!(scene.repo.git(&["show", "HEAD:odd.txt"]), "plain", "{attributes}");
-        let saved = scene
-            .repo
-            .git(&["for-each-ref", "--format=%(refname)", "refs/muleteer/rollback/task-001"]);
-        assert_eq!(scene.repo.git(&["show", &format!("{saved}:odd.txt")]), "plain", "{attributes}");
-        scene.world.finish(Some(daemon));
-    }
-}

@@ -137,7 +137,7 @@ impl Git {
             &["update-index", "-z", "--index-info"].map(String::from),
             &entries(&self.top, &odd, &hashes),
         )?;
-        self.with(index, &["update-index", "-z", "--assume-unchanged", "--stdin"].map(String::from), &paths)?;
+        plain.with(index, &["update-index", "-z", "--assume-unchanged", "--stdin"].map(String::from), &paths)?;
         Ok(paths)
     }
 
