@@ -366,7 +366,7 @@ fn a_role_s_tools_reach_the_cli() {
     let mut toolless = Policy::default();
     toolless.restrict(Some(&[]), &[], None);
     assert_eq!(flags(&toolless), ("default".into(), Some(String::new()), None), "not even a question");
-    assert!(ClaudeCode.keeps(&toolless, &[]) && !Codex.keeps(&toolless, &[]) && !Subprocess.keeps(&toolless, &[]));
+    assert!(ClaudeCode.keeps(&toolless) && !Codex.keeps(&toolless) && !Subprocess.keeps(&toolless));
     // Claude Code itself refuses nothing under `dontAsk`: each refusal is the policy's, and on record.
     let unasked = Policy { permission_mode: Some(PermissionMode::DontAsk), allow: looker.only.clone(), ..looker };
     let spec = LaunchSpec { path: Some(path.clone()), permissions: unasked.clone(), ..launch() };

@@ -14,8 +14,7 @@ pub enum Entry {
 /// Where written text lives.
 const ROOTS: [&str; 6] = ["crates", "tests", "docs", "deploy", "roles", "config"];
 /// Folders of recorded or generated data, whose size and lines nobody chose.
-const DATA: [&str; 8] =
-    ["target", "snapshots", "corpus", "fixtures", "samples", "frozen", "node_modules", "artifacts"];
+const DATA: [&str; 8] = ["target", "snapshots", "corpus", "fixtures", "samples", "frozen", "node_modules", "artifacts"];
 
 /// Reads every Rust and Markdown file and counts the entries of every folder, in order of path.
 ///

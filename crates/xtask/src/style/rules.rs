@@ -101,10 +101,8 @@ fn markdown(path: &str, text: &str, to: &mut Vec<Violation>) {
         if line.trim_start().starts_with("```") {
             in_fence = !in_fence;
         }
-        let begins_another = line.trim().is_empty()
-            || in_fence
-            || is_table
-            || line.trim_start().starts_with(['#', '-', '*', '>', '`']);
+        let begins_another =
+            line.trim().is_empty() || in_fence || is_table || line.trim_start().starts_with(['#', '-', '*', '>', '`']);
         if begins_another {
             paragraphs.extend(paragraph.take());
         }
@@ -130,9 +128,8 @@ fn markdown(path: &str, text: &str, to: &mut Vec<Violation>) {
 /// The sentences of `text` that begin with a forbidden word. Questions are allowed.
 fn openers(path: &str, number: usize, text: &str, to: &mut Vec<Violation>) {
     for sentence in sentences(text) {
-        let begins = |opener: &&&str| {
-            sentence.strip_prefix(**opener).is_some_and(|rest| rest.starts_with([' ', '’', '\'']))
-        };
+        let begins =
+            |opener: &&&str| sentence.strip_prefix(**opener).is_some_and(|rest| rest.starts_with([' ', '’', '\'']));
         if let Some(opener) = OPENERS.iter().find(begins)
             && !sentence.ends_with('?')
         {
@@ -148,8 +145,7 @@ fn sentences(text: &str) -> Vec<&str> {
     let mut from = 0;
     let bytes = text.as_bytes();
     for (at, byte) in bytes.iter().enumerate() {
-        let ends = matches!(byte, b'.' | b'!' | b'?' | b':')
-            && bytes.get(at + 1).is_none_or(|next| *next == b' ');
+        let ends = matches!(byte, b'.' | b'!' | b'?' | b':') && bytes.get(at + 1).is_none_or(|next| *next == b' ');
         if ends {
             found.push(text[from..=at].trim());
             from = at + 1;
@@ -224,14 +220,15 @@ impl<'a> Tokens<'a> {
         let mut last_line = 0;
         for (kind, part, line) in &self.all {
             let text = match kind {
-                TokenKind::LineComment { .. } => {
-                    part.trim_start_matches(['/', '!']).trim().to_string()
-                }
+                TokenKind::LineComment { .. } => part.trim_start_matches(['/', '!']).trim().to_string(),
                 TokenKind::BlockComment { .. } => part.trim_matches(['/', '*', '!', ' ']).to_string(),
                 _ => continue,
             };
             let begins_another = text.is_empty() || text.starts_with(['-', '*', '#', '|']);
-            if *line == last_line + 1 && !begins_another && let Some((_, whole)) = found.last_mut() {
+            if *line == last_line + 1
+                && !begins_another
+                && let Some((_, whole)) = found.last_mut()
+            {
                 whole.push(' ');
                 whole.push_str(&text);
             } else {
@@ -245,10 +242,7 @@ impl<'a> Tokens<'a> {
 }
 
 fn is_blank(kind: TokenKind) -> bool {
-    matches!(
-        kind,
-        TokenKind::Whitespace | TokenKind::LineComment { .. } | TokenKind::BlockComment { .. }
-    )
+    matches!(kind, TokenKind::Whitespace | TokenKind::LineComment { .. } | TokenKind::BlockComment { .. })
 }
 
 /// The line of the brace that closes the first `{` of `code`; `None` when a `;` comes first.
