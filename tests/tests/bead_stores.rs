@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use jiff::Timestamp;
-use muleteer_model::bead::{Answer, Bead, Op, Status};
+use muleteer_model::beads::{Answer, Bead, Op, Status};
 use muleteer_model::config::{BeadStoreChoice, Beads, Command as Program, Span};
-use muleteer_store::bead_store::Store;
-use muleteer_store::beads::{BeadError, parse_issues, write_issues};
+use muleteer_store::beads::Store;
+use muleteer_store::beads::embedded::{BeadError, parse_issues, write_issues};
 use muleteer_tests::{PATIENCE, World, tbd};
 use serde_json::{Value, json};
 use std::os::unix::fs::{PermissionsExt, symlink};

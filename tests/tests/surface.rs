@@ -14,11 +14,11 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
-use muleteer_model::agent_event::{AgentEvent, Timed};
+use muleteer_model::agent::event::{AgentEvent, Timed};
 use muleteer_model::event::{Entry, Event, Record};
 use muleteer_protocol::codec::decode;
 use muleteer_protocol::v1::{ClientFrame, Request, ServerFrame};
-use muleteer_store::catalog;
+use muleteer_store::events::catalog;
 use muleteer_tests::{frozen, probe};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

@@ -444,11 +444,11 @@ fn the_map_of_the_reference_names_tests_that_are_there() {
                 "system" => "tests/tests/task_list*.rs".to_string(),
                 "hooks" => "tests/tests/task_list_hooks.rs".into(),
                 "crash" => "tests/tests/task_list_crash.rs".into(),
-                "store" => "crates/store/src/tasklist/tests.rs".into(),
-                "git" => "crates/supervisor/src/git/tests.rs".into(),
-                "steps" => "crates/supervisor/src/tasklist/steps.rs".into(),
+                "store" => "crates/store/src/task_list/tests.rs".into(),
+                "git" => "crates/supervisor/src/vcs/user_repo/tests/mod.rs".into(),
+                "steps" => "crates/supervisor/src/task_list/steps.rs".into(),
                 "process" => "crates/process/src/bounded.rs".into(),
-                "list" | "select" => format!("crates/model/src/tasklist/{place}/tests.rs"),
+                "list" | "select" => format!("crates/model/src/task_list/{place}/tests.rs"),
                 module => format!("crates/model/src/tasklist/{module}.rs"),
             };
             let has = |text: &str| text.contains(&format!("fn {name}()"));

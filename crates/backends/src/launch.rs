@@ -1,7 +1,7 @@
 //! What the supervisor tells a backend about one start, and what it gets back.
 
 use crate::BackendError;
-use muleteer_model::permission::Policy;
+use muleteer_model::agent::permission::Policy;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub struct Capabilities {
 pub enum Briefed {
     /// Appended to the CLI's own system prompt.
     InSystemPrompt,
-    /// In front of the first prompt ([`muleteer_model::prompt::dispatch`]).
+    /// In front of the first prompt ([`muleteer_model::agent::prompt::dispatch`]).
     InFirstPrompt,
     /// It gets the task as it is. What it must know is part of that.
     Nowhere,

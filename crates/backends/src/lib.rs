@@ -16,40 +16,36 @@
 //! | `codex` | [`codex`] | the prompt, then closed | resumable, a process for each turn |
 //! | `acp` | [`acp`] | JSON-RPC, several turns | resumable where the agent can |
 
+pub mod stream;
+
 pub mod acp;
-mod assembly;
-mod books;
 pub mod claude_code;
 pub mod codex;
-mod dialog;
+mod env_ownership;
 mod error;
 mod flags;
-mod keys;
 mod launch;
-mod lines;
-mod own_lines;
 pub mod rehearsal;
 mod replay;
 pub mod subprocess;
-mod text;
 mod transcript;
 
-pub use assembly::Assembly;
+pub use env_ownership::is_of_another;
 pub use error::BackendError;
 pub use flags::flag_words;
-pub use keys::is_of_another;
 pub use launch::{
     Briefed, Capabilities, Collector, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec, ProjectSettings,
     StdinMode, find_program, named_program, seen_from,
 };
-pub use lines::{LINE_LIMIT, Line, Parser};
-pub use own_lines::{KINDS, is_observed};
 pub use replay::{ParseError, parse_all, settle};
+pub use stream::assembly::Assembly;
+pub use stream::lines::{LINE_LIMIT, Line, Parser};
+pub use stream::native_events::{KINDS, is_observed};
 pub use transcript::{Place, Transcripts};
 
-use muleteer_model::ask::{Answer, Ask};
-use muleteer_model::opening::Call;
-use muleteer_model::permission::Policy;
+use muleteer_model::agent::acp_handshake::Call;
+use muleteer_model::agent::ask::{Answer, Ask};
+use muleteer_model::agent::permission::Policy;
 use std::ffi::OsStr;
 use std::fmt::Debug;
 
@@ -129,7 +125,7 @@ pub trait Backend: Send + Sync + Debug {
 
     /// The bytes that make the running process go on with another model, answered by a `reply` with
     /// `key`; `None` where only a new process can. `by` is what the session told of the way
-    /// ([`muleteer_model::opening::CallAnswer::Opened`]).
+    /// ([`muleteer_model::agent::acp_handshake::CallAnswer::Opened`]).
     fn set_model(&self, session: Option<&str>, by: Option<&str>, key: &str, model: &str) -> Option<Vec<u8>> {
         let _ = (session, by, key, model);
         None

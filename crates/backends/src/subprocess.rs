@@ -3,10 +3,18 @@
 //! A line is output, unless it is a JSON object whose `type` is one of our agent events: then it is
 //! that event. `{"type":"result", …}` with the fields of a result is the agent's result.
 
+use crate::Backend;
+use crate::BackendError;
+use crate::Briefed;
+use crate::Capabilities;
+use crate::CommandLine;
+use crate::Interrupt;
+use crate::LaunchSpec;
+use crate::Parser;
+use crate::StdinMode;
 use crate::launch::Command;
-use crate::lines::LineParser;
-use crate::own_lines::{OwnLines, Plain};
-use crate::{Backend, BackendError, Briefed, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode};
+use crate::stream::lines::LineParser;
+use crate::stream::native_events::{OwnLines, Plain};
 
 pub const NAME: &str = "subprocess";
 /// What to do where the program of a list is missing.

@@ -4,9 +4,9 @@
 //! beginning of a line at most. What cannot be read (a damaged line that names the prompt, a record
 //! beyond all size) makes the answer unclear and never a guess.
 
-use muleteer_model::agent_event::{ModelUsage, cut};
-use muleteer_model::foreign_json::{self, Reader};
-use muleteer_model::transcript::{Reading, Seen, Session, Standing, Used};
+use muleteer_model::agent::event::{ModelUsage, cut};
+use muleteer_model::agent::transcript::{Reading, Seen, Session, Standing, Used};
+use muleteer_model::text::foreign_json::{self, Reader};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};

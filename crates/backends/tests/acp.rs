@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use muleteer_backends::{Backend, Line, acp::Acp, parse_all};
-use muleteer_model::agent_event::{AgentEvent, TurnError, TurnResult};
-use muleteer_model::opening::CallAnswer;
+use muleteer_backends::Backend;
+use muleteer_backends::Line;
+use muleteer_backends::acp::Acp;
+use muleteer_backends::parse_all;
+use muleteer_model::agent::acp_handshake::CallAnswer;
+use muleteer_model::agent::event::{AgentEvent, TurnError, TurnResult};
 use serde_json::Value;
 use std::path::PathBuf;
 

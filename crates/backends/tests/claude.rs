@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use muleteer_backends::{Backend, Line, claude_code::ClaudeCode, parse_all};
-use muleteer_model::agent_event::{AgentEvent, TurnError, TurnResult};
+use muleteer_backends::Backend;
+use muleteer_backends::Line;
+use muleteer_backends::claude_code::ClaudeCode;
+use muleteer_backends::parse_all;
+use muleteer_model::agent::event::{AgentEvent, TurnError, TurnResult};
 use std::path::PathBuf;
 
 fn folder() -> PathBuf {
@@ -191,7 +194,7 @@ fn success_is_told_by_is_error_alone() {
 /// after a kill; what was used since the last result never is.
 #[test]
 fn what_a_turn_cost_is_told_apart_from_the_total() {
-    let cost = |usage: &[muleteer_model::agent_event::ModelUsage]| usage.iter().map(|u| u.cost_usd).sum::<f64>();
+    let cost = |usage: &[muleteer_model::agent::event::ModelUsage]| usage.iter().map(|u| u.cost_usd).sum::<f64>();
     for name in ["resume_2", "killed_in_a_tool_resumed"] {
         let result = &results(name)[0];
         assert!((cost(&result.per_model_turn) - 0.0008).abs() < 1e-9, "{name}: {result:?}");

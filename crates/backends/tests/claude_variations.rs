@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use muleteer_backends::{Backend, by_name};
-use muleteer_model::agent_event::{AgentEvent, TurnError, TurnResult};
-use muleteer_model::ask::{Answer, Ask, AskKind, Verdict};
+use muleteer_backends::Backend;
+use muleteer_backends::by_name;
+use muleteer_model::agent::ask::{Answer, Ask, AskKind, Verdict};
+use muleteer_model::agent::event::{AgentEvent, TurnError, TurnResult};
 use serde_json::{Value, json};
 
 fn claude() -> &'static dyn Backend {

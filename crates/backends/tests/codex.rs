@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use muleteer_backends::{Backend, Line, codex::Codex, parse_all};
-use muleteer_model::agent_event::{AgentEvent, TurnError, TurnResult};
+use muleteer_backends::Backend;
+use muleteer_backends::Line;
+use muleteer_backends::codex::Codex;
+use muleteer_backends::parse_all;
+use muleteer_model::agent::event::{AgentEvent, TurnError, TurnResult};
 use serde_json::json;
 use std::path::PathBuf;
 

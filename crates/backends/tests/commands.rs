@@ -2,13 +2,19 @@
 
 #![allow(clippy::unwrap_used)]
 
-use muleteer_backends::{
-    Backend, BackendError, Collector, Command, LaunchSpec, ProjectSettings, StdinMode, auto, by_name,
-    claude_code::{ClaudeCode, NESTING},
-    codex::Codex,
-    rehearsal::Rehearsal,
-    subprocess::Subprocess,
-};
+use muleteer_backends::Backend;
+use muleteer_backends::BackendError;
+use muleteer_backends::Collector;
+use muleteer_backends::Command;
+use muleteer_backends::LaunchSpec;
+use muleteer_backends::ProjectSettings;
+use muleteer_backends::StdinMode;
+use muleteer_backends::auto;
+use muleteer_backends::by_name;
+use muleteer_backends::claude_code::{ClaudeCode, NESTING};
+use muleteer_backends::codex::Codex;
+use muleteer_backends::rehearsal::Rehearsal;
+use muleteer_backends::subprocess::Subprocess;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
@@ -121,7 +127,7 @@ fn codex_gets_its_schema_in_a_file_and_its_prompt_on_stdin() {
         max_turns: Some(7),
         budget_usd: Some(2.5),
         system_prompt_append: Some("You review.".into()),
-        result_schema: Some(muleteer_model::result::schema()),
+        result_schema: Some(muleteer_model::agent::result::schema()),
         ..launch()
     };
     let line = Codex.command_line(&launch).unwrap();
@@ -175,7 +181,7 @@ fn codex_keeps_its_own_sandbox_where_it_is_configured() {
 #[test]
 fn a_prompt_for_codex_ends_in_its_key() {
     let bytes = Codex.prompt(None, "k-1", "fix it\n");
-    assert_eq!(muleteer_model::prompt::marked(std::str::from_utf8(&bytes).unwrap()), Some("k-1"));
+    assert_eq!(muleteer_model::agent::prompt::marked(std::str::from_utf8(&bytes).unwrap()), Some("k-1"));
     assert!(bytes.starts_with(b"fix it\n"));
     assert_eq!(Codex.interrupt(None, "k"), None);
 }
@@ -333,7 +339,7 @@ fn claude_as_root_is_told_of_its_sandbox_and_only_then() {
 /// What its role says of its tools reaches the CLI by its own flags, and the stricter of mode and policy counts.
 #[test]
 fn a_role_s_tools_reach_the_cli() {
-    use muleteer_model::permission::{Mode, PermissionMode, Policy};
+    use muleteer_model::agent::permission::{Mode, PermissionMode, Policy};
     let (_folder, path) = installed();
     let flags = |policy: &Policy| {
         let launch = LaunchSpec { path: Some(path.clone()), permissions: policy.clone(), ..launch() };

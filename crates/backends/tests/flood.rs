@@ -3,7 +3,9 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
-use muleteer_backends::{LINE_LIMIT, NAMES, by_name};
+use muleteer_backends::LINE_LIMIT;
+use muleteer_backends::NAMES;
+use muleteer_backends::by_name;
 
 /// 100 MB and more, half of it one line without a newline; what the process holds does not grow with it.
 #[test]

@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use muleteer_backends::{LINE_LIMIT, Line, NAMES, by_name, parse_all};
-use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, TurnError};
+use muleteer_backends::LINE_LIMIT;
+use muleteer_backends::Line;
+use muleteer_backends::NAMES;
+use muleteer_backends::by_name;
+use muleteer_backends::parse_all;
+use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, TurnError};
 use proptest::prelude::*;
 use serde_json::json;
 

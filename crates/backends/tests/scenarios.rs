@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use muleteer_backends::Backend;
+use muleteer_backends::rehearsal::Rehearsal;
 use muleteer_backends::rehearsal::scenario::{DEFAULT, Scenario, Step};
 use muleteer_backends::rehearsal::step::{Act, Noise, Outcome, plan, report};
 use muleteer_backends::rehearsal::{UnknownVariable, Vars};
-use muleteer_backends::{Backend, rehearsal::Rehearsal};
-use muleteer_model::agent_event::AgentEvent;
-use muleteer_model::result::{ResultStatus, validate};
+use muleteer_model::agent::event::AgentEvent;
+use muleteer_model::agent::result::{ResultStatus, validate};
 use std::time::Duration;
 
 fn step(text: &str) -> Step {

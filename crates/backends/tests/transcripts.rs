@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use muleteer_backends::by_name;
-use muleteer_model::transcript::{Reading, Seen, Session, Standing};
+use muleteer_model::agent::transcript::{Reading, Seen, Session, Standing};
 use proptest::prelude::*;
 use std::io::BufReader;
 use std::path::Path;

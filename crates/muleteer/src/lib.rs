@@ -8,35 +8,19 @@
 //! - [`connect`], [`on_demand`]: reaching the daemon, and starting it; [`offline`]: doing without;
 //! - [`render`]: what a person sees; [`output`]: which stream it goes to; [`exit`]: the exit codes.
 
+pub mod client;
+
 pub mod cli;
-pub mod commands;
-pub mod connect;
-pub mod context;
 pub mod demo;
 pub mod doctor;
-pub mod env_pass;
-pub mod exit;
-pub mod failure;
-pub mod file_watch;
-pub mod history;
-pub mod interrupt;
-pub mod live_fleet;
-pub mod live_run;
-pub mod moment;
-pub mod offline;
-pub mod on_demand;
-pub mod output;
 pub mod rehearse;
 pub mod render;
-pub mod run_files;
 pub mod service;
-pub mod settings;
-pub mod spool_lines;
-pub mod traced;
+pub mod verbs;
 
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
 use crate::cli::{Cli, Parsed, Verb};
-use crate::context::Context;
-use crate::failure::Failure;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -44,7 +28,7 @@ use std::process::ExitCode;
 pub fn main(args: Vec<OsString>) -> ExitCode {
     // The shim and the rehearsal agent come before everything else: they are processes of their own
     // that must stay small, and share nothing with the verbs but the file they are in.
-    if let Some(code) = commands::hidden::dispatch(&args) {
+    if let Some(code) = verbs::internal::dispatch(&args) {
         return code;
     }
     let cli = match Cli::read(args) {
@@ -54,9 +38,9 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     let out = cli.global.output();
     let done = match &cli.verb {
         // Works also where nothing says where the user's state lives: it has places of its own.
-        Verb::Demo(args) => block_on(commands::demo::run(args, out)),
-        verb if commands::needs_no_state(verb) => commands::run(cli.verb, &Context::anywhere(&cli.global)),
-        _ => Context::new(&cli.global).and_then(|context| commands::run(cli.verb, &context)),
+        Verb::Demo(args) => block_on(verbs::demo::run(args, out)),
+        verb if verbs::needs_no_state(verb) => verbs::run(cli.verb, &Context::anywhere(&cli.global)),
+        _ => Context::new(&cli.global).and_then(|context| verbs::run(cli.verb, &context)),
     };
     match done {
         Ok(exit) => exit.into(),

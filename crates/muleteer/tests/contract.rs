@@ -2,7 +2,7 @@
 
 use clap::{Command, CommandFactory};
 use muleteer_cli::cli::Cli;
-use muleteer_cli::exit::{self, Exit};
+use muleteer_cli::cli::exit::{self, Exit};
 use muleteer_model::event::FinalState;
 use muleteer_model::journal::Status;
 use std::collections::{BTreeMap, BTreeSet};
@@ -227,5 +227,5 @@ fn what_passes_to_agents() {
         .nth(1)
         .and_then(|rest| rest.split("```").next())
         .expect("the list");
-    assert_eq!(list.split_whitespace().collect::<Vec<_>>(), muleteer_cli::env_pass::BUILT_IN);
+    assert_eq!(list.split_whitespace().collect::<Vec<_>>(), muleteer_cli::client::env_pass::BUILT_IN);
 }

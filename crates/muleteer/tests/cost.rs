@@ -6,9 +6,9 @@ mod support;
 
 use anstream::adapter::strip_str;
 use muleteer_cli::render::cost::table;
-use muleteer_model::cost::{Bill, By};
+use muleteer_model::dispatch::cost::{Bill, By};
+use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, Record, VERSION};
-use muleteer_model::id::DispatchId;
 use support::User;
 
 fn used(at: &str, id: &str, model: &str, cost_usd: f64) -> Record {

@@ -7,7 +7,7 @@ mod frozen;
 
 use clap::{Arg, Command, CommandFactory};
 use muleteer_cli::cli::Cli;
-use muleteer_cli::exit;
+use muleteer_cli::cli::exit;
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -8,8 +8,8 @@ mod tale;
 use jiff::tz::TimeZone;
 use muleteer_cli::render::page::{Setting, page};
 use muleteer_model::event::{Event, Outcome};
-use muleteer_model::pipeline::chronicle::Chronicle;
-use muleteer_model::pipeline::event::{Phase, Purpose, RunStatus, Verdict};
+use muleteer_model::spec_run::event::{Phase, Purpose, RunStatus, Verdict};
+use muleteer_model::spec_run::report::history::Chronicle;
 use tale::{Tale, planned, verdict};
 
 fn setting() -> Setting {

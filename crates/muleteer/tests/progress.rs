@@ -6,10 +6,10 @@ mod tale;
 use anstream::adapter::strip_str;
 use jiff::Timestamp;
 use muleteer_cli::render::progress::picture;
+use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, Record};
-use muleteer_model::id::DispatchId;
-use muleteer_model::pipeline::at_work::AtWork;
-use muleteer_model::pipeline::event::{Planned, Purpose};
+use muleteer_model::spec_run::event::{Planned, Purpose};
+use muleteer_model::spec_run::report::live::AtWork;
 use tale::{Tale, planned};
 use unicode_width::UnicodeWidthStr;
 

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test starts the program it tests")]
 
-use muleteer_backends::{Backend, Parser, rehearsal::Rehearsal};
-use muleteer_model::agent_event::{AgentEvent, TurnError, TurnResult};
+use muleteer_backends::Backend;
+use muleteer_backends::Parser;
+use muleteer_backends::rehearsal::Rehearsal;
+use muleteer_model::agent::event::{AgentEvent, TurnError, TurnResult};
 use muleteer_process::clock::awake;
 use muleteer_process::group::descendants;
 use muleteer_process::identity::{Pinned, ProcessId};

@@ -1,9 +1,11 @@
 //! A command run to its end with a limit of time and of output: validations and the like, which are other
 //! people's code. Whatever it leaves behind is ended with it.
 
+use crate::clock;
+use crate::group;
 use crate::group::Before;
+use crate::host::pipe;
 use crate::identity::NONCE_VAR;
-use crate::{clock, group, pipe};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -7,20 +7,15 @@
 //! [`host::Host`], with a portable fallback that compiles everywhere.
 
 pub mod bounded;
-pub mod caller;
 pub mod cgroup;
 pub mod clock;
 pub mod command;
 pub mod crash;
-pub mod descriptors;
 pub mod fault;
 pub mod group;
 pub mod host;
 pub mod identity;
 pub mod lock;
-pub mod memory;
-pub mod pipe;
-pub mod probe;
 pub mod sandbox;
 pub mod signals;
 pub mod spawn;

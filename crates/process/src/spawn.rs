@@ -14,8 +14,8 @@
 
 #![allow(unsafe_code)]
 
+use crate::host::pipe;
 use crate::identity::ProcessId;
-use crate::pipe;
 use rustix::fs::Mode;
 use std::ffi::{CString, OsStr};
 use std::io;

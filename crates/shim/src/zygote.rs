@@ -16,8 +16,9 @@
 
 use crate::run::{self, Place};
 use crate::start::ShimProgram;
+use muleteer_process::fault;
 use muleteer_process::identity::{self, Title};
-use muleteer_process::{fault, spawn};
+use muleteer_process::spawn;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,

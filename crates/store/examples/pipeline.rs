@@ -12,13 +12,13 @@
 //! ```
 
 use jiff::Timestamp;
-use muleteer_model::bead::{BLOCKS, Bead, Dependency, Op, Status};
+use muleteer_model::beads::schedule::{Schedule, Task};
+use muleteer_model::beads::{BLOCKS, Bead, Dependency, Op, Status};
 use muleteer_model::event::{Entry, Event, Outcome, Record};
-use muleteer_model::pipeline::event::{RunSettings, RunStarted};
-use muleteer_model::pipeline::{Input, JobEnd, Run, advance, checkpoint, decide};
-use muleteer_model::schedule::{Schedule, Task};
+use muleteer_model::spec_run::event::{RunSettings, RunStarted};
+use muleteer_model::spec_run::{Input, JobEnd, Run, advance, checkpoint, decide};
 use muleteer_store::atomic::replace_snapshots;
-use muleteer_store::beads::BeadStore;
+use muleteer_store::beads::embedded::BeadStore;
 use muleteer_store::events::EventLog;
 use std::error::Error;
 use std::fs::File;

@@ -13,16 +13,12 @@
 //! - [`removal`]: directory trees of any depth, removed and measured.
 
 pub mod atomic;
-pub mod bead_store;
 pub mod beads;
-pub mod catalog;
 pub mod db;
 pub mod error;
 pub mod events;
 pub mod hash;
 pub mod removal;
-pub mod tail;
-pub mod tasklist;
-pub mod tbd;
+pub mod task_list;
 
 pub use error::{AppendError, StoreError, is_full};

@@ -1,10 +1,10 @@
 //! The database is a projection: ahead, behind, damaged or of another version, the events decide.
 
 use jiff::Timestamp;
+use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::{Entry, Event, Record};
-use muleteer_model::fleet::Fleet;
-use muleteer_store::catalog::samples;
 use muleteer_store::db::{Opened, Projection};
+use muleteer_store::events::catalog::samples;
 use muleteer_store::events::{EventLog, fold_fleet};
 use rusqlite::Connection;
 use std::fs;
@@ -90,7 +90,7 @@ fn usage_is_asked_for_by_dispatch_model_and_day() {
     let place = place();
     let db = built(&place);
     let id = samples().last().and_then(|record| record.entry.dispatch_id.clone()).expect("an id");
-    let of = |list: Vec<muleteer_model::agent_event::ModelUsage>| -> Vec<_> {
+    let of = |list: Vec<muleteer_model::agent::event::ModelUsage>| -> Vec<_> {
         list.into_iter()
             .map(|usage| (usage.model, usage.input, usage.output, usage.cost_usd))
             .collect()

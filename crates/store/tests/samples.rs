@@ -3,10 +3,10 @@
 //! `UPDATE_DOCS=1` writes `docs/events.md`. `UPDATE_SAMPLES=1` *adds* events the sample lacks; what is
 //! in a released sample is never changed.
 
+use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::Event;
-use muleteer_model::fleet::Fleet;
-use muleteer_store::catalog::{events_doc, samples};
 use muleteer_store::db::Projection;
+use muleteer_store::events::catalog::{events_doc, samples};
 use muleteer_store::events::{EventLog, read};
 use std::collections::BTreeSet;
 use std::fs;

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use muleteer_model::event::{Entry, Event};
 use muleteer_store::events::EventLog;
-use muleteer_store::tail::{Reader, Start, newest_seq};
+use muleteer_store::events::tail::{Reader, Start, newest_seq};
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};

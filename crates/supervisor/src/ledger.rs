@@ -4,13 +4,14 @@
 //! The file is written by a thread of the actor's own, because fsync blocks. The thread ends when
 //! the actor drops its end of the channel; a restarted ledger opens the log anew, which is recovery.
 
-use crate::context::{Daemon, random_key};
+use crate::daemon::context::{Daemon, random_key};
 use jiff::Timestamp;
+use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, Record};
-use muleteer_model::fleet::Fleet;
-use muleteer_model::id::DispatchId;
+use muleteer_store::AppendError;
+use muleteer_store::StoreError;
 use muleteer_store::events::{EventLog, RecentIds, Recovery};
-use muleteer_store::{AppendError, StoreError};
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -292,7 +293,7 @@ pub fn entry(id: &DispatchId, at: Option<muleteer_model::event::Position>, event
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::alone;
+    use crate::daemon::context::test_daemon;
     use muleteer_model::config::Pool;
 
     fn fault(what: &str, length: usize) -> Entry {
@@ -329,7 +330,7 @@ mod tests {
     async fn an_entry_that_cannot_be_written_is_its_owners_trouble_alone() {
         const TOO_LONG: usize = 5 << 20;
         let dir = tempfile::tempdir().expect("a directory");
-        let daemon = alone::daemon(dir.path(), Pool::default());
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
         std::fs::create_dir_all(&daemon.paths.state_dir).expect("a directory");
         let group = [fault("a", 1), fault("b", TOO_LONG), fault("c", 1)];
         let told = written(&daemon, &group).await;

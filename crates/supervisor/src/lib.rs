@@ -13,38 +13,15 @@
 
 #![allow(missing_debug_implementations)]
 
-pub mod acp;
+pub mod dispatch;
+pub mod vcs;
+
 pub mod agent;
-mod backend_choice;
-pub mod beneath;
-mod branch;
-pub mod confine;
-pub mod container;
-pub mod context;
 pub mod daemon;
 pub mod gate;
-pub mod git;
-pub mod heartbeat;
-pub mod launch;
 pub mod ledger;
-mod mend;
-pub mod notify;
-pub mod owned;
-pub mod paths;
-pub mod pool;
-pub mod projection;
-pub mod prune;
-pub mod request;
-mod reserve;
-pub mod runs;
-pub mod settings;
-pub mod shims;
 pub mod signals;
-mod stuck;
-pub mod tasklist;
+pub mod spec_run;
+pub mod task_list;
 pub mod telemetry;
 pub mod tree;
-pub mod trust;
-pub mod view;
-pub mod watch;
-pub mod worktree;

@@ -1,9 +1,11 @@
 //! What agents print: the parser never fails, never depends on how the bytes were cut, accounts for
 //! every one of them, and its events can be written and read again.
 
-use muleteer_backends::{Backend, Line, by_name};
-use muleteer_model::agent_event::{TEXT_LIMIT, Timed};
-use muleteer_model::foreign_json::{self, Reader};
+use muleteer_backends::Backend;
+use muleteer_backends::Line;
+use muleteer_backends::by_name;
+use muleteer_model::agent::event::{TEXT_LIMIT, Timed};
+use muleteer_model::text::foreign_json::{self, Reader};
 use serde_json::Value;
 use std::io::BufReader;
 

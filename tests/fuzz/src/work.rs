@@ -2,11 +2,12 @@
 //! run asks them: it is understood, and written again it is the same; or an error says what is wrong with it.
 
 use jiff::Timestamp;
-use muleteer_model::pipeline::{checkpoint, judge};
-use muleteer_model::tasklist::list::{TaskList, Unreadable};
-use muleteer_model::tasklist::{import, log, settings};
-use muleteer_model::{result, tbd};
-use muleteer_store::beads::{BeadError, BeadStore};
+use muleteer_model::agent::result;
+use muleteer_model::beads::tbd;
+use muleteer_model::spec_run::{checkpoint, judge};
+use muleteer_model::task_list::document::{TaskList, Unreadable};
+use muleteer_model::task_list::{import, log, settings};
+use muleteer_store::beads::embedded::{BeadError, BeadStore};
 use serde_json::Value;
 use std::fs;
 

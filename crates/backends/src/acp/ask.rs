@@ -3,10 +3,10 @@
 //! The id of an ask is the call's own, so that it goes back as it came: agents count from 0, or name their
 //! calls. It is JSON, without the quotes of a name that is nothing else in JSON: people are to type it.
 
-use super::update;
-use muleteer_model::agent_event::{AgentEvent, cut};
-use muleteer_model::ask::{Answer, Ask, AskKind, AskOption, Verdict};
-use muleteer_model::opening::INTERRUPTED;
+use crate::acp::update;
+use muleteer_model::agent::acp_handshake::INTERRUPTED;
+use muleteer_model::agent::ask::{Answer, Ask, AskKind, AskOption, Verdict};
+use muleteer_model::agent::event::{AgentEvent, cut};
 use serde_json::{Value, json};
 
 /// The protocol's code for a method that is not there.

@@ -3,12 +3,12 @@
 //! A permission policy holds an ACP agent only as far as the agent asks. One that is known never to, or is
 //! started with a flag or a variable that says so, is refused under a policy that has something to ask.
 
-use super::start;
-use super::{Known, Mode};
+use crate::acp::start;
+use crate::acp::{Known, Mode};
 use crate::claude_code::{READ_INSTRUCTIONS, control};
 use crate::launch::{Command, ProjectSettings};
-use muleteer_model::permission::Policy;
-use muleteer_model::session_mode::is_unasking;
+use muleteer_model::agent::permission::Policy;
+use muleteer_model::agent::session_mode::is_unasking;
 use serde_json::{Map, Value, json};
 
 /// Makes opencode ask about everything, whatever its own settings allow.
@@ -342,11 +342,11 @@ mod tests {
     #[test]
     fn meta_of_empty_tools_names_no_tool() {
         let mut policy = Policy::default();
-        assert_eq!(meta("claude-agent-acp", &policy), None);
+        assert_eq!(meta("claude-agent-acp", &policy, (ProjectSettings::Count, "/p")), None);
         policy.restrict(Some(&[]), &[], None);
-        let options = meta("claude-agent-acp", &policy).expect("options")["claudeCode"]["options"].take();
+        let options = meta("claude-agent-acp", &policy, (ProjectSettings::Count, "/p")).expect("options")["claudeCode"]["options"].take();
         assert_eq!(options, json!({"settings": {"permissions": {"ask": [], "deny": []}}, "tools": []}));
-        assert_eq!(meta("codex-acp", &policy), None);
+        assert_eq!(meta("codex-acp", &policy, (ProjectSettings::Count, "/p")), None);
     }
 
     #[test]

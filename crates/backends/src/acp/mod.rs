@@ -22,16 +22,23 @@ mod update;
 pub use asking::{program, refusal};
 pub(crate) use result::broken_off;
 
+use crate::Backend;
+use crate::BackendError;
+use crate::Briefed;
+use crate::Capabilities;
+use crate::Command;
+use crate::CommandLine;
+use crate::Interrupt;
+use crate::LaunchSpec;
+use crate::Parser;
+use crate::ProjectSettings;
+use crate::StdinMode;
 use crate::find_program;
 use crate::launch::Cli;
-use crate::lines::LineParser;
-use crate::{
-    Backend, BackendError, Briefed, Capabilities, Command, CommandLine, Interrupt, LaunchSpec, Parser, ProjectSettings,
-    StdinMode,
-};
-use muleteer_model::ask::{Answer, Ask};
-use muleteer_model::opening::Call;
-use muleteer_model::prompt;
+use crate::stream::lines::LineParser;
+use muleteer_model::agent::acp_handshake::Call;
+use muleteer_model::agent::ask::{Answer, Ask};
+use muleteer_model::agent::prompt;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 

@@ -2,12 +2,12 @@
 //!
 //! Read field by field, as other CLIs' lines are: agents add fields and updates with every version.
 
-use super::{BY_CALL, BY_OPTION, ask, id, result, update};
-use crate::lines::{Before, Meaning, Text, Understood};
-use muleteer_model::agent_event::{AgentEvent, cut};
-use muleteer_model::ask::ID_LIMIT;
-use muleteer_model::opening::{self, CallAnswer};
-use muleteer_model::session_mode::Modes;
+use crate::acp::{BY_CALL, BY_OPTION, ask, id, result, update};
+use crate::stream::lines::{Before, Meaning, Text, Understood};
+use muleteer_model::agent::acp_handshake::{self, CallAnswer};
+use muleteer_model::agent::ask::ID_LIMIT;
+use muleteer_model::agent::event::{AgentEvent, cut};
+use muleteer_model::agent::session_mode::Modes;
 use serde_json::{Value, json};
 
 #[derive(Debug)]
@@ -110,11 +110,11 @@ fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
     }
     if let Some(error) = message.get("error") {
         let call = match id {
-            id::GREET => opening::GREET,
-            id::NEW => opening::NEW,
-            id::LOAD => opening::LOAD,
-            id::MODE => opening::MODE,
-            id::MODEL => opening::MODEL,
+            id::GREET => acp_handshake::GREET,
+            id::NEW => acp_handshake::NEW,
+            id::LOAD => acp_handshake::LOAD,
+            id::MODE => acp_handshake::MODE,
+            id::MODEL => acp_handshake::MODEL,
             // Whichever call of whoever's it was, a turn is what does not come to be.
             _ => return Some(vec![AgentEvent::Result(result::refused(key, error))]),
         };

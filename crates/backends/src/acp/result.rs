@@ -1,7 +1,7 @@
 //! How a turn ended: the answer to `session/prompt`.
 
-use crate::text;
-use muleteer_model::agent_event::{ModelUsage, TurnError, TurnResult};
+use crate::stream::text;
+use muleteer_model::agent::event::{ModelUsage, TurnError, TurnResult};
 use serde_json::Value;
 
 /// The protocol's code for "log in first".

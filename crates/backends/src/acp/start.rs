@@ -2,7 +2,7 @@
 //! which an agent is started are none of its own.
 
 use crate::launch::Command;
-use muleteer_model::permission::shell::{self, assignment, basename, script};
+use muleteer_model::agent::permission::shell::{self, assignment, basename, script};
 
 /// Commands within commands that are read.
 const DEEPEST: usize = 8;

@@ -3,12 +3,12 @@
 //! Tools get the names they have with Claude, so that monitors and people read one language. A call is
 //! told in several updates, each knowing more of it: [`crate::Assembly`] makes one of them.
 
-use super::parser;
-use crate::text;
-use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, both_ends, cut};
-use muleteer_model::ask::ID_LIMIT;
-use muleteer_model::opening::CallAnswer;
-use muleteer_model::prompt;
+use crate::acp::parser;
+use crate::stream::text;
+use muleteer_model::agent::acp_handshake::CallAnswer;
+use muleteer_model::agent::ask::ID_LIMIT;
+use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, both_ends, cut};
+use muleteer_model::agent::prompt;
 use serde_json::{Map, Value, json};
 
 /// `None` for an update this version does not know.

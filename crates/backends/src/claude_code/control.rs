@@ -5,10 +5,10 @@
 //! form is a failed tool, not a hang; an interrupt takes the open request back with
 //! `control_cancel_request`; `updatedInput` may be left out, and older versions want it.
 
-use super::parser::string;
-use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, cut};
-use muleteer_model::ask::{Answer, Ask, AskKind, AskOption, ID_LIMIT, Verdict};
-use muleteer_model::permission::{PermissionMode, Policy, Rule};
+use crate::claude_code::parser::string;
+use muleteer_model::agent::ask::{Answer, Ask, AskKind, AskOption, ID_LIMIT, Verdict};
+use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, cut};
+use muleteer_model::agent::permission::{PermissionMode, Policy, Rule};
 use serde_json::{Map, Value, json};
 
 /// The tool by which it asks people.

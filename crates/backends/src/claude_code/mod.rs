@@ -10,15 +10,23 @@ mod result;
 mod rights;
 mod transcript;
 
+use crate::Backend;
+use crate::BackendError;
+use crate::Briefed;
+use crate::Capabilities;
+use crate::CommandLine;
+use crate::Interrupt;
+use crate::LaunchFile;
+use crate::LaunchSpec;
+use crate::Parser;
+use crate::ProjectSettings;
+use crate::StdinMode;
+use crate::Transcripts;
 use crate::launch::{Cli, Collector};
-use crate::lines::LineParser;
-use crate::{
-    Backend, BackendError, Briefed, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser,
-    ProjectSettings, StdinMode, Transcripts,
-};
-use muleteer_model::ask::{Answer, Ask};
-use muleteer_model::permission::Policy;
-use muleteer_model::prompt;
+use crate::stream::lines::LineParser;
+use muleteer_model::agent::ask::{Answer, Ask};
+use muleteer_model::agent::permission::Policy;
+use muleteer_model::agent::prompt;
 use serde_json::json;
 
 /// What `backend: auto` looks for on PATH.

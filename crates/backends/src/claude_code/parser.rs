@@ -3,12 +3,12 @@
 //! Lines are read as JSON values, field by field: key order is not stable, every version brings new
 //! types and fields, and a missing one must not lose the rest of its line.
 
-use super::{control, result};
-use crate::lines::{Meaning, Text, Understood};
-use crate::text;
+use crate::claude_code::{control, result};
+use crate::stream::lines::{Meaning, Text, Understood};
+use crate::stream::text;
 use jiff::Timestamp;
-use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, both_ends, cut};
-use muleteer_model::foreign_json::Document;
+use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, both_ends, cut};
+use muleteer_model::text::foreign_json::Document;
 use serde_json::Value;
 
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 //! Neither field says it alone: an API error comes as `subtype: "success", is_error: true`, older
 //! versions reach a limit with `is_error: false`, and the exit code of one that was interrupted is 0.
 
-use super::parser;
-use crate::text;
-use muleteer_model::agent_event::{ModelUsage, TurnError, TurnResult};
+use crate::claude_code::parser;
+use crate::stream::text;
+use muleteer_model::agent::event::{ModelUsage, TurnError, TurnResult};
 use serde_json::Value;
 
 pub(super) fn read(value: &Value) -> TurnResult {

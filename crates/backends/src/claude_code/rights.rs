@@ -1,8 +1,8 @@
 //! Arguments of the user's configuration that would let Claude Code do what its policy restricts.
 
-use super::control;
+use crate::claude_code::control;
 use crate::flags::Flag;
-use muleteer_model::permission::{PermissionMode, Policy};
+use muleteer_model::agent::permission::{PermissionMode, Policy};
 
 /// Each replaces what Muleteer says of rights, or adds to what needs no asking.
 const LOOSENING: [&str; 5] =
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
     use crate::flags;
     use crate::launch::Command;
-    use muleteer_model::permission::Mode;
+    use muleteer_model::agent::permission::Mode;
 
     fn asking() -> Policy {
         Policy { mode: Mode::Ask, ..Policy::default() }
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn tools_loosen_only_where_a_role_names_its_own() {
         let mut policy = Policy::default();
-        policy.restrict(&["Read".into()], &[], None);
+        policy.restrict(Some(&["Read".into()]), &[], None);
         assert_eq!(found(&policy, &["--tools", "Bash"]), Some("--tools Bash".into()));
     }
 

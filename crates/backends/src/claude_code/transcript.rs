@@ -6,8 +6,8 @@
 //! the transcript does not hold has had no effect.
 
 use crate::transcript::{self, Account, Place, Transcripts, folder};
-use muleteer_model::agent_event::ModelUsage;
-use muleteer_model::transcript::{Reading, Standing};
+use muleteer_model::agent::event::ModelUsage;
+use muleteer_model::agent::transcript::{Reading, Standing};
 use serde_json::Value;
 use std::io::{self, BufRead};
 
@@ -31,7 +31,7 @@ impl Transcripts for ClaudeTranscripts {
     }
 
     fn says_lost(&self, stderr: &str) -> bool {
-        stderr.contains(super::result::UNKNOWN_SESSION)
+        stderr.contains(crate::claude_code::result::UNKNOWN_SESSION)
     }
 }
 

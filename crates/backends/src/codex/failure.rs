@@ -1,7 +1,7 @@
 //! Why a turn of Codex failed, and what it goes on without: it says so in words only, for people.
 
-use crate::text;
-use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, cut};
+use crate::stream::text;
+use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, cut};
 
 /// The result of a `turn.failed` that says this.
 pub(super) fn result(said: &str) -> TurnResult {

@@ -16,14 +16,21 @@ mod transcript;
 
 pub use provider::{Provider, provider};
 
+use crate::Backend;
+use crate::BackendError;
+use crate::Briefed;
+use crate::Capabilities;
+use crate::CommandLine;
+use crate::Interrupt;
+use crate::LaunchFile;
+use crate::LaunchSpec;
+use crate::Parser;
+use crate::StdinMode;
+use crate::Transcripts;
 use crate::launch::Cli;
-use crate::lines::LineParser;
-use crate::{
-    Backend, BackendError, Briefed, Capabilities, CommandLine, Interrupt, LaunchFile, LaunchSpec, Parser, StdinMode,
-    Transcripts,
-};
-use muleteer_model::permission::Policy;
-use muleteer_model::prompt;
+use crate::stream::lines::LineParser;
+use muleteer_model::agent::permission::Policy;
+use muleteer_model::agent::prompt;
 use serde_json::Value;
 
 /// What `backend: auto` looks for on PATH, after Claude Code.

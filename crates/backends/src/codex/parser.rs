@@ -3,11 +3,11 @@
 //! Read field by field, as Claude's lines are: versions add items and fields. Tools get the names
 //! they have with Claude, so that monitors and people read one language.
 
-use super::failure;
-use crate::lines::{Meaning, Text, Understood};
-use crate::text::{self, RESULT_TEXT_LIMIT};
-use muleteer_model::agent_event::{AgentEvent, ModelUsage, TEXT_LIMIT, TurnResult, both_ends, cut};
-use muleteer_model::result;
+use crate::codex::failure;
+use crate::stream::lines::{Meaning, Text, Understood};
+use crate::stream::text::{self, RESULT_TEXT_LIMIT};
+use muleteer_model::agent::event::{AgentEvent, ModelUsage, TEXT_LIMIT, TurnResult, both_ends, cut};
+use muleteer_model::agent::result;
 use serde_json::{Value, json};
 
 #[derive(Debug)]

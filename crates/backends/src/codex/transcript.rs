@@ -5,8 +5,8 @@
 //! asked, but after `turn.started` was printed.
 
 use crate::transcript::{self, Account, Place, Transcripts, folder};
-use muleteer_model::prompt;
-use muleteer_model::transcript::{Reading, Standing};
+use muleteer_model::agent::prompt;
+use muleteer_model::agent::transcript::{Reading, Standing};
 use serde_json::Value;
 use std::io::{self, BufRead};
 
@@ -52,7 +52,7 @@ fn record(account: &mut Account, record: &Value, key: &str) {
         },
         "event_msg" if kind == "token_count" => {
             if let Some(total) = payload.pointer("/info/total_token_usage") {
-                account.total(super::parser::usage(total));
+                account.total(crate::codex::parser::usage(total));
             }
         }
         "event_msg" if kind == "task_complete" => {

@@ -12,12 +12,19 @@ pub mod wire;
 
 pub use vars::{UnknownVariable, Vars};
 
-use crate::lines::LineParser;
-use crate::own_lines::{OwnLines, Plain};
-use crate::{
-    Backend, BackendError, Briefed, Capabilities, CommandLine, Interrupt, LaunchSpec, Parser, StdinMode, Transcripts,
-};
-use muleteer_model::ask::{Answer, Ask, AskKind, Verdict};
+use crate::Backend;
+use crate::BackendError;
+use crate::Briefed;
+use crate::Capabilities;
+use crate::CommandLine;
+use crate::Interrupt;
+use crate::LaunchSpec;
+use crate::Parser;
+use crate::StdinMode;
+use crate::Transcripts;
+use crate::stream::lines::LineParser;
+use crate::stream::native_events::{OwnLines, Plain};
+use muleteer_model::agent::ask::{Answer, Ask, AskKind, Verdict};
 
 const NAME: &str = "rehearsal";
 

@@ -11,8 +11,8 @@
 //! The file is replaced after a step's effect and before the effect is reported, so a resumed agent
 //! never does a reported step again. A step that was cut off is done again.
 
-use super::Vars;
-use super::scenario::{Crash, Scenario, Step};
+use crate::rehearsal::Vars;
+use crate::rehearsal::scenario::{Crash, Scenario, Step};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -125,7 +125,7 @@ impl Session {
     }
 }
 
-fn holds(when: &super::scenario::When, vars: &Vars, prompt: &str) -> bool {
+fn holds(when: &crate::rehearsal::scenario::When, vars: &Vars, prompt: &str) -> bool {
     when.prompt.as_ref().is_none_or(|part| prompt.contains(part.as_str()))
         && when.env.iter().all(|(name, value)| vars.get(name) == Some(value.as_str()))
 }

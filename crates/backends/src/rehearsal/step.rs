@@ -1,11 +1,11 @@
 //! What a step means: the events before it, what is to be done, and the events that report it.
 //! Pure: doing it is the player's.
 
-use super::scenario::{Ask, Crash, FileText, Flood, Hang, Loop, ResultDoc, Step, ToolCall};
-use super::{UnknownVariable, Vars};
-use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, both_ends, cut};
-use muleteer_model::ask;
-use muleteer_model::result::{AgentResult, ResultStatus};
+use crate::rehearsal::scenario::{Ask, Crash, FileText, Flood, Hang, Loop, ResultDoc, Step, ToolCall};
+use crate::rehearsal::{UnknownVariable, Vars};
+use muleteer_model::agent::ask;
+use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, both_ends, cut};
+use muleteer_model::agent::result::{AgentResult, ResultStatus};
 use serde_json::{Value, json};
 use std::time::Duration;
 

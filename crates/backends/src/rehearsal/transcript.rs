@@ -3,10 +3,10 @@
 //! It is replaced whole, so it is never half a record. It holds a prompt before the agent says that it
 //! took it, and every step's effect before the step is reported.
 
-use super::DIR_VARIABLE;
-use super::session::{Session, VERSION};
+use crate::rehearsal::DIR_VARIABLE;
+use crate::rehearsal::session::{Session, VERSION};
 use crate::transcript::{Place, Transcripts, folder};
-use muleteer_model::transcript::{self, Reading, Seen, Standing, Used};
+use muleteer_model::agent::transcript::{self, Reading, Seen, Standing, Used};
 use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 
@@ -69,9 +69,9 @@ impl Transcripts for RehearsalTranscripts {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::Vars;
-    use super::super::scenario::Scenario;
     use super::*;
+    use crate::rehearsal::Vars;
+    use crate::rehearsal::scenario::Scenario;
 
     fn reading(session: &Session, key: &str) -> Reading {
         let file = serde_json::to_vec(session).unwrap();

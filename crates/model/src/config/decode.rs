@@ -2,8 +2,8 @@
 //! for an unknown key or word, the nearest known one. On the way it notes every leaf, which is
 //! what layers are merged from.
 
-use super::error::{ConfigError, Place, list, nearest};
-use super::yaml::{Entry, Kind, Node};
+use crate::config::error::{ConfigError, Place, list, nearest};
+use crate::config::yaml::{Entry, Kind, Node};
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor, value::StrDeserializer};
 use serde::forward_to_deserialize_any;
 use serde_json::Value;
@@ -354,8 +354,8 @@ impl<'de> Deserializer<'de> for Tree<'_> {
             Kind::Map(_) => return self.deserialize_any(visitor),
             _ => return Err(de::Error::invalid_type(self.found(), &format!("one of {}", list(variants)).as_str())),
         };
-        let wanted = super::canonical(text);
-        let variant = variants.iter().find(|variant| super::canonical(variant) == wanted);
+        let wanted = crate::config::canonical(text);
+        let variant = variants.iter().find(|variant| crate::config::canonical(variant) == wanted);
         let variant = variant.ok_or_else(|| de::Error::unknown_variant(text, variants))?;
         self.note(Value::String((*variant).to_string()));
         visitor.visit_enum(StrDeserializer::new(variant))
@@ -387,7 +387,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
         let key = match self.known {
             None => entry.key.clone(),
             Some(known) => {
-                let canonical = super::canonical(&entry.key);
+                let canonical = crate::config::canonical(&entry.key);
                 if !known.contains(&canonical.as_str()) {
                     return Err(Fault::unknown_key(entry, known));
                 }

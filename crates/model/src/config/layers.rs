@@ -1,10 +1,12 @@
 //! Merging the layers, and checking what only the merged whole can tell.
 
-use super::decode::{Leaf, decode, dotted};
-use super::error::{ConfigError, NotFound, Place};
-use super::trust::{self, Ignored, Trust, Weaker};
-use super::{BackendChoice, Config, DEFAULT, ENV_PREFIX, Layer, Origin, Project, Retention, Settings, Source, yaml};
-use crate::telemetry::Endpoint;
+use crate::config::decode::{Leaf, decode, dotted};
+use crate::config::error::{ConfigError, NotFound, Place};
+use crate::config::otlp_endpoint::Endpoint;
+use crate::config::trust::{self, Ignored, Trust, Weaker};
+use crate::config::{
+    BackendChoice, Config, DEFAULT, ENV_PREFIX, Layer, Origin, Project, Retention, Settings, Source, yaml,
+};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -289,7 +291,7 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
     let variable = |name: &str| !name.is_empty() && !name.contains(['=', '\0', ' ']);
     for backend in BackendChoice::ALL {
         let Some(set) = settings.backends.get(backend) else { continue };
-        let key = super::canonical(backend.as_str());
+        let key = crate::config::canonical(backend.as_str());
         for (name, value) in &set.env {
             let path = ["backends", key.as_str(), "env", name.as_str()];
             wanted(variable(name), &path, "it is no name of a variable");

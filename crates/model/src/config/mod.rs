@@ -21,6 +21,8 @@
 //!
 //! This module reads no file: callers pass text in.
 
+pub mod otlp_endpoint;
+
 mod decode;
 mod error;
 mod layers;

@@ -1,6 +1,6 @@
 //! What people write, and what they are told when it is wrong.
 
-use super::*;
+use crate::config::*;
 use crate::monitor::Response;
 use serde_json::json;
 use std::time::{Duration, Instant};

@@ -2,10 +2,10 @@
 //! `config/default.yaml`; the `Default` implementations here only let one layer leave keys out and
 //! never reach a user.
 
-use super::span::Span;
+use crate::agent::permission::Permissions;
+use crate::config::span::Span;
 use crate::event::Limits;
 use crate::monitor::Responses;
-use crate::permission::Permissions;
 use schemars::JsonSchema;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -121,12 +121,12 @@ impl BackendChoice {
     ///
     /// # Errors
     /// An unknown name, with the nearest known one.
-    pub fn parse(name: &str) -> Result<Self, super::NotFound> {
-        let wanted = super::canonical(name);
+    pub fn parse(name: &str) -> Result<Self, crate::config::NotFound> {
+        let wanted = crate::config::canonical(name);
         Self::ALL
             .into_iter()
-            .find(|choice| super::canonical(choice.as_str()) == wanted)
-            .ok_or_else(|| super::NotFound::new("backend", name, Self::ALL.map(Self::as_str)))
+            .find(|choice| crate::config::canonical(choice.as_str()) == wanted)
+            .ok_or_else(|| crate::config::NotFound::new("backend", name, Self::ALL.map(Self::as_str)))
     }
 }
 
@@ -343,7 +343,7 @@ pub enum Project {
 }
 
 impl Project {
-    /// As it was written; see [`super::Config::project_path`].
+    /// As it was written; see [`crate::config::Config::project_path`].
     pub fn path(&self) -> &str {
         match self {
             Self::Path(path) => path,

@@ -5,7 +5,7 @@
 
 #![allow(clippy::result_large_err, reason = "a faulty file is reported once, and then nothing runs")]
 
-use super::error::{ConfigError, Place};
+use crate::config::error::{ConfigError, Place};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use std::borrow::Cow;

@@ -1,10 +1,10 @@
 //! The calls that an agent has begun, what it waits for, and what events make of them.
 
-use super::Dispatch;
-use crate::agent_event::{cut, subject};
-use crate::ask::{Answer, AskOption, Verdict};
+use crate::agent::ask::{Answer, AskOption, Verdict};
+use crate::agent::event::{cut, subject};
+use crate::agent::permission::POLICY;
+use crate::dispatch::Dispatch;
 use crate::event::{Event, ModeStep};
-use crate::permission::POLICY;
 use jiff::Timestamp;
 
 /// Open calls kept in mind. More at once are no longer told apart from none by who watches for stalls.
@@ -96,7 +96,7 @@ impl Dispatch {
             Event::PermissionAnswered { request_id, answer, text, by, rule, key } => {
                 self.permitted(request_id, *answer, text, rule.as_ref().unwrap_or(by));
                 self.give_for_good(request_id, *answer, text);
-                self.refused |= *answer != Verdict::Allow && by != POLICY && by != crate::ask::OURSELVES;
+                self.refused |= *answer != Verdict::Allow && by != POLICY && by != crate::agent::ask::OURSELVES;
                 self.asks.heard(key, request_id, *answer);
                 self.asks.answer(request_id, Answer { verdict: *answer, text: text.clone() });
             }

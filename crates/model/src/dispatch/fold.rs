@@ -1,12 +1,12 @@
 //! What each event makes of a dispatch.
 
-use super::{Dispatch, Exit, Phase, Prompt, PromptState, SessionMode, Stop, Turn};
-use crate::agent_event::TurnError;
-use crate::api_error::{self, Outage, Trouble};
+use crate::admission::api_error::{self, Outage, Trouble};
+use crate::agent::acp_handshake::{CallFailure, Opening};
+use crate::agent::event::TurnError;
+use crate::agent::transcript::{Session, Standing};
+use crate::dispatch::{Dispatch, Exit, Phase, Prompt, PromptState, SessionMode, Stop, Turn};
 use crate::event::{Entry, Event, ExitCause, FinalState, ModeStep, Position, PromptKind, Record};
 use crate::monitor::Action;
-use crate::opening::{CallFailure, Opening};
-use crate::transcript::{Session, Standing};
 use jiff::Timestamp;
 
 fn after_mode(model_by: Option<String>) -> Opening {

@@ -1,6 +1,6 @@
 //! What agents need: their CLIs, git, a configuration that can be read; and where spans go.
 
-use super::{
+use crate::doctor::{
     BackendFacts, Check, DaemonFacts, Exports, Facts, IdentityFacts, Program, Status, TelemetryFacts, TrustFacts,
 };
 use std::path::Path;

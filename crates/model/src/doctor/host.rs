@@ -1,6 +1,6 @@
 //! What the operating system offers: how agents are held, walled off and counted.
 
-use super::{Check, Facts, LimitFacts, ServiceFacts, Status};
+use crate::doctor::{Check, Facts, LimitFacts, ServiceFacts, Status};
 
 /// Descriptors the daemon wants for itself, and for each agent (shim, spool, sockets, clients).
 const FILES_BASE: u64 = 128;

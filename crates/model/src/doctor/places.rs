@@ -1,6 +1,6 @@
 //! The directories, the key, the daemon and the shim: what must be there, and be ours alone.
 
-use super::{
+use crate::doctor::{
     Barred, Check, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Facts, ShimFacts, Status, There,
 };
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! A healthy machine, and one broken in one place at a time.
 
-use super::*;
+use crate::doctor::*;
 
 fn dir(path: &str) -> DirFacts {
     let state = DirState { uid: 1000, mode: 0o700, writable: Ok(()), free_bytes: 50 << 30, doubtful_fs: None };

@@ -1,13 +1,13 @@
 //! The `[harness]` lines: each a function of one event and nothing else, so the same events always
 //! give the same lines.
 
-use crate::agent_event::cut;
-use crate::ask::Verdict;
+use crate::agent::ask::Verdict;
+use crate::agent::event::cut;
+use crate::agent::permission::POLICY;
+use crate::agent::transcript::Standing;
 use crate::config::Span;
 use crate::event::{Event, ExitCause, Limit, Outcome, PromptKind, Record};
 use crate::monitor::Action;
-use crate::permission::POLICY;
-use crate::transcript::Standing;
 use jiff::Timestamp;
 use jiff::tz::Offset;
 use std::time::Duration;
@@ -209,7 +209,7 @@ fn seconds(seconds: f64) -> Span {
 }
 
 fn say(text: &str) -> String {
-    cut(&super::one_line(text), TEXT)
+    cut(&crate::journal::one_line(text), TEXT)
 }
 
 /// A code span that its own backticks cannot end.

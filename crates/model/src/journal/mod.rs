@@ -20,12 +20,12 @@
 //! agent or a person, is never lost, and becomes an event once ([`agent_lines`]). Who is at the file decides what we may do
 //! to it ([`hand`]).
 
-pub mod hand;
 mod lines;
 mod reconcile;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
+pub mod writer_detection;
 
 pub use lines::harness_line;
 pub use reconcile::{agent_lines, reconcile};
@@ -176,7 +176,7 @@ pub fn summarize(text: &str) -> Summary {
         let Some(entry) = line.strip_prefix("- ") else { continue };
         let entry = entry.trim_end();
         summary.entries += 1;
-        summary.last_entry = Some(crate::agent_event::cut(entry, ENTRY_LIMIT));
+        summary.last_entry = Some(crate::agent::event::cut(entry, ENTRY_LIMIT));
         if !entry.contains("[harness]") {
             summary.last_agent_entry.clone_from(&summary.last_entry);
         }

@@ -4,8 +4,8 @@
 //! Which lines are ours is decided by content, never by prefix: a `[harness]` line that no event explains was written by someone
 //! else. One that stands there twice may stay (two hands met while a file was written over), and is nobody's news.
 
-use super::{ENTRY_LIMIT, Header, LOG, Status, TITLE, field, fields, header as render};
-use crate::agent_event::cut;
+use crate::agent::event::cut;
+use crate::journal::{ENTRY_LIMIT, Header, LOG, Status, TITLE, field, fields, header as render};
 use jiff::tz::Offset;
 use std::collections::{HashMap, HashSet, VecDeque};
 

@@ -1,9 +1,9 @@
 //! Two hands on one file: nothing of ours stays lost, and nothing of theirs is.
 
-use super::*;
-use crate::api_error::Trouble;
+use crate::admission::api_error::Trouble;
+use crate::agent::result::{AgentResult, ResultStatus};
 use crate::event::{Entry, Event, ExitCause, Limit, Outcome, Record, VERSION};
-use crate::result::{AgentResult, ResultStatus};
+use crate::journal::*;
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 fn head() -> Header {
@@ -80,7 +80,7 @@ fn events_leave_lines() {
         Event::TurnFinished {
             turn: 2,
             ok: false,
-            error: Some(crate::agent_event::TurnError::RateLimit),
+            error: Some(crate::agent::event::TurnError::RateLimit),
             status: Some(429),
             text: String::new(),
         },

@@ -4,8 +4,8 @@
 //! inside its directory. What is edited along with anything (a lock file, a manifest, a test, a page of the docs) counts
 //! for little, a temporary file for nothing, and reading is never drift.
 
-use super::Action;
-use crate::permission;
+use crate::agent::permission;
+use crate::monitor::Action;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Edits that are looked back at.

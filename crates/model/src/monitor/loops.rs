@@ -14,7 +14,10 @@
 //! So one that tries the same thing without a change is found at once, one whose changes change nothing later, and one that
 //! gets somewhere never. What a person says to the agent begins everything anew.
 
-use super::{Action, Call, Kind, print};
+use crate::monitor::Action;
+use crate::monitor::Call;
+use crate::monitor::Kind;
+use crate::monitor::fingerprint;
 use std::collections::{HashMap, VecDeque};
 
 /// Calls that are looked back at.
@@ -183,13 +186,13 @@ impl Loops {
     fn identity(&self, done: &Done, returned: u64) -> u64 {
         let call = &done.call;
         let by = match (call.kind, done.failed) {
-            _ if call.opaque => return print::of((self.counted, "opaque")),
-            (Kind::Edit, false) => return print::of((call.whole, 0)),
+            _ if call.opaque => return fingerprint::of((self.counted, "opaque")),
+            (Kind::Edit, false) => return fingerprint::of((call.whole, 0)),
             // Whatever it was to become: it was refused in the same way.
             (Kind::Edit | Kind::Run, _) => call.key,
             (Kind::Read | Kind::Plan | Kind::Ask, _) => call.whole,
         };
-        print::of((by, returned, done.failed))
+        fingerprint::of((by, returned, done.failed))
     }
 
     /// How often this has been before.

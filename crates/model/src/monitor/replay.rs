@@ -4,12 +4,12 @@
 //! watched for an hour after its last event, and nobody answers: what would be asked is only told. Whoever is stopped
 //! does nothing more.
 
-use super::{Action, Finding, Monitor, Monitors, Responses, hung, observe};
-use crate::agent_event::{AgentEvent, TEXT_LIMIT, Timed, cut};
-use crate::api_error::Terms;
+use crate::admission::api_error::Terms;
+use crate::agent::event::{AgentEvent, TEXT_LIMIT, Timed, cut};
 use crate::config::Config;
 use crate::monitor;
-use crate::stall::{self, Look, Mark, Verdict, Watch};
+use crate::monitor::stall::{self, Look, Mark, Verdict, Watch};
+use crate::monitor::{Action, Finding, Monitor, Monitors, Responses, hung, observe};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -39,7 +39,7 @@ pub fn written(command: &str) -> Vec<String> {
 
 /// A name that can be judged: no variable, no device, no log, and of a length that names have.
 fn is_file(file: &str) -> bool {
-    (1..=super::LONGEST_PATH).contains(&file.len())
+    (1..=crate::monitor::LONGEST_PATH).contains(&file.len())
         && !file.contains(['$', '*', '`', '('])
         && !file.starts_with("/dev/")
         && !file.ends_with(".log")

@@ -3,7 +3,7 @@
 //! A compaction is nothing bad: a long task has several. It is a bad sign where nothing new was done since the one before:
 //! few calls, or calls that only read again what was known. Two such in a row are told, and four end the agent.
 
-use super::{Action, Kind};
+use crate::monitor::{Action, Kind};
 
 /// Fewer calls than this between two compactions are too few to get anywhere.
 const FEW: u32 = 10;

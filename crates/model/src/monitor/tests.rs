@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used)]
-use super::*;
+use crate::monitor::*;
 use serde_json::json;
 
 /// An agent that is told what it does, a second for each event.
@@ -321,8 +321,8 @@ fn nothing_an_agent_does_fills_the_memory() {
 }
 
 mod streams {
-    use super::super::replay::{Label, Score, Stream, score};
     use super::*;
+    use crate::monitor::replay::{Label, Score, Stream, score};
 
     fn stream(label: &str, onset: Option<f64>, events: &[Value]) -> Stream {
         let header = json!({"stream": 1, "id": "s", "label": label, "archetype": "a", "onset": onset, "category": "coding",

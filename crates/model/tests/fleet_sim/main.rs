@@ -16,7 +16,7 @@ use daemon::Daemon;
 use muleteer_model::config::Pool;
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::FinalState;
-use muleteer_model::id::DispatchId;
+use muleteer_model::event::id::DispatchId;
 use rng::Rng;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

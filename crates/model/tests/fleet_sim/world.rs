@@ -1,11 +1,11 @@
 //! What is outside the daemon: shims and their agents, which live on without it.
 
 use crate::rng::Rng;
-use muleteer_model::agent_event::{AgentEvent, TurnResult};
+use muleteer_model::agent::event::{AgentEvent, TurnResult};
 use muleteer_model::dispatch::Exit;
+use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::ExitCause;
-use muleteer_model::fleet::Fleet;
-use muleteer_model::id::DispatchId;
+use muleteer_model::event::id::DispatchId;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone)]

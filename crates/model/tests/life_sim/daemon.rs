@@ -4,13 +4,13 @@
 use crate::rng::Rng;
 use crate::world::{Command, Rec, Standing, Stdin, World};
 use jiff::Timestamp;
+use muleteer_model::agent::permission::{Mode, Policy};
+use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_model::dispatch::life::{self, Decided, Effect, Input};
+use muleteer_model::dispatch::work::WorkHome;
 use muleteer_model::dispatch::{Dispatch, Phase};
+use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Created, Entry, Event, Limits, Position, PromptKind, Record, VERSION};
-use muleteer_model::fleet::Fleet;
-use muleteer_model::id::DispatchId;
-use muleteer_model::life::{self, Decided, Effect, Input};
-use muleteer_model::permission::{Mode, Policy};
-use muleteer_model::work::WorkHome;
 use std::collections::{BTreeSet, VecDeque};
 
 /// The daemon is dead: everything it had not made durable is gone.
@@ -81,7 +81,7 @@ impl Daemon {
             unattended_s: None,
             transcripts: false,
             folds: false,
-            api: muleteer_model::api_error::Terms::default(),
+            api: muleteer_model::admission::api_error::Terms::default(),
             watched: muleteer_model::monitor::Terms::default(),
             fingerprint: text("f"),
         };

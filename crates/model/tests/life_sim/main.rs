@@ -10,10 +10,10 @@ mod rng;
 mod world;
 
 use daemon::{Daemon, MAX_RESTARTS};
-use muleteer_model::ask::Answer;
+use muleteer_model::agent::ask::Answer;
+use muleteer_model::dispatch::life::Input;
 use muleteer_model::dispatch::{Phase, PromptState, Stop, Turn};
 use muleteer_model::event::{Event, Outcome, PromptKind, Record};
-use muleteer_model::life::Input;
 use rng::Rng;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -242,7 +242,7 @@ impl Life {
         if self.rng.one_in(8) {
             let written: Vec<_> =
                 self.daemon.ledger.iter().map(|record| serde_json::to_string(record).unwrap()).collect();
-            let mut fleet = muleteer_model::fleet::Fleet::default();
+            let mut fleet = muleteer_model::dispatch::fleet::Fleet::default();
             for line in &written {
                 fleet.apply(&serde_json::from_str(line).unwrap());
             }

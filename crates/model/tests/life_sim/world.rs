@@ -2,8 +2,8 @@
 //! does (facts.md): recorded but unanswered runs, anything further is only acknowledged.
 
 use crate::rng::Rng;
-use muleteer_model::agent_event::{AgentEvent, ModelUsage, TurnError, TurnResult};
-use muleteer_model::ask::Ask;
+use muleteer_model::agent::ask::Ask;
+use muleteer_model::agent::event::{AgentEvent, ModelUsage, TurnError, TurnResult};
 use muleteer_model::dispatch::Exit;
 use muleteer_model::event::ExitCause;
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! Who plays: the beads of the demo's run, what each costs, and every effect that must be found afterwards, once.
 
-use muleteer_model::pipeline::event::Purpose;
+use muleteer_model::spec_run::event::Purpose;
 
 pub const SCENARIO: &str = include_str!("run.yaml");
 

@@ -1,15 +1,15 @@
 //! What must hold afterwards. Each check says what it saw, whether it holds or not: a ✓ that nobody can
 //! retrace is worth as little as a promise.
 
+use crate::cli::failure::Failure;
 use crate::demo::cast::{CAST, KILLED_USD, VICTIM, price, survivors};
 use crate::demo::log::Log;
 use crate::demo::place::Place;
 use crate::demo::play::{is_adopted, ledger};
-use crate::failure::Failure;
 use crate::render::usd;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::journal::summarize;
-use muleteer_model::pipeline::event::{RunStatus, Verdict};
+use muleteer_model::spec_run::event::{RunStatus, Verdict};
 use muleteer_process::clock::awake;
 use muleteer_store::events;
 use rustix::process::Signal;
@@ -193,7 +193,7 @@ fn every_event(place: &Place, log: &Log) -> Check {
         let mut stored: Vec<Record> = vec![];
         let recovery = match events::read(&path, |record| stored.push(record)) {
             Ok(recovery) => recovery,
-            Err(error) => return Check::new(what, false, crate::failure::chain(&error)),
+            Err(error) => return Check::new(what, false, crate::cli::failure::chain(&error)),
         };
         if recovery.cut_bytes > 0 {
             wrong.push(format!("{} bytes at the end of {whose} are torn", recovery.cut_bytes));
@@ -239,7 +239,7 @@ fn effects(place: &Place, log: &Log) -> Result<Vec<String>, Failure> {
     }
     let subjects = place.git(&["log", "--reverse", "--format=%s", "main"])?;
     let wanted = CAST.iter().flat_map(|part| part.commits).copied();
-    let mut wanted: Vec<&str> = wanted.chain([super::place::FIRST]).collect();
+    let mut wanted: Vec<&str> = wanted.chain([crate::demo::place::FIRST]).collect();
     let mut subjects: Vec<&str> = subjects.lines().collect();
     for part in &CAST {
         let own: Vec<&str> = subjects.iter().copied().filter(|subject| part.commits.contains(subject)).collect();

@@ -3,7 +3,7 @@
 //! A task of its own, so that nothing the play waits for holds it up; dropping the [`Follower`] ends
 //! it. It remembers the next sequence number it wants, and so neither loses nor repeats an event.
 
-use crate::context::Context;
+use crate::cli::context::Context;
 use muleteer_model::event::Record;
 use muleteer_protocol::client::Next;
 use muleteer_protocol::v1::{Item, Request};

@@ -2,9 +2,9 @@
 
 use crate::demo::cast::{CAST, Part};
 use muleteer_model::event::{Event, Record};
-use muleteer_model::pipeline::chronicle::{Chronicle, Stint};
-use muleteer_model::pipeline::event::{AgentStarted, Purpose, RunStatus};
-use muleteer_model::pipeline::{Job, Stage};
+use muleteer_model::spec_run::event::{AgentStarted, Purpose, RunStatus};
+use muleteer_model::spec_run::report::history::{Chronicle, Stint};
+use muleteer_model::spec_run::{Job, Stage};
 use muleteer_process::identity::ProcessId;
 use muleteer_protocol::v1::DispatchStatus;
 

@@ -4,13 +4,13 @@
 //! Dropping a [`Place`] ends what it started and removes the folder, however the demo ended: by its
 //! last act, an error, Ctrl-C or a panic. Only what was asked to be kept stays.
 
-use crate::context::Context;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::output::Output;
 use crate::demo::cast::SCENARIO;
-use crate::failure::Failure;
-use crate::output::Output;
-use muleteer_model::id;
+use muleteer_model::event::id;
 use muleteer_process::command::helper;
-use muleteer_supervisor::paths::{Paths, check_socket};
+use muleteer_supervisor::daemon::paths::{Paths, check_socket};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
@@ -38,7 +38,7 @@ pub struct Place {
     /// A client's view of the private daemon.
     pub context: Context,
     keep: bool,
-    /// See [`super::running`].
+    /// See [`crate::demo::running`].
     pub(super) daemon: Option<Child>,
 }
 

@@ -1,17 +1,17 @@
 //! The play, act by act. It waits for states, never for a time: the agents stand at gates
 //! (`hold.sh`) while something is done to them, so it goes the same way on a slow machine.
 
-use crate::connect::unexpected;
+use crate::cli::failure::Failure;
+use crate::client::connect::unexpected;
+use crate::client::file_watch::FileWatch;
+use crate::client::run_files::new_id;
 use crate::demo::cast::{ADOPTED, CRASH, OUTAGE, VICTIM, survivors};
 use crate::demo::follower::{Follower, News};
 use crate::demo::log::Log;
 use crate::demo::place::{Place, text};
 use crate::demo::screen::Screen;
-use crate::failure::Failure;
-use crate::file_watch::FileWatch;
 use crate::render::page::{Setting, page};
 use crate::render::status;
-use crate::run_files::new_id;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use muleteer_model::event::{Event, Record};

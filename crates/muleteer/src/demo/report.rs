@@ -1,18 +1,18 @@
 //! What is told at the end: the run, its commits, the checks, and how to look at each.
 
+use crate::cli::failure::Failure;
+use crate::cli::output::Output;
+use crate::client::on_demand::own_program;
 use crate::demo::cast::CAST;
 use crate::demo::checks::Check;
 use crate::demo::log::Log;
 use crate::demo::place::Place;
 use crate::demo::screen::color;
-use crate::failure::Failure;
-use crate::on_demand::own_program;
-use crate::output::Output;
 use crate::render::run as told;
 use crate::render::{BOLD, DIM, GREEN, RED, RESET, clip, usd};
 use jiff::Timestamp;
-use muleteer_model::pipeline::checkpoint;
-use muleteer_model::pipeline::standing::Standing;
+use muleteer_model::spec_run::checkpoint;
+use muleteer_model::spec_run::report::status::Standing;
 use serde_json::{Value, json};
 use std::time::Duration;
 

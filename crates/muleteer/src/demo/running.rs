@@ -3,10 +3,10 @@
 //! Only what was started here is ever signalled: the daemon is our own child, and the others carry the
 //! demo's folder in their environment. Both are pinned first, so that no signal meets a stranger.
 
-use crate::connect::unexpected;
+use crate::cli::failure::Failure;
+use crate::client::connect::unexpected;
+use crate::client::on_demand;
 use crate::demo::place::Place;
-use crate::failure::Failure;
-use crate::on_demand;
 use muleteer_process::clock::awake;
 use muleteer_process::command::helper;
 use muleteer_process::host::host;

@@ -1,8 +1,8 @@
 //! The demo as it runs: each event in a line as an operations channel would show it, and between them
 //! what the demo itself does.
 
-use crate::failure::Failure;
-use crate::output::Output;
+use crate::cli::failure::Failure;
+use crate::cli::output::Output;
 use crate::render::{BLUE, BOLD, CYAN, DIM, MAGENTA, RESET, YELLOW, event};
 use jiff::Timestamp;
 use muleteer_model::event::Record;

@@ -5,9 +5,9 @@
 //! sources, as before a `git pull`, is built again, or the demo is refused: its agents would fail
 //! for reasons that nobody sees.
 
-use crate::failure::Failure;
-use crate::on_demand::own_program;
-use crate::output::Output;
+use crate::cli::failure::Failure;
+use crate::cli::output::Output;
+use crate::client::on_demand::own_program;
 use muleteer_process::command::helper;
 use muleteer_shim::run::{BUILD_WORD, build as our_build};
 use std::ffi::OsString;

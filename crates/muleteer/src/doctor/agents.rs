@@ -1,7 +1,10 @@
 //! Which programs the configuration wants for agents, and what it calls them.
 
-use super::ask::Question;
-use muleteer_backends::{BackendError, acp, claude_code, codex};
+use crate::doctor::ask::Question;
+use muleteer_backends::BackendError;
+use muleteer_backends::acp;
+use muleteer_backends::claude_code;
+use muleteer_backends::codex;
 use muleteer_model::config::{BackendChoice, Command, Config};
 use std::ffi::OsStr;
 

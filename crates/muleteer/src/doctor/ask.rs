@@ -1,6 +1,6 @@
 //! Running a program that may hang, flood or leave children, to hear one line from it.
 
-use super::{find, program_at};
+use crate::doctor::{find, program_at};
 use muleteer_model::doctor::{self, Program};
 use muleteer_process::command::helper;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! What the system says of itself, and what it does when tried.
 
-use super::ask::probe;
+use crate::doctor::ask::probe;
 use muleteer_model::doctor::{InotifyFacts, Tried};
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! The directories, the operator's key, the shim, and whoever answers at the socket.
 
-use crate::context::Context;
+use crate::cli::context::Context;
 use muleteer_model::doctor::{
     Barred, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Exports, FileFacts, ShimFacts, There,
 };
@@ -8,7 +8,7 @@ use muleteer_protocol::client::ClientError;
 use muleteer_store::StoreError;
 use muleteer_store::db::Projection;
 use muleteer_store::events::fold_fleet;
-use muleteer_supervisor::paths::Paths;
+use muleteer_supervisor::daemon::paths::Paths;
 use rustix::io::Errno;
 use std::fs::Metadata;
 use std::io;
@@ -83,7 +83,7 @@ pub(super) async fn state(paths: &Paths, deadline: Duration) -> (EventFacts, Dat
 }
 
 fn read_state(events: &Path, database: &Path) -> (EventFacts, DatabaseFacts) {
-    let said = |error: &StoreError| (crate::failure::chain(error), error.hint().to_string());
+    let said = |error: &StoreError| (crate::cli::failure::chain(error), error.hint().to_string());
     // The database first: a daemon that runs is never behind it with the log.
     let found = Projection::open_read_only(database).map(|db| db.map(|db| db.applied_seq()));
     let (log, last) = match fold_fleet(events) {
@@ -104,7 +104,7 @@ fn read_state(events: &Path, database: &Path) -> (EventFacts, DatabaseFacts) {
             }
             None => DatabaseFacts::Read { applied },
         },
-        Err(error @ StoreError::DbCorrupt { .. }) => DatabaseFacts::Damaged(crate::failure::chain(&error)),
+        Err(error @ StoreError::DbCorrupt { .. }) => DatabaseFacts::Damaged(crate::cli::failure::chain(&error)),
         Err(error) => {
             let (error, hint) = said(&error);
             DatabaseFacts::Broken { error, hint }
@@ -157,7 +157,7 @@ pub(super) async fn daemon(context: &Context) -> DaemonFacts {
         }
         Ok(Err(ClientError::NoDaemon { .. })) if socket.exists() => DaemonFacts::Left { socket },
         Ok(Err(ClientError::NoDaemon { .. })) => DaemonFacts::None,
-        Ok(Err(error)) => DaemonFacts::Mute { socket, error: crate::failure::chain(&error) },
+        Ok(Err(error)) => DaemonFacts::Mute { socket, error: crate::cli::failure::chain(&error) },
         Err(_) => DaemonFacts::Mute { socket, error: format!("no greeting within {} s", GREETING.as_secs()) },
     }
 }

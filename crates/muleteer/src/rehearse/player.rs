@@ -1,14 +1,14 @@
 //! Playing: takes prompts, does their steps, prints the events.
 
-use super::inbox::{Inbox, Mail};
-use super::keep::{Keep, KeepError};
-use super::{misbehave, work};
+use crate::rehearse::inbox::{Inbox, Mail};
+use crate::rehearse::session_file::{Keep, KeepError};
+use crate::rehearse::{misbehave, work};
 use muleteer_backends::rehearsal::Vars;
 use muleteer_backends::rehearsal::scenario::{Scenario, Step};
 use muleteer_backends::rehearsal::session::{Session, Taken};
 use muleteer_backends::rehearsal::step::{self, Act, Noise, Outcome, Plan};
 use muleteer_backends::rehearsal::wire::Input;
-use muleteer_model::agent_event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, cut};
+use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, cut};
 use muleteer_model::config::Span;
 use muleteer_process::clock;
 use std::collections::VecDeque;

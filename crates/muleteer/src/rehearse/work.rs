@@ -5,7 +5,7 @@
     reason = "an agent runs its own commands, as real ones do: its shim watches all of them"
 )]
 
-use super::inbox::Inbox;
+use crate::rehearse::inbox::Inbox;
 use muleteer_backends::rehearsal::Vars;
 use muleteer_process::group::descendants;
 use muleteer_process::identity::{Pinned, ProcessId};

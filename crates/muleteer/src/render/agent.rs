@@ -1,9 +1,9 @@
 //! What an agent printed and did, for `logs`.
 
-use super::{BLUE, BOLD, DIM, GREEN, RED, RESET, YELLOW, clip, count, safe, span, usd};
+use crate::render::{BLUE, BOLD, DIM, GREEN, RED, RESET, YELLOW, clip, count, safe, span, usd};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use muleteer_model::agent_event::{AgentEvent, target};
+use muleteer_model::agent::event::{AgentEvent, target};
 use std::time::Duration;
 
 /// Room for the one line that stands for many.

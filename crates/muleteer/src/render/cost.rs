@@ -1,8 +1,8 @@
 //! `cost`: the rows of a bill and their sum.
 
-use super::table::{Align, Cell, layout};
-use super::{BOLD, clip, count, usd};
-use muleteer_model::cost::{Bill, Row};
+use crate::render::table::{Align, Cell, layout};
+use crate::render::{BOLD, clip, count, usd};
+use muleteer_model::dispatch::cost::{Bill, Row};
 
 /// Room for a name; of a path, the end tells more than the beginning.
 const NAME: usize = 48;

@@ -1,9 +1,9 @@
 //! One event in one line, as an operations channel would show it.
 
-use super::{BOLD, DIM, RED, RESET, YELLOW, clip, count, span, state_color, usd};
+use crate::render::{BOLD, DIM, RED, RESET, YELLOW, clip, count, span, state_color, usd};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use muleteer_model::ask::Verdict;
+use muleteer_model::agent::ask::Verdict;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::monitor::Action;
 use std::time::Duration;
@@ -178,7 +178,7 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::DispatchFinished { state: ended, reason, .. } => format!("{} {}", state(ended.as_str()), text(reason)),
         Event::FilesRemoved { by } => format!("its files are removed by {by}"),
         Event::Unknown => return None,
-        run => return super::run::describe(run),
+        run => return crate::render::run::describe(run),
     })
 }
 

@@ -1,13 +1,13 @@
 //! A run under way, as a few lines that are drawn over and over: pure, so that what is on a terminal can be tested
 //! without one.
 
-use super::{BLUE, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, clip, span, turns, usd};
+use crate::render::{BLUE, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, clip, span, turns, usd};
 use jiff::Timestamp;
-use muleteer_model::pipeline::at_work::AtWork;
-use muleteer_model::pipeline::chronicle::Chronicle;
-use muleteer_model::pipeline::estimate::{self, Estimate};
-use muleteer_model::pipeline::event::Phase;
-use muleteer_model::pipeline::{Job, Run, Stage};
+use muleteer_model::spec_run::estimate::{self, Estimate};
+use muleteer_model::spec_run::event::Phase;
+use muleteer_model::spec_run::report::history::Chronicle;
+use muleteer_model::spec_run::report::live::AtWork;
+use muleteer_model::spec_run::{Job, Run, Stage};
 use std::time::Duration;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 

@@ -1,12 +1,12 @@
 //! A run, as a person reads it.
 
-use super::{BOLD, GREEN, RED, RESET, YELLOW, clip, safe, span, usd};
+use crate::render::{BOLD, GREEN, RED, RESET, YELLOW, clip, safe, span, usd};
 use jiff::Timestamp;
 use muleteer_model::event::Event;
-use muleteer_model::pipeline::enforced::Enforced;
-use muleteer_model::pipeline::event::Verdict;
-use muleteer_model::pipeline::standing::{Standing, WaitKind, why};
-use muleteer_model::pipeline::{Run, Stage};
+use muleteer_model::spec_run::event::Verdict;
+use muleteer_model::spec_run::judge::enforced::Enforced;
+use muleteer_model::spec_run::report::status::{Standing, WaitKind, why};
+use muleteer_model::spec_run::{Run, Stage};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ fn ending(run: &Run) -> String {
     } else if let Some(why) = why(run) {
         let _ = writeln!(text, "  reason    {}", safe(&why));
     }
-    text.push_str(&super::work::lines(run));
+    text.push_str(&crate::render::work::lines(run));
     if let Some(branch) = run.published.as_ref().filter(|_| run.kept.is_none()) {
         let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.as_str()).unwrap_or_default();
         if branch == base {
@@ -231,7 +231,7 @@ pub fn describe(event: &Event) -> Option<String> {
                 "agent {} ended: {} {bead} {} {}",
                 end.agent,
                 end.purpose.as_str(),
-                super::event::word(&end.status),
+                crate::render::event::word(&end.status),
                 text(&end.reason)
             );
             if end.status == muleteer_model::event::Outcome::Success { line } else { warn(line) }
@@ -280,13 +280,13 @@ pub fn describe(event: &Event) -> Option<String> {
         }
         Event::PrCreated { url } => format!("pull request {url}"),
         Event::BranchPushed { branch, page, trouble } => {
-            let done = super::work::pushed(branch, page.as_deref());
+            let done = crate::render::work::pushed(branch, page.as_deref());
             match trouble {
                 Some(why) => warn(format!("{done}; {}", text(why))),
                 None => done,
             }
         }
-        Event::RunWorkKept(kept) => super::work::kept(kept),
+        Event::RunWorkKept(kept) => crate::render::work::kept(kept),
         Event::RunStopping { code, message } if code.is_empty() => warn(format!("stopping: {}", text(message))),
         Event::RunStopping { code, message } => bad(format!("stopping: {code} {}", text(message))),
         Event::RunRested { reason, .. } => warn(format!("it rests: {}", text(reason))),

@@ -1,7 +1,7 @@
 //! `status`: the table, one dispatch in full, and how one ended in a line.
 
-use super::table::{Align, Cell, layout};
-use super::{BOLD, DIM, RESET, age, clip, count, safe, state_color, usd};
+use crate::render::table::{Align, Cell, layout};
+use crate::render::{BOLD, DIM, RESET, age, clip, count, safe, state_color, usd};
 use jiff::Timestamp;
 use muleteer_protocol::v1::DispatchStatus;
 use std::collections::HashSet;

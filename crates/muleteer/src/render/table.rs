@@ -1,6 +1,6 @@
 //! Aligned columns. Widths are of what is seen: a cell's colour is kept apart from its text.
 
-use super::RESET;
+use crate::render::RESET;
 
 #[derive(Debug, Clone, Default)]
 pub struct Cell {
@@ -40,7 +40,7 @@ pub fn layout(heads: &[(&str, Align)], rows: &[Vec<Cell>]) -> String {
         cells.chain([head.chars().count()]).max().unwrap_or(0)
     };
     let widths: Vec<_> = heads.iter().enumerate().map(|(at, (head, _))| width(at, head)).collect();
-    let head: Vec<_> = heads.iter().map(|(head, _)| Cell::colored(*head, super::DIM)).collect();
+    let head: Vec<_> = heads.iter().map(|(head, _)| Cell::colored(*head, crate::render::DIM)).collect();
     let mut text = String::new();
     for row in std::iter::once(&head).chain(rows) {
         let mut line = String::new();

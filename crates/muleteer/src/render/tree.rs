@@ -1,6 +1,6 @@
 //! `tree`: the supervision tree, drawn.
 
-use super::{DIM, RESET, YELLOW, bytes, safe, state_color};
+use crate::render::{DIM, RESET, YELLOW, bytes, safe, state_color};
 use muleteer_protocol::v1::TreeNode;
 use std::fmt::Write as _;
 

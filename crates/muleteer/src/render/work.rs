@@ -1,9 +1,9 @@
 //! Where the work of a run is, and what comes next.
 
-use super::{clip, safe};
-use muleteer_model::pipeline::Run;
-use muleteer_model::pipeline::event::KeptWork;
-use muleteer_model::pipeline::whereabouts::Whereabouts;
+use crate::render::{clip, safe};
+use muleteer_model::spec_run::Run;
+use muleteer_model::spec_run::event::KeptWork;
+use muleteer_model::spec_run::report::work_place::Whereabouts;
 use std::fmt::Write;
 
 /// A trouble that is longer is cut.

@@ -1,9 +1,9 @@
 //! Carrying out a plan, and telling what was done.
 
-use super::plan::Step;
-use super::state;
+use crate::cli::failure::Failure;
 use crate::doctor::ask::{RunError, run};
-use crate::failure::Failure;
+use crate::service::plan::Step;
+use crate::service::state;
 use serde::Serialize;
 use std::io;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! What installing and removing a service take, step by step.
 
-use super::{LABEL, Manager, Scope, Service, UNIT, unit};
+use crate::service::{LABEL, Manager, Scope, Service, UNIT, unit};
 use std::path::PathBuf;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Which service manager is here, and what it says of our unit.
 
-use super::{LABEL, Manager, Scope, UNIT};
 use crate::doctor::ask::run;
+use crate::service::{LABEL, Manager, Scope, UNIT};
 use muleteer_model::doctor::ServiceFacts;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The files of `deploy/`, with this installation's paths in them.
 
-use super::{Manager, Scope, Service};
+use crate::service::{Manager, Scope, Service};
 use std::fmt::Write as _;
 use std::path::Path;
 

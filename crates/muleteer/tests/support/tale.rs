@@ -3,9 +3,9 @@
 
 use jiff::{SignedDuration, Timestamp};
 use muleteer_model::event::{Entry, Event, Outcome, Record};
-use muleteer_model::pipeline::chronicle::Chronicle;
-use muleteer_model::pipeline::event::*;
-use muleteer_model::pipeline::judge::{Acceptance, Criterion, Issue, JudgeResult, NewBead, Observation, SpecDrift};
+use muleteer_model::spec_run::event::*;
+use muleteer_model::spec_run::judge::{Acceptance, Criterion, Issue, JudgeResult, NewBead, Observation, SpecDrift};
+use muleteer_model::spec_run::report::history::Chronicle;
 
 pub struct Tale {
     pub chronicle: Chronicle,

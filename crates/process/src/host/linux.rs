@@ -1,6 +1,6 @@
 //! Linux: `/proc`, pidfds, subreaper.
 
-use super::{Abilities, Host, Stat};
+use crate::host::{Abilities, Host, Stat};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs::File;
 use std::io::{self, Read};

@@ -2,8 +2,8 @@
 //! process: a pid is compared with its start time right before it is used, which narrows the race
 //! to microseconds and cannot close it.
 
-use super::{Abilities, Host, Stat};
 use crate::command::helper;
+use crate::host::{Abilities, Host, Stat};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

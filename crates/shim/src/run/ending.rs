@@ -2,12 +2,13 @@
 
 use super::{Phase, Shim};
 use crate::control::{Cause, Control, Policy};
+use muleteer_process::cgroup;
 use muleteer_process::clock::awake;
+use muleteer_process::fault;
 use muleteer_process::group::{self, by_nonce, descendants, signal_group};
 use muleteer_process::host::Stat;
 use muleteer_process::identity::Pinned;
 use muleteer_process::spawn::{self, Exit};
-use muleteer_process::{cgroup, fault};
 use muleteer_protocol::shim::v1::FromShim;
 use std::time::Duration;
 

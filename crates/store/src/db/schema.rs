@@ -1,6 +1,6 @@
 //! The tables, and opening a file that may hold anything.
 
-use super::{Opened, SCHEMA_VERSION, error};
+use crate::db::{Opened, SCHEMA_VERSION, error};
 use crate::error::StoreError;
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! The lines of a log from its end, so that what is asked of the newest costs the same however long it is.
 
-use super::line::MAX_LINE;
+use crate::events::line::MAX_LINE;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 

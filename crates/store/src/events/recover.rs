@@ -1,10 +1,10 @@
 //! Opening a log that may have been left in any state.
 
-use super::{mark, scan};
 use crate::atomic::{Temporary, sync_dir, write_atomic};
 use crate::error::StoreError;
+use crate::events::{mark, scan};
+use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::Record;
-use muleteer_model::fleet::Fleet;
 use scan::Scan;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -19,7 +19,7 @@ pub struct Recovery {
     pub records: u64,
     /// Length of the valid part, bytes.
     pub len: u64,
-    /// Bytes after it that are no line, or lines of an unfinished batch: cut away by [`EventLog::open`](super::EventLog::open),
+    /// Bytes after it that are no line, or lines of an unfinished batch: cut away by [`EventLog::open`](crate::events::EventLog::open),
     /// passed over by [`read`].
     pub cut_bytes: u64,
     pub cut_why: Option<String>,
@@ -34,7 +34,7 @@ pub struct Recovery {
 /// writer the end may be a line short.
 ///
 /// # Errors
-/// As [`EventLog::open`](super::EventLog::open), but for `E_DB_AHEAD`.
+/// As [`EventLog::open`](crate::events::EventLog::open), but for `E_DB_AHEAD`.
 pub fn read(path: &Path, each: impl FnMut(Record)) -> Result<Recovery, StoreError> {
     // Before the file: a living writer may move it on meanwhile.
     let marked = mark::read(path).unwrap_or(0);

@@ -9,8 +9,8 @@
 //! A batch (records with `more` and the one after them) is all or nothing: its records are given out
 //! when it is complete, and an incomplete one at the end belongs to the torn tail.
 
-use super::line::{Fault, MAX_LINE, decode_for_fold};
 use crate::error::StoreError;
+use crate::events::line::{Fault, MAX_LINE, decode_for_fold};
 use muleteer_model::event::Record;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};

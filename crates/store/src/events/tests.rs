@@ -1,6 +1,6 @@
 //! The disk failing in each way it can, without a disk.
 
-use super::*;
+use crate::events::*;
 use muleteer_model::event::Event;
 use std::fs;
 use std::sync::{Arc, Mutex};

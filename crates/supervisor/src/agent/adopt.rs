@@ -3,11 +3,11 @@
 //!
 //! Only the quick ones: who does not answer at once is left to its own `link`, which has the time.
 
-use crate::context::Daemon;
-use crate::launch::ShimPort;
+use crate::daemon::context::Daemon;
+use crate::dispatch::launch::ShimPort;
 use crate::ledger::{entry, try_append};
 use muleteer_model::dispatch::Dispatch;
-use muleteer_model::life::{self, Input};
+use muleteer_model::dispatch::life::{self, Input};
 use muleteer_process::clock::awake;
 use muleteer_shim::attach;
 use muleteer_shim::meta::Meta;

@@ -1,9 +1,9 @@
 //! Brings home the work of a dispatch that has ended.
 
-use crate::context::Daemon;
-use crate::worktree::{BringError, Homecoming};
+use crate::daemon::context::Daemon;
+use crate::vcs::worktree::{BringError, Homecoming};
+use muleteer_model::dispatch::work::WorkHome;
 use muleteer_model::dispatch::{Dispatch, Stop};
-use muleteer_model::work::WorkHome;
 use std::path::Path;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;

@@ -4,18 +4,19 @@
 //! The actor's only state that matters is the ledger and the file: killed anywhere, the next one
 //! works out from both what is missing.
 
-use crate::beneath;
-use crate::context::Daemon;
+use crate::daemon::context::Daemon;
+use crate::daemon::file_watch::WatchMsg;
 use crate::ledger::{append, entry};
-use crate::watch::WatchMsg;
+use crate::vcs::untrusted_path;
 use jiff::tz::Offset;
 use muleteer_model::dispatch::Dispatch;
+use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Event, Record};
-use muleteer_model::id::DispatchId;
-use muleteer_model::journal::hand::{Act, Hand, Need, Touches};
+use muleteer_model::journal::writer_detection::{Act, Hand, Need, Touches};
 use muleteer_model::journal::{self, Header, Status};
 use muleteer_process::fault;
-use muleteer_store::{atomic, tail};
+use muleteer_store::atomic;
+use muleteer_store::events::tail;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::collections::BTreeMap;
 use std::io;
@@ -333,7 +334,7 @@ impl State {
 
     fn append(&mut self, text: &str) -> Result<(), ActorProcessingErr> {
         fault::point("journal.mid_batch");
-        beneath::append(&self.path, text.as_bytes())?;
+        untrusted_path::append(&self.path, text.as_bytes())?;
         self.hand.appended();
         Ok(())
     }
@@ -420,7 +421,7 @@ impl State {
     /// The file as it is; empty when there is none, `None` when it is out of all proportion. Its agent may have put
     /// anything in its place: a link leads where the agent itself may not look, and a pipe never ends.
     fn read(&mut self) -> Result<Option<String>, ActorProcessingErr> {
-        match beneath::read_file(&self.path, FILE_LIMIT) {
+        match untrusted_path::read_file(&self.path, FILE_LIMIT) {
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(String::new())),
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {

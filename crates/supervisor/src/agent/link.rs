@@ -3,16 +3,16 @@
 //!
 //! Dropping a link closes a socket and signals nobody. What it knew is read again from the spool.
 
-use super::drain::Drain;
-use super::life::LifeMsg;
-use crate::context::{AgentSlots, Daemon};
-use crate::launch::{self, ShimPort, Standing, Swept};
-use crate::owned::{own, survive};
-use crate::stuck::Stuck;
+use crate::agent::life::LifeMsg;
+use crate::agent::spool_decoder::Drain;
+use crate::daemon::context::{AgentSlots, Daemon};
+use crate::daemon::owned_task::{own, survive};
+use crate::dispatch::launch::{self, ShimPort, Standing, Swept};
+use crate::dispatch::shim_watchdog::Stuck;
 use muleteer_model::dispatch::Dispatch;
+use muleteer_model::dispatch::life::Input;
 use muleteer_model::event::Position;
-use muleteer_model::id::DispatchId;
-use muleteer_model::life::Input;
+use muleteer_model::event::id::DispatchId;
 use muleteer_process::fault;
 use muleteer_protocol::shim::v1::{FromShim, Idem, Outcome, ToShim};
 use muleteer_shim::control;
@@ -386,7 +386,7 @@ impl Session {
         Ok(Read { durable, more })
     }
 
-    async fn deliver(&self, steps: Vec<super::drain::Step>) -> Result<Position, String> {
+    async fn deliver(&self, steps: Vec<crate::agent::spool_decoder::Step>) -> Result<Position, String> {
         let life = self.slots.life.get().ok_or("life is not there")?;
         match life.call(|reply| LifeMsg::Output(steps, reply), None).await {
             Ok(ractor::rpc::CallResult::Success(position)) => Ok(position),
@@ -494,7 +494,7 @@ fn key_of(frame: &ToShim) -> Option<Idem> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::context::alone;
+    use crate::daemon::context::test_daemon;
     use muleteer_model::config::Pool;
     use muleteer_protocol::shim::v1::MAX_BODY;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -522,8 +522,8 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn what_was_not_answered_is_asked_again_on_the_next_connection() {
         let dir = tempfile::tempdir().unwrap();
-        let daemon = alone::daemon(dir.path(), Pool::default());
-        let id = alone::id("abcd2345");
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let id = test_daemon::id("abcd2345");
         let spool = daemon.paths.spool(id.as_str());
         std::fs::create_dir_all(&spool).unwrap();
         let mut session = Session::new(&daemon, &id, 1, None);
@@ -567,9 +567,9 @@ mod tests {
     /// Its supervisor starts it again; one that went on as if nothing were would never hear of its agent again.
     #[tokio::test]
     async fn a_link_whose_session_fails_fails_itself() {
-        let daemon = alone::daemon("/nowhere".as_ref(), Pool::default());
+        let daemon = test_daemon::daemon("/nowhere".as_ref(), Pool::default());
         #[allow(clippy::disallowed_methods)]
-        let (link, ended) = Link::spawn(None, Link, (daemon, alone::id("abcd2345"))).await.unwrap();
+        let (link, ended) = Link::spawn(None, Link, (daemon, test_daemon::id("abcd2345"))).await.unwrap();
         // There is no such dispatch.
         link.cast(LinkMsg::Ensure { epoch: 1, resume: None }).unwrap();
         tokio::time::timeout(Duration::from_secs(20), ended).await.unwrap().unwrap();

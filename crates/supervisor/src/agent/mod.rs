@@ -1,11 +1,11 @@
 //! The subtree of one dispatch: `journal`, `monitor`, `life`, `link`, rest-for-one in this order.
 
 pub mod adopt;
-pub mod drain;
+pub mod assembler;
 mod fetch;
 pub mod journal;
 pub mod life;
 pub mod link;
 pub mod monitor;
-pub mod pieces;
-mod probe;
+pub mod spool_decoder;
+mod transcript_probe;

@@ -1,16 +1,17 @@
 //! Watches one dispatch against its limits, for signs of life, and for what is sick about it. The judgement is `model::life`'s,
 //! `model::stall`'s and `model::monitor`'s; this actor only brings them the state and the evidence.
 
-use super::life::LifeMsg;
-use crate::context::Daemon;
+use crate::agent::life::LifeMsg;
+use crate::daemon::context::Daemon;
 use jiff::Timestamp;
-use muleteer_model::descent::overspent;
+use muleteer_model::dispatch::child_limits::overspent;
+use muleteer_model::dispatch::life::{Input, awaited, limit_reached};
 use muleteer_model::dispatch::{Dispatch, Phase};
-use muleteer_model::id::DispatchId;
-use muleteer_model::life::{Input, awaited, limit_reached};
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::monitor::stall::{Known, Look, Mark, Verdict, Watch};
 use muleteer_model::monitor::{Monitors, Seen, hung};
-use muleteer_model::stall::{Known, Look, Mark, Verdict, Watch};
-use muleteer_process::{clock, group};
+use muleteer_process::clock;
+use muleteer_process::group;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
 use std::time::Duration;
@@ -211,19 +212,19 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::alone;
+    use crate::daemon::context::test_daemon;
     use muleteer_model::config::Pool;
     use muleteer_model::event::Event;
 
     /// What comes between two processes need not be seen: whoever looks at the newest state sees the next one at work.
     #[test]
     fn the_next_process_is_watched_for_itself() {
-        let (daemon, id) = (alone::daemon("/nowhere".as_ref(), Pool::default()), alone::id("abcd2345"));
-        daemon.fold(&id, alone::sample("dispatch_created"));
+        let (daemon, id) = (test_daemon::daemon("/nowhere".as_ref(), Pool::default()), test_daemon::id("abcd2345"));
+        daemon.fold(&id, test_daemon::sample("dispatch_created"));
         let mut state = State::new(daemon, id);
         for epoch in 1..=2 {
             let begun = Event::AttemptStarted { attempt: epoch, epoch, resume: None };
-            for event in [begun, alone::sample("agent_spawned"), alone::sample("turn_started")] {
+            for event in [begun, test_daemon::sample("agent_spawned"), test_daemon::sample("turn_started")] {
                 state.daemon.fold(&state.id, event);
             }
             let fleet = state.daemon.snapshot();

@@ -1,16 +1,16 @@
 //! Telling a working agent something that is no prompt: the answer to what it asked, another model.
 
-use super::handlers::{command, find, unappended};
 use crate::agent::journal::JournalMsg;
 use crate::agent::life::LifeMsg;
-use crate::context::Daemon;
+use crate::daemon::context::Daemon;
+use crate::dispatch::request::{Asker, check_model, fault};
+use crate::dispatch::view;
+use crate::gate::handlers::{command, find, unappended};
 use crate::ledger::{entry, try_append};
-use crate::request::{Asker, check_model, fault};
-use crate::view;
-use muleteer_model::ask::{self, Answer, Ask, Unanswerable, Verdict};
+use muleteer_model::agent::ask::{self, Answer, Ask, Unanswerable, Verdict};
 use muleteer_model::dispatch::Dispatch;
+use muleteer_model::dispatch::life::Input;
 use muleteer_model::event::{Created, Entry, Event};
-use muleteer_model::life::Input;
 use muleteer_protocol::v1::{Reply, WireError};
 use std::sync::Arc;
 

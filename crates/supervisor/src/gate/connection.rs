@@ -1,12 +1,12 @@
 //! One connection: the greeting, then requests one after another. Whatever goes wrong here ends this
 //! connection only.
 
-use super::handlers;
-use super::peer::{self, Identity};
-use super::places::Place;
-use crate::context::Daemon;
-use crate::request::{fault, internal};
-use muleteer_model::id::DispatchId;
+use crate::daemon::context::Daemon;
+use crate::dispatch::request::{fault, internal};
+use crate::gate::handlers;
+use crate::gate::peer::{self, Identity};
+use crate::gate::places::Place;
+use muleteer_model::event::id::DispatchId;
 use muleteer_protocol::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter, HELLO_LIMIT, check_size, negotiate};
 use muleteer_protocol::socket::Stream;
 use muleteer_protocol::v1::{

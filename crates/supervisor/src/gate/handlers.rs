@@ -1,27 +1,28 @@
 //! What each request does. A reply is sent after the effect, never on enqueueing it.
 
-use super::answer;
-use super::connection::{Answer, Connection, Heard};
-use super::peer::{Identity, has_ended};
 use crate::agent::journal::JournalMsg;
 use crate::agent::life::LifeMsg;
-use crate::branch::BranchMsg;
-use crate::context::Daemon;
+use crate::daemon::context::Daemon;
+use crate::daemon::heartbeat;
+use crate::daemon::prune::prune;
+use crate::daemon::trust;
+use crate::dispatch::request::{Asker, Further, disk_full, fault, ignored, internal, is_same, prepare, write_further};
+use crate::dispatch::view;
+use crate::gate::answer;
+use crate::gate::connection::{Answer, Connection, Heard};
+use crate::gate::peer::{Identity, has_ended};
 use crate::ledger::{LedgerError, entry, try_append};
-use crate::prune::prune;
-use crate::request::{Asker, Further, disk_full, fault, ignored, internal, is_same, prepare, write_further};
-use crate::tasklist::serve as tasklist;
-use crate::{heartbeat, trust, view};
+use crate::task_list::serve as tasklist;
+use crate::tree::supervisor_actor::BranchMsg;
 use muleteer_model::config::Ignored;
+use muleteer_model::dispatch::fleet::{Fleet, LookupError};
+use muleteer_model::dispatch::life::Input;
 use muleteer_model::dispatch::{Dispatch, Prompt, PromptState};
+use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, PromptKind};
-use muleteer_model::fleet::{Fleet, LookupError};
-use muleteer_model::id::DispatchId;
-use muleteer_model::life::Input;
-use muleteer_model::telemetry;
 use muleteer_process::fault;
 use muleteer_protocol::v1::{self, DaemonStatus, Item, Reply, Request, Spawn, StatusReport, WireError};
-use muleteer_store::tail;
+use muleteer_store::events::tail;
 use ractor::rpc::CallResult;
 use std::path::Path;
 use std::sync::Arc;
@@ -86,14 +87,14 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             Ok(tasklist::stop(&daemon, &id, now, connection.identity.as_str()).await.map(Some))
         }
         Request::Stop { agents } => Ok(stop(&daemon, &agents).await.map(Some)),
-        Request::Bead { key, op } => Ok(super::runs::bead(connection, &key, &op).await.map(Some)),
-        Request::Run(run) => {
-            Ok(crate::runs::begin(&daemon, &run, trace).await.map(|run_id| Some(Reply::RunUp { run_id })))
-        }
+        Request::Bead { key, op } => Ok(crate::gate::runs::bead(connection, &key, &op).await.map(Some)),
+        Request::Run(run) => Ok(crate::spec_run::begin(&daemon, &run, trace)
+            .await
+            .map(|run_id| Some(Reply::RunUp { run_id }))),
         Request::RunEvents { run_id, from_seq, follow } => {
-            super::runs::events(connection, &run_id, from_seq, follow).await
+            crate::gate::runs::events(connection, &run_id, from_seq, follow).await
         }
-        Request::RunStop { run_id } => Ok(super::runs::stop(&daemon, &run_id).await.map(Some)),
+        Request::RunStop { run_id } => Ok(crate::gate::runs::stop(&daemon, &run_id).await.map(Some)),
         Request::Unknown => Ok(Err(fault(
             "E_UNKNOWN_VERB",
             "this daemon does not know that request",
@@ -266,7 +267,7 @@ pub async fn create(
     }
     let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
     // Of a dispatch nobody traces yet, its own span is the root.
-    let trace = daemon.place_in_trace(trace, telemetry::ids::dispatch(&id, 0));
+    let trace = daemon.place_in_trace(trace, muleteer_model::event::trace_ids::dispatch(&id, 0));
     let (entries, reservation) = prepare(daemon, spawn, asker, Some(trace)).await?;
     try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
     drop(reservation);
@@ -313,7 +314,7 @@ pub(crate) async fn bring_up(daemon: &Daemon, id: &DispatchId) {
     }
     // The agent may call `muleteer` in its first millisecond: its socket listens before it starts.
     if let Some(gate) = daemon.gate.get() {
-        let open = |reply| super::GateMsg::OpenAgent(id.clone(), Some(reply));
+        let open = |reply| crate::gate::GateMsg::OpenAgent(id.clone(), Some(reply));
         let _ = gate.call(open, Some(LIFE_PATIENCE)).await;
     }
     if let Some(agents) = daemon.agents.get() {
@@ -409,7 +410,7 @@ async fn interrupt(daemon: &Daemon, id: &str, by: &str) -> Result<Reply, WireErr
     // One that was just given a prompt has not taken it yet: the turn that is meant is about to begin.
     let settled = |fleet: &Arc<Fleet>| fleet.get(&id).is_none_or(|dispatch| !dispatch.is_about_to_turn());
     let _ = tokio::time::timeout(TURN_PATIENCE, changes.wait_for(settled)).await;
-    let key = crate::context::random_key();
+    let key = crate::daemon::context::random_key();
     let meant = command(daemon, &id, Input::Interrupt { key, by: by.into() }).await?;
     let dispatch = find(daemon, id.as_str())?;
     if !meant && dispatch.is_about_to_turn() {
@@ -531,7 +532,7 @@ async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
         "keep" => (heartbeat::renew(daemon, LONG_LEASE.as_millis() as u64).await, LONG_LEASE.as_secs()),
         "stop" => {
             for run in daemon.runs.all() {
-                super::runs::stop(daemon, &run.run_id).await?;
+                crate::gate::runs::stop(daemon, &run.run_id).await?;
             }
             for id in &active {
                 let input =
@@ -550,7 +551,7 @@ async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
         other => return Err(fault("E_BAD_INPUT", &format!("`{other}` is not `keep` or `stop`"), "")),
     };
     let event = Event::DaemonStopping { agents: agents.into(), alive, lease_s };
-    let entry = Entry { id: crate::context::random_key(), dispatch_id: None, at: None, more: false, event };
+    let entry = Entry { id: crate::daemon::context::random_key(), dispatch_id: None, at: None, more: false, event };
     try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
     Ok(Reply::Stopping { agents_alive: alive, lease_s })
 }
@@ -558,7 +559,7 @@ async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::alone;
+    use crate::daemon::context::test_daemon;
     use crate::ledger::LedgerMsg;
     use futures_util::FutureExt;
     use muleteer_model::config::Pool;
@@ -567,9 +568,9 @@ mod tests {
     #[tokio::test]
     async fn who_stops_a_daemon_and_keeps_its_agents_gives_them_a_long_lease_first() {
         let dir = tempfile::tempdir().expect("a directory");
-        let daemon = alone::daemon(dir.path(), Pool::default());
-        let shim = alone::Shim::of(&daemon, &alone::id("abcd2345"));
-        let (ledger, mut asked) = alone::stand_in().await;
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let shim = test_daemon::Shim::of(&daemon, &test_daemon::id("abcd2345"));
+        let (ledger, mut asked) = test_daemon::stand_in().await;
         daemon.ledger.set(ledger);
         let stopping = stop(&daemon, "keep");
         tokio::pin!(stopping);
@@ -593,9 +594,9 @@ mod tests {
     #[tokio::test]
     async fn who_speaks_to_a_dispatch_waits_for_who_is_at_its_files() {
         let dir = tempfile::tempdir().expect("a directory");
-        let daemon = alone::daemon(dir.path(), Pool::default());
-        let id = alone::id("abcd2345");
-        daemon.fold(&id, alone::sample("dispatch_created"));
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let id = test_daemon::id("abcd2345");
+        daemon.fold(&id, test_daemon::sample("dispatch_created"));
         let alone = daemon.creating(id.as_str()).await;
         let said = Further { key: "k1", text: " ", cli_command: false };
         let send = send(&daemon, id.as_str(), said, "operator", None);

@@ -8,10 +8,10 @@ mod peer;
 mod places;
 mod runs;
 
-use crate::context::Daemon;
-use crate::owned::{own, survive};
+use crate::daemon::context::Daemon;
+use crate::daemon::owned_task::{own, survive};
 use muleteer_model::event::Event;
-use muleteer_model::id::DispatchId;
+use muleteer_model::event::id::DispatchId;
 use muleteer_protocol::socket::Listener;
 use places::Places;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};

@@ -1,9 +1,9 @@
 //! Identifies the peer of a connection (docs/design/permissions-and-trust.md). This stops confusion
 //! and simple injection; against a determined program of the same user only the sandbox helps.
 
-use crate::context::Daemon;
+use crate::daemon::context::Daemon;
 use muleteer_model::dispatch::{Dispatch, Phase};
-use muleteer_model::id::DispatchId;
+use muleteer_model::event::id::DispatchId;
 use muleteer_process::identity::{self, Ancestry, ProcessId};
 use muleteer_protocol::socket::Stream;
 use muleteer_shim::launch::Launch;

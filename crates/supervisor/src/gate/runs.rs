@@ -1,15 +1,15 @@
 //! The requests about runs and their beads.
 
-use super::connection::{Answer, Connection, Heard};
-use super::peer::Identity;
-use crate::context::Daemon;
-use crate::request::{fault, internal};
-use crate::runs::actor::RunMsg;
-use crate::runs::beads;
-use crate::runs::host::Hosted;
-use muleteer_model::pipeline::Input;
+use crate::daemon::context::Daemon;
+use crate::dispatch::request::{fault, internal};
+use crate::gate::connection::{Answer, Connection, Heard};
+use crate::gate::peer::Identity;
+use crate::spec_run::actor::RunMsg;
+use crate::spec_run::beads;
+use crate::spec_run::host::Hosted;
+use muleteer_model::spec_run::Input;
 use muleteer_protocol::v1::{Item, Reply, WireError};
-use muleteer_store::tail;
+use muleteer_store::events::tail;
 use ractor::rpc::CallResult;
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,28 +127,28 @@ fn places(daemon: &Daemon, run_id: &str) -> Result<std::path::PathBuf, WireError
         run_id: Some(run_id.into()),
         ..fault("E_NOT_FOUND", &format!("there is no run {run_id}"), "`muleteer runs` lists them")
     };
-    crate::runs::host::key_of(run_id).ok_or_else(unknown)?;
+    crate::spec_run::host::key_of(run_id).ok_or_else(unknown)?;
     let saved = std::fs::read(daemon.paths.run(run_id).join("run.json")).map_err(|_| unknown())?;
-    let saved: crate::runs::host::Saved =
+    let saved: crate::spec_run::host::Saved =
         serde_json::from_slice(&saved).map_err(|error| internal(&error.to_string()))?;
-    Ok(crate::runs::host::Places::new(daemon, std::path::Path::new(&saved.request.repo), run_id).events())
+    Ok(crate::spec_run::host::Places::new(daemon, std::path::Path::new(&saved.request.repo), run_id).events())
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
     use super::*;
-    use crate::context::alone;
+    use crate::daemon::context::test_daemon;
     use muleteer_model::config::Pool;
-    use muleteer_model::pipeline::event::RunStatus;
-    use muleteer_model::pipeline::{Run, Stopping};
+    use muleteer_model::spec_run::event::RunStatus;
+    use muleteer_model::spec_run::{Run, Stopping};
 
     /// A daemon that was started to stop a run serves before it has read how that stands.
     #[tokio::test]
     async fn a_run_that_nobody_drives_yet_is_stopped_as_soon_as_somebody_does() {
         let dir = tempfile::tempdir().unwrap();
-        let daemon = alone::daemon(dir.path(), Pool::default());
-        let samples = muleteer_store::catalog::samples();
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let samples = muleteer_store::events::catalog::samples();
         let mut run = Run::fold(samples.iter().filter(|record| record.entry.event.name() == "run_started")).unwrap();
         assert!(run.is_live());
         let hosted = Arc::new(Hosted::alone(dir.path(), run.id()));
@@ -159,7 +159,7 @@ mod tests {
         while hosted.state.receiver_count() == 0 {
             tokio::task::yield_now().await;
         }
-        let (driver, mut heard) = alone::stand_in().await;
+        let (driver, mut heard) = test_daemon::stand_in().await;
         hosted.actor.set(driver);
         hosted.state.send_replace(Some(Arc::new(run.clone())));
         let told = tokio::time::timeout(Duration::from_secs(20), heard.recv()).await;

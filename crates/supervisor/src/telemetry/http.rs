@@ -4,7 +4,7 @@
 //! OpenTelemetry's SDK would use panics outside of a runtime.
 
 use jiff::Timestamp;
-use muleteer_model::telemetry::settings::Target;
+use muleteer_telemetry::settings::Target;
 use serde_json::Value;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -175,7 +175,7 @@ fn is_whole(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muleteer_model::telemetry::{Settings, VARIABLE};
+    use muleteer_telemetry::{Settings, VARIABLE};
     use std::io::BufRead;
     use std::net::TcpListener;
 

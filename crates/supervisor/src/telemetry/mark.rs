@@ -1,7 +1,7 @@
 //! How far each log has been exported.
 
-use crate::context::Daemon;
-use crate::runs::host::Places;
+use crate::daemon::context::Daemon;
+use crate::spec_run::host::Places;
 use muleteer_model::event::Event;
 use serde::{Deserialize, Serialize};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Reading a scenario, and the rules that its types cannot express.
 
-use super::{Ask, Crash, Scenario, ScenarioFault, Step, VERSION};
+use crate::rehearsal::scenario::{Ask, Crash, Scenario, ScenarioFault, Step, VERSION};
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 

@@ -1,6 +1,6 @@
 //! Values with a spelling of their own: spans of time, sizes, and steps with a short form.
 
-use muleteer_model::agent_event::TurnError;
+use muleteer_model::agent::event::TurnError;
 use serde::de::{Deserializer, Error, IntoDeserializer, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;

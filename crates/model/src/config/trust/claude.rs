@@ -1,6 +1,6 @@
 //! What Claude Code's own settings in a repository say, as `muleteer trust` shows it.
 
-use super::Ignored;
+use crate::config::trust::Ignored;
 use serde_json::{Map, Value};
 
 /// Claude Code reads these from the directory that it starts in.

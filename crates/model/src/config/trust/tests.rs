@@ -1,4 +1,4 @@
-use super::*;
+use crate::config::trust::*;
 use crate::config::{Config, Source, load, schema};
 use std::collections::BTreeSet;
 

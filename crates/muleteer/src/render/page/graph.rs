@@ -1,11 +1,11 @@
 //! The beads and what they wait for, drawn.
 
-use super::tables::Anchors;
-use super::{cut, stage_words};
+use crate::render::page::tables::Anchors;
+use crate::render::page::{cut, stage_words};
 use maud::{Markup, html};
-use muleteer_model::layered::{self, Picture, Place};
-use muleteer_model::pipeline::chronicle::Chronicle;
-use muleteer_model::pipeline::{Run, TaskState};
+use muleteer_model::beads::graph_layout::{self, Picture, Place};
+use muleteer_model::spec_run::report::history::Chronicle;
+use muleteer_model::spec_run::{Run, TaskState};
 use std::collections::HashSet;
 use std::fmt::Write;
 use unicode_width::UnicodeWidthStr;
@@ -88,7 +88,7 @@ pub fn section(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
 fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
     let run = &chronicle.run;
     let graph = run.schedule.graph();
-    let picture = layered::picture(graph);
+    let picture = graph_layout::picture(graph);
     let size = Size::of(graph.len());
     let chain = chronicle.longest_chain();
     let alone: Vec<usize> = (0..graph.len()).filter(|at| picture.places[*at].is_none()).collect();
@@ -216,7 +216,7 @@ fn bead(run: &Run, task: &TaskState, (x, y): (f64, f64), size: Size) -> Markup {
 }
 
 fn class(task: &TaskState) -> &'static str {
-    use muleteer_model::pipeline::Stage;
+    use muleteer_model::spec_run::Stage;
     match task.stage {
         Stage::Done => "done",
         Stage::Taken => "taken",

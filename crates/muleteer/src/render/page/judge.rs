@@ -1,10 +1,10 @@
 //! What the judge found.
 
-use super::{Clock, PROSE, Setting, TITLE, cut};
+use crate::render::page::{Clock, PROSE, Setting, TITLE, cut};
 use maud::{Markup, html};
-use muleteer_model::pipeline::chronicle::{Chronicle, Judgement};
-use muleteer_model::pipeline::event::Verdict;
-use muleteer_model::pipeline::judge::JudgeResult;
+use muleteer_model::spec_run::event::Verdict;
+use muleteer_model::spec_run::judge::JudgeResult;
+use muleteer_model::spec_run::report::history::{Chronicle, Judgement};
 
 /// Words of the judge shown, the last ones; findings of one are bounded where they are read.
 const WORDS: usize = 50;

@@ -1,12 +1,12 @@
 //! The same in numbers: what each phase and each bead came to, what went wrong, and every agent.
 
-use super::{Clock, PROSE, TITLE, cut, exact, stage_words};
+use crate::render::page::{Clock, PROSE, TITLE, cut, exact, stage_words};
 use crate::render::usd;
 use maud::{Markup, html};
 use muleteer_model::event::Outcome;
-use muleteer_model::pipeline::Run;
-use muleteer_model::pipeline::chronicle::{Chronicle, Stint, Tally, TroubleKind};
-use muleteer_model::pipeline::event::Purpose;
+use muleteer_model::spec_run::Run;
+use muleteer_model::spec_run::event::Purpose;
+use muleteer_model::spec_run::report::history::{Chronicle, Stint, Tally, TroubleKind};
 use std::collections::HashMap;
 use std::time::Duration;
 

@@ -1,13 +1,13 @@
 //! Who worked when: one lane for each agent's number, phases above.
 
-use super::scale::Scale;
-use super::tables::{Anchors, outcome, part};
-use super::{Clock, cut, exact};
+use crate::render::page::scale::Scale;
+use crate::render::page::tables::{Anchors, outcome, part};
+use crate::render::page::{Clock, cut, exact};
 use jiff::Timestamp;
 use maud::{Markup, html};
 use muleteer_model::event::Outcome;
-use muleteer_model::pipeline::chronicle::{Chronicle, Stint};
-use muleteer_model::pipeline::event::{Phase, Purpose, Verdict};
+use muleteer_model::spec_run::event::{Phase, Purpose, Verdict};
+use muleteer_model::spec_run::report::history::{Chronicle, Stint};
 use std::time::Duration;
 
 /// More than these are only counted.

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::*;
-use crate::context::alone;
+use crate::agent::life::*;
+use crate::daemon::context::test_daemon;
 use crate::ledger::LedgerMsg;
-use muleteer_model::agent_event::AgentEvent;
+use muleteer_model::agent::event::AgentEvent;
 use muleteer_model::config::Pool;
 use muleteer_model::event::{FinalState, PromptKind};
 use ractor::rpc::CallResult;
@@ -25,9 +25,9 @@ struct Scene {
 impl Scene {
     /// Of a dispatch that was so created, and to which this has happened since.
     async fn of(daemon: Arc<Daemon>, created: Event, past: impl IntoIterator<Item = Event>) -> Self {
-        let id = alone::id("abcd2345");
+        let id = test_daemon::id("abcd2345");
         [created].into_iter().chain(past).for_each(|event| daemon.fold(&id, event));
-        let (ledger, asked) = alone::stand_in().await;
+        let (ledger, asked) = test_daemon::stand_in().await;
         daemon.ledger.set(ledger);
         #[allow(clippy::disallowed_methods)]
         let (life, _) = Life::spawn(None, Life, (daemon.clone(), id.clone())).await.unwrap();
@@ -77,11 +77,11 @@ impl Scene {
 }
 
 fn nowhere() -> Arc<Daemon> {
-    alone::daemon("/nowhere".as_ref(), Pool::default())
+    test_daemon::daemon("/nowhere".as_ref(), Pool::default())
 }
 
 fn created() -> Event {
-    alone::sample("dispatch_created")
+    test_daemon::sample("dispatch_created")
 }
 
 fn kill() -> Input {
@@ -110,9 +110,9 @@ async fn a_command_is_answered_once_it_is_durable() {
 #[tokio::test]
 async fn the_journal_is_complete_before_its_actors_are_taken_away() {
     let daemon = nowhere();
-    let (journal, mut written) = alone::stand_in().await;
-    let (agents, mut asked) = alone::stand_in().await;
-    daemon.agent(&alone::id("abcd2345")).journal.set(journal);
+    let (journal, mut written) = test_daemon::stand_in().await;
+    let (agents, mut asked) = test_daemon::stand_in().await;
+    daemon.agent(&test_daemon::id("abcd2345")).journal.set(journal);
     daemon.agents.set(agents);
     let finished = Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
     let scene = Scene::of(daemon, created(), [finished]).await;
@@ -130,7 +130,7 @@ async fn the_journal_is_complete_before_its_actors_are_taken_away() {
 /// Spoken to after its end, and killed while it waits: what its first life has done is to be done again.
 #[tokio::test]
 async fn work_is_brought_home_at_the_end_of_each_of_its_lives() {
-    let past = ["attempt_started", "agent_spawned", "agent_exited", "dispatch_closing"].map(alone::sample);
+    let past = ["attempt_started", "agent_spawned", "agent_exited", "dispatch_closing"].map(test_daemon::sample);
     let mut scene = Scene::of(nowhere(), created(), past).await;
     scene.until_finished().await;
     let (key, by, kind) = ("k9".into(), "operator".into(), PromptKind::Send);
@@ -148,9 +148,9 @@ async fn work_is_brought_home_at_the_end_of_each_of_its_lives() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_does_not_leave_is_ended() {
     let daemon = nowhere();
-    let (link, mut asked) = alone::stand_in().await;
-    daemon.agent(&alone::id("abcd2345")).link.set(link);
-    let past = ["attempt_started", "agent_spawned", "turn_started", "turn_finished"].map(alone::sample);
+    let (link, mut asked) = test_daemon::stand_in().await;
+    daemon.agent(&test_daemon::id("abcd2345")).link.set(link);
+    let past = ["attempt_started", "agent_spawned", "turn_started", "turn_finished"].map(test_daemon::sample);
     let _scene = Scene::of(daemon, created(), past).await;
     let mut next = async || tokio::time::timeout(LEAVE_GRACE * 2, asked.recv()).await.unwrap().unwrap();
     assert!(matches!(next().await, LinkMsg::Ensure { epoch: 1, .. }));
@@ -163,10 +163,10 @@ async fn an_agent_that_does_not_leave_is_ended() {
 async fn what_is_said_in_pieces_that_come_again_is_said_once() {
     let Event::DispatchCreated(mut acp) = created() else { unreachable!() };
     acp.backend = "acp".into();
-    let past = ["attempt_started", "agent_spawned", "turn_started"].map(alone::sample);
+    let past = ["attempt_started", "agent_spawned", "turn_started"].map(test_daemon::sample);
     let daemon = nowhere();
-    let (monitor, mut heard) = alone::stand_in().await;
-    daemon.agent(&alone::id("abcd2345")).monitor.set(monitor);
+    let (monitor, mut heard) = test_daemon::stand_in().await;
+    daemon.agent(&test_daemon::id("abcd2345")).monitor.set(monitor);
     let mut scene = Scene::of(daemon, Event::DispatchCreated(acp), past).await;
     let says = |text: &str| AgentEvent::Text { chars: text.chars().count() as u64, text: text.into() };
     let calls = AgentEvent::ToolCall { id: "c".into(), name: "Bash".into(), input: serde_json::json!({}) };

@@ -1,0 +1,316 @@
+//! What an agent says and calls piece by piece, put together: a message is one text, a call is told once
+//! and with its input.
+//!
+//! This is the one thing here that knows something across lines, so it is no parser. What it holds back
+//! is not accounted for until it is given out: whoever forgets an assembly reads the same lines again.
+
+use crate::acp::broken_off;
+use crate::stream::text::RESULT_TEXT_LIMIT;
+use muleteer_model::agent::acp_handshake::CallAnswer;
+use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, cut};
+use muleteer_model::agent::result;
+use serde_json::Value;
+use std::collections::VecDeque;
+
+/// Calls remembered as told. Pieces of an older one would be told again.
+const MOST_CALLS: usize = 256;
+/// A call whose input grows word by word is told after so many pieces.
+const MOST_PIECES: u32 = 4096;
+/// Costs that came between the pieces of one message and follow it.
+const MOST_COSTS: usize = 64;
+
+#[derive(Debug)]
+pub struct Assembly {
+    /// A message is given out at this length, in bytes, though it has no end yet.
+    most: usize,
+    /// Prose is cut to this length, in bytes; a document is not.
+    keep: usize,
+    held: Option<Held>,
+    /// The name of the current message, if the agent names its messages.
+    message: Option<String>,
+    /// The known costs of the message that is held back.
+    costs: Vec<AgentEvent>,
+    pieces: u32,
+    told: VecDeque<String>,
+    /// The turn that runs was broken off; what is said then is why.
+    broken_off: bool,
+    said: Option<String>,
+    /// Cost of the session, as told last.
+    total_usd: Option<f64>,
+}
+
+#[derive(Debug)]
+enum Held {
+    Text { chars: u64, text: String },
+    Thinking { chars: u64, text: String },
+    Call { id: String, name: String, input: Value },
+}
+
+impl Default for Assembly {
+    fn default() -> Self {
+        Self {
+            most: RESULT_TEXT_LIMIT,
+            keep: TEXT_LIMIT,
+            held: None,
+            message: None,
+            costs: vec![],
+            pieces: 0,
+            told: VecDeque::new(),
+            broken_off: false,
+            said: None,
+            total_usd: None,
+        }
+    }
+}
+
+impl Assembly {
+    /// For a reader of whole messages: none is cut, and one of more than `most` bytes comes in
+    /// several events.
+    pub fn whole(most: usize) -> Self {
+        Self { most, keep: usize::MAX, ..Self::default() }
+    }
+
+    /// The events of one line; what is whole now.
+    pub fn push(&mut self, events: impl IntoIterator<Item = AgentEvent>) -> Vec<AgentEvent> {
+        let mut out = Vec::new();
+        for event in events {
+            self.take(event, &mut out);
+        }
+        out
+    }
+
+    /// What is held back, as whole as it will be.
+    pub fn finish(&mut self) -> Vec<AgentEvent> {
+        let held = self.take_held();
+        held.into_iter().chain(std::mem::take(&mut self.costs)).collect()
+    }
+
+    fn take_held(&mut self) -> Option<AgentEvent> {
+        self.pieces = 0;
+        Some(match self.held.take()? {
+            Held::Text { chars, text } => {
+                // An answer's document stays whole; it stands at the end.
+                let is_result = result::find_in_text(&text).is_some();
+                if self.broken_off {
+                    self.said = Some(cut(&text, TEXT_LIMIT));
+                }
+                AgentEvent::Text { chars, text: if is_result { text } else { cut(&text, self.keep) } }
+            }
+            Held::Thinking { chars, text } => AgentEvent::Thinking { chars, text: cut(&text, self.keep) },
+            Held::Call { id, name, input } => {
+                if self.told.len() >= MOST_CALLS {
+                    self.told.pop_front();
+                }
+                self.told.push_back(id.clone());
+                AgentEvent::ToolCall { id, name, input }
+            }
+        })
+    }
+
+    /// It has said or called something that is held back.
+    pub fn holds(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// So much was said without an end that it should be given out as it is.
+    pub fn is_full(&self) -> bool {
+        match &self.held {
+            Some(Held::Text { text, .. } | Held::Thinking { text, .. }) => text.len() >= self.most,
+            Some(Held::Call { .. }) => self.pieces >= MOST_PIECES,
+            None => false,
+        }
+    }
+
+    fn take(&mut self, event: AgentEvent, out: &mut Vec<AgentEvent>) {
+        match (&mut self.held, event) {
+            (Some(Held::Text { chars, text }), AgentEvent::Text { chars: more, text: piece })
+            | (Some(Held::Thinking { chars, text }), AgentEvent::Thinking { chars: more, text: piece }) => {
+                *chars += more;
+                text.push_str(&piece);
+            }
+            (Some(Held::Call { id, name, input }), AgentEvent::ToolCall { id: same, name: newer, input: more })
+                if *id == same =>
+            {
+                self.pieces += 1;
+                if !is_empty(&more) {
+                    *input = more;
+                }
+                if name.is_empty() {
+                    *name = newer;
+                }
+            }
+            // What the context holds is told all the time, in the middle of everything.
+            (_, AgentEvent::Usage { total_usd, cost_usd, input, output, cache_read, cache_write, model, call }) => {
+                let since = total_usd.map(|total| (total - self.total_usd.unwrap_or_default()).max(0.0));
+                let cost_usd = since.unwrap_or(cost_usd);
+                self.total_usd = total_usd.or(self.total_usd);
+                let is_cost = total_usd.is_some();
+                let usage =
+                    AgentEvent::Usage { total_usd, cost_usd, input, output, cache_read, cache_write, model, call };
+                match self.held {
+                    // It follows the whole of a message of the model, so a call is complete.
+                    Some(Held::Call { .. }) => {
+                        out.extend(self.finish());
+                        out.push(usage);
+                    }
+                    // A cost becomes a durable event, and nothing may be held back before one;
+                    // and a message that was cut here could not be read.
+                    Some(_) if is_cost => {
+                        self.costs.push(usage);
+                        if self.costs.len() >= MOST_COSTS {
+                            out.extend(self.finish());
+                        }
+                    }
+                    _ => out.push(usage),
+                }
+            }
+            (held, AgentEvent::CallAnswer(CallAnswer::Says { message })) => {
+                let speaks = matches!(held, Some(Held::Text { .. } | Held::Thinking { .. }));
+                if speaks && self.message.as_ref() != Some(&message) {
+                    out.extend(self.finish());
+                }
+                self.message = Some(message);
+            }
+            (_, event) => {
+                out.extend(self.finish());
+                self.begin(event, out);
+            }
+        }
+        if self.is_full() {
+            out.extend(self.finish());
+        }
+    }
+
+    fn begin(&mut self, event: AgentEvent, out: &mut Vec<AgentEvent>) {
+        match event {
+            AgentEvent::Text { chars, text } => self.held = Some(Held::Text { chars, text }),
+            AgentEvent::Thinking { chars, text } => self.held = Some(Held::Thinking { chars, text }),
+            AgentEvent::ToolCall { id, .. } if self.told.contains(&id) && id != PLAN => {}
+            AgentEvent::ToolCall { id, name, input } => self.held = Some(Held::Call { id, name, input }),
+            AgentEvent::Result(mut result) => {
+                result.cost_usd = result.cost_usd.or(self.total_usd);
+                if std::mem::take(&mut self.broken_off) && result.ok {
+                    broken_off(&mut result, self.said.take().as_deref());
+                }
+                out.push(AgentEvent::Result(result));
+            }
+            AgentEvent::CallAnswer(CallAnswer::BrokeOff {}) => self.broken_off = true,
+            other => out.push(other),
+        }
+    }
+}
+
+/// Written again and again, and each time it is another call.
+pub(crate) const PLAN: &str = "plan";
+
+fn is_empty(input: &Value) -> bool {
+    match input {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    fn text(text: &str) -> AgentEvent {
+        AgentEvent::Text { chars: text.chars().count() as u64, text: text.into() }
+    }
+
+    fn call(id: &str, input: Value) -> AgentEvent {
+        AgentEvent::ToolCall { id: id.into(), name: "Bash".into(), input }
+    }
+
+    fn done(id: &str) -> AgentEvent {
+        AgentEvent::ToolResult { id: id.into(), ok: true, text: String::new(), exit_code: None }
+    }
+
+    #[test]
+    fn pieces_of_a_message_are_one_text() {
+        let mut assembly = Assembly::default();
+        assert!(assembly.push([text("I wr"), text("ite")]).is_empty() && assembly.holds());
+        assert_eq!(assembly.push([call("c", json!({"command": "ls"}))]), [text("I write")]);
+        assert_eq!(assembly.push([done("c")]), [call("c", json!({"command": "ls"})), done("c")]);
+        assert_eq!(assembly.finish(), []);
+    }
+
+    #[test]
+    fn a_call_is_told_once_and_with_its_input() {
+        let mut assembly = Assembly::default();
+        let mut told = assembly.push([call("c", json!({}))]);
+        told.extend(assembly.push([call("c", json!({"command": "l"})), call("c", json!({"command": "ls"}))]));
+        assert!(told.is_empty());
+        told.extend(assembly.push([AgentEvent::Output { text: "x".into() }]));
+        // It goes on telling how the call stands.
+        told.extend(assembly.push([call("c", json!({"command": "ls"})), done("c")]));
+        let expected = [call("c", json!({"command": "ls"})), AgentEvent::Output { text: "x".into() }, done("c")];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn what_never_ends_is_given_out_all_the_same() {
+        let mut assembly = Assembly::default();
+        let piece = "x".repeat(1000);
+        let given: Vec<_> = (0..1000).flat_map(|_| assembly.push([text(&piece)])).collect();
+        assert_eq!(given.len(), 3);
+    }
+
+    #[test]
+    fn a_document_stays_whole_and_prose_is_cut() {
+        let mut assembly = Assembly::default();
+        let document = json!({"status": "success", "summary": "y".repeat(6000)}).to_string();
+        assembly.push([text("Done.\n\n"), text(&document)]);
+        let [AgentEvent::Text { text: whole, .. }] = &assembly.finish()[..] else { panic!("a text") };
+        assert!(whole.ends_with(&document));
+        assembly.push([text(&"z".repeat(6000))]);
+        let [AgentEvent::Text { text: cut, chars }] = &assembly.finish()[..] else { panic!("a text") };
+        assert!(cut.len() <= TEXT_LIMIT && *chars == 6000);
+    }
+
+    #[test]
+    fn whole_messages_are_not_cut() {
+        let mut assembly = Assembly::whole(10_000);
+        assembly.push((0..6000).map(|_| text("x")));
+        assert_eq!(assembly.finish(), [text(&"x".repeat(6000))]);
+        let given = assembly.push([text(&"y".repeat(6000)), text(&"y".repeat(6000))]);
+        assert_eq!(given, [text(&"y".repeat(12_000))]);
+    }
+
+    /// Agents tell what the context holds, and what it cost, at any moment.
+    #[test]
+    fn costs_between_pieces_do_not_cut_a_message() {
+        let cost = |total: Option<f64>| AgentEvent::Usage {
+            input: 1,
+            output: 0,
+            cost_usd: 0.0,
+            cache_read: 0,
+            cache_write: 0,
+            model: None,
+            call: Some("context".into()),
+            total_usd: total,
+        };
+        let mut assembly = Assembly::default();
+        let mut told = assembly.push([text("{\"sta"), cost(None), text("tus\":"), cost(Some(0.5)), text("1}")]);
+        told.extend(assembly.finish());
+        let texts: Vec<_> = told.iter().filter(|event| matches!(event, AgentEvent::Text { .. })).collect();
+        assert_eq!(texts, [&text("{\"status\":1}")]);
+        let AgentEvent::Usage { cost_usd, total_usd, .. } = told.last().unwrap() else { panic!("{told:?}") };
+        assert_eq!((*cost_usd, *total_usd), (0.5, Some(0.5)), "what it cost follows the message");
+    }
+
+    /// Codex's warning about a model stands before its first message, with nothing between them.
+    #[test]
+    fn messages_with_names_of_their_own_are_texts_of_their_own() {
+        let says = |message: &str| AgentEvent::CallAnswer(CallAnswer::Says { message: message.into() });
+        let mut assembly = Assembly::default();
+        let pieces =
+            [text("Warn"), text("ing."), says("1"), text("I wr"), says("1"), text("ite."), says("2"), text("Done.")];
+        let mut told = assembly.push(pieces);
+        told.extend(assembly.finish());
+        assert_eq!(told, [text("Warning."), text("I write."), text("Done.")]);
+    }
+}

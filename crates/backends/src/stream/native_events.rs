@@ -1,0 +1,247 @@
+//! Lines that are our own agent events (contract.md, "Streams for the monitors"), among others.
+
+use crate::stream::lines::{Before, Meaning, Text, Understood, next_object};
+use crate::stream::text;
+use muleteer_model::agent::event::{AgentEvent, Timed, TurnError, TurnResult};
+use muleteer_model::text::foreign_json::{Damage, Document, may_be_object};
+use serde_json::{Map, Value};
+
+/// Lines of our own agent events, among other things.
+#[derive(Debug)]
+pub(crate) struct OwnLines {
+    pub plain: Plain,
+}
+
+/// What a line is that is none of our events.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Plain {
+    Output,
+    Unknown,
+}
+
+impl Meaning for OwnLines {
+    fn read(&self, mut line: Text<'_>) -> Understood {
+        if line.is_blank() && matches!(self.plain, Plain::Unknown) {
+            return Understood::default();
+        }
+        // Most output is no JSON: don't ask the JSON parser about it.
+        if !may_be_object(line.bytes) {
+            return self.plain(line.bytes);
+        }
+        let mut document = line.document();
+        if document.damage.is_some() {
+            return self.damaged(&line, &document);
+        }
+        let value = std::mem::take(&mut document.value);
+        match own_event(value) {
+            Own::Event(timed) => Understood { events: vec![*timed], told_at: None }.with_fault(&document),
+            // Nobody can tell whether it was a success.
+            Own::Malformed { is_result: true } => {
+                Understood::one(AgentEvent::Result(TurnResult::damaged("its fields have wrong types")))
+            }
+            Own::Malformed { is_result: false } => Understood::unknown(line.bytes),
+            Own::None => self.plain(line.bytes),
+        }
+    }
+
+    /// A log line may quote an event; a result is taken nevertheless, because a lost `failed` would become the
+    /// success of an exit code 0.
+    fn knows(&self, object: &Value, before: Before) -> bool {
+        let Value::Object(object) = object else { return false };
+        is_ours(object) && (before == Before::Nothing || kind(object) == "result")
+    }
+
+    fn is_output(&self, line: &[u8]) -> bool {
+        matches!(self.plain, Plain::Output) && !may_be_object(line) && next_object(line, 0).is_none()
+    }
+}
+
+impl OwnLines {
+    fn plain(&self, line: &[u8]) -> Understood {
+        match self.plain {
+            Plain::Output => Understood::one(AgentEvent::Output { text: text::lossy(line) }),
+            Plain::Unknown => Understood::unknown(line),
+        }
+    }
+
+    /// A line whose beginning only is known. One that may have been a result fails: a lost `failed` must not
+    /// become the success of an exit code 0.
+    fn damaged(&self, line: &Text<'_>, document: &Document) -> Understood {
+        let kind = document.value.get("type").and_then(Value::as_str);
+        match (may_be_result(line.bytes, document), self.plain) {
+            // The process of several turns died as it wrote this, and its end is told.
+            (true, Plain::Unknown) if !line.ended => Understood::unknown(line.bytes).with_fault(document),
+            (true, _) => {
+                let result = TurnResult::damaged(&document.fault().unwrap_or_default());
+                Understood::one(AgentEvent::Result(result)).with_fault(document)
+            }
+            (false, _) if kind.is_some_and(|kind| kind != "result" && KINDS.contains(&kind)) => {
+                Understood::unknown(line.bytes).with_fault(document)
+            }
+            (false, _) => self.plain(line.bytes),
+        }
+    }
+}
+
+/// Whether a damaged line was to be a result: the object itself says so by its `type`, and has one of a result's
+/// fields. A log line that is cut off, or the first line of an indented document, is none.
+fn may_be_result(line: &[u8], document: &Document) -> bool {
+    let fault = match document.damage {
+        Some(Damage::Garbled { at }) => usize::try_from(at).unwrap_or(line.len()).min(line.len()),
+        _ => line.len(),
+    };
+    let (before, mut after) = line.split_at(fault);
+    // A list that is not closed makes a key an element, and its colon the fault.
+    if let Some(list) = before.trim_ascii_end().strip_suffix(b"\"type\"")
+        && after.starts_with(b":")
+    {
+        after = &line[list.len()..];
+    }
+    // The member whose value was not read to its end.
+    let (key, begun) = last_member(before).unwrap_or_default();
+    let is_typed = match document.value.get("type") {
+        Some(kind) => kind == "result",
+        None => (key == b"type" && begun.len() > 1 && b"\"result\"".starts_with(begun)) || holds_type(after),
+    };
+    let has_field = |field: &str| {
+        document.value.get(field).is_some() || key == field.as_bytes() || holds_key(after, field.as_bytes())
+    };
+    is_typed && RESULT_FIELDS.into_iter().any(has_field)
+}
+
+/// The last key of the outermost object that has a colon, and what follows that. `text` is the beginning of a
+/// JSON document.
+fn last_member(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (mut at, mut depth, mut last) = (0, 0_usize, None);
+    while let Some(byte) = text.get(at) {
+        at += 1;
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let begin = at;
+                while text.get(at).is_some_and(|byte| *byte != b'"') {
+                    at += if text[at] == b'\\' { 2 } else { 1 };
+                }
+                let key = text.get(begin..at)?;
+                at += 1;
+                let rest = text.get(at..).unwrap_or_default().trim_ascii_start();
+                if let (1, Some(value)) = (depth, rest.strip_prefix(b":")) {
+                    last = Some((key, value.trim_ascii_start()));
+                }
+            }
+            _ => {}
+        }
+    }
+    last
+}
+
+/// Whether `"type": "result"` stands anywhere in a text that is not JSON.
+fn holds_type(text: &[u8]) -> bool {
+    memchr::memmem::find_iter(text, b"\"type\"").any(|at| {
+        let rest = text[at + b"\"type\"".len()..].trim_ascii_start().strip_prefix(b":");
+        rest.is_some_and(|rest| rest.trim_ascii_start().starts_with(b"\"result\""))
+    })
+}
+
+/// Whether a key stands anywhere in a text that is not JSON, in whatever quotes.
+fn holds_key(text: &[u8], key: &[u8]) -> bool {
+    memchr::memmem::find_iter(text, key).any(|at| {
+        let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        let rest = &text[at + key.len()..];
+        let rest = rest.strip_prefix(b"\"").or(rest.strip_prefix(b"'")).unwrap_or(rest);
+        !text[..at].last().is_some_and(is_word) && rest.trim_ascii_start().starts_with(b":")
+    })
+}
+
+enum Own {
+    Event(Box<Timed>),
+    /// Its `type` is ours, its fields are not.
+    Malformed {
+        is_result: bool,
+    },
+    None,
+}
+
+fn kind(object: &Map<String, Value>) -> &str {
+    object.get("type").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn is_ours(object: &Map<String, Value>) -> bool {
+    // Words that other CLIs use too: without our field they are somebody else's.
+    match kind(object) {
+        "text" | "thinking" => object.contains_key("text") || object.contains_key("chars"),
+        "result" => RESULT_FIELDS.iter().any(|field| object.contains_key(*field)),
+        kind => KINDS.contains(&kind),
+    }
+}
+
+fn own_event(value: Value) -> Own {
+    let Value::Object(mut object) = value else { return Own::None };
+    let t = object.remove("t").and_then(|t| t.as_f64()).unwrap_or_default();
+    if !is_ours(&object) {
+        return Own::None;
+    }
+    let kind = kind(&object).to_string();
+    // An agent's result document, or the event `result` with its `ok` and HTTP `status`.
+    let says_ok = object.get("ok").is_some_and(Value::is_boolean);
+    if kind == "result" && (!says_ok || object.get("status").is_some_and(Value::is_string)) {
+        object.remove("type");
+        let ok = object.remove("ok").and_then(|ok| ok.as_bool()).unwrap_or(true);
+        // A script need not have anything to say of what it did.
+        object.entry("summary").or_insert_with(|| Value::String(String::new()));
+        let error = (!ok).then_some(TurnError::Other);
+        let result = TurnResult { ok, error, structured: Some(Value::Object(object)), ..TurnResult::default() };
+        return Own::Event(Box::new(Timed { t, event: AgentEvent::Result(result), parent: None }));
+    }
+    match serde_json::from_value::<AgentEvent>(Value::Object(object)) {
+        Ok(mut event) => {
+            text::bound(&mut event);
+            Own::Event(Box::new(Timed { t, event, parent: None }))
+        }
+        Err(_) => Own::Malformed { is_result: kind == "result" },
+    }
+}
+
+const RESULT_FIELDS: [&str; 7] = ["ok", "status", "summary", "changes", "issues", "questions", "pr_url"];
+
+/// The `type`s of [`AgentEvent`].
+pub const KINDS: [&str; 24] = [
+    "session",
+    "prompt",
+    "thinking",
+    "text",
+    "tool_call",
+    "tool_output",
+    "tool_result",
+    "usage",
+    "compaction",
+    "api_retry",
+    "rate_limit",
+    "permission",
+    "permission_answer",
+    "request",
+    "reply",
+    "notice",
+    "question",
+    "answer",
+    "process",
+    "backpressure",
+    "result",
+    "exit",
+    "output",
+    "unknown",
+];
+
+/// What only the harness observes. An agent can print such a line too; it proves nothing, and
+/// whoever decides by these events takes them from the harness.
+pub fn is_observed(event: &AgentEvent) -> bool {
+    matches!(
+        event,
+        AgentEvent::Process { .. }
+            | AgentEvent::Backpressure { .. }
+            | AgentEvent::Exit { .. }
+            | AgentEvent::PermissionAnswer { .. }
+            | AgentEvent::Answer { .. }
+    )
+}

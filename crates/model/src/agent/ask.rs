@@ -1,0 +1,460 @@
+//! What an agent waits for somebody to say: may it use a tool, or what is the answer to its question.
+//!
+//! An ask lives as long as the process and the turn that asked it, whichever ends first:
+//!
+//! ```text
+//!            PermissionRequested          PermissionAnswered            its tool or turn ended,
+//!  (nothing) ──────────────────▶ open ─────────────────────▶ answered ──────────────────────▶ (nothing)
+//!                                 │                                    its process is gone
+//!                                 └── PermissionClosed: the agent no longer wants to know ──▶ (nothing)
+//! ```
+//!
+//! An answered one is kept until then because its answer may have to be carried to the agent again: it
+//! is durable before it is sent.
+
+use crate::agent::event::{cut, target};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::VecDeque;
+
+/// Of one dispatch, so many may be open: what comes beyond is refused.
+pub const MOST_OPEN: usize = 32;
+/// Answered ones kept for carrying their answer again. Their agent has heard all but the newest.
+const MOST_ANSWERED: usize = 16;
+/// Answers (`by`) what nobody else has to.
+pub const OURSELVES: &str = "muleteer";
+/// The rule by which what an agent asks is denied where nobody is there to answer.
+pub const UNATTENDED: &str = "unattended";
+/// Longest id: it goes back to the agent as it came, so it cannot be cut.
+pub const ID_LIMIT: usize = 200;
+/// Of what a tool is to be called with, so much is kept, in bytes of JSON.
+const INPUT_LIMIT: usize = 16 * 1024;
+/// Of a text in it that says what the call works on, and of any other.
+const SUBJECT_LIMIT: usize = 8 * 1024;
+const OTHER_LIMIT: usize = 1024;
+const TEXT_LIMIT: usize = 2048;
+const MOST_OPTIONS: usize = 32;
+/// What a rule looks at, and a person wants to read.
+pub const SUBJECTS: [&str; 8] =
+    ["command", "file_path", "notebook_path", "path", "url", "query", "pattern", "description"];
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Ask {
+    #[serde(default)]
+    pub kind: AskKind,
+    /// The tool call it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<String>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tool: String,
+    /// What the tool is to work on, in a line.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub target: String,
+    /// What it says about it: a question, a reason.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub text: String,
+    /// What the tool is to be called with.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub input: Value,
+    /// `input` is not all of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub input_cut: bool,
+    /// Answers it offers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<AskOption>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AskKind {
+    /// May it? `allow`, `deny`, or a text, which is a denial's reason.
+    #[default]
+    Permission,
+    /// Answered by a text.
+    Question,
+    /// It wants something of us that we do not know; it is refused, so that it does not wait for ever.
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct AskOption {
+    /// What goes back to the agent.
+    pub id: String,
+    pub name: String,
+    /// In the agent's words (`allow_once`, `reject_once`, …), where it tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Allow,
+    Deny,
+    /// To a question, its answer.
+    Text,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    pub verdict: Verdict,
+    /// The answer to a question, the reason of a denial; may be empty.
+    pub text: String,
+}
+
+impl Ask {
+    /// An ask to call `tool` with `input`, which is kept as far as there is room.
+    pub fn tool(tool: &str, input: Value) -> Self {
+        let target = target(tool, &input);
+        let (input, input_cut) = bounded(input);
+        Self { tool: cut(tool, ID_LIMIT), target, input, input_cut, ..Self::default() }
+    }
+
+    /// Keeps what an agent wrote itself to its limits.
+    #[must_use]
+    pub fn bound(mut self) -> Self {
+        let (input, input_cut) = bounded(self.input);
+        (self.input, self.input_cut) = (input, self.input_cut || input_cut);
+        self.tool = cut(&self.tool, ID_LIMIT);
+        self.target = cut(&self.target, ID_LIMIT);
+        self.text = cut(&self.text, TEXT_LIMIT);
+        self.options.truncate(MOST_OPTIONS);
+        self.options
+            .retain(|option| option.id.len() <= ID_LIMIT && option.kind.as_ref().is_none_or(|kind| kind.len() <= 64));
+        for option in &mut self.options {
+            option.name = cut(&option.name, ID_LIMIT);
+        }
+        self
+    }
+
+    /// In a few words, for people: `may it use Bash: rm -rf x?`
+    pub fn describe(&self) -> String {
+        match self.kind {
+            AskKind::Question if self.text.is_empty() => "it asks a question".into(),
+            AskKind::Question => format!("it asks: {}", self.text),
+            AskKind::Other => format!("it requests `{}`, which is not known here", self.tool),
+            AskKind::Permission => match (self.tool.as_str(), self.target.as_str(), self.text.as_str()) {
+                ("", "", "") => "it asks for permission".into(),
+                ("", "", text) => format!("may it: {text}?"),
+                ("", target, _) => format!("may it: {target}?"),
+                (tool, "", _) => format!("may it use {tool}?"),
+                (tool, target, _) => format!("may it use {tool}: {target}?"),
+            },
+        }
+    }
+
+    /// What a person's word means to this ask.
+    fn meaning(&self, said: &str) -> Result<Answer, Unanswerable> {
+        let text = |said: &str| Answer { verdict: Verdict::Text, text: said.into() };
+        if let Some(option) = self.option(said) {
+            return Ok(text(&option.id));
+        }
+        match said.to_ascii_lowercase().as_str() {
+            "allow" if self.kind == AskKind::Question => Err(Unanswerable::NotAllowable),
+            "allow" => Ok(Answer::allow()),
+            "deny" => Ok(Answer::deny("")),
+            _ => Ok(text(said)),
+        }
+    }
+
+    /// The option a text names, by id or name, whatever its case.
+    pub fn option(&self, text: &str) -> Option<&AskOption> {
+        let text = text.trim();
+        self.options
+            .iter()
+            .find(|option| option.id == text)
+            .or_else(|| self.options.iter().find(|option| option.name.eq_ignore_ascii_case(text)))
+    }
+}
+
+impl Answer {
+    pub fn allow() -> Self {
+        Self { verdict: Verdict::Allow, text: String::new() }
+    }
+
+    pub fn deny(reason: &str) -> Self {
+        Self { verdict: Verdict::Deny, text: reason.into() }
+    }
+}
+
+/// Why an answer cannot be given.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswerable {
+    #[error("it waits for no answer")]
+    NothingOpen,
+    #[error("that request has been answered already")]
+    Answered,
+    #[error("it has no open request `{0}`")]
+    Unknown(String),
+    #[error("{} requests wait for an answer: {}", .0.len(), .0.join(", "))]
+    Several(Vec<String>),
+    #[error("the answer is empty")]
+    Empty,
+    #[error("the agent offers no way to allow it")]
+    NoSuchOption,
+    #[error("a question cannot be allowed: answer it with a text, or `deny`")]
+    NotAllowable,
+}
+
+/// The request that is meant, and what `said` means to it: `allow`, `deny`, or anything else, which is
+/// the answer to a question, one of the options it offers, or the reason of a denial.
+///
+/// # Errors
+/// When nothing is open, more than one is and none named, or `said` is no answer to it. The same answer
+/// again is no error: whoever asks again after a lost reply is told the same.
+pub fn read_answer<'a>(
+    asks: &'a Asks,
+    request: Option<&str>,
+    said: &str,
+) -> Result<(&'a Pending, Answer), Unanswerable> {
+    let said = said.trim();
+    if said.is_empty() {
+        return Err(Unanswerable::Empty);
+    }
+    let fits = |pending: &&Pending| request.is_none_or(|wanted| !wanted.is_empty() && pending.id.starts_with(wanted));
+    let open: Vec<_> = asks.open().filter(fits).collect();
+    let pending = match open.as_slice() {
+        [one] => one,
+        [] => {
+            let same = |pending: &&Pending| pending.ask.meaning(said).ok() == pending.answer;
+            let mut known = asks.answered().map(|(pending, _)| pending).filter(fits).peekable();
+            return match (known.peek(), request) {
+                (None, Some(wanted)) => Err(Unanswerable::Unknown(wanted.into())),
+                (None, None) => Err(Unanswerable::NothingOpen),
+                (Some(_), _) => match known.filter(same).last() {
+                    Some(pending) => Ok((pending, pending.ask.meaning(said)?)),
+                    None if request.is_some() => Err(Unanswerable::Answered),
+                    None => Err(Unanswerable::NothingOpen),
+                },
+            };
+        }
+        several => {
+            let exact = several.iter().find(|pending| Some(pending.id.as_str()) == request);
+            let ids = || several.iter().map(|pending| pending.id.clone()).collect();
+            exact.ok_or_else(|| Unanswerable::Several(ids()))?
+        }
+    };
+    Ok((pending, pending.ask.meaning(said)?))
+}
+
+/// The input with its long texts cut, and whether any was.
+fn bounded(mut input: Value) -> (Value, bool) {
+    if input.to_string().len() <= INPUT_LIMIT {
+        return (input, false);
+    }
+    shorten(&mut input, None);
+    if input.to_string().len() > INPUT_LIMIT {
+        let subjects: Map<String, Value> = SUBJECTS
+            .iter()
+            .filter_map(|key| Some(((*key).to_string(), Value::String(cut_subject(input.get(key)?.as_str()?, 1024)))))
+            .collect();
+        input = Value::Object(subjects);
+    }
+    (input, true)
+}
+
+fn shorten(value: &mut Value, key: Option<&str>) {
+    match value {
+        Value::String(text) => {
+            let limit = if key.is_some_and(|key| SUBJECTS.contains(&key)) { SUBJECT_LIMIT } else { OTHER_LIMIT };
+            *text = cut_subject(text, limit);
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| shorten(item, None)),
+        Value::Object(map) => map.iter_mut().for_each(|(key, value)| shorten(value, Some(key))),
+        _ => {}
+    }
+}
+
+fn cut_subject(text: &str, limit: usize) -> String {
+    if text.len() <= limit { text.to_string() } else { format!("{} [{} bytes]", cut(text, limit), text.len()) }
+}
+
+/// The mark of `cut_subject`: such a text is not all there is. A text that only looks so is treated
+/// with the same suspicion.
+pub fn looks_cut(text: &str) -> bool {
+    text.ends_with(" bytes]") && text.contains("… [")
+}
+
+/// The asks of one dispatch.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Asks {
+    list: Vec<Pending>,
+    /// The newest keys of clients' answers, with what each answered and how.
+    heard: VecDeque<(String, String, Verdict)>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pending {
+    pub id: String,
+    pub ask: Ask,
+    pub since: Timestamp,
+    pub answer: Option<Answer>,
+}
+
+impl Asks {
+    /// Nobody has answered these, oldest first.
+    pub fn open(&self) -> impl Iterator<Item = &Pending> {
+        self.list.iter().filter(|pending| pending.answer.is_none())
+    }
+
+    /// These have been, and their agent may or may not know.
+    pub fn answered(&self) -> impl Iterator<Item = (&Pending, &Answer)> {
+        self.list.iter().filter_map(|pending| Some((pending, pending.answer.as_ref()?)))
+    }
+
+    pub fn get(&self, id: &str) -> Option<&Pending> {
+        self.list.iter().find(|pending| pending.id == id)
+    }
+
+    pub(crate) fn request(&mut self, id: &str, ask: &Ask, at: Timestamp) {
+        if self.get(id).is_none() {
+            self.list.push(Pending { id: id.into(), ask: ask.clone(), since: at, answer: None });
+        }
+    }
+
+    pub(crate) fn answer(&mut self, id: &str, answer: Answer) {
+        if let Some(pending) = self.list.iter_mut().find(|pending| pending.id == id) {
+            pending.answer.get_or_insert(answer);
+        }
+        let over = self.answered().count().saturating_sub(MOST_ANSWERED);
+        for _ in 0..over {
+            if let Some(oldest) = self.list.iter().position(|pending| pending.answer.is_some()) {
+                self.list.remove(oldest);
+            }
+        }
+    }
+
+    /// What the client's request with this key answered, and how: it may ask again long after the agent has
+    /// gone on.
+    pub fn by_key(&self, key: &str) -> Option<(&str, Verdict)> {
+        let found = self.heard.iter().find(|(known, ..)| known == key && !key.is_empty());
+        found.map(|(_, id, verdict)| (id.as_str(), *verdict))
+    }
+
+    pub(crate) fn heard(&mut self, key: &str, id: &str, verdict: Verdict) {
+        if !key.is_empty() {
+            self.heard.push_back((key.into(), id.into(), verdict));
+            while self.heard.len() > MOST_ANSWERED {
+                self.heard.pop_front();
+            }
+        }
+    }
+
+    pub(crate) fn close(&mut self, id: &str) {
+        self.list.retain(|pending| pending.id != id);
+    }
+
+    /// The call is over, so nothing is to be known about it any more.
+    pub(crate) fn call_ended(&mut self, call_id: &str) {
+        self.list.retain(|pending| pending.ask.call_id.as_deref() != Some(call_id));
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.list.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_input_is_kept_whole_or_says_that_it_is_not() {
+        let small = json!({"command": "ls", "n": 3});
+        let ask = Ask::tool("Bash", small.clone());
+        assert_eq!((ask.input, ask.input_cut, ask.target.as_str()), (small, false, "ls"));
+
+        let ask = Ask::tool("Write", json!({"file_path": "/a/b", "content": "é".repeat(50_000)}));
+        assert!(ask.input_cut && ask.input["file_path"] == "/a/b", "{ask:?}");
+        assert!(looks_cut(ask.input["content"].as_str().unwrap_or_default()));
+
+        let many: Vec<_> = (0..1000).map(|n| format!("{n} {}", "x".repeat(100))).collect();
+        let ask = Ask::tool("Bash", json!({"command": "y".repeat(100_000), "edits": many}));
+        assert!(ask.input.to_string().len() <= INPUT_LIMIT && ask.input_cut);
+        assert!(looks_cut(ask.input["command"].as_str().unwrap_or_default()));
+        assert!(ask.input.get("edits").is_none());
+    }
+
+    #[test]
+    fn it_is_told_in_a_line() {
+        let ask = Ask::tool("Bash", json!({"command": "rm -rf x"}));
+        assert_eq!(ask.describe(), "may it use Bash: rm -rf x?");
+        assert_eq!(Ask::default().describe(), "it asks for permission");
+        let question = Ask { kind: AskKind::Question, text: "Which colour?".into(), ..Ask::default() };
+        assert_eq!(question.describe(), "it asks: Which colour?");
+    }
+
+    #[test]
+    fn an_option_is_named_by_id_or_name() {
+        let option = |id: &str, name: &str| AskOption { id: id.into(), name: name.into(), kind: None };
+        let ask = Ask { options: vec![option("1", "Red"), option("red", "2")], ..Ask::default() };
+        assert_eq!(ask.option("RED").map(|o| o.id.as_str()), Some("1"));
+        assert_eq!(ask.option("red").map(|o| o.id.as_str()), Some("red"));
+        assert_eq!(ask.option("blue"), None);
+    }
+
+    #[test]
+    fn a_word_is_read_as_the_ask_wants_it() {
+        let mut asks = Asks::default();
+        let told = |asks: &Asks, request: Option<&str>, said: &str| {
+            read_answer(asks, request, said).map(|(pending, answer)| (pending.id.clone(), answer.verdict, answer.text))
+        };
+        let is = |id: &str, verdict, text: &str| Ok((id.to_string(), verdict, text.to_string()));
+        assert_eq!(told(&asks, None, "allow"), Err(Unanswerable::NothingOpen));
+        asks.request("aa1", &Ask::default(), Timestamp::UNIX_EPOCH);
+        assert_eq!(told(&asks, None, " Allow\n"), is("aa1", Verdict::Allow, ""));
+        assert_eq!(told(&asks, None, "deny"), is("aa1", Verdict::Deny, ""));
+        assert_eq!(told(&asks, None, "use the other file"), is("aa1", Verdict::Text, "use the other file"));
+        assert_eq!(told(&asks, None, "  "), Err(Unanswerable::Empty));
+        assert_eq!(told(&asks, Some("zz"), "allow"), Err(Unanswerable::Unknown("zz".into())));
+
+        let red = AskOption { id: "Red".into(), name: "Red".into(), kind: None };
+        let question = Ask { kind: AskKind::Question, options: vec![red], ..Ask::default() };
+        asks.request("ab2", &question, Timestamp::UNIX_EPOCH);
+        assert_eq!(told(&asks, None, "red"), Err(Unanswerable::Several(vec!["aa1".into(), "ab2".into()])));
+        assert_eq!(told(&asks, Some("ab"), "red"), is("ab2", Verdict::Text, "Red"));
+        assert_eq!(told(&asks, Some("ab"), "allow"), Err(Unanswerable::NotAllowable));
+
+        asks.answer("ab2", Answer { verdict: Verdict::Text, text: "Red".into() });
+        assert_eq!(told(&asks, Some("ab2"), "red"), is("ab2", Verdict::Text, "Red"), "the same again");
+        assert_eq!(told(&asks, Some("ab2"), "blue"), Err(Unanswerable::Answered));
+        asks.answer("aa1", Answer::allow());
+        assert_eq!(told(&asks, None, "allow"), is("aa1", Verdict::Allow, ""), "the reply was lost");
+        assert_eq!(told(&asks, None, "deny"), Err(Unanswerable::NothingOpen));
+    }
+
+    #[test]
+    fn answered_ones_are_kept_for_a_while_and_open_ones_as_long_as_it_takes() {
+        let mut asks = Asks::default();
+        for n in 0..60 {
+            asks.request(&n.to_string(), &Ask::default(), Timestamp::UNIX_EPOCH);
+        }
+        for n in 0..50 {
+            asks.answer(&n.to_string(), Answer::allow());
+        }
+        assert_eq!((asks.open().count(), asks.answered().count()), (10, MOST_ANSWERED));
+        assert!(asks.get("49").is_some() && asks.get("3").is_none());
+        for n in 0..50 {
+            asks.heard(&format!("k{n}"), &n.to_string(), Verdict::Allow);
+        }
+        asks.clear();
+        assert_eq!(
+            (asks.by_key("k49"), asks.by_key("k3"), asks.by_key("")),
+            (Some(("49", Verdict::Allow)), None, None)
+        );
+        for n in 40..50 {
+            asks.request(&n.to_string(), &Ask::default(), Timestamp::UNIX_EPOCH);
+            asks.answer(&n.to_string(), Answer::allow());
+        }
+        asks.answer("49", Answer::deny("no"));
+        assert_eq!(
+            asks.get("49").and_then(|pending| pending.answer.clone()),
+            Some(Answer::allow()),
+            "the first counts"
+        );
+    }
+}

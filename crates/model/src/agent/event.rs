@@ -1,0 +1,368 @@
+//! What an agent's output means, whichever CLI printed it (contract.md, "Streams for the
+//! monitors"). Backends turn bytes into these; monitors, journal and life read nothing else.
+
+use crate::agent::acp_handshake::CallAnswer;
+use crate::agent::ask::Ask;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Longest text kept in an event; the whole of it stays in the spool.
+pub const TEXT_LIMIT: usize = 4096;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Timed {
+    /// Seconds from the start of the stream; 0 where the line tells no time.
+    pub t: f64,
+    #[serde(flatten)]
+    pub event: AgentEvent,
+    /// The tool call that runs the subagent whose event it is; none for the agent's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+}
+
+impl Timed {
+    /// The same for whoever follows the agent: a subagent's words are not its own.
+    pub fn told(self) -> AgentEvent {
+        match self.parent {
+            Some(parent) => AgentEvent::Subagent { parent, event: Box::new(self.event) },
+            None => self.event,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum AgentEvent {
+    Session {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cwd: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<String>,
+    },
+    Prompt {
+        text: String,
+        /// The key the prompt was sent with, where the CLI echoes it: the receipt.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+        /// The session had this key already: an acknowledgement, no turn and no result follow.
+        #[serde(default, skip_serializing_if = "is_false")]
+        repeated: bool,
+    },
+    Thinking {
+        #[serde(default)]
+        chars: u64,
+        #[serde(default)]
+        text: String,
+    },
+    Text {
+        #[serde(default)]
+        chars: u64,
+        #[serde(default)]
+        text: String,
+    },
+    ToolCall {
+        id: String,
+        name: String,
+        #[serde(default)]
+        input: Value,
+    },
+    ToolOutput {
+        id: String,
+        #[serde(default)]
+        bytes: u64,
+    },
+    ToolResult {
+        id: String,
+        ok: bool,
+        #[serde(default)]
+        text: String,
+        #[serde(default)]
+        exit_code: Option<i64>,
+    },
+    /// Tokens and money of one model call.
+    Usage {
+        #[serde(default)]
+        input: u64,
+        #[serde(default)]
+        output: u64,
+        #[serde(default)]
+        cost_usd: f64,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        cache_read: u64,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        cache_write: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
+        /// Set where these numbers come again in the turn's result (`per_model_turn`): such an event
+        /// is for monitors, counting it too counts everything twice. It names the model call, whose
+        /// numbers a CLI may tell on several lines: the same `call` is the same call.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        call: Option<String>,
+        /// What the session has cost in all, where the CLI tells that instead.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total_usd: Option<f64>,
+    },
+    Compaction {
+        #[serde(default)]
+        before: u64,
+        #[serde(default)]
+        after: u64,
+    },
+    ApiRetry {
+        #[serde(default)]
+        attempt: u32,
+        #[serde(default)]
+        max: u32,
+        #[serde(default)]
+        delay_s: f64,
+        #[serde(default)]
+        status: Option<u16>,
+    },
+    RateLimit {
+        /// 0 where only `resets_at` is told and nobody has put a clock to it.
+        #[serde(default)]
+        resets_in_s: f64,
+        /// Unix seconds, where the CLI tells the moment instead.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        resets_at: Option<f64>,
+        /// The limit is near, not reached.
+        #[serde(default, skip_serializing_if = "is_false")]
+        warning: bool,
+    },
+    /// The agent waits until somebody says whether it may, or answers.
+    Permission {
+        id: String,
+        #[serde(flatten)]
+        ask: Box<Ask>,
+    },
+    /// It no longer waits: somebody has answered, or it has thought better of it.
+    PermissionAnswer {
+        id: String,
+    },
+    /// It wants something of us that its parser does not know, and waits for an answer.
+    Request {
+        id: String,
+        what: String,
+    },
+    /// Something a person should know that stops nobody: an MCP server that does not work, another
+    /// model than the one wanted.
+    Notice {
+        text: String,
+    },
+    /// What came of a request of ours (an interrupt, another model).
+    Reply {
+        id: String,
+        ok: bool,
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        text: String,
+    },
+    Question {
+        #[serde(default)]
+        id: String,
+        #[serde(default)]
+        text: String,
+    },
+    Answer {
+        #[serde(default)]
+        id: String,
+        #[serde(default)]
+        text: String,
+    },
+    Process {
+        #[serde(default)]
+        cpu_s: f64,
+        #[serde(default)]
+        children: u32,
+    },
+    Backpressure {
+        on: bool,
+    },
+    /// A turn ended. What the CLI reports, before validation.
+    Result(TurnResult),
+    Exit {
+        code: Option<i32>,
+    },
+    /// A line of plain output (`subprocess`), kept for `logs`.
+    Output {
+        text: String,
+    },
+    /// An answer to a call of ours, for `life` alone: `parse` does not print it.
+    CallAnswer(CallAnswer),
+    /// What a subagent did that the tool call `parent` runs, for `life` and `monitor`: `parse` prints the
+    /// event itself, with its `parent`.
+    Subagent {
+        parent: String,
+        event: Box<AgentEvent>,
+    },
+    /// What the parser does not know, kept whole up to [`TEXT_LIMIT`].
+    Unknown {
+        raw: String,
+    },
+}
+
+fn is_false(b: &bool) -> bool {
+    !b
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct TurnResult {
+    pub ok: bool,
+    #[serde(default)]
+    pub error: Option<TurnError>,
+    /// HTTP status of the model API, where that is what failed.
+    #[serde(default)]
+    pub status: Option<u16>,
+    /// Cumulative cost of the session, where the CLI reports it so; null where it reports none.
+    #[serde(default)]
+    pub cost_usd: Option<f64>,
+    #[serde(default)]
+    pub session_id: Option<String>,
+    /// The final text of the turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// The structured output, where the CLI enforces a schema, or a `subprocess` result line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structured: Option<Value>,
+    /// Cumulative, over the session.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub per_model: Vec<ModelUsage>,
+    /// What was used since this process's previous result, where the CLI tells it. Count this and
+    /// not differences of `per_model`: Claude's totals go on from the resumed session's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub per_model_turn: Vec<ModelUsage>,
+    /// Cumulative over the session and all processes it had, where the CLI goes on counting so. An
+    /// empty model is the session's one model, which this CLI does not name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub per_session: Vec<ModelUsage>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_turns: Option<u32>,
+    /// The session to go on with is not there: nothing was taken.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub session_lost: bool,
+    /// Keys of the prompts this turn answers, where the CLI tells: one sent into a running turn
+    /// becomes part of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<String>,
+    /// Why the line that says this could not be read whole. Such a result is never a success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
+    /// It stands behind other text on its line, so it may be one that the text quotes.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub quoted: bool,
+}
+
+impl TurnResult {
+    /// A failed result, in place of one whose line is damaged.
+    pub fn damaged(fault: &str) -> Self {
+        Self::default().spoilt(fault)
+    }
+
+    /// The same as a failure: the line it stands on is damaged.
+    #[must_use]
+    pub fn spoilt(self, fault: &str) -> Self {
+        let said = format!("the line with the result is damaged: {fault}");
+        let error = self.error.or(Some(TurnError::Other));
+        let text = Some(self.text.filter(|_| !self.ok).unwrap_or_else(|| said.clone()));
+        Self { ok: false, error, text, structured: None, damage: Some(said), ..self }
+    }
+}
+
+/// Use of one model.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ModelUsage {
+    pub model: String,
+    #[serde(default)]
+    pub input: u64,
+    #[serde(default)]
+    pub output: u64,
+    #[serde(default)]
+    pub cache_read: u64,
+    #[serde(default)]
+    pub cache_write: u64,
+    #[serde(default)]
+    pub cost_usd: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TurnError {
+    Auth,
+    ApiError,
+    RateLimit,
+    MaxTurns,
+    Budget,
+    StructuredOutput,
+    Context,
+    Interrupted,
+    #[serde(other)]
+    Other,
+}
+
+/// Cuts `text` to at most `limit` bytes at a character boundary, marking the cut.
+pub fn cut(text: &str, limit: usize) -> String {
+    if text.len() <= limit {
+        return text.to_string();
+    }
+    let mut end = limit.saturating_sub('…'.len_utf8());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}…", &text[..end])
+}
+
+/// Cuts the middle out of `text`, so that at most `limit` bytes stay: of what a tool returns both ends tell, the error at the
+/// top and the count at the bottom.
+pub fn both_ends(text: &str, limit: usize) -> String {
+    const CUT: &str = "\n…\n";
+    if text.len() <= limit || limit < CUT.len() + 8 {
+        return cut(text, limit);
+    }
+    let half = (limit - CUT.len()) / 2;
+    let (mut head, mut tail) = (half, text.len() - half);
+    while !text.is_char_boundary(head) {
+        head -= 1;
+    }
+    while !text.is_char_boundary(tail) {
+        tail += 1;
+    }
+    format!("{}{CUT}{}", &text[..head], &text[tail..])
+}
+
+/// The thing a tool call works on, for a journal line or a loop detector: a path, a command, a
+/// pattern; empty when the input names none.
+pub fn target(name: &str, input: &Value) -> String {
+    let _ = name;
+    subject(input)
+        .map(|text| cut(text.lines().next().unwrap_or_default(), 200))
+        .unwrap_or_default()
+}
+
+/// The whole of what a tool call works on, of which [`target`] is the first line.
+pub fn subject(input: &Value) -> Option<&str> {
+    const KEYS: &[&str] = &["file_path", "notebook_path", "path", "command", "pattern", "url", "query", "description"];
+    KEYS.iter().find_map(|key| input.get(*key).and_then(Value::as_str))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_of_a_long_text_stay() {
+        assert_eq!(both_ends("short", 40), "short");
+        let long = format!("error: é\n{}\n3 failed", "ö".repeat(5000));
+        for limit in 0..200 {
+            let kept = both_ends(&long, limit);
+            assert!(kept.len() <= limit.max('…'.len_utf8()), "{limit}: {kept}");
+            if limit >= 40 {
+                assert!(kept.starts_with("error: é\n") && kept.ends_with("\n3 failed") && kept.contains('…'), "{kept}");
+            }
+        }
+    }
+}

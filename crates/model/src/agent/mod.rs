@@ -1,0 +1,12 @@
+//! The agent of a dispatch: its role and permissions, its prompt, the events that its output
+//! means, its questions, and its result.
+
+pub mod acp_handshake;
+pub mod ask;
+pub mod event;
+pub mod permission;
+pub mod prompt;
+pub mod result;
+pub mod role;
+pub mod session_mode;
+pub mod transcript;

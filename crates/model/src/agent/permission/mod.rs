@@ -1,0 +1,580 @@
+//! What an agent may do without asking: the policy of its role.
+//!
+//! The rules are written as Claude Code writes its own (`Bash(git *)`, `Edit(src/**)`,
+//! `WebFetch(domain:example.com)`, `mcp__server__*`), and mean the same for every agent that asks:
+//!
+//! | rule | is about |
+//! |---|---|
+//! | `Tool`, `mcp__server`, `mcp__server__*`, `*` | every call of it |
+//! | `Bash(git status)` | this command; `Bash(git *)` and `Bash(git:*)`: all that begin so |
+//! | `Read(src/**)`, `Edit(//etc/**)`, `Read(~/.ssh/**)` | files, as in a `.gitignore` of the agent's directory; `//` begins an absolute path. `Edit` is every tool that changes files, `Read` every one that reads them |
+//! | `WebFetch(domain:example.com)` | that host and those below it |
+//! | `Other(text*)` | what the call works on, `*` standing for anything |
+//!
+//! `deny` counts before `ask`, `ask` before `allow`, and where no rule speaks the mode decides. A rule
+//! allows only what it can see the whole of (no substitutions in a command, nothing written with `>`),
+//! and denies what is too long to be seen. A shell has many ways to hide what it does: what must not
+//! happen at all is a sandbox's business, not a rule's.
+
+mod restriction;
+pub mod shell;
+
+use crate::agent::ask::{Ask, AskKind, SUBJECTS, Verdict, looks_cut};
+use crate::agent::event::AgentEvent;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+pub use restriction::PermissionMode;
+use restriction::THINKING;
+pub(crate) use restriction::is_harmless;
+
+/// Bytes of a rule.
+const LONGEST: usize = 2000;
+
+/// Who answers (`by`) where the policy does.
+pub const POLICY: &str = "policy";
+
+/// Of one role, kept by each of its dispatches as it was when that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Policy {
+    pub mode: Mode,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<Rule>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ask: Vec<Rule>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deny: Vec<Rule>,
+    /// The role's `tools`: any other is refused. Empty: all may be used; a rule that fits no tool
+    /// stands for a role's empty list.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub only: Vec<Rule>,
+    /// The role's `permissionMode`, which counts where it is stricter than the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permission_mode: Option<PermissionMode>,
+    /// The policies of those by whom its agent was dispatched: it may do what each of them may as well.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub within: Vec<Policy>,
+}
+
+/// One layer's word: the configuration's, a category's, a role's.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Permissions {
+    /// What happens where no rule speaks; null leaves it to the next layer (role, category,
+    /// configuration, then `allow`; a rehearsal asks).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Needs no asking: rules as Claude Code writes them, `Read`, `Bash(git *)`.
+    #[schemars(with = "Vec<String>")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<Rule>,
+    /// Is asked about, whatever `allow` says.
+    #[schemars(with = "Vec<String>")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ask: Vec<Rule>,
+    /// Is refused, whatever the others say.
+    #[schemars(with = "Vec<String>")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deny: Vec<Rule>,
+}
+
+/// What happens where no rule speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// It may. What bounds an agent then is around it: its worktree, its sandbox, its limits.
+    #[default]
+    Allow,
+    /// A person, or the agent that dispatched it, is asked.
+    Ask,
+    /// It may not.
+    Deny,
+}
+
+/// `Tool` or `Tool(content)`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Rule {
+    tool: String,
+    content: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no rule: write `Tool` or `Tool(what)`, as in `Bash(git *)`")]
+pub struct BadRule(String);
+
+/// The policy's word on an ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    pub verdict: Verdict,
+    /// The rule, or the mode.
+    pub rule: String,
+}
+
+impl Policy {
+    /// Nothing is ever asked or refused: an agent need not be told of a policy at all.
+    pub fn is_open(&self) -> bool {
+        self.mode == Mode::Allow
+            && self.ask.is_empty()
+            && self.deny.is_empty()
+            && self.only.is_empty()
+            && matches!(self.permission_mode, None | Some(PermissionMode::BypassPermissions))
+            && self.within.is_empty()
+    }
+
+    /// Holds it within another agent's policy as well: the stricter word of the two counts.
+    pub fn hold_within(&mut self, above: Policy) {
+        let Policy { within, .. } = above;
+        let own = Policy { within: vec![], ..above };
+        for policy in [own].into_iter().chain(within) {
+            if !policy.is_open() && !self.within.contains(&policy) {
+                self.within.push(policy);
+            }
+        }
+    }
+
+    /// Whether others' policies hold it.
+    pub fn is_held(&self) -> bool {
+        !self.within.is_empty()
+    }
+
+    /// What has to be asked about by one or the other of the policies that count.
+    pub fn asks(&self) -> impl Iterator<Item = &Rule> {
+        self.all().flat_map(|policy| &policy.ask)
+    }
+
+    /// What is refused by one or the other of them.
+    pub fn denies(&self) -> impl Iterator<Item = &Rule> {
+        self.all().flat_map(|policy| &policy.deny)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Policy> {
+        std::iter::once(self).chain(&self.within)
+    }
+
+    /// What it forbids in `dir` it forbids there also of who works somewhere else.
+    pub fn forbid_in(&mut self, dir: &str) {
+        self.each(&|policy| {
+            for rules in [&mut policy.ask, &mut policy.deny] {
+                // One that would be too long to be read again is about all files.
+                let short = |rule: Rule| if rule.fits() { rule } else { Rule { content: None, ..rule } };
+                let there: Vec<_> = rules.iter().filter_map(|rule| rule.anchored(dir)).map(short).collect();
+                rules.extend(there);
+            }
+        });
+    }
+
+    /// What it allows in `dir` it allows there, and not where somebody else works.
+    pub fn allow_in(&mut self, dir: &str) {
+        self.each(&|policy| {
+            for rules in [&mut policy.allow, &mut policy.only] {
+                let there = rules.drain(..).map(|rule| rule.anchored(dir).unwrap_or(rule));
+                // One that cannot be kept allows nothing, and must not leave everything allowed.
+                *rules = there.map(|rule| if rule.fits() { rule } else { Rule::none() }).collect();
+            }
+        });
+    }
+
+    fn each(&mut self, change: &dyn Fn(&mut Policy)) {
+        change(self);
+        self.within.iter_mut().for_each(change);
+    }
+
+    /// What `layers` say, the strongest first: the rules of all count, and the mode of the first that
+    /// names one.
+    pub fn of(layers: &[&Permissions], otherwise: Mode) -> Self {
+        let mode = layers.iter().find_map(|layer| layer.mode).unwrap_or(otherwise);
+        let all = |list: fn(&Permissions) -> &Vec<Rule>| {
+            let mut rules: Vec<Rule> = Vec::new();
+            for rule in layers.iter().flat_map(|layer| list(layer)) {
+                if !rules.contains(rule) {
+                    rules.push(rule.clone());
+                }
+            }
+            rules
+        };
+        Self {
+            mode,
+            allow: all(|layer| &layer.allow),
+            ask: all(|layer| &layer.ask),
+            deny: all(|layer| &layer.deny),
+            only: vec![],
+            permission_mode: None,
+            within: vec![],
+        }
+    }
+
+    /// Puts the agent's home directory for `~`.
+    pub fn at_home(&mut self, home: &str) {
+        let home = home.trim_end_matches('/');
+        for rule in self.allow.iter_mut().chain(&mut self.ask).chain(&mut self.deny).chain(&mut self.only) {
+            if let Some(content) = &mut rule.content
+                && let Some(rest) = content.strip_prefix("~/")
+            {
+                *content = format!("/{home}/{rest}");
+            }
+        }
+    }
+
+    /// What the policy says of an ask of an agent that works in `cwd`; `None` where somebody has to be
+    /// asked.
+    pub fn decide(&self, ask: &Ask, cwd: &str) -> Option<Decision> {
+        self.all().map(|policy| policy.word(ask, cwd)).min_by_key(leave)?
+    }
+
+    /// Whether this event asks for something that is allowed at once: nobody has to answer, so it
+    /// is no question to show.
+    pub fn allows(&self, event: &AgentEvent, cwd: &str) -> bool {
+        let AgentEvent::Permission { ask, .. } = event else { return false };
+        self.decide(ask, cwd).is_some_and(|said| said.verdict == Verdict::Allow)
+    }
+
+    /// The rule or the front matter by which a call is asked about or refused, whatever the mode; only
+    /// what is certain: a call that does not say what it works on fits no rule about that.
+    pub fn names_call(&self, ask: &Ask, cwd: &str) -> Option<String> {
+        let told = !ask.target.is_empty() || SUBJECTS.iter().any(|key| ask.input.get(*key).is_some());
+        let fits = |rule: &&Rule| (told || rule.is_whole()) && rule.matches(ask, cwd, Strictness::Any);
+        self.all().find_map(|policy| {
+            let denied = policy.deny.iter().find(fits).map(|rule| format!("deny {rule}"));
+            let kept = || policy.kept_from(ask, cwd).filter(|_| !THINKING.contains(&ask.tool.as_str()));
+            let asked = || policy.ask.iter().find(fits).map(|rule| format!("ask {rule}"));
+            denied.or_else(kept).or_else(asked)
+        })
+    }
+
+    /// What of its modes keeps a call from being made unasked.
+    pub fn mode_holds(&self, ask: &Ask, cwd: &str) -> Option<String> {
+        self.all().find_map(|policy| match policy.word(ask, cwd) {
+            Some(Decision { verdict: Verdict::Allow, .. }) => None,
+            Some(Decision { rule, .. }) => Some(rule),
+            None => Some(match policy.permission_mode {
+                Some(mode) if policy.mode == Mode::Allow => format!("permissionMode {}", mode.as_str()),
+                _ => "mode ask".into(),
+            }),
+        })
+    }
+
+    /// Whether those by whom its agent was dispatched need not ask for what it asks for: else none of them can give it.
+    pub fn is_given_above(&self, ask: &Ask, cwd: &str) -> bool {
+        let given = |policy: &Policy| policy.word(ask, cwd).is_some_and(|said| said.verdict == Verdict::Allow);
+        ask.kind == AskKind::Question || self.within.iter().all(given)
+    }
+
+    /// Its own, without those that hold it.
+    fn word(&self, ask: &Ask, cwd: &str) -> Option<Decision> {
+        let by = |verdict, rule: String| Some(Decision { verdict, rule });
+        if let Some(rule) = self.deny.iter().find(|rule| rule.matches(ask, cwd, Strictness::Any)) {
+            return by(Verdict::Deny, rule.to_string());
+        }
+        if ask.kind == AskKind::Question {
+            // No policy knows the answer.
+            return if self.mode == Mode::Deny { by(Verdict::Deny, "mode deny".into()) } else { None };
+        }
+        if let Some(why) = self.kept_from(ask, cwd) {
+            return by(Verdict::Deny, why);
+        }
+        let unasked = self.permission_mode == Some(PermissionMode::DontAsk);
+        if self.ask.iter().any(|rule| rule.matches(ask, cwd, Strictness::Any)) {
+            return if unasked { by(Verdict::Deny, "permissionMode dontAsk".into()) } else { None };
+        }
+        if let Some(rule) = self.allow.iter().find(|rule| rule.matches(ask, cwd, Strictness::All)) {
+            return by(Verdict::Allow, rule.to_string());
+        }
+        match (self.mode, self.permission_mode) {
+            (Mode::Deny, _) => by(Verdict::Deny, "mode deny".into()),
+            (_, Some(PermissionMode::DontAsk)) => by(Verdict::Deny, "permissionMode dontAsk".into()),
+            (Mode::Ask, _) | (_, Some(PermissionMode::Default)) => None,
+            (_, Some(PermissionMode::AcceptEdits)) => match EDITING.contains(&ask.tool.as_str()) {
+                true => by(Verdict::Allow, "permissionMode acceptEdits".into()),
+                false => None,
+            },
+            (Mode::Allow, _) => by(Verdict::Allow, "mode allow".into()),
+        }
+    }
+
+    /// What in its role's front matter keeps it from this call, if anything does.
+    fn kept_from(&self, ask: &Ask, cwd: &str) -> Option<String> {
+        if !self.only.is_empty() && !self.only.iter().any(|rule| rule.matches(ask, cwd, Strictness::All)) {
+            let names: Vec<_> = self.only.iter().map(Rule::to_string).collect();
+            return Some(format!("tools {}", crate::agent::event::cut(&names.join(", "), 200)));
+        }
+        let plan = self.permission_mode == Some(PermissionMode::Plan);
+        (plan && !is_harmless(&ask.tool)).then(|| "permissionMode plan".to_string())
+    }
+}
+
+/// The stricter, the less.
+fn leave(word: &Option<Decision>) -> u8 {
+    match word {
+        Some(Decision { verdict: Verdict::Allow, .. }) => 2,
+        None => 1,
+        Some(_) => 0,
+    }
+}
+
+/// How much of a call a rule must fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Strictness {
+    /// Some part of it, and what cannot be judged: for rules that forbid.
+    Any,
+    /// All of it, and for certain: for rules that allow.
+    All,
+}
+
+/// Tools that change files, and that read them: a rule for the first of them is a rule for all.
+pub(crate) const EDITING: [&str; 4] = ["Edit", "Write", "MultiEdit", "NotebookEdit"];
+pub(crate) const READING: [&str; 5] = ["Read", "Grep", "Glob", "LS", "NotebookRead"];
+
+fn is_file(tool: &str) -> bool {
+    EDITING.contains(&tool) || READING.contains(&tool)
+}
+
+/// Whatever it is about.
+fn is_all(content: &str) -> bool {
+    matches!(content, "*" | "**" | ":*")
+}
+
+impl Rule {
+    fn matches(&self, ask: &Ask, cwd: &str, strictness: Strictness) -> bool {
+        if !self.names(&ask.tool) {
+            return false;
+        }
+        let Some(content) = self.content.as_deref().filter(|content| !is_all(content)) else {
+            return true;
+        };
+        let unknown = strictness == Strictness::Any;
+        let text = |keys: &[&str]| keys.iter().find_map(|key| ask.input.get(*key)?.as_str());
+        let subject = match self.tool.as_str() {
+            "Bash" => text(&["command"]),
+            tool if is_file(tool) => text(&["file_path", "notebook_path", "path"]),
+            "WebFetch" => text(&["url"]),
+            _ => text(&SUBJECTS),
+        };
+        // `target` may be the first line of what stands in `input`.
+        let subject = subject.or_else(|| crate::agent::event::subject(&ask.input));
+        let subject = subject.or(Some(ask.target.as_str()).filter(|target| !target.is_empty()));
+        let Some(subject) = subject.filter(|subject| !looks_cut(subject)) else { return unknown };
+        match self.tool.as_str() {
+            "Bash" => command(content, subject, strictness),
+            tool if is_file(tool) => path(content, subject, cwd).unwrap_or(unknown),
+            "WebFetch" => domain(content, subject).unwrap_or(unknown),
+            _ => wild(content, subject),
+        }
+    }
+
+    /// Fits no tool there is.
+    fn none() -> Self {
+        Self { tool: "none".into(), content: None }
+    }
+
+    /// Its tool.
+    pub fn tool(&self) -> &str {
+        &self.tool
+    }
+
+    /// It is about every call of every tool.
+    pub(crate) fn is_every(&self) -> bool {
+        self.tool == "*" && self.content.is_none()
+    }
+
+    /// Every call that `other` names is one that this rule names: the same rule, or all of its tool.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        self == other || (self.is_whole() && self.tool == other.tool)
+    }
+
+    /// It is about every call of its tool.
+    pub fn is_whole(&self) -> bool {
+        self.content.as_deref().is_none_or(is_all)
+    }
+
+    /// A rule about files of its agent's directory, for who works elsewhere; `None` for all others.
+    fn anchored(&self, dir: &str) -> Option<Self> {
+        let content = self.content.as_deref().filter(|_| is_file(&self.tool))?;
+        (!content.starts_with("//") && !is_all(content))
+            .then(|| Self { tool: self.tool.clone(), content: Some(format!("/{}", absolute_pattern(content, dir))) })
+    }
+
+    fn fits(&self) -> bool {
+        self.to_string().len() <= LONGEST
+    }
+
+    fn names(&self, tool: &str) -> bool {
+        let mine = self.tool.as_str();
+        if mine == tool || wild(mine, tool) {
+            return true;
+        }
+        let alike = |group: &[&str]| mine == group[0] && group.contains(&tool);
+        let server = mine.starts_with("mcp__") && mine.matches("__").count() == 1;
+        alike(&EDITING) || alike(&READING) || (server && tool.strip_prefix(mine).is_some_and(|r| r.starts_with("__")))
+    }
+}
+
+/// A shell command. Each of its parts is judged by itself, so that `git status && rm -rf /` is not
+/// what `Bash(git *)` allows, and is what `Bash(rm *)` denies.
+fn command(pattern: &str, command: &str, strictness: Strictness) -> bool {
+    let fits = |part: &str| prefix(pattern, part.trim());
+    let whole = command.trim();
+    match strictness {
+        Strictness::Any => {
+            // However its words are kept apart.
+            let fits = |part: &str| fits(&part.split_whitespace().collect::<Vec<_>>().join(" "));
+            let whole = &whole.replace("\\\n", " ");
+            let parts = whole.split(['\n', ';', '|', '&', '`', '(', ')', '{', '}']);
+            fits(whole) || parts.map(bare).any(fits)
+        }
+        Strictness::All => {
+            // What runs something unseen or writes somewhere is nobody's beginning of a command.
+            let unseen = ['`', '$', '<', '>', '(', ')', '{', '}', '\\'].iter().any(|sign| whole.contains(*sign));
+            let mut parts = whole.split(['\n', ';', '|', '&']).filter(|part| !part.trim().is_empty());
+            pattern == whole || (!unseen && !whole.is_empty() && parts.all(fits))
+        }
+    }
+}
+
+/// A command without what may stand before it: variables, and words that run what follows.
+fn bare(part: &str) -> &str {
+    const BEFORE: [&str; 9] = ["!", "sudo", "env", "command", "exec", "nohup", "time", "nice", "eval"];
+    let mut rest = part.trim();
+    while let Some((word, more)) = rest.split_once(char::is_whitespace) {
+        let sets = word
+            .split_once('=')
+            .is_some_and(|(name, _)| !name.is_empty() && !name.contains(['-', '/']));
+        if !sets && !BEFORE.contains(&word) {
+            break;
+        }
+        rest = more.trim_start();
+    }
+    rest
+}
+
+/// `git *` and `git:*` are `git` and all that begins with `git `.
+fn prefix(pattern: &str, text: &str) -> bool {
+    let head = pattern.strip_suffix(":*").or_else(|| pattern.strip_suffix(" *"));
+    match head {
+        Some(head) if !head.contains('*') => {
+            text == head || text.strip_prefix(head).is_some_and(|r| r.starts_with(' '))
+        }
+        _ => wild(pattern, text) || head.is_some_and(|head| wild(head, text)),
+    }
+}
+
+/// `None` for a path of which it cannot be told.
+pub(crate) fn path(pattern: &str, path: &str, cwd: &str) -> Option<bool> {
+    let path = absolute(path, cwd)?;
+    let anchored = absolute_pattern(pattern, cwd);
+    let pattern: Vec<_> = anchored.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
+    Some(segments(&pattern, &parts))
+}
+
+/// Without `.` and `..`; `None` above the root.
+pub(crate) fn absolute(path: &str, cwd: &str) -> Option<String> {
+    if path.starts_with('/') { normal(path) } else { normal(&format!("{cwd}/{path}")) }
+}
+
+fn absolute_pattern(pattern: &str, cwd: &str) -> String {
+    if let Some(rest) = pattern.strip_prefix("//") {
+        return format!("/{rest}");
+    }
+    match pattern.strip_prefix("./").or_else(|| pattern.strip_prefix('/')) {
+        Some(inner) => format!("{cwd}/{inner}"),
+        // A name without a slash is meant wherever it stands, as in a .gitignore.
+        None if !pattern.trim_end_matches('/').contains('/') => format!("{cwd}/**/{pattern}"),
+        None => format!("{cwd}/{pattern}"),
+    }
+}
+
+/// `.` and `..` taken out; `None` above the root.
+fn normal(path: &str) -> Option<String> {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    Some(format!("/{}", parts.join("/")))
+}
+
+/// `**` is any number of segments. A pattern that names a directory means what is in it, too.
+fn segments(pattern: &[&str], path: &[&str]) -> bool {
+    match (pattern, path) {
+        ([], _) => true,
+        (["**", rest @ ..], path) => {
+            rest.is_empty() || (0..=path.len()).any(|skipped| segments(rest, &path[skipped..]))
+        }
+        (_, []) => false,
+        ([first, rest @ ..], [name, path @ ..]) => wild(first, name) && segments(rest, path),
+    }
+}
+
+/// `None` where the address names no host.
+fn domain(pattern: &str, url: &str) -> Option<bool> {
+    let wanted = pattern.strip_prefix("domain:")?.trim().to_ascii_lowercase();
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#', '\\']).next()?;
+    // Whoever hides the host behind a user name is not believed.
+    if authority.contains('@') {
+        return None;
+    }
+    let host = authority.split(':').next()?.trim_end_matches('.').to_ascii_lowercase();
+    let wanted = wanted.strip_prefix("*.").unwrap_or(&wanted);
+    (!host.is_empty()).then(|| host == wanted || host.strip_suffix(wanted).is_some_and(|sub| sub.ends_with('.')))
+}
+
+/// `*` is any text, nothing included. In time that grows with both lengths, whatever the pattern.
+fn wild(pattern: &str, text: &str) -> bool {
+    let mut pieces = pattern.split('*');
+    let Some(first) = pieces.next() else { return text.is_empty() };
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let pieces: Vec<_> = pieces.collect();
+    let Some((last, middle)) = pieces.split_last() else { return rest.is_empty() };
+    for piece in middle {
+        let Some(at) = rest.find(piece) else { return false };
+        rest = &rest[at + piece.len()..];
+    }
+    rest.ends_with(last)
+}
+
+impl TryFrom<String> for Rule {
+    type Error = BadRule;
+
+    fn try_from(text: String) -> Result<Self, BadRule> {
+        let bad = || BadRule(crate::agent::event::cut(&text, 200));
+        let trimmed = text.trim();
+        let (tool, content) = match trimmed.split_once('(') {
+            None => (trimmed, None),
+            Some((tool, rest)) => (tool, Some(rest.strip_suffix(')').ok_or_else(bad)?.trim())),
+        };
+        let named = !tool.is_empty() && tool.len() <= 200;
+        let plain = tool
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '*'));
+        if !named || !plain || content.is_some_and(str::is_empty) || text.len() > LONGEST {
+            return Err(bad());
+        }
+        Ok(Self { tool: tool.into(), content: content.map(str::to_string) })
+    }
+}
+
+impl From<Rule> for String {
+    fn from(rule: Rule) -> Self {
+        rule.to_string()
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.content {
+            Some(content) => write!(f, "{}({content})", self.tool),
+            None => f.write_str(&self.tool),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

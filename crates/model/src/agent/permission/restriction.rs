@@ -1,0 +1,123 @@
+//! What a role's front matter restricts in Claude Code's own words, and tools that change nothing.
+
+use crate::agent::permission::{Mode, Policy, READING, Rule};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What Claude Code calls a permission mode, as an agent's file names one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum PermissionMode {
+    /// What is not allowed by a rule is asked about.
+    #[serde(alias = "manual")]
+    Default,
+    /// As `default`, except that files may be edited.
+    #[serde(alias = "accept_edits")]
+    AcceptEdits,
+    /// It may read, and change nothing.
+    Plan,
+    /// What is not allowed by a rule is refused. Muleteer refuses it; no CLI runs in this mode.
+    #[serde(alias = "dont_ask")]
+    DontAsk,
+    /// A model of the CLI's own decides. Claude Code alone has it.
+    Auto,
+    /// Nothing beyond the policy.
+    #[serde(alias = "bypass_permissions")]
+    BypassPermissions,
+}
+
+impl PermissionMode {
+    /// As Claude Code spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::AcceptEdits => "acceptEdits",
+            Self::Plan => "plan",
+            Self::DontAsk => "dontAsk",
+            Self::Auto => "auto",
+            Self::BypassPermissions => "bypassPermissions",
+        }
+    }
+
+    /// The mode of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        serde_json::from_value(serde_json::Value::String(name.trim().into())).ok()
+    }
+}
+
+impl Policy {
+    /// What the front matter of its role restricts beside its `permissions`. An empty list of `tools`
+    /// allows no tool; without a list, all may be used.
+    pub fn restrict(&mut self, tools: Option<&[String]>, disallowed: &[String], mode: Option<PermissionMode>) {
+        // Files of roles are checked; what cannot be read allows nothing.
+        let rule = |text: &String| Rule::try_from(text.clone()).unwrap_or_else(|_| Rule::none());
+        let read = |list: &[String]| list.iter().map(rule).collect::<Vec<_>>();
+        let disallowed = read(disallowed);
+        self.only = match tools.map(read) {
+            None => vec![],
+            // A list that names every tool is none.
+            Some(tools) if tools.iter().any(Rule::is_every) => vec![],
+            Some(tools) if tools.is_empty() => vec![Rule::none()],
+            Some(tools) => tools,
+        };
+        let new: Vec<_> = disallowed.into_iter().filter(|rule| !self.deny.contains(rule)).collect();
+        self.deny.extend(new);
+        self.permission_mode = mode;
+    }
+
+    /// Nothing but that it may change no files holds it, of its role's own will.
+    pub fn is_open_but_for_plan(&self) -> bool {
+        let open = Self { permission_mode: None, ..self.clone() }.is_open();
+        open && self.permission_mode == Some(PermissionMode::Plan)
+    }
+
+    /// Nothing but its role's `permissionMode` and what it refuses for certain counts.
+    pub fn leaves_the_rest(&self) -> bool {
+        self.mode == Mode::Allow && self.ask.is_empty() && self.only.is_empty() && self.within.is_empty()
+    }
+
+    /// The role's `tools` in effect.
+    pub fn only(&self) -> &[Rule] {
+        &self.only
+    }
+
+    /// Its role's `tools` leave it none.
+    pub fn has_no_tools(&self) -> bool {
+        !self.only.is_empty() && self.only.iter().all(|rule| *rule == Rule::none())
+    }
+
+    /// Tools that are refused whatever they are called with.
+    pub fn never(&self) -> impl Iterator<Item = &str> {
+        self.denies().filter(|rule| rule.is_whole()).map(|rule| rule.tool.as_str())
+    }
+}
+
+/// Tools that change nothing outside of their agent's head.
+pub(super) const THINKING: [&str; 13] = [
+    "TodoWrite",
+    "TodoRead",
+    "ToolSearch",
+    "AskUserQuestion",
+    "EnterPlanMode",
+    "Skill",
+    "Think",
+    "TaskCreate",
+    "TaskUpdate",
+    "TaskList",
+    "TaskGet",
+    "WebSearch",
+    "StructuredOutput",
+];
+
+/// A tool that reads, or only orders its agent's thoughts.
+pub(crate) fn is_harmless(tool: &str) -> bool {
+    READING.contains(&tool) || THINKING.contains(&tool) || tool == "WebFetch"
+}
+
+impl Policy {
+    /// Whether a rule allows the reading of some files and not of others.
+    pub(crate) fn limits_reading(&self) -> bool {
+        let limits = |rule: &Rule| READING.contains(&rule.tool.as_str()) && !rule.is_whole();
+        self.all().any(|policy| policy.allow.iter().any(limits))
+    }
+}

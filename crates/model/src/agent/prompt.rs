@@ -1,0 +1,285 @@
+//! The words an agent gets: what is appended to its system prompt, the prompt of a dispatch, and the
+//! two prompts the harness writes itself (repair, go on). Pure assembly, so a snapshot shows
+//! exactly what is said.
+
+use crate::agent::transcript::Standing;
+use crate::config::Span;
+use crate::event::Limits;
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// How the result of a dispatch reaches us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResultForm {
+    /// None is asked for.
+    None,
+    /// The CLI makes the agent return one that fits the schema.
+    Enforced,
+    /// The agent is told to end with a JSON document.
+    InText,
+}
+
+/// What an agent is told about itself and its surroundings.
+#[derive(Debug, Clone, Copy)]
+pub struct Briefing<'a> {
+    pub role: &'a str,
+    /// The role file's body.
+    pub body: &'a str,
+    pub limits: &'a Limits,
+    /// Path of its journal.
+    pub journal: &'a str,
+    /// The private clone it works in; `None` when that is the person's own directory.
+    pub worktree: Option<&'a str>,
+    pub result: ResultForm,
+}
+
+/// The text appended to the CLI's own system prompt: the role, then the terms of work.
+pub fn system_append(briefing: &Briefing<'_>) -> String {
+    let mut text = briefing.body.trim().to_string();
+    if !text.is_empty() {
+        text.push_str("\n\n");
+    }
+    let _ = writeln!(text, "## How you work here\n");
+    let _ = writeln!(
+        text,
+        "You are the `{}` agent of a dispatch supervised by Muleteer. Nobody watches your screen: people \
+         read your journal and your result.\n",
+        briefing.role
+    );
+    if let Some(worktree) = briefing.worktree {
+        let _ = writeln!(
+            text,
+            "Your working directory `{worktree}` is a private clone. Commit what you want to keep: \
+             commits are fetched from it when you finish, uncommitted changes are not.\n"
+        );
+    }
+    text.push_str(&limits(briefing.limits));
+    text.push_str(&journal(briefing.journal));
+    text.push_str(match briefing.result {
+        ResultForm::None => "",
+        ResultForm::Enforced => ENFORCED,
+        ResultForm::InText => IN_TEXT,
+    });
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    text
+}
+
+fn limits(limits: &Limits) -> String {
+    let mut text = String::from("### Limits\n\n");
+    let silence = Span::from_secs(limits.inactivity_timeout_s);
+    let _ = writeln!(
+        text,
+        "- Inactivity: {silence} without any output or tool call counts as a stall. Before something \
+         that may take longer, say so in the journal."
+    );
+    if let Some(budget) = limits.budget_usd {
+        let _ = writeln!(text, "- Budget: ${budget:.2} for the whole dispatch.");
+    }
+    if let Some(turns) = limits.max_turns {
+        let _ = writeln!(text, "- Turns: at most {turns}.");
+    }
+    if let Some(timeout) = limits.timeout_s {
+        let _ = writeln!(text, "- Time: {} in all.", Span::from_secs(timeout));
+    }
+    if limits.budget_usd.is_some() || limits.max_turns.is_some() || limits.timeout_s.is_some() {
+        text.push_str("\nAt a limit you are stopped where you are, so finish in small, complete steps.\n");
+    }
+    text.push('\n');
+    text
+}
+
+fn journal(path: &str) -> String {
+    format!(
+        "### Journal\n\n\
+         Your journal is `{path}` (also in `$MULETEER_JOURNAL`). It exists already; if it has entries \
+         from before, read them first: someone began this work. Append one line when you start or finish \
+         a step, decide something, or are blocked:\n\n\
+         ```\n- HH:MM — [agent] what happened, and why if it is not obvious\n```\n\n\
+         Append only. The header, the `Status:` line and the `[harness]` lines are kept by Muleteer, \
+         and come back when they are changed. If you die, whoever follows has only these lines and \
+         your commits.\n\n"
+    )
+}
+
+const ENFORCED: &str = "### Result\n\n\
+    End with the result you are asked for. `success` means everything asked is done and checked; use \
+    `partial`, `failed` or `blocked` otherwise, and say in `issues` or `questions` what is missing.\n";
+
+const IN_TEXT: &str = "### Result\n\n\
+    Make your final message one JSON object and nothing else:\n\n\
+    ```json\n\
+    {\n\
+    \x20 \"status\": \"success | partial | failed | blocked\",\n\
+    \x20 \"summary\": \"what was done, in a few sentences\",\n\
+    \x20 \"changes\": [\"path/of/a/changed/file\"],\n\
+    \x20 \"issues\": [\"what is wrong or missing\"],\n\
+    \x20 \"questions\": [\"what a person must decide\"],\n\
+    \x20 \"pr_url\": null\n\
+    }\n\
+    ```\n\n\
+    `status` (one of the four words) and `summary` are required. `success` means everything asked is \
+    done and checked.\n";
+
+/// The prompt of a dispatch, as the CLI receives it: the task word for word. `system` goes in front
+/// where the CLI has no system prompt to append to.
+pub fn dispatch(task: &str, system: Option<&str>) -> String {
+    match system {
+        Some(system) => format!("{}\n\n## Your task\n\n{}\n", system.trim_end(), task.trim_end()),
+        None => task.to_string(),
+    }
+}
+
+/// Asks once more for the result, naming every fault of the last one.
+pub fn repair(faults: &[String]) -> String {
+    let mut text =
+        String::from("Your work is not in question, only the form of its result. What you returned is not valid:\n\n");
+    for fault in faults.iter().take(20) {
+        let _ = writeln!(text, "- {fault}");
+    }
+    if faults.is_empty() {
+        text.push_str("- no JSON object with a `status` was found in your final message\n");
+    }
+    text.push_str(
+        "\nDo no further work. Reply with the corrected result only: one JSON object with `status` \
+         (success, partial, failed or blocked), `summary`, `changes`, `issues`, `questions` (lists of \
+         texts) and `pr_url` (text or null).\n",
+    );
+    text
+}
+
+/// Sent into the resumed session after a crash, in words that fit where its turn was cut. The last tool
+/// call may or may not have taken effect, and only the agent can look. `unsynced`: the machine itself went down, and
+/// what it had not yet written to its disk is lost.
+pub fn go_on(journal: &str, cut_at: Option<Standing>, unsynced: bool) -> String {
+    let what = match cut_at {
+        Some(Standing::Unanswered) => {
+            format!("You had not begun to answer. Do what was asked last; your journal is `{journal}`.")
+        }
+        Some(Standing::Answered) => {
+            "Your answer was complete, but it was lost on its way: do no further work, and give the same final \
+             answer again, in the form it was asked for."
+                .into()
+        }
+        _ => format!(
+            "Your last tool call may have run fully, partly or not at all: look at the files (and `git status`) \
+             before you repeat it. Your journal is `{journal}`. Then go on with the task from where you were."
+        ),
+    };
+    let lost = if unsynced && cut_at != Some(Standing::Answered) {
+        " The whole machine was started anew: files that were written shortly before may be empty, old or missing, \
+         so look at what was changed last before you build on it."
+    } else {
+        ""
+    };
+    format!("The process you ran in ended unexpectedly; this is the same session, resumed.{lost} {what}\n")
+}
+
+const MARK: &str = "[muleteer:prompt:";
+
+/// The prompt in a form that a CLI with slash commands hands to its model.
+///
+/// Such a CLI runs a prompt that begins with a slash as a command of its own, or refuses it, and no model sees
+/// it: "/login returns 500" would end as a success. Some trim white space first, so a line of words goes in
+/// front, and the text itself stays as it is.
+pub fn literal(prompt: &str) -> Cow<'_, str> {
+    let first = prompt.chars().find(|c| !c.is_whitespace() && !c.is_control() && *c != '\u{feff}');
+    match first {
+        Some('/') => Cow::Owned(format!("The prompt is:\n\n{prompt}")),
+        _ => Cow::Borrowed(prompt),
+    }
+}
+
+/// Adds the line by which a prompt's key is found again in a CLI's transcript, for CLIs that have no
+/// message id of their own (docs/design/dispatch-lifecycle.md).
+pub fn mark(prompt: &str, key: &str) -> String {
+    format!("{}\n\n{MARK}{key}]\n", prompt.trim_end())
+}
+
+/// The key [`mark`] left in a text, if its last line is such a mark.
+pub fn marked(text: &str) -> Option<&str> {
+    text.trim_end().lines().next_back()?.strip_prefix(MARK)?.strip_suffix(']')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_that_begins_with_a_slash_gets_a_line_in_front() {
+        for text in ["/login returns 500", " /status", "\n\t/compact", "\u{feff}/x", "\u{a0}/clear", "/"] {
+            let literal = literal(text);
+            assert!(literal.ends_with(text) && literal.starts_with("The prompt is:"), "{text:?}: {literal:?}");
+        }
+        for text in ["Fix /login", "", "a\n/login", "./run"] {
+            assert_eq!(literal(text), text);
+        }
+    }
+
+    const LIMITS: Limits = Limits {
+        budget_usd: Some(10.0),
+        max_turns: Some(100),
+        timeout_s: Some(5400),
+        inactivity_timeout_s: 300,
+        max_restarts: 3,
+    };
+
+    fn briefing(limits: &Limits, result: ResultForm) -> Briefing<'_> {
+        Briefing {
+            role: "developer",
+            body: "You write code.\n",
+            limits,
+            journal: "/repo/.agents/journals/login/developer.md",
+            worktree: Some("/repo/.muleteer/worktrees/abcd2345"),
+            result,
+        }
+    }
+
+    #[test]
+    fn a_coding_agent_is_told_its_terms() {
+        insta::assert_snapshot!(system_append(&briefing(&LIMITS, ResultForm::InText)));
+    }
+
+    #[test]
+    fn a_conversational_agent_is_told_less() {
+        let limits =
+            Limits { budget_usd: None, max_turns: None, timeout_s: None, inactivity_timeout_s: 180, max_restarts: 3 };
+        let briefing = Briefing { worktree: None, body: "", ..briefing(&limits, ResultForm::None) };
+        insta::assert_snapshot!(system_append(&briefing));
+    }
+
+    #[test]
+    fn an_enforced_result_needs_no_schema_in_words() {
+        let text = system_append(&briefing(&LIMITS, ResultForm::Enforced));
+        assert!(text.contains("### Result") && !text.contains("```json"), "{text}");
+    }
+
+    #[test]
+    fn a_task_is_passed_on_word_for_word() {
+        assert_eq!(dispatch("  fix it\n", None), "  fix it\n");
+        assert_eq!(dispatch("fix it\n", Some("You are.\n")), "You are.\n\n## Your task\n\nfix it\n");
+    }
+
+    #[test]
+    fn the_harness_asks_precisely() {
+        let faults = vec!["`status` is \"done\": one of success, partial, failed, blocked is wanted".to_string()];
+        insta::assert_snapshot!("repair", repair(&faults));
+        let unsynced = go_on("/repo/.agents/journals/login/developer.md", None, true);
+        let go_on = |cut_at| go_on("/repo/.agents/journals/login/developer.md", cut_at, false);
+        let known: Vec<String> = go_on(None).split(". ").map(String::from).collect();
+        assert!(known.iter().all(|sentence| unsynced.contains(sentence.trim())), "{unsynced}");
+        insta::assert_snapshot!("go_on_unsynced", unsynced);
+        insta::assert_snapshot!("go_on", go_on(Some(Standing::MidTool)));
+        assert_eq!(go_on(None), go_on(Some(Standing::MidTool)), "the careful words");
+        insta::assert_snapshot!("go_on_unanswered", go_on(Some(Standing::Unanswered)));
+        insta::assert_snapshot!("go_on_answered", go_on(Some(Standing::Answered)));
+        assert!(repair(&[]).contains("no JSON object"));
+    }
+
+    #[test]
+    fn a_mark_is_found_again() {
+        assert_eq!(marked(&mark("do it\n", "p-1")), Some("p-1"));
+        assert_eq!(marked("[muleteer:prompt:p-1]\nmore"), None);
+        assert_eq!(marked(""), None);
+    }
+}

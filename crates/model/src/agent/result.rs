@@ -1,0 +1,227 @@
+//! The result of a dispatch and how it is validated (contract.md: `status summary changes issues
+//! questions pr_url`).
+
+use crate::text::foreign_json;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResultStatus {
+    Success,
+    Partial,
+    Failed,
+    Blocked,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentResult {
+    pub status: ResultStatus,
+    pub summary: String,
+    #[serde(default)]
+    pub changes: Vec<String>,
+    #[serde(default)]
+    pub issues: Vec<String>,
+    #[serde(default)]
+    pub questions: Vec<String>,
+    #[serde(default)]
+    pub pr_url: Option<String>,
+}
+
+impl AgentResult {
+    pub fn new(status: ResultStatus, summary: impl Into<String>) -> Self {
+        Self { status, summary: summary.into(), changes: vec![], issues: vec![], questions: vec![], pr_url: None }
+    }
+}
+
+/// Longest list and text accepted from an agent.
+const LIST_LIMIT: usize = 1000;
+const TEXT_LIMIT: usize = 64 * 1024;
+/// Of all its texts together: it becomes one line of the log, with some of its bytes escaped.
+const WHOLE_LIMIT: usize = 512 * 1024;
+/// Of what a fault repeats.
+const SHOWN: usize = 60;
+
+/// Checks a document an agent returned. On failure every fault is named by its field, so that one
+/// repair turn can mend all of them.
+pub fn validate(value: &Value) -> Result<AgentResult, Vec<String>> {
+    let Some(object) = value.as_object() else {
+        return Err(vec![format!("a JSON object is wanted, not {}", kind(value))]);
+    };
+    let mut faults = Vec::new();
+    let status = match object.get("status") {
+        None => {
+            faults.push("`status` is missing: one of success, partial, failed, blocked".into());
+            None
+        }
+        Some(status) => match serde_json::from_value::<ResultStatus>(status.clone()) {
+            Ok(status) => Some(status),
+            Err(_) => {
+                let shown: String = status.to_string().chars().take(SHOWN).collect();
+                faults.push(format!("`status` is {shown}: one of success, partial, failed, blocked is wanted"));
+                None
+            }
+        },
+    };
+    let summary = match object.get("summary") {
+        Some(Value::String(text)) if text.len() <= TEXT_LIMIT => Some(text.clone()),
+        Some(Value::String(text)) => {
+            faults.push(format!("`summary` is {} bytes long: at most {TEXT_LIMIT}", text.len()));
+            None
+        }
+        Some(other) => {
+            faults.push(format!("`summary` is {}: text is wanted", kind(other)));
+            None
+        }
+        None => {
+            faults.push("`summary` is missing".into());
+            None
+        }
+    };
+    let mut list = |key: &str| strings(object, key, &mut faults);
+    let (changes, issues, questions) = (list("changes"), list("issues"), list("questions"));
+    let pr_url = match object.get("pr_url") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(url)) if url.len() <= TEXT_LIMIT => Some(url.clone()),
+        Some(Value::String(url)) => {
+            faults.push(format!("`pr_url` is {} bytes long: at most {TEXT_LIMIT}", url.len()));
+            None
+        }
+        Some(other) => {
+            faults.push(format!("`pr_url` is {}: text or null is wanted", kind(other)));
+            None
+        }
+    };
+    let texts = [&changes, &issues, &questions].into_iter().flatten();
+    let whole: usize = texts.map(String::len).sum();
+    if whole > WHOLE_LIMIT {
+        faults.push(format!("the lists are {whole} bytes long: at most {WHOLE_LIMIT} together"));
+    }
+    match (status, summary) {
+        (Some(status), Some(summary)) if faults.is_empty() => {
+            Ok(AgentResult { status, summary, changes, issues, questions, pr_url })
+        }
+        _ => Err(faults),
+    }
+}
+
+fn strings(object: &Map<String, Value>, key: &str, faults: &mut Vec<String>) -> Vec<String> {
+    match object.get(key) {
+        None | Some(Value::Null) => vec![],
+        Some(Value::Array(items)) if items.len() > LIST_LIMIT => {
+            faults.push(format!("`{key}` has {} entries: at most {LIST_LIMIT}", items.len()));
+            vec![]
+        }
+        Some(Value::Array(items)) => items
+            .iter()
+            .enumerate()
+            .filter_map(|(at, item)| match item {
+                Value::String(text) if text.len() <= TEXT_LIMIT => Some(text.clone()),
+                Value::String(text) => {
+                    faults.push(format!("`{key}[{at}]` is {} bytes long: at most {TEXT_LIMIT}", text.len()));
+                    None
+                }
+                other => {
+                    faults.push(format!("`{key}[{at}]` is {}: text is wanted", kind(other)));
+                    None
+                }
+            })
+            .collect(),
+        Some(other) => {
+            faults.push(format!("`{key}` is {}: a list of texts is wanted", kind(other)));
+            vec![]
+        }
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Looks for a result in a turn's final text: the whole text, the last fenced block, or the last
+/// line, in that order, whichever is a JSON object with a `status`.
+pub fn find_in_text(text: &str) -> Option<Value> {
+    let object = |candidate: &str| {
+        foreign_json::whole(candidate.trim().as_bytes())
+            .ok()
+            .filter(|value| value.get("status").is_some())
+    };
+    object(text)
+        .or_else(|| {
+            let mut parts = text.rsplit("```");
+            parts.next();
+            let block = parts.next()?;
+            object(block.strip_prefix("json").unwrap_or(block))
+        })
+        .or_else(|| text.trim_end().lines().next_back().and_then(object))
+}
+
+/// The JSON schema given to CLIs that can enforce one.
+pub fn schema() -> Value {
+    let texts = serde_json::json!({"type": "array", "items": {"type": "string"}});
+    serde_json::json!({
+        "type": "object",
+        "properties": {
+            "status": {"type": "string", "enum": ["success", "partial", "failed", "blocked"]},
+            "summary": {"type": "string"},
+            "changes": texts,
+            "issues": texts,
+            "questions": texts,
+            "pr_url": {"type": ["string", "null"]}
+        },
+        "required": ["status", "summary"]
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_fault_is_named_by_its_field() {
+        let faults = validate(&json!({"status": "done", "changes": ["a", 3], "issues": "x"})).expect_err("invalid");
+        let text = faults.join("\n");
+        for field in ["`status` is \"done\"", "`summary` is missing", "`changes[1]`", "`issues` is text"] {
+            assert!(text.contains(field), "{field} in {text}");
+        }
+    }
+
+    /// It is written into the log as one line, which has an end.
+    #[test]
+    fn a_result_has_a_size() {
+        let long = "x".repeat(TEXT_LIMIT + 1);
+        let well = |key: &str, value: Value| {
+            let mut document = json!({"status": "success", "summary": "ok"});
+            document[key] = value;
+            validate(&document)
+        };
+        for (key, value) in [
+            ("changes", json!([long])),
+            ("changes", json!(vec!["x".repeat(TEXT_LIMIT); 9])),
+            ("pr_url", json!(long)),
+            ("status", json!(long)),
+            ("summary", json!(long)),
+        ] {
+            let faults = well(key, value).expect_err(key).join("\n");
+            assert!(faults.len() < 300, "{key}: {} bytes of faults", faults.len());
+        }
+        well("changes", json!(vec!["x".repeat(TEXT_LIMIT); 8])).expect("as large as may be");
+    }
+
+    #[test]
+    fn a_result_is_found_whole_fenced_or_on_the_last_line() {
+        let doc = r#"{"status":"success","summary":"ok"}"#;
+        for text in [doc.to_string(), format!("All done.\n```json\n{doc}\n```\n"), format!("bye\n{doc}\n")] {
+            assert!(find_in_text(&text).is_some_and(|v| validate(&v).is_ok()), "{text}");
+        }
+        assert!(find_in_text("I am done. {\"status\"").is_none());
+    }
+}

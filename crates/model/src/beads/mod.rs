@@ -1,0 +1,338 @@
+//! Beads: the nodes of a run's dependency graph, with the field names of beads' `issues.jsonl`, and
+//! every operation on a set of them as a pure function ([`apply`]). A store only keeps what comes out.
+
+pub mod graph;
+pub mod graph_layout;
+pub mod schedule;
+pub mod tbd;
+
+mod change;
+
+use crate::beads::schedule::Age;
+pub use change::{apply, check_foreign};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+pub const TITLE_LIMIT: usize = 500;
+pub const TEXT_LIMIT: usize = 256 * 1024;
+pub const LABELS_LIMIT: usize = 64;
+/// Beads of one repository.
+pub const BEADS_LIMIT: usize = 200_000;
+/// Carried by beads that are noted for the judge and not worked on.
+pub const OBSERVATION: &str = "observation";
+/// The only kind of dependency that holds a bead back.
+pub const BLOCKS: &str = "blocks";
+/// What a bead can be made or called (contract.md, "Beads"); one that comes from elsewhere keeps what it is.
+pub const TYPES: [&str; 4] = ["bug", "task", "feature", "chore"];
+
+/// The label that puts a bead into a run.
+pub fn run_label(run: &str) -> String {
+    format!("run:{run}")
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bead {
+    pub id: String,
+    pub title: String,
+    #[serde(default)]
+    pub description: String,
+    pub status: Status,
+    #[serde(default = "default_priority")]
+    pub priority: u8,
+    #[serde(default = "default_type")]
+    pub issue_type: String,
+    #[serde(default)]
+    pub labels: Vec<String>,
+    #[serde(default)]
+    pub dependencies: Vec<Dependency>,
+    /// RFC 3339, kept as it was written: an import must come out again byte for byte.
+    pub created_at: String,
+    #[serde(default)]
+    pub updated_at: String,
+    #[serde(default)]
+    pub closed_at: Option<String>,
+    #[serde(default)]
+    pub close_reason: Option<String>,
+    /// Closed as needing no change.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_change: bool,
+    /// Made by this effect of a run: asked for again, it is answered and not repeated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Part of a decomposition that is not accepted yet, and hidden from all but its run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staged: Option<String>,
+    /// Fields of other programs, kept.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+fn default_priority() -> u8 {
+    2
+}
+
+fn default_type() -> String {
+    "task".into()
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Open,
+    InProgress,
+    Blocked,
+    Closed,
+    /// Of another program (`deferred`, …): kept, and never worked on.
+    #[serde(untagged)]
+    Other(String),
+}
+
+impl Status {
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Open => "open",
+            Self::InProgress => "in_progress",
+            Self::Blocked => "blocked",
+            Self::Closed => "closed",
+            Self::Other(name) => name,
+        }
+    }
+
+    /// # Errors
+    /// A word that is none of the four.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        match text {
+            "open" => Ok(Self::Open),
+            "in_progress" | "in-progress" => Ok(Self::InProgress),
+            "blocked" => Ok(Self::Blocked),
+            "closed" => Ok(Self::Closed),
+            _ => Err(Fault::input(format!("`{text}` is no status"), "open, in_progress, blocked or closed")),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dependency {
+    pub issue_id: String,
+    pub depends_on_id: String,
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+impl Bead {
+    /// The beads that hold this one back while they are not closed.
+    pub fn blockers(&self) -> impl Iterator<Item = &str> {
+        self.dependencies
+            .iter()
+            .filter(|dependency| dependency.kind == BLOCKS && dependency.issue_id == self.id)
+            .map(|dependency| dependency.depends_on_id.as_str())
+    }
+
+    pub fn has_label(&self, label: &str) -> bool {
+        self.labels.iter().any(|known| known == label)
+    }
+
+    /// A run with this label may work on it: it is open, or begun by that very run. What is deferred, blocked or
+    /// in somebody's hands is nobody's to give out.
+    pub fn is_free(&self, own: &str) -> bool {
+        let begun = self.status == Status::InProgress && self.has_label(own);
+        (self.status == Status::Open || begun) && self.staged.is_none() && !self.is_observation()
+    }
+
+    /// What is older comes before it.
+    pub fn age(&self) -> (Age, String) {
+        (Age::of(&self.created_at), self.id.clone())
+    }
+
+    pub fn is_observation(&self) -> bool {
+        self.has_label(OBSERVATION)
+    }
+}
+
+/// Which open beads a run would be about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scope {
+    /// Of the label asked for.
+    pub selected: usize,
+    /// Of no run at all.
+    pub unscoped: usize,
+}
+
+impl Scope {
+    pub fn of(beads: &Beads, label: Option<&str>) -> Self {
+        let open = || {
+            beads.values().filter(|bead| {
+                bead.staged.is_none()
+                    && !matches!(bead.status, Status::Closed | Status::Other(_))
+                    && !bead.is_observation()
+            })
+        };
+        let selected = |label: &str| open().filter(|bead| bead.has_label(label) && bead.is_free("")).count();
+        Self {
+            selected: label.map_or(0, selected),
+            unscoped: open().filter(|bead| !bead.labels.iter().any(|label| label.starts_with("run:"))).count(),
+        }
+    }
+}
+
+pub type Beads = BTreeMap<String, Bead>;
+
+/// What is wrong with an operation; nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct Fault {
+    pub code: String,
+    pub message: String,
+    pub hint: String,
+}
+
+impl Fault {
+    pub fn new(code: &str, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into(), hint: hint.into() }
+    }
+
+    fn input(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new("E_BAD_INPUT", message, hint)
+    }
+}
+
+/// Everything that can be asked of a set of beads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Op {
+    Create {
+        title: String,
+        #[serde(default)]
+        description: String,
+        #[serde(default = "default_type")]
+        issue_type: String,
+        #[serde(default = "default_priority")]
+        priority: u8,
+        #[serde(default)]
+        labels: Vec<String>,
+        #[serde(default)]
+        depends_on: Vec<String>,
+        #[serde(default)]
+        key: Option<String>,
+        #[serde(default)]
+        staged: Option<String>,
+    },
+    Show {
+        id: String,
+    },
+    List {
+        #[serde(default)]
+        labels: Vec<String>,
+        #[serde(default)]
+        status: Option<String>,
+        /// Staged ones of this mark are shown too.
+        #[serde(default)]
+        staged: Option<String>,
+    },
+    /// Open, and nothing holds them back; in the order in which they would be worked on.
+    Ready {
+        #[serde(default)]
+        labels: Vec<String>,
+    },
+    Update {
+        id: String,
+        #[serde(default)]
+        title: Option<String>,
+        #[serde(default)]
+        description: Option<String>,
+        #[serde(default)]
+        status: Option<String>,
+        #[serde(default)]
+        priority: Option<u8>,
+        #[serde(default)]
+        issue_type: Option<String>,
+        #[serde(default)]
+        add_labels: Vec<String>,
+        #[serde(default)]
+        remove_labels: Vec<String>,
+    },
+    Close {
+        id: String,
+        #[serde(default)]
+        reason: String,
+        #[serde(default)]
+        no_change: bool,
+    },
+    Reopen {
+        id: String,
+    },
+    DepAdd {
+        id: String,
+        on: String,
+    },
+    DepRm {
+        id: String,
+        on: String,
+    },
+    Import {
+        beads: Vec<Bead>,
+    },
+    /// A decomposition is accepted: its beads are there for all.
+    Accept {
+        staged: String,
+    },
+    /// What a decomposition that came to nothing has made is taken away.
+    Discard {
+        run: String,
+        keep: Option<String>,
+    },
+}
+
+/// What an operation comes to: beads to put in place of what was, ids to take away, and the answer.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Change {
+    pub put: Vec<Bead>,
+    pub delete: Vec<String>,
+    pub answer: Answer,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Answer {
+    /// The beads shown, listed, made or changed.
+    pub beads: Vec<Bead>,
+    /// Said to a person; not an error.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+impl Answer {
+    fn of(bead: Bead) -> Self {
+        Self { beads: vec![bead], warnings: vec![] }
+    }
+}
+
+/// Finds a bead by its id, by the key of the effect that made it, or by a unique beginning of its id.
+///
+/// # Errors
+/// `E_NOT_FOUND`, `E_AMBIGUOUS`.
+pub fn find<'a>(beads: &'a Beads, id: &str) -> Result<&'a Bead, Fault> {
+    if let Some(bead) = beads.get(id) {
+        return Ok(bead);
+    }
+    // Where the store chooses ids, a run knows those of its own beads by key only.
+    if let Some(bead) = beads.values().find(|bead| bead.key.as_deref() == Some(id)) {
+        return Ok(bead);
+    }
+    let mut matching = beads
+        .range(id.to_string()..)
+        .take_while(|(known, _)| known.starts_with(id))
+        .map(|(_, b)| b);
+    match (matching.next(), matching.next()) {
+        (Some(bead), None) if !id.is_empty() => Ok(bead),
+        (Some(_), Some(_)) if !id.is_empty() => {
+            Err(Fault::new("E_AMBIGUOUS", format!("more than one bead begins with `{id}`"), "give more of the id"))
+        }
+        _ => Err(Fault::new("E_NOT_FOUND", format!("there is no bead `{id}`"), "`muleteer bead list` shows them")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

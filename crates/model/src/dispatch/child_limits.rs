@@ -1,0 +1,495 @@
+//! What an agent that another one dispatched may have: never more than that one has.
+//!
+//! Its configuration comes with the request, so whoever dispatches it can choose it. Whatever that says, of the policy
+//! the stricter word counts, and of the budget the least that is left.
+
+use crate::agent::permission::{Mode, Policy};
+use crate::dispatch::Dispatch;
+use crate::dispatch::fleet::Fleet;
+use crate::dispatch::life;
+use crate::event::id::DispatchId;
+use crate::event::{Created, Limit};
+
+/// What `parent` holds a child to that is dispatched in `project`, or in a clone that is made of it.
+pub fn policy(parent: &Created, project: &str, clone: bool) -> Policy {
+    let mut policy = parent.permissions.clone();
+    // What a rehearsal asks was written to be asked, and is no policy of anybody's.
+    if is_rehearsed(parent) && policy.mode == Mode::Ask {
+        policy.mode = Mode::Allow;
+    }
+    let there = parent.directory();
+    let same = project == there;
+    if !same || clone {
+        policy.forbid_in(there);
+    }
+    if !same {
+        policy.allow_in(there);
+    }
+    policy
+}
+
+pub fn is_rehearsed(created: &Created) -> bool {
+    created.backend == "rehearsal"
+}
+
+/// The budget of a child of `parent` that asks for `asked`. All that an agent's descendants use is taken from its own
+/// budget, so that it is bounded by what all above it have left. Of several at work each may have all that was left when it
+/// began: together they are held to it by [`overspent`].
+pub fn budget(fleet: &Fleet, parent: &DispatchId, asked: Option<f64>) -> Option<f64> {
+    let bounds = fleet.get(parent).into_iter().flat_map(|parent| bounds(fleet, parent));
+    let left = bounds.map(|bound| (bound.usd - bound.spent).max(0.0));
+    asked.into_iter().chain(left).reduce(f64::min)
+}
+
+/// Whose money a dispatch has helped to spend, all of it and more: the first it meets on the way up.
+pub fn overspent(fleet: &Fleet, dispatch: &Dispatch) -> Option<(Limit, String)> {
+    if !life::can_be_stopped(dispatch) {
+        return None;
+    }
+    let over = bounds(fleet, dispatch).find(|bound| bound.spent >= bound.usd)?;
+    Some((Limit::Budget, format!("${:.4} of ${:.2} spent by {}", over.spent, over.usd, over.by)))
+}
+
+/// What a dispatch and others may spend together, and have.
+struct Bound {
+    usd: f64,
+    spent: f64,
+    by: String,
+}
+
+/// From the dispatch itself upwards, and last the purse.
+fn bounds<'a>(fleet: &'a Fleet, dispatch: &'a Dispatch) -> impl Iterator<Item = Bound> + 'a {
+    let above = |dispatch: &&'a Dispatch| Some(&**fleet.get(dispatch.created.parent.as_ref()?)?);
+    // Ancestors are older, so this ends.
+    let families = std::iter::successors(Some(dispatch), above).filter_map(|dispatch| {
+        let usd = dispatch.created.limits.budget_usd?;
+        Some(Bound { usd, spent: fleet.family_usd(&dispatch.id), by: format!("{} and all below it", dispatch.id) })
+    });
+    let purse = dispatch.created.purse.as_ref().map(|purse| Bound {
+        usd: purse.usd,
+        spent: fleet.purse_usd(&purse.of),
+        by: format!("run {}", purse.of),
+    });
+    families.chain(purse)
+}
+
+/// Variables that decide which program a name means, or that have a program load or run something before it does what it
+/// was started for.
+const LOADING: &[&str] = &[
+    "PATH",
+    "HOME",
+    "SHELL",
+    "IFS",
+    "ENV",
+    "BASH_ENV",
+    "SHELLOPTS",
+    "BASHOPTS",
+    "PS4",
+    "ZDOTDIR",
+    "FPATH",
+    "INPUTRC",
+    "TERMCAP",
+    "TERMINFO",
+    "VIMINIT",
+    "EXINIT",
+    "EMACSLOADPATH",
+    "EDITOR",
+    "VISUAL",
+    "PAGER",
+    "MANPAGER",
+    "LESSOPEN",
+    "LESSCLOSE",
+    "BROWSER",
+    "GCONV_PATH",
+    "LOCPATH",
+    "GLIBC_TUNABLES",
+    "OPENSSL_CONF",
+    "OPENSSL_MODULES",
+    "OPENSSL_ENGINES",
+    "NODE_PATH",
+    "NODE_REPL_EXTERNAL_MODULE",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "PYTHONUSERBASE",
+    "PYTHONBREAKPOINT",
+    "PYTHONINSPECT",
+    "PYTHONEXECUTABLE",
+    "PYTHONWARNINGS",
+    "PYTHONPLATLIBDIR",
+    "PYTHONPYCACHEPREFIX",
+    "PYTHON_PRESITE",
+    "VIRTUAL_ENV",
+    "PERLLIB",
+    "JAVA_HOME",
+    "CLASSPATH",
+    "PHPRC",
+    "MAKEFILES",
+    "MAKE",
+    "CC",
+    "CXX",
+    "CPP",
+    "LD",
+    "AR",
+    "AS",
+    "PKG_CONFIG",
+    "GCC_EXEC_PREFIX",
+    "COMPILER_PATH",
+    "KUBECONFIG",
+    "AWS_CONFIG_FILE",
+    "DOCKER_CONFIG",
+    "HGRCPATH",
+    "PSQLRC",
+    "TCL_LIBRARY",
+    "GOROOT",
+    "GOENV",
+    "GOPATH",
+    "GOBIN",
+    "GOTOOLCHAIN",
+    "GOPROXY",
+    "GOCACHEPROG",
+    // Of agent CLIs: settings with hooks, permissions and programs of their own.
+    "CLAUDE_CONFIG_DIR",
+    "CLAUDE_ENV_FILE",
+];
+/// The beginnings of such names: of loaders and shells, of tools that build and run programs, and of
+/// agent CLIs.
+const LOADING_PREFIXES: &[&str] = &[
+    "LD_",
+    "DYLD_",
+    "BASH_FUNC_",
+    "GIT_",
+    "XDG_",
+    "NIX_",
+    "PERL5",
+    "LUA_",
+    "RUBY",
+    "GEM_",
+    "BUNDLE_",
+    "PHP_",
+    "COMPOSER_",
+    "R_",
+    "JULIA_",
+    "GUILE_",
+    "ERL_",
+    "ELIXIR_",
+    "MIX_",
+    "PYTEST_",
+    "PIP_",
+    "UV_",
+    "POETRY_",
+    "CONDA_",
+    "NPM_CONFIG_",
+    "npm_config_",
+    "YARN_",
+    "PNPM_",
+    "COREPACK_",
+    "DENO_",
+    "BUN_",
+    "TS_NODE_",
+    "ELECTRON_",
+    "CARGO_",
+    "RUSTC",
+    "RUSTDOC",
+    "RUSTUP_",
+    "CGO_",
+    "CMAKE_",
+    "CCACHE_",
+    "SCCACHE_",
+    "DOTNET_",
+    "CORECLR_",
+    "COMPlus_",
+    "MSBUILD",
+    "NUGET_",
+    "MAVEN_",
+    "GRADLE_",
+    "SBT_",
+    "ANT_",
+    "CLAUDE_CODE_",
+    "CODEX_",
+    "OPENCODE_",
+    "GEMINI_CLI_",
+    "AIDER_",
+    "COPILOT_",
+    "CURSOR_",
+    "GOOSE_",
+    "QWEN_",
+    "MULETEER_",
+];
+/// The ends of such names: arguments for a program, a program to be run, and places to load from.
+const LOADING_SUFFIXES: &[&str] = &[
+    "_OPTS",
+    "_OPTIONS",
+    "_ADDOPTS",
+    "_ARGS",
+    "FLAGS",
+    "_WRAPPER",
+    "_RUNNER",
+    "_LINKER",
+    "_HOOK",
+    "_HOOKS",
+    "_PRELOAD",
+    "_STARTUP",
+    "_PLUGINS",
+    "_PAGER",
+    "_EDITOR",
+    "_ASKPASS",
+    "_RSH",
+    "_SSH",
+    "_SHELL",
+    "_COMMAND",
+    "_CMD",
+    "_RC_FILENAME",
+    "_LOAD_PATH",
+    "_LIBRARY_PATH",
+    "_MODULE_PATH",
+    "_PLUGIN_PATH",
+    "LIBPATH",
+];
+/// The end of a name that is a credential's, whatever it begins with.
+const CREDENTIAL_SUFFIX: &str = "_API_KEY";
+
+/// Whether a variable decides which code a child runs: under a policy its parent may not set it.
+pub fn loads_code(name: &str) -> bool {
+    !name.ends_with(CREDENTIAL_SUFFIX)
+        && (LOADING.contains(&name)
+            || LOADING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            || LOADING_SUFFIXES.iter().any(|suffix| name.ends_with(suffix)))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::agent::ask::{Ask, Verdict};
+    use crate::agent::permission::Rule;
+    use crate::dispatch::tests::created;
+    use crate::event::{Entry, Event, PromptKind, Purse, Record, VERSION};
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    fn id(name: &str) -> DispatchId {
+        DispatchId::try_from(name.to_string()).unwrap()
+    }
+
+    fn tell(fleet: &mut Fleet, name: &str, event: Event) {
+        let entry = Entry { id: String::new(), dispatch_id: Some(id(name)), at: None, more: false, event };
+        fleet.apply(&Record { v: VERSION, seq: fleet.seq + 1, ts: Timestamp::UNIX_EPOCH, entry });
+    }
+
+    fn made(fleet: &mut Fleet, name: &str, parent: Option<&str>, budget_usd: Option<f64>) {
+        let mut created = Created { parent: parent.map(id), ..created() };
+        created.limits.budget_usd = budget_usd;
+        tell(fleet, name, Event::DispatchCreated(Box::new(created)));
+    }
+
+    fn used(fleet: &mut Fleet, name: &str, cost_usd: f64) {
+        let model = "m".to_string();
+        let (input, output, cache_read, cache_write, cumulative, total_usd) = (1, 1, 0, 0, false, None);
+        let event =
+            Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, cumulative, total_usd };
+        tell(fleet, name, event);
+    }
+
+    fn at_work(fleet: &mut Fleet, name: &str) {
+        let key = "p1".to_string();
+        let queued =
+            Event::PromptQueued { key: key.clone(), kind: PromptKind::Initial, by: String::new(), trace: None };
+        tell(fleet, name, queued);
+        tell(fleet, name, Event::AttemptStarted { attempt: 1, epoch: 1, resume: None });
+        let (containment, awake_ms) = (String::new(), 0);
+        tell(fleet, name, Event::AgentSpawned { pid: 1, shim_pid: 2, containment, awake_ms });
+    }
+
+    /// Whoever meets a limit first is stopped, and so is each of the others as soon as it uses something.
+    #[test]
+    fn who_work_at_once_are_held_to_what_they_may_spend_together() {
+        let mut fleet = Fleet::default();
+        made(&mut fleet, "aaaa", None, Some(10.0));
+        for name in ["bbbb", "cccc"] {
+            let left = budget(&fleet, &id("aaaa"), None);
+            assert_eq!(left, Some(10.0));
+            made(&mut fleet, name, Some("aaaa"), left);
+        }
+        made(&mut fleet, "zzzz", None, Some(10.0));
+        let all = ["aaaa", "bbbb", "cccc", "zzzz"];
+        all.iter().for_each(|name| at_work(&mut fleet, name));
+        let over = |fleet: &Fleet| all.map(|name| overspent(fleet, fleet.get(&id(name)).unwrap()).is_some());
+        used(&mut fleet, "bbbb", 6.0);
+        used(&mut fleet, "cccc", 3.0);
+        used(&mut fleet, "zzzz", 9.0);
+        assert_eq!(over(&fleet), [false; 4]);
+        used(&mut fleet, "cccc", 1.0);
+        assert_eq!(over(&fleet), [true, true, true, false]);
+        let told = overspent(&fleet, fleet.get(&id("cccc")).unwrap());
+        assert_eq!(told, Some((Limit::Budget, "$10.0000 of $10.00 spent by aaaa and all below it".into())));
+    }
+
+    #[test]
+    fn a_purse_is_of_all_who_were_given_it_and_whom_they_dispatch() {
+        let mut fleet = Fleet::default();
+        let purse = Some(Purse { of: "r1".into(), usd: 5.0 });
+        for (name, parent) in [("aaaa", None), ("bbbb", None), ("cccc", Some("bbbb"))] {
+            let created = Created { parent: parent.map(id), purse: purse.clone(), ..created() };
+            tell(&mut fleet, name, Event::DispatchCreated(Box::new(created)));
+            at_work(&mut fleet, name);
+        }
+        used(&mut fleet, "aaaa", 2.0);
+        used(&mut fleet, "cccc", 2.5);
+        assert_eq!((fleet.purse_usd("r1"), budget(&fleet, &id("bbbb"), None)), (4.5, Some(0.5)));
+        let over = |fleet: &Fleet, name: &str| overspent(fleet, fleet.get(&id(name)).unwrap());
+        assert_eq!(over(&fleet, "aaaa"), None);
+        used(&mut fleet, "cccc", 0.5);
+        assert_eq!(over(&fleet, "aaaa"), Some((Limit::Budget, "$5.0000 of $5.00 spent by run r1".into())));
+        tell(&mut fleet, "aaaa", Event::LimitReached { limit: Limit::Budget, detail: String::new() });
+        assert_eq!(over(&fleet, "aaaa"), None, "it is stopped already");
+    }
+
+    #[test]
+    fn a_child_has_what_is_left_of_all_budgets_above_it() {
+        let mut fleet = Fleet::default();
+        made(&mut fleet, "aaaa", None, Some(10.0));
+        made(&mut fleet, "bbbb", Some("aaaa"), None);
+        made(&mut fleet, "cccc", Some("bbbb"), Some(2.0));
+        made(&mut fleet, "zzzz", None, None);
+        let of = |fleet: &Fleet, parent: &str, asked| budget(fleet, &id(parent), asked);
+        assert_eq!(of(&fleet, "aaaa", None), Some(10.0), "also who names none");
+        assert_eq!(of(&fleet, "aaaa", Some(99.0)), Some(10.0));
+        assert_eq!(of(&fleet, "aaaa", Some(1.0)), Some(1.0), "who asks for less gets that");
+        assert_eq!(of(&fleet, "bbbb", None), Some(10.0), "through one that has none of its own");
+        assert_eq!(of(&fleet, "cccc", None), Some(2.0));
+        assert_eq!((of(&fleet, "zzzz", None), of(&fleet, "zzzz", Some(99.0))), (None, Some(99.0)));
+        assert_eq!(of(&fleet, "yyyy", Some(99.0)), Some(99.0), "nobody that is known");
+        used(&mut fleet, "aaaa", 3.0);
+        used(&mut fleet, "cccc", 1.5);
+        used(&mut fleet, "zzzz", 50.0);
+        assert_eq!(of(&fleet, "aaaa", None), Some(5.5), "what its own and theirs have used");
+        assert_eq!(of(&fleet, "cccc", None), Some(0.5));
+        used(&mut fleet, "bbbb", 5.25);
+        assert_eq!(of(&fleet, "cccc", None), Some(0.25), "the least that is left counts");
+        used(&mut fleet, "aaaa", 5.0);
+        used(&mut fleet, "zzzz", -50.0);
+        assert_eq!(of(&fleet, "cccc", Some(1.0)), Some(0.0));
+        assert_eq!(of(&fleet, "zzzz", None), None);
+    }
+
+    fn rules(texts: &[&str]) -> Vec<Rule> {
+        texts.iter().map(|text| Rule::try_from((*text).to_string()).unwrap()).collect()
+    }
+
+    fn parent(mode: Mode, allow: &[&str], ask: &[&str], deny: &[&str]) -> Created {
+        let permissions = Policy { mode, allow: rules(allow), ask: rules(ask), deny: rules(deny), ..Policy::default() };
+        Created { backend: "claude-code".into(), project: "/repo".into(), permissions, ..created() }
+    }
+
+    /// What one with a policy of its own that is open may do in `cwd`, dispatched by `parent`.
+    fn may(parent: &Created, project: &str, clone: Option<&str>, (tool, what): (&str, &str)) -> Option<Verdict> {
+        let mut own = Policy::default();
+        own.hold_within(policy(parent, project, clone.is_some()));
+        let ask = Ask::tool(tool, json!({"command": what, "file_path": what}));
+        own.decide(&ask, clone.unwrap_or(project)).map(|said| said.verdict)
+    }
+
+    /// By the directory that it is dispatched in a child would get at what its parent may not.
+    #[test]
+    fn rules_about_files_mean_the_parents_files_wherever_its_child_works() {
+        use Verdict::{Allow, Deny};
+        let clone = Some("/repo/.muleteer/worktrees/x");
+        let forbidden = parent(Mode::Allow, &[], &["Edit(docs/**)"], &["Edit(src/**)", "Read(.env)", "Bash(rm *)"]);
+        for (project, clone, call, expected) in [
+            ("/repo", None, ("Edit", "src/a"), Some(Deny)),
+            ("/repo", None, ("Edit", "other/a"), Some(Allow)),
+            ("/repo", clone, ("Edit", "src/a"), Some(Deny)),
+            ("/repo", clone, ("Edit", "/repo/src/a"), Some(Deny)),
+            ("/repo/src", None, ("Write", "a"), Some(Deny)),
+            ("/repo/src", None, ("Write", "../docs/a"), None),
+            ("/", None, ("Edit", "/repo/src/a"), Some(Deny)),
+            ("/", None, ("Read", "/repo/sub/.env"), Some(Deny)),
+            ("/other", None, ("Bash", "rm -rf /"), Some(Deny)),
+        ] {
+            assert_eq!(may(&forbidden, project, clone, call), expected, "{call:?} in {project} {clone:?}");
+        }
+        let allowed = parent(Mode::Ask, &["Edit(src/**)", "Bash(git *)"], &[], &[]);
+        for (project, clone, call, expected) in [
+            ("/repo", None, ("Edit", "src/a"), Some(Allow)),
+            ("/repo", clone, ("Edit", "src/a"), Some(Allow)),
+            ("/etc", None, ("Edit", "src/a"), None),
+            ("/etc", None, ("Edit", "/repo/src/a"), Some(Allow)),
+            ("/etc", clone, ("Edit", "src/a"), None),
+            ("/etc", None, ("Bash", "git status"), Some(Allow)),
+        ] {
+            assert_eq!(may(&allowed, project, clone, call), expected, "{call:?} in {project} {clone:?}");
+        }
+        let long = format!("/{}", "long/".repeat(500));
+        let far = Created { project: long.clone(), ..parent(Mode::Ask, &["Edit(src/**)"], &[], &["Read(src/**)"]) };
+        assert_eq!(may(&far, "/etc", None, ("Edit", &format!("{long}src/a"))), None);
+        assert_eq!(
+            may(&far, "/etc", None, ("Read", "/x")),
+            Some(Deny),
+            "rather too much than what cannot be read again"
+        );
+    }
+
+    #[test]
+    fn what_holds_an_agent_holds_all_that_descend_from_it() {
+        let first = parent(Mode::Ask, &["Read"], &[], &["WebFetch"]);
+        let mut second = Policy { mode: Mode::Allow, deny: rules(&["Bash(rm *)"]), ..Policy::default() };
+        second.hold_within(policy(&first, "/repo", false));
+        let second = Created { permissions: second, ..first };
+        let call = |tool, what| may(&second, "/repo", None, (tool, what));
+        assert_eq!(call("WebFetch", "https://x"), Some(Verdict::Deny));
+        assert_eq!(call("Bash", "rm x"), Some(Verdict::Deny));
+        assert_eq!((call("Bash", "ls"), call("Read", "a")), (None, Some(Verdict::Allow)));
+    }
+
+    /// Its mode is there to have it ask, and is no word on anybody else.
+    #[test]
+    fn of_a_rehearsal_only_the_rules_count() {
+        let rehearsed = Created { backend: "rehearsal".into(), ..parent(Mode::Ask, &[], &[], &[]) };
+        assert!(policy(&rehearsed, "/repo", false).is_open());
+        let rehearsed = Created { backend: "rehearsal".into(), ..parent(Mode::Ask, &[], &[], &["Bash(rm *)"]) };
+        assert!(!policy(&rehearsed, "/repo", false).is_open());
+        assert!(!policy(&parent(Mode::Ask, &[], &[], &[]), "/repo", false).is_open());
+    }
+
+    #[test]
+    fn variables_that_choose_code_are_known() {
+        for name in ["PATH", "HOME", "LD_PRELOAD", "BASH_ENV", "NODE_OPTIONS", "GIT_SSH_COMMAND", "GIT_DIR", "PERL5OPT"]
+        {
+            assert!(loads_code(name), "{name}");
+        }
+        for name in ["BASH_FUNC_git%%", "DYLD_INSERT_LIBRARIES", "LUA_INIT_5_4", "npm_config_script_shell", "ENV"] {
+            assert!(loads_code(name), "{name}");
+        }
+        for name in [
+            "DOTNET_STARTUP_HOOKS",
+            "CORECLR_PROFILER_PATH",
+            "CARGO_BUILD_RUSTC_WRAPPER",
+            "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",
+            "RUSTC",
+            "RUSTFLAGS",
+            "CFLAGS",
+            "CC",
+            "JAVA_OPTS",
+            "_JAVA_OPTIONS",
+            "TAR_OPTIONS",
+            "PYTEST_ADDOPTS",
+            "YARN_RC_FILENAME",
+            "GUILE_LOAD_PATH",
+            "ERL_LIBS",
+            "RUBYOPT",
+            "GOFLAGS",
+            "CODEX_SQLITE_HOME",
+            "PROMPT_COMMAND",
+        ] {
+            assert!(loads_code(name), "{name}");
+        }
+        for name in ["LANG", "TERM", "ANTHROPIC_API_KEY", "PATHS", "MY_HOME", "LEVEL", "HTTP_PROXY", "CI"] {
+            assert!(!loads_code(name), "{name}");
+        }
+        let harmless = ["CODEX_API_KEY", "RUST_LOG", "RUST_BACKTRACE", "NODE_ENV", "TZ", "LC_ALL", "DEBUG"];
+        for name in harmless {
+            assert!(!loads_code(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! What was spent, added up from the events: who reads them all can never be behind them.
+
+use crate::event::id::DispatchId;
+use crate::event::{Event, Record};
+use jiff::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the rows of a bill stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    Role,
+    Model,
+    /// In UTC, so that a bill reads the same everywhere.
+    Day,
+    Project,
+}
+
+/// Sums of one row. They only grow, and money stays finite, whatever a record claims.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Row {
+    pub cost_usd: f64,
+    pub input: u64,
+    pub output: u64,
+    pub cache_read: u64,
+    pub cache_write: u64,
+    /// Those that used anything.
+    pub dispatches: BTreeSet<DispatchId>,
+}
+
+/// A bill in the making: records go in, in the order they were written.
+#[derive(Debug, Clone)]
+pub struct Bill {
+    by: By,
+    since: Option<Timestamp>,
+    rows: BTreeMap<String, Row>,
+    total: Row,
+    /// Role and project of each dispatch.
+    known: BTreeMap<DispatchId, (String, String)>,
+}
+
+impl Bill {
+    /// `since`: use before it is left out. The records before it are wanted all the same: they tell
+    /// whose the use is.
+    pub fn new(by: By, since: Option<Timestamp>) -> Self {
+        Self { by, since, rows: BTreeMap::new(), total: Row::default(), known: BTreeMap::new() }
+    }
+
+    pub fn add(&mut self, record: &Record) {
+        let Some(id) = &record.entry.dispatch_id else { return };
+        match &record.entry.event {
+            Event::DispatchCreated(created) => {
+                self.known
+                    .entry(id.clone())
+                    .or_insert_with(|| (created.role.clone(), created.project_name().to_string()));
+            }
+            event @ Event::UsageRecorded { model, .. } if self.since.is_none_or(|since| record.ts >= since) => {
+                let whose = self.known.get(id);
+                let key = match self.by {
+                    By::Role => whose.map(|(role, _)| role.clone()),
+                    By::Project => whose.map(|(_, project)| project.clone()),
+                    By::Model => Some(model.clone()),
+                    By::Day => Some(record.ts.strftime("%Y-%m-%d").to_string()),
+                };
+                self.total.add(id, event);
+                self.rows.entry(key.unwrap_or_else(|| "unknown".into())).or_default().add(id, event);
+            }
+            _ => {}
+        }
+    }
+
+    /// Days in their order, everything else the dearest first.
+    pub fn rows(&self) -> Vec<(&str, &Row)> {
+        let mut rows: Vec<_> = self.rows.iter().map(|(key, row)| (key.as_str(), row)).collect();
+        if self.by != By::Day {
+            rows.sort_by(|(_, a), (_, b)| b.cost_usd.total_cmp(&a.cost_usd));
+        }
+        rows
+    }
+
+    pub fn total(&self) -> &Row {
+        &self.total
+    }
+}
+
+impl Row {
+    fn add(&mut self, id: &DispatchId, event: &Event) {
+        let Event::UsageRecorded { input, output, cache_read, cache_write, cost_usd, .. } = event else { return };
+        if *cost_usd > 0.0 {
+            self.cost_usd = (self.cost_usd + cost_usd).min(f64::MAX);
+        }
+        self.input = self.input.saturating_add(*input);
+        self.output = self.output.saturating_add(*output);
+        self.cache_read = self.cache_read.saturating_add(*cache_read);
+        self.cache_write = self.cache_write.saturating_add(*cache_write);
+        if !self.dispatches.contains(id) {
+            self.dispatches.insert(id.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::event::{Created, Entry, Limits, VERSION};
+    use proptest::prelude::*;
+
+    fn record(ts: &str, id: &str, event: Event) -> Record {
+        let entry = Entry {
+            id: String::new(),
+            dispatch_id: Some(DispatchId::try_from(id.to_string()).unwrap()),
+            at: None,
+            more: false,
+            event,
+        };
+        Record { v: VERSION, seq: 1, ts: ts.parse().unwrap(), entry }
+    }
+
+    fn created(id: &str, role: &str, project: &str) -> Record {
+        let limits =
+            Limits { budget_usd: None, max_turns: None, timeout_s: None, inactivity_timeout_s: 300, max_restarts: 3 };
+        let created = Created {
+            role: role.into(),
+            category: "coding".into(),
+            project: project.into(),
+            repository: None,
+            feature: "f".into(),
+            backend: "claude-code".into(),
+            model: None,
+            model_source: None,
+            limits,
+            purse: None,
+            worktree: None,
+            branch: None,
+            journal: "/j".into(),
+            parent: None,
+            by: "operator".into(),
+            multi_turn: true,
+            resumable: true,
+            wants_result: false,
+            calls: None,
+            program: None,
+            ask_on_crash: false,
+            permissions: crate::agent::permission::Policy::default(),
+            can_ask: true,
+            unattended_s: None,
+            transcripts: false,
+            folds: false,
+            trace: None,
+            api: crate::admission::api_error::Terms::default(),
+            watched: crate::monitor::Terms::default(),
+            fingerprint: String::new(),
+        };
+        record("2026-01-01T00:00:00Z", id, Event::DispatchCreated(Box::new(created)))
+    }
+
+    fn used(ts: &str, id: &str, model: &str, cost_usd: f64) -> Record {
+        let usage = Event::UsageRecorded {
+            model: model.into(),
+            input: 10,
+            output: 2,
+            cache_read: 3,
+            cache_write: 1,
+            cost_usd,
+            cumulative: false,
+            total_usd: None,
+        };
+        record(ts, id, usage)
+    }
+
+    fn story() -> Vec<Record> {
+        vec![
+            created("aaaaaaaa", "developer", "/web"),
+            created("bbbbbbbb", "tester", "/web"),
+            created("cccccccc", "tester", "/api"),
+            used("2026-01-01T23:59:59Z", "aaaaaaaa", "opus", 1.0),
+            used("2026-01-02T00:00:00Z", "aaaaaaaa", "haiku", 0.25),
+            used("2026-01-02T10:00:00Z", "bbbbbbbb", "haiku", 0.5),
+            used("2026-01-03T10:00:00Z", "cccccccc", "opus", 4.0),
+        ]
+    }
+
+    fn bill(by: By, since: Option<&str>) -> Vec<(String, f64, usize)> {
+        let mut bill = Bill::new(by, since.map(|since| since.parse().unwrap()));
+        story().iter().for_each(|record| bill.add(record));
+        bill.rows()
+            .into_iter()
+            .map(|(key, row)| (key.to_string(), row.cost_usd, row.dispatches.len()))
+            .collect()
+    }
+
+    #[test]
+    fn rows_are_what_was_asked_for() {
+        let row = |key: &str, cost, dispatches| (key.to_string(), cost, dispatches);
+        assert_eq!(bill(By::Role, None), [row("tester", 4.5, 2), row("developer", 1.25, 1)]);
+        assert_eq!(bill(By::Project, None), [row("/api", 4.0, 1), row("/web", 1.75, 2)]);
+        assert_eq!(bill(By::Model, None), [row("opus", 5.0, 2), row("haiku", 0.75, 2)]);
+        let days = [row("2026-01-01", 1.0, 1), row("2026-01-02", 0.75, 2), row("2026-01-03", 4.0, 1)];
+        assert_eq!(bill(By::Day, None), days);
+    }
+
+    /// What was made for an agent and goes with it is no project.
+    #[test]
+    fn clones_of_a_run_are_added_up_as_their_repository() {
+        let mut bill = Bill::new(By::Project, None);
+        for (id, repository) in [("aaaaaaaa", Some("/web")), ("bbbbbbbb", Some("/web")), ("cccccccc", None)] {
+            let clone = format!("/web/.muleteer/worktrees/run-1/{id}");
+            let mut record = created(id, "developer", if repository.is_some() { &clone } else { "/web" });
+            let Event::DispatchCreated(created) = &mut record.entry.event else { unreachable!() };
+            created.repository = repository.map(String::from);
+            bill.add(&record);
+            bill.add(&used("2026-01-02T00:00:00Z", id, "opus", 1.0));
+        }
+        let rows: Vec<_> = bill
+            .rows()
+            .into_iter()
+            .map(|(key, row)| (key, row.cost_usd, row.dispatches.len()))
+            .collect();
+        assert_eq!(rows, [("/web", 3.0, 3)]);
+    }
+
+    /// Whom an agent has work for it in its own clone works for the same repository.
+    #[test]
+    fn what_is_done_in_a_clone_is_done_for_its_repository() {
+        let record = created("aaaaaaaa", "developer", "/web");
+        let Event::DispatchCreated(plain) = record.entry.event else { unreachable!() };
+        let clone = "/web/.muleteer/worktrees/aaaaaaaa";
+        let in_worktree = Created { worktree: Some(clone.into()), ..(*plain).clone() };
+        let of_run = Created { project: clone.into(), repository: Some("/web".into()), ..(*plain).clone() };
+        let below = format!("{clone}/docs");
+        for (whose, dir, wanted) in [
+            (&*plain, "/web", None),
+            (&*plain, "/web/docs", None),
+            (&in_worktree, clone, Some("/web")),
+            (&of_run, below.as_str(), Some("/web")),
+            (&of_run, "/api", None),
+        ] {
+            assert_eq!(whose.repository_of(std::path::Path::new(dir)), wanted, "{dir}");
+        }
+    }
+
+    #[test]
+    fn since_leaves_out_use_but_forgets_nobody() {
+        let rows = bill(By::Role, Some("2026-01-02T00:00:00Z"));
+        assert_eq!(rows, [("tester".into(), 4.5, 2), ("developer".into(), 0.25, 1)]);
+        assert!(bill(By::Role, Some("2027-01-01T00:00:00Z")).is_empty());
+    }
+
+    proptest! {
+        /// Whatever the records claim: money is neither negative nor anything that is no number, and
+        /// each way of splitting the bill comes to the same total.
+        #[test]
+        fn sums_are_sane(costs in prop::collection::vec(prop_oneof![any::<f64>(), 0.0..10.0f64], 0..20)) {
+            for by in [By::Role, By::Model, By::Day, By::Project] {
+                let mut bill = Bill::new(by, None);
+                for (n, cost) in costs.iter().enumerate() {
+                    bill.add(&used("2026-01-02T00:00:00Z", "aaaaaaaa", ["opus", "haiku"][n % 2], *cost));
+                }
+                for (_, row) in bill.rows() {
+                    prop_assert!(row.cost_usd.is_finite() && row.cost_usd >= 0.0);
+                }
+                prop_assert_eq!(bill.rows().iter().map(|(_, row)| row.input).sum::<u64>(), bill.total().input);
+                let sum: f64 = bill.rows().iter().map(|(_, row)| row.cost_usd).sum::<f64>().min(f64::MAX);
+                prop_assert!((sum - bill.total().cost_usd).abs() <= sum * 1e-9);
+            }
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! All dispatches, folded from the events: what `status` shows and what recovery starts from.
+
+use crate::admission::api_backpressure::{self, Pressures};
+use crate::config::InForce;
+use crate::dispatch::{Dispatch, Phase};
+use crate::event::id::{self, DispatchId, Unfound};
+use crate::event::{Created, Event, Record};
+use crate::task_list::session::Runs;
+use rpds::{RedBlackTreeMapSync, VectorSync};
+use std::sync::Arc;
+
+#[derive(Debug, Clone, Default)]
+pub struct Fleet {
+    /// A snapshot is taken after each event and shares all that has not changed since the one before it.
+    dispatches: RedBlackTreeMapSync<DispatchId, Arc<Dispatch>>,
+    /// In order of creation.
+    order: VectorSync<DispatchId>,
+    /// Those that have not ended, by the record that made them: what is under way is found without a look at all that
+    /// ever was.
+    unfinished: RedBlackTreeMapSync<u64, DispatchId>,
+    pub generation: u64,
+    /// Of the newest daemon's machine: another one after it was started anew.
+    boot_id: String,
+    settings: Option<InForce>,
+    /// What a dispatch and all that descend from it have cost, in US dollars.
+    families: RedBlackTreeMapSync<DispatchId, f64>,
+    /// What was spent from purses, by their names.
+    purses: RedBlackTreeMapSync<String, f64>,
+    /// Where the model's APIs want to be left alone.
+    pub pressures: Pressures,
+    /// Runs of task lists.
+    pub task_lists: Runs,
+    /// The newest record folded in.
+    pub seq: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LookupError {
+    #[error("no dispatch `{0}`")]
+    Unknown(String),
+    #[error("`{prefix}` fits {} dispatches: {}", .ids.len(), .ids.join(", "))]
+    Ambiguous { prefix: String, ids: Vec<String> },
+}
+
+impl Fleet {
+    /// Folds one record in. Records arrive in order of `seq`; one already folded is skipped.
+    pub fn apply(&mut self, record: &Record) {
+        if record.seq <= self.seq {
+            return;
+        }
+        self.seq = record.seq;
+        self.task_lists.apply(record);
+        match (&record.entry.event, &record.entry.dispatch_id) {
+            (Event::DaemonStarted { generation, boot_id, settings, .. }, _) => {
+                self.generation = *generation;
+                self.settings = settings.or(self.settings);
+                self.boot(boot_id);
+            }
+            (Event::DispatchCreated(created), Some(id)) => self.create(id, created, record),
+            (_, Some(id)) => {
+                self.press(id, record);
+                self.fold(id, record);
+            }
+            _ => {}
+        }
+    }
+
+    fn fold(&mut self, id: &DispatchId, record: &Record) {
+        let Some(dispatch) = self.dispatches.get_mut(id) else { return };
+        let (was_finished, before) = (dispatch.is_finished(), dispatch.spend.cost_usd.max(0.0));
+        let dispatch = Arc::make_mut(dispatch);
+        dispatch.apply(record);
+        let spent = dispatch.spend.cost_usd.max(0.0) - before;
+        match (was_finished, dispatch.is_finished()) {
+            (false, true) => {
+                self.unfinished.remove_mut(&dispatch.created_seq);
+            }
+            // Somebody spoke to it again.
+            (true, false) => self.unfinished.insert_mut(dispatch.created_seq, id.clone()),
+            _ => {}
+        }
+        if spent != 0.0 {
+            self.pay(id, spent);
+        }
+    }
+
+    /// What one spends, all above it have spent, and whoever gave them the money.
+    fn pay(&mut self, id: &DispatchId, usd: f64) {
+        if let Some(purse) = self.dispatches.get(id).and_then(|dispatch| dispatch.created.purse.as_ref()) {
+            let so_far = self.purses.get(&purse.of).copied().unwrap_or_default();
+            self.purses.insert_mut(purse.of.clone(), so_far + usd);
+        }
+        let mut next = self.dispatches.get(id);
+        // Ancestors are older, so this ends.
+        while let Some(dispatch) = next {
+            let so_far = self.families.get(&dispatch.id).copied().unwrap_or_default();
+            self.families.insert_mut(dispatch.id.clone(), so_far + usd);
+            next = dispatch.created.parent.as_ref().and_then(|parent| self.dispatches.get(parent));
+        }
+    }
+
+    /// What a dispatch and all that descend from it have cost, in US dollars.
+    pub fn family_usd(&self, id: &DispatchId) -> f64 {
+        self.families.get(id).copied().unwrap_or_default()
+    }
+
+    /// What was spent from a purse, in US dollars.
+    pub fn purse_usd(&self, of: &str) -> f64 {
+        self.purses.get(of).copied().unwrap_or_default()
+    }
+
+    /// A daemon begins on the machine as it was started last.
+    fn boot(&mut self, boot_id: &str) {
+        let known = std::mem::replace(&mut self.boot_id, boot_id.into());
+        if known.is_empty() || known == boot_id {
+            return;
+        }
+        self.task_lists.boot();
+        for id in self.unfinished.values() {
+            if let Some(dispatch) = self.dispatches.get_mut(id) {
+                let dispatch = Arc::make_mut(dispatch);
+                dispatch.unsynced = true;
+                dispatch.rebooted |= matches!(dispatch.phase, Phase::Starting { .. } | Phase::Working { .. });
+            }
+        }
+    }
+
+    /// The first creation counts: an id is never given to another dispatch.
+    fn create(&mut self, id: &DispatchId, created: &Created, record: &Record) {
+        if self.dispatches.contains_key(id) {
+            return;
+        }
+        let mut dispatch = Dispatch::new(id.clone(), created.clone(), record.ts);
+        dispatch.created_seq = record.seq;
+        self.dispatches.insert_mut(id.clone(), Arc::new(dispatch));
+        self.order.push_back_mut(id.clone());
+        self.unfinished.insert_mut(record.seq, id.clone());
+    }
+
+    /// A limit that one dispatch met is the limit of all that share it.
+    fn press(&mut self, id: &DispatchId, record: &Record) {
+        let (Some(strike), Some(struck)) = (api_backpressure::strike(record), self.dispatches.get(id)) else { return };
+        let channel = api_backpressure::channel(struck).to_string();
+        let shares = |other: &&Arc<Dispatch>| other.is_at_work() && api_backpressure::channel(other) == channel;
+        let at_work = u32::try_from(self.unfinished().filter(shares).count()).unwrap_or(u32::MAX);
+        api_backpressure::fold(&mut self.pressures, &channel, strike, at_work, record.ts);
+    }
+
+    pub fn get(&self, id: &DispatchId) -> Option<&Arc<Dispatch>> {
+        self.dispatches.get(id)
+    }
+
+    /// In order of creation.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Dispatch>> {
+        self.order.iter().filter_map(|id| self.dispatches.get(id))
+    }
+
+    /// What a daemon may go by that cannot read its configuration: what the one before it did. None where nobody lives and
+    /// nobody waits, so that nothing is lost while it does not start. `first` is for a fleet from before it was recorded.
+    pub fn settings_left(&self, first: InForce) -> Option<InForce> {
+        self.unfinished().next()?;
+        Some(self.settings.unwrap_or(first))
+    }
+
+    /// Those that have not ended, in order of creation.
+    pub fn unfinished(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
+        self.unfinished.values().filter_map(|id| self.dispatches.get(id))
+    }
+
+    /// Finds the one dispatch whose id begins with `prefix`.
+    ///
+    /// # Errors
+    /// When none does, or more than one.
+    pub fn find(&self, prefix: &str) -> Result<&Arc<Dispatch>, LookupError> {
+        let all = self.dispatches.iter().map(|(id, dispatch)| (id.as_str(), dispatch));
+        id::by_beginning(all, prefix).map_err(|unfound| match unfound {
+            Unfound::Unknown => LookupError::Unknown(prefix.into()),
+            Unfound::Ambiguous(ids) => LookupError::Ambiguous { prefix: prefix.into(), ids },
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::dispatch::tests::created;
+    use crate::event::{Entry, VERSION};
+    use jiff::Timestamp;
+
+    fn id(text: &str) -> DispatchId {
+        DispatchId::try_from(text.to_string()).unwrap()
+    }
+
+    /// Dispatches of these ids, each of the backend beside it.
+    fn fleet(of: &[(&str, &str)]) -> Fleet {
+        let mut fleet = Fleet::default();
+        for (name, backend) in of {
+            let mut created = created();
+            created.backend = (*backend).into();
+            tell(&mut fleet, name, Event::DispatchCreated(Box::new(created)));
+        }
+        fleet
+    }
+
+    fn tell(fleet: &mut Fleet, of: &str, event: Event) {
+        let entry = Entry { id: String::new(), dispatch_id: Some(id(of)), at: None, more: false, event };
+        fleet.apply(&Record { v: VERSION, seq: fleet.seq + 1, ts: Timestamp::UNIX_EPOCH, entry });
+    }
+
+    /// What had passed may be gone with the files that nobody had synced.
+    #[test]
+    fn after_a_new_boot_a_task_that_had_passed_is_judged_again() {
+        use crate::task_list::session::{Started, Verdict};
+        let mut fleet = Fleet::default();
+        let list = "l".to_string();
+        let started = Started {
+            list: list.clone(),
+            root: "/p".into(),
+            concurrency: 2,
+            max_tasks: None,
+            branch: None,
+            role: String::new(),
+            backend: None,
+            by: String::new(),
+            trace: None,
+        };
+        let boot = |boot: &str| Event::DaemonStarted {
+            pid: 1,
+            generation: 1,
+            version: String::new(),
+            boot_id: boot.into(),
+            settings: None,
+        };
+        let begun = |worker, task: &str| Event::TaskBegun {
+            list: list.clone(),
+            worker,
+            task: task.into(),
+            dispatch: id("abcd2345"),
+            base: String::new(),
+            resumed: false,
+        };
+        let judged = |worker, passed| {
+            let verdict = Verdict { passed, category: None, message: String::new() };
+            Event::TaskJudged { list: list.clone(), worker, task: String::new(), verdict }
+        };
+        let events =
+            [boot("one"), Event::TaskListStarted(Box::new(started)), begun(1, "t1"), begun(2, "t2"), begun(3, "t3")];
+        let doubted = |fleet: &Fleet| -> Vec<bool> {
+            fleet.task_lists.get("l").unwrap().workers.values().map(|work| work.doubted).collect()
+        };
+        let all = |fleet: &mut Fleet, events: Vec<Event>| {
+            events.into_iter().for_each(|event| tell(fleet, "abcd2345", event));
+        };
+        all(&mut fleet, events.into());
+        all(&mut fleet, vec![judged(1, true), judged(2, false), boot("one")]);
+        assert_eq!(doubted(&fleet), [false, false, false], "on the same machine all is there");
+        all(&mut fleet, vec![boot("two"), boot("two")]);
+        assert_eq!(doubted(&fleet), [true, false, false]);
+        all(&mut fleet, vec![judged(1, true)]);
+        assert_eq!(doubted(&fleet), [false, false, false]);
+    }
+
+    #[test]
+    fn a_dispatch_is_found_by_as_much_of_its_id_as_names_it() {
+        let fleet = fleet(&[("abcdefgh", "x"), ("abcdefghijk", "x"), ("abcxyz22", "x"), ("zzzz2222", "x")]);
+        for (prefix, expected) in [
+            ("zzzz2222", Ok("zzzz2222")),
+            ("z", Ok("zzzz2222")),
+            ("abcx", Ok("abcxyz22")),
+            // The whole of one is the beginning of another.
+            ("abcdefgh", Ok("abcdefgh")),
+            ("abcdefghi", Ok("abcdefghijk")),
+            ("abcd", Err(vec!["abcdefgh", "abcdefghijk"])),
+            ("abc", Err(vec!["abcdefgh", "abcdefghijk", "abcxyz22"])),
+            ("y", Err(vec![])),
+            ("", Err(vec![])),
+            ("zzzz22223", Err(vec![])),
+        ] {
+            match (fleet.find(prefix), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found.id.as_str(), expected, "{prefix}"),
+                (Err(LookupError::Unknown(of)), Err(many)) => assert_eq!((&*of, many), (prefix, vec![])),
+                (Err(LookupError::Ambiguous { prefix: of, mut ids }), Err(many)) => {
+                    ids.sort();
+                    assert_eq!((&*of, ids), (prefix, many.into_iter().map(String::from).collect()));
+                }
+                (found, expected) => panic!("{prefix}: {found:?} where {expected:?} was expected"),
+            }
+        }
+    }
+
+    /// In the old place, and not where the newest are; a snapshot shows what was.
+    #[test]
+    fn who_is_spoken_to_again_is_unfinished_again() {
+        use crate::event::{FinalState, PromptKind};
+        let mut fleet = fleet(&[("zzzz", "x"), ("aaaa", "x"), ("mmmm", "x")]);
+        let unfinished = |fleet: &Fleet| fleet.unfinished().map(|d| d.id.to_string()).collect::<Vec<_>>().join(" ");
+        assert_eq!(unfinished(&fleet), "zzzz aaaa mmmm");
+        let end = || Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
+        tell(&mut fleet, "zzzz", end());
+        tell(&mut fleet, "mmmm", end());
+        let snapshot = fleet.clone();
+        let again = Event::PromptQueued { key: "k".into(), kind: PromptKind::Send, by: "operator".into(), trace: None };
+        tell(&mut fleet, "zzzz", again);
+        assert_eq!((unfinished(&snapshot), unfinished(&fleet)), ("aaaa".into(), "zzzz aaaa".into()));
+        tell(&mut fleet, "aaaa", end());
+        tell(&mut fleet, "zzzz", end());
+        assert_eq!(unfinished(&fleet), "");
+        assert_eq!(fleet.iter().count(), 3);
+    }
+
+    /// A limit halves those of its own channel, and counts nobody else.
+    #[test]
+    fn a_strike_counts_those_at_work_that_share_it() {
+        let names = ["aaaa", "bbbb", "cccc", "dddd", "eeee", "ffff"];
+        let mut fleet = fleet(&names.map(|name| (name, if name < "e" { "codex" } else { "rehearsal" })));
+        for name in names {
+            tell(&mut fleet, name, Event::AttemptStarted { attempt: 1, epoch: 1, resume: None });
+        }
+        tell(
+            &mut fleet,
+            "aaaa",
+            Event::ApiRetried { attempt: 1, max: 9, status: Some(429), delay_s: 60.0, awake_ms: None },
+        );
+        let places: Vec<_> = fleet.pressures.iter().map(|(channel, pressure)| (&**channel, pressure.places)).collect();
+        assert_eq!(places, [("codex", 2)]);
+    }
+}

@@ -1,0 +1,211 @@
+//! Opening a session by calls ([`crate::agent::acp_handshake`]): what the agent's answers decide.
+
+use crate::agent::acp_handshake::{
+    CALL_TIMEOUT_S, Call, CallAnswer, INTERRUPT, INTERRUPT_TIMEOUT_S, LOAD, MODE, MODEL, NEW, Opening,
+};
+use crate::agent::event::{AgentEvent, cut};
+use crate::agent::session_mode::{self, Modes, Wanted};
+use crate::dispatch::life::{Effect, turns};
+use crate::dispatch::{Dispatch, Phase};
+use crate::event::{Event, ModeStep};
+
+/// Of what an agent gives as its reason, so much is kept.
+const REASON_LIMIT: usize = 1000;
+const ID_LIMIT: usize = 512;
+/// Changes of modes that are recorded of one process.
+const MOST_CHANGES: u32 = 50;
+
+/// What the output of an agent means whose session is not open yet: the answers to our calls. What else
+/// it says is the past of a session that it loads. Of that, one thing counts: a prompt in it that we do
+/// not know to have been taken was.
+pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
+    match event {
+        AgentEvent::CallAnswer(reply) => answered(d, reply),
+        AgentEvent::Prompt { key: Some(key), .. } => turns::receipt(d, key, true),
+        _ => vec![],
+    }
+}
+
+fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
+    match (&d.opening, reply) {
+        (Opening::Greeting, CallAnswer::Greeted { agent, loads }) => greeted(d, agent, *loads),
+        (Opening::Session { load }, CallAnswer::Opened { session_id, model, model_by, modes }) => {
+            let Some(session_id) = session_id.clone().or_else(|| load.clone()) else {
+                return vec![failed(NEW, "it named no session", false)];
+            };
+            if session_id.len() > ID_LIMIT {
+                return vec![failed(NEW, "the session's id is too long", false)];
+            }
+            let set_mode = match mode(d, modes.as_ref(), load.is_some()) {
+                Ok(step) => step,
+                Err(reason) => return vec![failed(MODE, &reason, true)],
+            };
+            let mut events = Vec::new();
+            if set_mode.is_none() {
+                events.extend(kept(d, modes.as_ref()));
+            }
+            let model_is_news = model.is_some() && d.session_model != *model;
+            if d.session_id.as_ref() != Some(&session_id) || model_is_news {
+                let model = model.as_deref().map(|model| cut(model, ID_LIMIT));
+                events.push(Event::SessionStarted { session_id: session_id.clone(), model });
+            }
+            let wanted = d.model().filter(|wanted| model.as_ref() != Some(*wanted));
+            if let (Some(wanted), None) = (wanted, model_by) {
+                let reason = format!("the agent offers no choice of models, and {wanted} was asked for");
+                events.push(failed(MODEL, &reason, true));
+            } else {
+                let model_by = model_by.as_deref().map(|by| cut(by, ID_LIMIT));
+                // What a loaded session says of its model is not believed: Codex names the one it had, and
+                // after a kill asks another.
+                let told = wanted.is_some() || (load.is_some() && d.model().is_some());
+                let set_model_by = model_by.clone().filter(|_| told);
+                events.push(Event::SessionOpened { session_id, set_model_by, model_by, set_mode });
+            }
+            events
+        }
+        (Opening::Mode { mode, .. }, CallAnswer::ModeSet {}) => vec![Event::SessionModeSet { mode: mode.clone() }],
+        // It asks then, and is allowed what it asks for.
+        (Opening::Mode { mode, otherwise, .. }, CallAnswer::Refused { call, message, .. })
+            if call == MODE && d.created.permissions.is_open() =>
+        {
+            let (reason, next) = (cut(message, REASON_LIMIT), otherwise.clone());
+            vec![Event::SessionModeRefused { mode: mode.clone(), reason, next }]
+        }
+        (Opening::Model { .. }, CallAnswer::ModeChanged { mode }) => mode_changed(d, mode),
+        (Opening::Model { .. }, CallAnswer::ModelSet {}) => {
+            vec![Event::SessionModelSet { model: d.model().cloned().unwrap_or_default() }]
+        }
+        (opening, CallAnswer::Refused { call, message, auth }) => {
+            // The model that was asked for is not had by asking again.
+            let for_good = *auth || matches!(opening, Opening::Model { .. } | Opening::Mode { .. });
+            let reason = format!("it answered with an error: {}", cut(message, REASON_LIMIT));
+            vec![failed(call, &reason, for_good)]
+        }
+        _ => vec![],
+    }
+}
+
+/// The mode to set in a session that was just opened.
+fn mode(d: &Dispatch, modes: Option<&Modes>, loaded: bool) -> Result<Option<Box<ModeStep>>, String> {
+    let Some(modes) = modes else { return Ok(None) };
+    let fits = |mode: &String| mode.len() <= ID_LIMIT;
+    match session_mode::wanted(&d.created.permissions, modes, loaded) {
+        Wanted::Keep => Ok(None),
+        Wanted::Set { mode, otherwise } if fits(&mode) && fits(&modes.by) => {
+            Ok(Some(Box::new(ModeStep { mode, by: modes.by.clone(), otherwise })))
+        }
+        Wanted::Set { .. } => Err("the name of the mode that the policy needs is too long".into()),
+        Wanted::Impossible { current } => Err(format!(
+            "the agent is in its mode `{}`, in which it does not ask, and offers none in which it does; its role has \
+             a permission policy",
+            cut(&current, 100)
+        )),
+    }
+}
+
+/// The mode that is left as it is, where the policy depends on it.
+fn kept(d: &Dispatch, modes: Option<&Modes>) -> Option<Event> {
+    let modes = modes.filter(|modes| !d.created.permissions.is_open() && modes.by.len() <= ID_LIMIT)?;
+    let mode = modes.current.clone().filter(|mode| !mode.is_empty() && mode.len() <= ID_LIMIT)?;
+    Some(Event::SessionModeKept { mode, by: modes.by.clone() })
+}
+
+/// The agent went over to another mode by itself. Where its policy depends on it, one in which it does not ask is
+/// set back; an agent that goes there again in the same turn stays there.
+fn mode_changed(d: &Dispatch, mode: &str) -> Vec<Event> {
+    let asks_not = !d.created.permissions.is_open() && session_mode::is_unasking(mode);
+    let is_known = d.mode.current.as_deref() == Some(mode);
+    if d.stop.is_some() || d.mode.left_for.is_some() || (is_known && !asks_not) {
+        return vec![];
+    }
+    let mode = cut(mode, ID_LIMIT);
+    if !asks_not {
+        let told = d.mode.changes < MOST_CHANGES;
+        return told.then_some(Event::SessionModeChanged { mode, back: None }).into_iter().collect();
+    }
+    let wanted = d.mode.wanted.as_ref().filter(|step| !session_mode::is_unasking(&step.mode));
+    let stays = |reason: &str| vec![Event::SessionModeStays { mode: mode.clone(), reason: reason.into() }];
+    match wanted {
+        None => stays("it offered no mode in which it asks"),
+        Some(_) if d.mode.was_set_back => stays("it was set back, and the agent went there again"),
+        Some(step) => vec![Event::SessionModeChanged { mode, back: Some(step.mode.clone()) }],
+    }
+}
+
+/// What an agent whose session is open says of its mode.
+pub(super) fn of_mode(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
+    match (reply, d.mode.left_for.as_ref(), d.mode.wanted.as_ref()) {
+        (CallAnswer::ModeChanged { mode }, ..) => mode_changed(d, mode),
+        (CallAnswer::ModeSet {}, Some(_), Some(step)) => vec![Event::SessionModeSet { mode: step.mode.clone() }],
+        (CallAnswer::Refused { call, message, .. }, Some(mode), _) if call == MODE => {
+            let reason = format!("it refused to leave it: {}", cut(message, REASON_LIMIT));
+            vec![Event::SessionModeStays { mode: mode.clone(), reason }]
+        }
+        _ => vec![],
+    }
+}
+
+/// Whoever began a session has been told something in it. An agent that cannot go on with it leaves
+/// unknown what became of that, and to begin again would be to do things twice.
+fn greeted(d: &Dispatch, agent: &str, loads: bool) -> Vec<Event> {
+    let load = d.session_id.clone();
+    let mut events = vec![Event::AgentGreeted { agent: cut(agent, 200), load: load.clone().filter(|_| loads) }];
+    if load.is_some() && !loads {
+        let reason = "the agent cannot go on with a session of an earlier process; what became of the last prompt \
+                      is unknown";
+        events.push(failed(LOAD, reason, true));
+    }
+    events
+}
+
+fn failed(call: &str, reason: &str, for_good: bool) -> Event {
+    Event::CallFailed { call: cut(call, 100), reason: reason.into(), for_good }
+}
+
+/// A call that has waited too long for its answer.
+pub(super) fn overdue(d: &Dispatch, epoch: u32, call: &str, waited_s: u64) -> Vec<Event> {
+    let due = awaited(d).is_some_and(|(current, awaited, _)| current == epoch && awaited == call);
+    let waited = crate::config::Span::from_secs(waited_s);
+    if due { vec![failed(call, &format!("not answered in {waited}"), false)] } else { vec![] }
+}
+
+/// The call of ours that an agent has not answered: the process, its name, and how long it may take in
+/// seconds of awake time. A prompt is none.
+pub fn awaited(d: &Dispatch) -> Option<(u32, &'static str, u64)> {
+    let Phase::Working { epoch, .. } = d.phase else { return None };
+    if d.stop.is_some() || d.call_failed.is_some() {
+        return None;
+    }
+    if let Some(call) = d.opening.awaits() {
+        return Some((epoch, call, d.created.calls.map_or(CALL_TIMEOUT_S, |calls| calls.timeout_s)));
+    }
+    if d.mode.left_for.is_some() {
+        return Some((epoch, MODE, d.created.calls.map_or(CALL_TIMEOUT_S, |calls| calls.timeout_s)));
+    }
+    // To end a process whose session cannot be gone on with would lose it.
+    let interrupted = d.interrupt.is_some() && d.created.resumable;
+    interrupted.then_some((epoch, INTERRUPT, INTERRUPT_TIMEOUT_S))
+}
+
+/// The mode that is to be set back.
+pub(super) fn restores(d: &Dispatch) -> Option<Effect> {
+    let step = d.mode.wanted.as_ref().filter(|_| d.mode.left_for.is_some())?;
+    let (by, mode) = (step.by.clone(), step.mode.clone());
+    Some(Effect::Call(Call::RestoreMode { by, mode, nth: d.mode.changes }))
+}
+
+/// The call that is due.
+pub(super) fn effect(d: &Dispatch) -> Option<Effect> {
+    let call = match &d.opening {
+        Opening::Ready => return None,
+        Opening::Greeting => Call::Greet,
+        Opening::Session { load } => {
+            let cwd = d.created.worktree.as_ref().unwrap_or(&d.created.project);
+            let permissions = d.created.permissions.clone();
+            Call::Open { load: load.clone(), cwd: cwd.clone(), agent: d.agent.clone(), permissions }
+        }
+        Opening::Mode { by, mode, .. } => Call::SetMode { by: by.clone(), mode: mode.clone() },
+        Opening::Model { by } => Call::SetModel { by: by.clone(), model: d.model().cloned().unwrap_or_default() },
+    };
+    Some(Effect::Call(call))
+}

@@ -1,0 +1,288 @@
+//! How an attempt ended, and what comes next.
+
+use crate::admission::api_error::{self, Ended, Next, Trouble};
+use crate::agent::acp_handshake::{self, CallFailure};
+use crate::agent::event::{TurnError, cut};
+use crate::agent::result::{AgentResult, ResultStatus};
+use crate::config::Span;
+use crate::dispatch::life::{MAX_START_FAILURES, refusal, start_attempt, whose};
+use crate::dispatch::{Dispatch, Exit, Stop, Turn};
+use crate::event::{Event, ExitCause, FinalState, Limit, Outcome};
+use jiff::{SignedDuration, Timestamp};
+
+/// Of an agent's own words, so much goes into a reason.
+const REASON_LIMIT: usize = 280;
+const LEASE_EXPIRED: &str = "ended because no daemon renewed its lease";
+
+/// How the attempt ended, and what comes next. Rules: docs/design/dispatch-lifecycle.md; an
+/// intentional kill is never resurrected.
+pub(super) fn conclude(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now: Timestamp) -> Vec<Event> {
+    if let Some(stop) = &d.stop {
+        let (state, reason) = stopped_state(stop);
+        let timeout = matches!(stop, Stop::Limit { limit: Limit::Timeout, .. } | Stop::Stall { .. });
+        let outcome = if timeout { Outcome::Timeout } else { Outcome::Failure };
+        return close(attempt, outcome, state, &reason);
+    }
+    if let Some(events) = conclude_doubt(d, attempt) {
+        return events;
+    }
+    // What was said and answered before the end is so, however the end came.
+    if d.created.has_turns()
+        && let Some(events) = conclude_turn(d, attempt, turn)
+    {
+        return events;
+    }
+    if let Some(failure) = &d.call_failed {
+        return conclude_call(d, attempt, failure, now);
+    }
+    match exit.cause {
+        ExitCause::NeverRan if d.start_failures < MAX_START_FAILURES => {
+            // Nothing ran, so nothing is repeated: the same attempt, a new epoch, not counted.
+            let mut events = vec![attempt_finished(attempt, Outcome::Failure, "the agent was never released", false)];
+            events.extend(start_attempt(d, attempt));
+            events
+        }
+        ExitCause::NeverRan => {
+            let reason = format!("the shim died {MAX_START_FAILURES} times before it started the agent");
+            close(attempt, Outcome::Failure, FinalState::Failed, &with_last_line(reason, exit))
+        }
+        ExitCause::CannotStart => {
+            close(attempt, Outcome::Failure, FinalState::Failed, &format!("cannot start: {}", exit.stderr_tail))
+        }
+        ExitCause::ShimPolicy => {
+            let reason = format!("timeout: ended by its limits {}", exit.stderr_tail);
+            close(attempt, Outcome::Timeout, FinalState::Failed, reason.trim_end())
+        }
+        ExitCause::ShimLost if !d.created.resumable => {
+            let reason = "outcome unknown: its shim died while it worked";
+            close(attempt, Outcome::Failure, FinalState::Failed, reason)
+        }
+        _ if !d.created.has_turns() => conclude_one_shot(d, attempt, exit),
+        _ => conclude_failure(d, attempt, exit, turn, now),
+    }
+}
+
+/// What a person must decide, because nobody else can.
+fn conclude_doubt(d: &Dispatch, attempt: u32) -> Option<Vec<Event>> {
+    let reason = if let Some(doubt) = &d.doubt {
+        format!(
+            "it is not known whether its prompt was taken ({doubt}): look at what was done, then `muleteer send \
+             {} …` says how to go on",
+            d.id
+        )
+    } else if let Some(session) = d.session_lost.as_ref().filter(|_| d.has_history()) {
+        format!(
+            "{} no longer has the session {session}, so it cannot go on: `muleteer send {} …` begins a new one, \
+             which knows nothing of it",
+            d.created.backend, d.id
+        )
+    } else if d.created.transcripts && d.is_cut_short() && crate::dispatch::life::resume_session(d).is_none() {
+        format!("its turn was cut short, and its session is not known: `muleteer send {} …` begins a new one", d.id)
+    } else {
+        return None;
+    };
+    Some(close(attempt, Outcome::Failure, FinalState::Blocked, &reason))
+}
+
+/// The end of a process whose last turn ended well, or was to end by a person's word.
+fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn) -> Option<Vec<Event>> {
+    if matches!(turn, Turn::Running { .. }) && d.interrupt.is_some() {
+        // It was to stop, and it has: to go on with the turn in a new process would be the opposite.
+        let (error, text) = (Some(TurnError::Interrupted), String::new());
+        return Some(vec![Event::TurnFinished { turn: d.turns, ok: false, error, status: None, text }]);
+    }
+    if !turn.ended_well() {
+        return None;
+    }
+    if (d.has_unheard() || d.is_cut_short()) && d.created.resumable {
+        // Somebody spoke while it was leaving, or as it died: go on in the same session.
+        let mut events = vec![attempt_finished(attempt, Outcome::Success, "", false)];
+        events.extend(start_attempt(d, attempt + 1));
+        return Some(events);
+    }
+    if turn.was_interrupted() {
+        let reason = "interrupted, then its process ended";
+        return Some(close(attempt, Outcome::Failure, FinalState::Partial, reason));
+    }
+    Some(conclude_by_result(d, attempt))
+}
+
+/// The end of a process that was ended because a call of ours came to nothing.
+fn conclude_call(d: &Dispatch, attempt: u32, failure: &CallFailure, now: Timestamp) -> Vec<Event> {
+    let reason = format!("{}: {}", failure.call, failure.reason);
+    if !failure.for_good {
+        return restart(d, attempt, &reason, true, now);
+    }
+    // What became of a session that is lost, only a person can find out.
+    let state = if failure.call == acp_handshake::LOAD { FinalState::Blocked } else { FinalState::Failed };
+    close(attempt, Outcome::Failure, state, &reason)
+}
+
+fn conclude_failure(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now: Timestamp) -> Vec<Event> {
+    match turn {
+        Turn::Done { error: Some(error @ (TurnError::MaxTurns | TurnError::Budget)), text, .. } => {
+            let what = if *error == TurnError::Budget { "budget" } else { "turns" };
+            let reason = format!("{what} limit reached {text}");
+            close(attempt, Outcome::Failure, FinalState::Partial, reason.trim_end())
+        }
+        Turn::Done { error: Some(TurnError::Context), text, .. } => {
+            let reason = format!("the context is full: {}", cut(text, REASON_LIMIT));
+            close(attempt, Outcome::Failure, FinalState::Failed, &reason)
+        }
+        Turn::Done { error, status, text, .. } => match Trouble::of_turn(*error, *status) {
+            Some(trouble) => conclude_trouble(d, attempt, trouble, *status, text, now),
+            None => restart(d, attempt, &format!("the turn failed: {}", cut(text, REASON_LIMIT)), true, now),
+        },
+        Turn::None | Turn::Running { .. } if exit.cause == ExitCause::LeaseExpired => {
+            restart(d, attempt, LEASE_EXPIRED, false, now)
+        }
+        Turn::None | Turn::Running { .. } => match refusal::of(d, exit) {
+            Some(reason) => close(attempt, Outcome::Failure, FinalState::Failed, reason),
+            None => restart(d, attempt, &describe_exit(exit), true, now),
+        },
+    }
+}
+
+/// The model API is to blame: see the table in [`crate::admission::api_error`].
+fn conclude_trouble(
+    d: &Dispatch,
+    attempt: u32,
+    trouble: Trouble,
+    status: Option<u16>,
+    text: &str,
+    now: Timestamp,
+) -> Vec<Event> {
+    let ended = Ended { trouble, status, said: &cut(text, REASON_LIMIT), used_ms: d.lived_ms };
+    match api_error::next(ended, whose(d), d.outage.as_ref(), now) {
+        Next::Stop { reason } => close(attempt, Outcome::Failure, FinalState::Failed, &reason),
+        Next::Restart { reason } => restart(d, attempt, &reason, true, now),
+        Next::Wait { until, told, waits, spent_ms, reason } => vec![
+            attempt_finished(attempt, Outcome::Failure, &reason, false),
+            Event::ApiWaiting { trouble, status, until, told, waits, spent_ms },
+        ],
+    }
+}
+
+/// A dispatch that was stopped while it had no process.
+pub(super) fn unstarted(stop: &Stop) -> Vec<Event> {
+    let (state, reason) = stopped_state(stop);
+    vec![Event::DispatchClosing { state, reason }]
+}
+
+fn attempt_finished(attempt: u32, outcome: Outcome, reason: &str, counted: bool) -> Event {
+    Event::AttemptFinished { attempt, outcome, reason: reason.into(), counted }
+}
+
+pub(super) fn close(attempt: u32, outcome: Outcome, state: FinalState, reason: &str) -> Vec<Event> {
+    vec![attempt_finished(attempt, outcome, reason, false), Event::DispatchClosing { state, reason: reason.into() }]
+}
+
+fn stopped_state(stop: &Stop) -> (FinalState, String) {
+    match stop {
+        Stop::Kill { reason } => (FinalState::Killed, reason.clone()),
+        Stop::Api { reason } | Stop::Policy { reason } => (FinalState::Failed, reason.clone()),
+        Stop::Stall { silent_s, evidence } => {
+            (FinalState::Stalled, format!("no sign of life for {}: {evidence}", Span::from_secs(*silent_s)))
+        }
+        // It came to a halt, though it moved: a person's word may get it going.
+        Stop::Monitor { monitor, reason } => (FinalState::Stalled, format!("{monitor}: {reason}")),
+        Stop::Limit { limit: Limit::Timeout, detail } => (FinalState::Failed, format!("timeout: {detail}")),
+        Stop::Limit { limit, detail } => {
+            (FinalState::Partial, format!("{} limit reached: {detail}", format!("{limit:?}").to_lowercase()))
+        }
+    }
+}
+
+fn conclude_one_shot(d: &Dispatch, attempt: u32, exit: &Exit) -> Vec<Event> {
+    if exit.code != Some(0) {
+        let reason = match exit.cause {
+            ExitCause::LeaseExpired => format!("outcome unknown: {LEASE_EXPIRED}"),
+            _ => describe_exit(exit),
+        };
+        return close(attempt, Outcome::Failure, FinalState::Failed, &reason);
+    }
+    if !d.result_faults.is_empty() {
+        let reason = format!("its result is invalid: {}", d.result_faults.join("; "));
+        return close(attempt, Outcome::Failure, FinalState::Failed, &reason);
+    }
+    match &d.result {
+        Some(_) => conclude_by_result(d, attempt),
+        None => close(attempt, Outcome::Success, FinalState::Success, ""),
+    }
+}
+
+fn conclude_by_result(d: &Dispatch, attempt: u32) -> Vec<Event> {
+    match &d.result {
+        Some(result) => {
+            let state = match result.status {
+                ResultStatus::Success => FinalState::Success,
+                ResultStatus::Partial => FinalState::Partial,
+                ResultStatus::Failed => FinalState::Failed,
+                ResultStatus::Blocked => FinalState::Blocked,
+            };
+            close(attempt, Outcome::Success, state, "")
+        }
+        None => {
+            let reason = format!("no valid result: {}", d.result_faults.join("; "));
+            close(attempt, Outcome::Success, FinalState::Partial, &reason)
+        }
+    }
+}
+
+fn restart(d: &Dispatch, attempt: u32, reason: &str, counted: bool, now: Timestamp) -> Vec<Event> {
+    if counted && d.created.ask_on_crash {
+        let reason = format!("{reason}; `muleteer send {} …` goes on in its session", d.id);
+        return close(attempt, Outcome::Failure, FinalState::Blocked, &reason);
+    }
+    if counted && d.restarts >= d.created.limits.max_restarts {
+        let reason = format!("{reason} (after {} restarts)", d.restarts);
+        return close(attempt, Outcome::Failure, FinalState::Failed, &reason);
+    }
+    let delay_ms = if counted { crate::restart::agent_backoff_ms(d.id.as_str(), d.restarts + 1) } else { 0 };
+    let until = now.checked_add(SignedDuration::from_millis(delay_ms as i64)).unwrap_or(now);
+    vec![attempt_finished(attempt, Outcome::Failure, reason, counted), Event::RestartScheduled { until, delay_ms }]
+}
+
+fn describe_exit(exit: &Exit) -> String {
+    let how = match (exit.code, exit.signal, exit.cause) {
+        (_, _, ExitCause::ShimLost) => "its shim died while it worked".to_string(),
+        (Some(code), _, _) => format!("exit code {code}"),
+        (_, Some(signal), _) => format!("killed by signal {signal}"),
+        _ => "ended in an unknown way".into(),
+    };
+    with_last_line(how, exit)
+}
+
+fn with_last_line(how: String, exit: &Exit) -> String {
+    let last = exit.stderr_tail.trim().lines().next_back().unwrap_or_default();
+    if last.is_empty() { how } else { format!("{how}: {}", cut(last, REASON_LIMIT)) }
+}
+
+/// The final state, once it is known whether the commits came home. No success hides work that did not.
+pub(super) fn with_work(d: &Dispatch, state: FinalState, reason: &str) -> (FinalState, String) {
+    let trouble = d.work.as_ref().filter(|work| d.fetched.is_some() && work.trouble.is_some());
+    match trouble {
+        Some(work) if state == FinalState::Success => {
+            (FinalState::Partial, work.describe(d.created.worktree.as_deref()))
+        }
+        _ => (state, reason.to_string()),
+    }
+}
+
+/// The result a dispatch ends with: the agent's own, else what the reason says. A kill has none of ours. One that calls
+/// success what did not end so (it reported, and then crashed) keeps its words and loses that one.
+pub(super) fn final_result(d: &Dispatch, state: FinalState, reason: &str) -> Option<AgentResult> {
+    let status = match state {
+        FinalState::Killed => return d.result.clone(),
+        FinalState::Success => ResultStatus::Success,
+        FinalState::Partial => ResultStatus::Partial,
+        FinalState::Blocked => ResultStatus::Blocked,
+        FinalState::Failed | FinalState::Stalled => ResultStatus::Failed,
+    };
+    let Some(mut result) = d.result.clone() else { return Some(AgentResult::new(status, reason)) };
+    if result.status == ResultStatus::Success && status != ResultStatus::Success {
+        result.status = status;
+        result.issues.extend(Some(reason.to_string()).filter(|reason| !reason.is_empty()));
+    }
+    Some(result)
+}

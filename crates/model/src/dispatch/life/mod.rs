@@ -1,0 +1,651 @@
+//! The life of a dispatch: what to decide when something happens, and what to do about a state.
+//!
+//! Three pure functions carry it, in a loop that an actor turns:
+//!
+//! ```text
+//!   input ──▶ decide(&dispatch, input) ─▶ events ─▶ durable ─▶ fold ─┐
+//!               ▲                                                     │
+//!               │        advance(&dispatch, now) ◀────────────────────┤ until it has nothing to add
+//!               │                                                     ▼
+//!             world ◀── carried out by the actor ◀── effects(&dispatch)
+//! ```
+//!
+//! Effects are level-triggered: they follow from the state alone, so after a crash the same state
+//! asks for the same effects again, and each is idempotent (a probe or an idempotency key).
+//!
+//! One process of a multi-turn agent, and where it leads when it is gone (`conclude`). The phases
+//! around it are drawn in [`crate::dispatch`]; what an agent's lines mean is read in `turns`. An agent
+//! whose process ends with its turn but whose session does not (`!multi_turn`, `resumable`) goes the
+//! same ways, except that every further prompt is its successor's.
+//!
+//! ```text
+//!            prompt sent            turn ended well, more was said meanwhile
+//!   None ────────────────▶ Running ────────────────────────────────▶ (next prompt) ─▶ Running
+//!    │                     │  │ │
+//!    │ gone                │  │ └─ interrupted ─▶ waiting ─ a send ─▶ Running
+//!    │           gone ─────┘  │                     └─ gone ─▶ partial
+//!    │             │          └─ ended, nothing to say ─▶ leaving (stdin closed)
+//!    ▼             ▼                                         │ gone
+//!   same prompt   "go on" in the resumed session             ├─ well, nobody spoke ─▶ by its result
+//!   again         (none known: the same prompt again)        ├─ well, somebody did ─▶ next attempt
+//!                                                            └─ an error ─▶ restart, or the end
+//! ```
+
+mod acp_handshake;
+mod asks;
+mod conclude;
+mod looking;
+mod probe;
+mod refusal;
+#[cfg(test)]
+mod tests;
+mod turns;
+mod unasked;
+
+use crate::admission::api_error::{self, Trouble, Whose};
+use crate::agent::acp_handshake::{Call, Opening};
+use crate::agent::ask::Answer;
+use crate::agent::event::AgentEvent;
+use crate::agent::transcript::Reading;
+use crate::config::Span;
+use crate::dispatch::work::WorkHome;
+use crate::dispatch::{Dispatch, Exit, Phase, PromptState, Stop, Ticket, Turn};
+use crate::event::id::DispatchId;
+use crate::event::{Entry, Event, ExitCause, FinalState, Limit, Outcome, Position, PromptKind, Record, VERSION};
+use crate::monitor::Finding;
+use jiff::Timestamp;
+use std::borrow::Cow;
+
+pub use acp_handshake::awaited;
+
+/// How often in a row a shim may die before it released its agent.
+pub const MAX_START_FAILURES: u32 = 5;
+
+/// Something that happened to a dispatch, as the actors report it.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// The pool gave it a place.
+    Admitted(Ticket),
+    /// All events of one line of output; `at` is the place after it. A line read again is ignored.
+    Line {
+        at: Position,
+        events: Vec<AgentEvent>,
+    },
+    Spawned {
+        at: Position,
+        pid: u32,
+        shim_pid: u32,
+        containment: String,
+        /// The shim's clock of awake time.
+        awake_ms: u64,
+    },
+    StartFailed {
+        at: Option<Position>,
+        epoch: u32,
+        error: String,
+        permanent: bool,
+    },
+    Blocked {
+        at: Position,
+        on: bool,
+    },
+    Exited {
+        at: Position,
+        epoch: u32,
+        exit: Exit,
+        /// The shim's clock of awake time.
+        awake_ms: u64,
+    },
+    /// The shim's lock is free and its spool ends without `exited`.
+    ShimLost {
+        epoch: u32,
+        spawned: bool,
+        killed: u32,
+        clean: bool,
+        /// Of the last record of its spool.
+        awake_ms: u64,
+        /// What it had to say of itself, if anything; told beside how it ended.
+        said: String,
+    },
+    Adopted {
+        shim_pid: u32,
+        epoch: u32,
+    },
+    /// The transcript was read for what became of a prompt of a process that is gone.
+    Probed {
+        epoch: u32,
+        key: String,
+        reading: Reading,
+    },
+    /// Its clone is there, and nobody has worked in it. `again` says that this is not the one it had before.
+    WorktreeMade {
+        path: String,
+        base: String,
+        again: bool,
+    },
+    WorkFetched(WorkHome),
+    Limit {
+        limit: Limit,
+        detail: String,
+    },
+    /// The agent of `epoch` gave no sign of life for too long.
+    Stalled {
+        epoch: u32,
+        silent_s: u64,
+        evidence: String,
+    },
+    /// The agent of `epoch` is at work, and sick.
+    Sick {
+        epoch: u32,
+        finding: Finding,
+    },
+    /// The model API has made nothing but this trouble for so long, while the process of `epoch` tried.
+    ApiDown {
+        epoch: u32,
+        trouble: Trouble,
+        for_s: u64,
+    },
+    /// A call of ours, that is no prompt, has gone unanswered for so long.
+    CallOverdue {
+        epoch: u32,
+        call: String,
+        waited_s: u64,
+    },
+    /// The shim has written this prompt to the agent's stdin; `at` is the place of its record, where
+    /// that was read.
+    Written {
+        at: Option<Position>,
+        epoch: u32,
+        key: String,
+    },
+    /// The agent of `epoch` speaks; what it says is told when it is whole.
+    Speaks {
+        epoch: u32,
+    },
+    /// So much output was read without an event worth recording.
+    Read {
+        at: Position,
+    },
+    Send {
+        key: String,
+        by: String,
+    },
+    /// Of somebody who may, to what the agent asked.
+    Answer {
+        id: String,
+        answer: Answer,
+        by: String,
+        /// Of the client's request; empty where it gave none.
+        key: String,
+    },
+    Interrupt {
+        key: String,
+        by: String,
+    },
+    Kill {
+        reason: String,
+        by: String,
+    },
+}
+
+/// What the world should be made to do, given the state alone.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Ask the pool for a place.
+    Admit,
+    /// See to it that the shim of `epoch` runs: probe its lock, adopt it, or start it.
+    EnsureShim {
+        epoch: u32,
+        resume: Option<String>,
+    },
+    /// Make the call that the opening of a session is at.
+    Call(Call),
+    /// Hand the prompt to the agent; `close` ends its stdin after it.
+    Prompt {
+        key: String,
+        close: bool,
+    },
+    /// Read in the CLI's transcript what became of the prompt.
+    Probe {
+        key: String,
+    },
+    CloseStdin,
+    /// Tell the agent the answer to what it asked.
+    Answer {
+        id: String,
+    },
+    /// Tell its CLI to go on with another model.
+    SetModel {
+        key: String,
+        model: String,
+    },
+    Interrupt {
+        key: String,
+    },
+    Terminate,
+    FetchWork,
+    WakeAt(Timestamp),
+}
+
+impl Effect {
+    /// What it is carried out under: once while this stays the same. A call is made once in a process, whatever is
+    /// counted meanwhile: the past that an agent tells while it loads a session holds turns, too.
+    pub fn key(&self, d: &Dispatch) -> String {
+        match self {
+            Self::Call(_) => format!("{self:?}/{}", d.epoch),
+            _ => format!("{self:?}/{}/{}", d.epoch, d.turns),
+        }
+    }
+}
+
+/// An event with the place in the spool up to which it accounts for the output.
+pub type Decided = (Option<Position>, Event);
+
+/// Decides what an input means. Inputs that a state has no use for decide nothing.
+pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
+    match input {
+        // Who has nothing to begin with ends by itself.
+        Input::Admitted(ticket)
+            if d.phase == Phase::Queued && d.stop.is_none() && ticket == d.ticket() && used_up(d).is_none() =>
+        {
+            plain(start_attempt(d, d.attempts + 1))
+        }
+        Input::Line { at, events } if is_working(d, at.epoch) && at > d.position => line(d, at, &events),
+        Input::Spawned { at, pid, shim_pid, containment, awake_ms } => match d.phase {
+            Phase::Starting { epoch, .. } if epoch == at.epoch => {
+                stamp(at, vec![Event::AgentSpawned { pid, shim_pid, containment, awake_ms }])
+            }
+            _ => vec![],
+        },
+        // An exec that failed is told after `spawned`: the process was there, its program never.
+        Input::StartFailed { at, epoch, error, permanent } => match d.phase {
+            Phase::Starting { epoch: current, .. } | Phase::Working { epoch: current, .. } if current == epoch => {
+                vec![(at, Event::StartFailed { epoch, error, permanent })]
+            }
+            _ => vec![],
+        },
+        Input::Blocked { at, on } if is_working(d, at.epoch) && d.blocked_by_us != on => {
+            stamp(at, vec![Event::BlockedByUs { on }])
+        }
+        Input::Exited { at, epoch, exit, awake_ms } if current_epoch(d) == Some(epoch) => {
+            stamp(at, vec![exited(d, epoch, exit, awake_ms)])
+        }
+        Input::ShimLost { epoch, spawned, killed, clean, awake_ms, said } => {
+            plain(shim_lost(d, epoch, spawned, (awake_ms, said), (killed, clean)))
+        }
+        Input::Adopted { shim_pid, epoch } if current_epoch(d) == Some(epoch) => {
+            plain(vec![Event::AgentAdopted { shim_pid, epoch }])
+        }
+        Input::Probed { epoch, key, reading } => plain(probe::probed(d, epoch, key, &reading)),
+        Input::WorktreeMade { path, base, again } if again || !d.cloned => {
+            plain(vec![Event::WorktreeCreated { path, base }])
+        }
+        Input::WorkFetched(work) if matches!(d.phase, Phase::Closing { .. }) && d.fetched.is_none() => {
+            plain(vec![Event::WorkFetched(work)])
+        }
+        Input::Send { key, by } if hears(d) && d.prompt(&key).is_none() => {
+            plain(vec![Event::PromptQueued { key, kind: PromptKind::Send, by, trace: None }])
+        }
+        Input::Answer { id, answer, by, key } => plain(asks::answered(d, id, answer, by, key)),
+        Input::Interrupt { key, by }
+            if matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
+                && d.interrupt.as_ref() != Some(&key) =>
+        {
+            // Who is interrupted while it waits for an answer is told that there will be none.
+            let mut events = if d.created.calls.is_some() { asks::cancelled(d) } else { vec![] };
+            events.push(Event::InterruptRequested { key, by });
+            plain(events)
+        }
+        Input::Kill { reason, by } if !d.is_finished() && !matches!(d.stop, Some(Stop::Kill { .. })) => {
+            plain(vec![Event::KillRequested { reason, by }])
+        }
+        Input::Limit { limit, detail } if d.is_active() && d.stop.is_none() => {
+            plain(vec![Event::LimitReached { limit, detail }])
+        }
+        Input::Stalled { epoch, silent_s, evidence } if d.owes_an_answer() == Some(epoch) => {
+            plain(vec![Event::StallDetected { silent_s, evidence }])
+        }
+        Input::Sick { epoch, finding: Finding { monitor, action, reason } }
+            if d.owes_an_answer() == Some(epoch) && d.stop.is_none() =>
+        {
+            plain(vec![Event::MonitorSpoke { monitor, action, reason }])
+        }
+        Input::ApiDown { epoch, trouble, for_s } if d.owes_an_answer() == Some(epoch) => {
+            let status = d.outage.as_ref().and_then(|outage| outage.status);
+            let what = format!("{} for {}", trouble.describe(status), Span::from_secs(for_s));
+            let reason = api_error::given_up(trouble, whose(d), &what);
+            plain(vec![Event::ApiGivenUp { trouble, status, reason }])
+        }
+        Input::CallOverdue { epoch, call, waited_s } => plain(acp_handshake::overdue(d, epoch, &call, waited_s)),
+        Input::Written { at, epoch, key }
+            if is_working(d, epoch) && d.unwritten().is_some_and(|prompt| prompt.key == key) =>
+        {
+            vec![(at, Event::PromptWritten { key })]
+        }
+        Input::Speaks { epoch } if is_working(d, epoch) && d.opening == Opening::Ready => plain(turns::taken_unseen(d)),
+        Input::Read { at } if is_working(d, at.epoch) && at > d.position => stamp(at, vec![Event::OutputRead {}]),
+        _ => vec![],
+    }
+}
+
+/// A dispatch that has used up what it may in earlier attempts does not begin another.
+fn used_up(d: &Dispatch) -> Option<Event> {
+    let time = d
+        .created
+        .limits
+        .timeout_s
+        .filter(|timeout_s| d.used_ms / 1000 >= *timeout_s)
+        .map(|timeout_s| {
+            let detail = format!("{} of {} used", Span::from_secs(d.used_ms / 1000), Span::from_secs(timeout_s));
+            (Limit::Timeout, detail)
+        });
+    let (limit, detail) = time.or_else(|| budget_spent(d)).or_else(|| turns_taken(d))?;
+    Some(Event::LimitReached { limit, detail })
+}
+
+fn budget_spent(d: &Dispatch) -> Option<(Limit, String)> {
+    let budget = d.created.limits.budget_usd.filter(|budget| d.spend.cost_usd >= *budget)?;
+    Some((Limit::Budget, format!("${:.4} of ${budget:.2} spent", d.spend.cost_usd)))
+}
+
+/// No further turn of the model may begin, whoever counts them within one.
+fn turns_taken(d: &Dispatch) -> Option<(Limit, String)> {
+    let most = d
+        .created
+        .limits
+        .max_turns
+        .filter(|most| d.created.has_turns() && d.model_turns >= *most)?;
+    Some((Limit::Turns, format!("{} of {most} model turns", d.model_turns)))
+}
+
+/// The limit a working dispatch has gone beyond, if any. A turn that is over has nothing left to stop.
+pub fn limit_reached(d: &Dispatch) -> Option<(Limit, String)> {
+    if !can_be_stopped(d) {
+        return None;
+    }
+    let runs = has_a_turn(d);
+    // The last turn that is allowed may finish what it began; nothing new may begin.
+    let may_finish = |most: u32| d.model_turns <= most || !counts_turns(d);
+    budget_spent(d).or_else(|| turns_taken(d).filter(|_| !(runs && d.created.limits.max_turns.is_some_and(may_finish))))
+}
+
+fn has_a_turn(d: &Dispatch) -> bool {
+    matches!(&d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
+}
+
+/// There is something that a limit would stop, and nothing else stops it already.
+pub fn can_be_stopped(d: &Dispatch) -> bool {
+    matches!(d.phase, Phase::Working { .. }) && d.stop.is_none() && (has_a_turn(d) || d.next_prompt().is_some())
+}
+
+/// Whose CLI knows no limit of turns. Claude Code's counts its turns itself, and better.
+fn counts_turns(d: &Dispatch) -> bool {
+    d.created.has_turns() && d.created.backend != "claude-code"
+}
+
+/// What follows from the state by itself. Called after each fold until it returns nothing.
+pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
+    match &d.phase {
+        Phase::Queued => match &d.stop {
+            Some(stop) => conclude::unstarted(stop),
+            None => used_up(d).into_iter().collect(),
+        },
+        Phase::Starting { .. } => vec![],
+        Phase::Working { turn, .. } => {
+            let denied = asks::overdue(d, now);
+            if denied.is_empty() { advance_working(d, turn) } else { denied }
+        }
+        // What comes next depends on what became of its prompts.
+        Phase::Gone { .. } if d.to_probe().is_some() => vec![],
+        Phase::Gone { attempt, exit, turn, .. } => conclude::conclude(d, *attempt, exit, turn, now),
+        Phase::Backoff { until, delay_ms, .. } => match &d.stop {
+            Some(stop) => conclude::unstarted(stop),
+            None => match used_up(d) {
+                Some(limit) => vec![limit],
+                None if waited(*until, *delay_ms, now) => start_attempt(d, d.attempts + 1),
+                None => vec![],
+            },
+        },
+        Phase::Closing { state, reason, .. } if d.created.worktree.is_none() || d.fetched.is_some() => {
+            let (state, reason) = conclude::with_work(d, *state, reason);
+            let result = conclude::final_result(d, state, &reason);
+            vec![Event::DispatchFinished { state, reason, result }]
+        }
+        Phase::Closing { .. } | Phase::Finished { .. } => vec![],
+    }
+}
+
+/// What follows from a state by itself, and what from that in turn: made durable with one append, so that the end of a
+/// dispatch waits for the disk once. `d` is then as it will be.
+pub fn follow(d: &mut Cow<'_, Dispatch>, now: Timestamp) -> Vec<Event> {
+    let mut all = Vec::new();
+    loop {
+        let events = advance(d, now);
+        if events.is_empty() {
+            return all;
+        }
+        for event in &events {
+            let entry = Entry {
+                id: String::new(),
+                dispatch_id: Some(d.id.clone()),
+                at: None,
+                more: false,
+                event: event.clone(),
+            };
+            d.to_mut().apply(&Record { v: VERSION, seq: 0, ts: now, entry });
+        }
+        all.extend(events);
+    }
+}
+
+/// Whether a wait of `delay_ms` that was to end at `until` is over. A clock that was set back since would
+/// make it last for hours: more than its whole length is never left of a wait.
+fn waited(until: Timestamp, delay_ms: u64, now: Timestamp) -> bool {
+    let left = until.duration_since(now);
+    left.is_zero() || left.is_negative() || left.as_millis() > i128::from(delay_ms)
+}
+
+/// What the world should do now. Every one of them may be carried out twice without harm.
+pub fn effects(d: &Dispatch) -> Vec<Effect> {
+    match &d.phase {
+        Phase::Queued => vec![Effect::Admit],
+        Phase::Starting { epoch, .. } => {
+            vec![Effect::EnsureShim { epoch: *epoch, resume: resume_session(d) }]
+        }
+        Phase::Working { epoch, turn, .. } => {
+            let mut effects = vec![Effect::EnsureShim { epoch: *epoch, resume: None }];
+            if d.stop.is_some() || d.call_failed.is_some() {
+                effects.push(Effect::Terminate);
+                return effects;
+            }
+            effects.extend(acp_handshake::restores(d));
+            if let Some(call) = acp_handshake::effect(d) {
+                effects.push(call);
+                return effects;
+            }
+            // A one-shot agent's turn begins as its prompt is sent, so `Taken` is still on its way.
+            let on_its_way = |state: PromptState| {
+                state == PromptState::Sent || (state == PromptState::Taken && !d.created.has_turns())
+            };
+            if matches!(turn, Turn::Done { leaving: true, .. }) {
+                effects.push(Effect::CloseStdin);
+            } else if let Some(prompt) = d.prompts.iter().find(|p| on_its_way(p.state)) {
+                effects.push(Effect::Prompt { key: prompt.key.clone(), close: !d.created.multi_turn });
+            }
+            effects.extend(asks::effects(d));
+            effects.extend(asks::wakes(d));
+            if let (Some((key, _)), Some(model)) = (&d.model_change, &d.model_wanted) {
+                effects.push(Effect::SetModel { key: key.clone(), model: model.clone() });
+            }
+            if let Some(key) = &d.interrupt {
+                effects.push(Effect::Interrupt { key: key.clone() });
+            }
+            effects
+        }
+        Phase::Backoff { until, .. } => vec![Effect::WakeAt(*until)],
+        Phase::Closing { .. } => vec![Effect::FetchWork],
+        Phase::Gone { .. } => d.to_probe().map(|p| Effect::Probe { key: p.key.clone() }).into_iter().collect(),
+        Phase::Finished { .. } => vec![],
+    }
+}
+
+/// A key for a prompt of our own making: the same state makes the same key, so a decision taken
+/// again after a crash is recognised. In the form of a UUID, because Claude wants one.
+pub fn prompt_key(id: &DispatchId, kind: PromptKind, n: u32) -> String {
+    key_of(&format!("{id}/{kind:?}/{n}"))
+}
+
+/// The id a new session of this dispatch shall have, where the CLI lets us choose: the same until the
+/// session has come to be, so that a process nobody heard of is not followed by another session.
+pub fn new_session_id(d: &Dispatch) -> String {
+    key_of(&format!("{}/{}/session/{}", d.id, d.created_at, d.sessions_spoiled))
+}
+
+fn key_of(name: &str) -> String {
+    let mut high = 0xcbf2_9ce4_8422_2325_u64;
+    let mut low = 0x9e37_79b9_7f4a_7c15_u64;
+    for byte in name.bytes() {
+        high = (high ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        low = (low.rotate_left(5) ^ high).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    let hex = format!("{high:016x}{low:016x}");
+    format!("{}-{}-8{}-a{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..])
+}
+
+fn whose(d: &Dispatch) -> Whose<'_> {
+    Whose { id: d.id.as_str(), category: &d.created.category, terms: &d.created.api }
+}
+
+/// Trouble with the model API is timed by the clock of whoever saw it: the shim's, of awake time.
+pub fn timed(mut decided: Vec<Decided>, now_ms: u64) -> Vec<Decided> {
+    for (_, event) in &mut decided {
+        if let Event::ApiRetried { awake_ms, .. } | Event::RateLimited { awake_ms, .. } = event {
+            *awake_ms = Some(now_ms);
+        }
+    }
+    decided
+}
+
+fn plain(events: Vec<Event>) -> Vec<Decided> {
+    events.into_iter().map(|event| (None, event)).collect()
+}
+
+/// All events of one line of output carry the position after it.
+fn stamp(at: Position, events: Vec<Event>) -> Vec<Decided> {
+    events.into_iter().map(|event| (Some(at), event)).collect()
+}
+
+/// The epoch of the process that there is, or may be, now.
+pub fn current_epoch(d: &Dispatch) -> Option<u32> {
+    match d.phase {
+        Phase::Starting { epoch, .. } | Phase::Working { epoch, .. } => Some(epoch),
+        _ => None,
+    }
+}
+
+fn is_working(d: &Dispatch, epoch: u32) -> bool {
+    matches!(d.phase, Phase::Working { epoch: current, .. } if current == epoch)
+}
+
+/// There is, or can be, a session that takes a further prompt.
+fn hears(d: &Dispatch) -> bool {
+    d.created.resumable || (d.created.multi_turn && !d.is_finished())
+}
+
+/// Each event of a line is decided on what those before it have made of the state.
+fn line(d: &Dispatch, at: Position, events: &[AgentEvent]) -> Vec<Decided> {
+    let [first, rest @ ..] = events else { return vec![] };
+    let mut decided = stamp(at, turns::agent_event(d, first));
+    if rest.is_empty() {
+        return decided;
+    }
+    let mut state = d.clone();
+    let mut folded = 0;
+    for event in rest {
+        for (at, event) in &decided[folded..] {
+            let entry = Entry { id: String::new(), dispatch_id: None, at: *at, more: true, event: event.clone() };
+            state.apply(&Record { v: VERSION, seq: 0, ts: d.since, entry });
+        }
+        folded = decided.len();
+        decided.extend(stamp(at, turns::agent_event(&state, event)));
+    }
+    decided
+}
+
+fn shim_lost(
+    d: &Dispatch,
+    epoch: u32,
+    spawned: bool,
+    (awake_ms, said): (u64, String),
+    (killed, clean): (u32, bool),
+) -> Vec<Event> {
+    let (attempt, spawned) = match d.phase {
+        Phase::Starting { attempt, epoch: current } if current == epoch => (attempt, spawned || d.rebooted),
+        Phase::Working { attempt, epoch: current, .. } if current == epoch => (attempt, true),
+        _ => return vec![],
+    };
+    let mut events = vec![Event::SweepFinished { killed, clean }];
+    if clean {
+        let cause = if spawned { ExitCause::ShimLost } else { ExitCause::NeverRan };
+        let exit = Exit { code: None, signal: None, cause, stderr_tail: said };
+        events.push(exited(d, epoch, exit, awake_ms));
+    } else {
+        let reason = "its shim died and what it left could not be ended";
+        events.extend(conclude::close(attempt, Outcome::Failure, FinalState::Blocked, reason));
+    }
+    events
+}
+
+/// `awake_ms` is a reading of the clock that `began_ms` was read from; a process that never ran used none.
+fn exited(d: &Dispatch, epoch: u32, exit: Exit, awake_ms: u64) -> Event {
+    let Exit { code, signal, cause, stderr_tail } = exit;
+    let ran = matches!(d.phase, Phase::Working { .. });
+    let used_ms = if ran { awake_ms.saturating_sub(d.began_ms) } else { 0 };
+    Event::AgentExited { epoch, code, signal, cause, stderr_tail, used_ms }
+}
+
+fn resume_session(d: &Dispatch) -> Option<String> {
+    d.session_id.clone().filter(|_| d.created.resumable)
+}
+
+fn start_attempt(d: &Dispatch, attempt: u32) -> Vec<Event> {
+    let mut events = Vec::new();
+    let resume = resume_session(d);
+    if resume.is_some() && d.is_cut_short() {
+        let key = prompt_key(&d.id, PromptKind::Continue, d.epoch + 1);
+        events.push(Event::PromptQueued { key, kind: PromptKind::Continue, by: "muleteer".into(), trace: None });
+    }
+    events.push(Event::AttemptStarted { attempt, epoch: d.epoch + 1, resume });
+    events
+}
+
+fn advance_working(d: &Dispatch, turn: &Turn) -> Vec<Event> {
+    // No further prompt beyond a limit, even before the monitor has said so.
+    if d.stop.is_some() || limit_reached(d).is_some() {
+        return vec![];
+    }
+    if d.opening != Opening::Ready || d.call_failed.is_some() {
+        return vec![];
+    }
+    let in_flight = d.prompts.iter().any(|p| p.state == PromptState::Sent);
+    let takes_prompt = match turn {
+        Turn::None => true,
+        // What a person adds becomes part of the turn; what is to stop takes nothing more in.
+        Turn::Running { .. } => d.created.folds && d.interrupt.is_none(),
+        // After a failed turn only an interrupted session is known to be usable: the others leave.
+        Turn::Done { leaving, .. } => !leaving,
+    };
+    let Some(prompt) = d.next_prompt().filter(|_| takes_prompt && !in_flight) else {
+        return vec![];
+    };
+    let in_a_turn = matches!(turn, Turn::Running { .. });
+    if in_a_turn && prompt.kind != PromptKind::Send {
+        return vec![];
+    }
+    let mut events = vec![Event::PromptSent { key: prompt.key.clone() }];
+    if !d.created.has_turns() {
+        // A one-shot agent gives no receipt: its turn is its life.
+        events.push(Event::TurnStarted { turn: d.turns + 1, key: prompt.key.clone() });
+    }
+    events
+}

@@ -1,0 +1,457 @@
+//! A session that is opened by calls.
+
+use crate::agent::acp_handshake::{Call, CallAnswer, Calls, LOAD, MODE, NEW};
+use crate::agent::permission::{Mode, Policy};
+use crate::agent::session_mode::Modes;
+use crate::dispatch::life::tests::*;
+use std::sync::Arc;
+
+impl Told {
+    /// An agent that is spoken to by calls, just started.
+    pub(super) fn called() -> Self {
+        let mut told = Self::new(MULTI);
+        Arc::make_mut(&mut told.d.created).calls = Some(Calls { timeout_s: 60 });
+        told.admit();
+        told.spawn();
+        told
+    }
+
+    pub(super) fn calls(&self) -> Option<Call> {
+        effects(&self.d).into_iter().find_map(|effect| match effect {
+            Effect::Call(call) => Some(call),
+            _ => None,
+        })
+    }
+
+    pub(super) fn greets(&mut self, loads: bool) {
+        self.line(vec![AgentEvent::CallAnswer(CallAnswer::Greeted { agent: "a 1".into(), loads })]);
+    }
+
+    pub(super) fn opens(&mut self, session: Option<&str>, model_by: Option<&str>) {
+        self.line(vec![AgentEvent::CallAnswer(CallAnswer::Opened {
+            session_id: session.map(str::to_string),
+            model: Some("small".into()),
+            model_by: model_by.map(str::to_string),
+            modes: None,
+        })]);
+    }
+
+    pub(super) fn on_its_way(&self) -> Option<String> {
+        effects(&self.d).into_iter().find_map(|effect| match effect {
+            Effect::Prompt { key, .. } => Some(key),
+            _ => None,
+        })
+    }
+
+    /// Open, and its process dies before anything came of the first prompt.
+    fn dies_with_a_prompt_on_its_way() -> Self {
+        let mut told = Self::called();
+        told.greets(true);
+        told.opens(Some("s1"), None);
+        assert_eq!(told.on_its_way().as_deref(), Some("p1"));
+        told.exit_by(None, ExitCause::ShimLost);
+        told.comes_back();
+        told
+    }
+
+    fn comes_back(&mut self) {
+        if let Phase::Backoff { until, .. } = self.d.phase {
+            self.now = until;
+            self.settle();
+        }
+        self.spawn();
+    }
+}
+
+fn opening(load: Option<&str>) -> Option<Call> {
+    let (load, permissions) = (load.map(str::to_string), Policy::default());
+    Some(Call::Open { load, cwd: "/p".into(), agent: "a 1".into(), permissions })
+}
+
+#[test]
+fn each_call_waits_for_the_answer_before_it_and_the_prompt_for_all() {
+    let mut told = Told::called();
+    Arc::make_mut(&mut told.d.created).model = Some("large".into());
+    assert_eq!((told.calls(), told.on_its_way()), (Some(Call::Greet), None));
+    told.opens(Some("early"), None);
+    assert_eq!(told.calls(), Some(Call::Greet), "an answer out of turn is none");
+    told.greets(true);
+    assert_eq!(told.calls(), opening(None));
+    told.opens(Some("s1"), Some("option model"));
+    assert_eq!(told.calls(), Some(Call::SetModel { by: "option model".into(), model: "large".into() }));
+    assert_eq!(told.on_its_way(), None);
+    told.line(vec![AgentEvent::CallAnswer(CallAnswer::ModelSet {})]);
+    assert_eq!((told.calls(), told.on_its_way().as_deref()), (None, Some("p1")));
+    assert_eq!(told.d.session_model.as_deref(), Some("large"));
+}
+
+#[test]
+fn a_call_that_is_overdue_ends_the_process_and_is_tried_again_so_many_times() {
+    let mut told = Told::called();
+    let (epoch, call, limit_s) = awaited(&told.d).unwrap();
+    assert_eq!((call, limit_s), ("initialize", 60));
+    let overdue = |call: &str, epoch| Input::CallOverdue { epoch, call: call.into(), waited_s: 60 };
+    assert!(!told.feed(overdue(NEW, epoch)) && !told.feed(overdue(call, epoch + 1)), "not what is waited for");
+    assert!(told.feed(overdue(call, epoch)) && awaited(&told.d).is_none());
+    assert!(effects(&told.d).contains(&Effect::Terminate));
+    told.exit_by(None, ExitCause::Terminated);
+    assert!(matches!(told.d.phase, Phase::Backoff { .. }) && told.d.restarts == 1);
+    for _ in 0..2 {
+        told.comes_back();
+        told.feed(overdue(call, told.d.epoch));
+        told.exit_by(None, ExitCause::Terminated);
+    }
+    assert_eq!(told.d.state(), "failed");
+    assert!(told.d.reason.as_deref().unwrap().starts_with("initialize: not answered in 1m"), "{:?}", told.d.reason);
+}
+
+#[test]
+fn the_past_of_a_session_is_no_news_but_a_prompt_in_it_was_taken() {
+    let mut told = Told::dies_with_a_prompt_on_its_way();
+    told.greets(true);
+    assert_eq!(told.calls(), opening(Some("s1")));
+    let before = told.log.len();
+    told.says("what it said long ago");
+    told.line(vec![AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input: json!({}) }]);
+    told.result(TurnResult { ok: true, ..TurnResult::default() });
+    assert_eq!(told.log.len(), before, "{:?}", &told.log[before..]);
+    told.line(vec![AgentEvent::Prompt { text: "x".into(), key: Some("p1".into()), repeated: false }]);
+    told.opens(None, None);
+    let going_on = told.on_its_way().unwrap();
+    assert_eq!(told.d.prompt(&going_on).unwrap().kind, PromptKind::Continue);
+    assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Superseded);
+}
+
+/// Gemini tells the past of a session after it has answered that it is loaded.
+#[test]
+fn a_past_told_before_the_prompt_is_written_takes_no_prompt() {
+    let mut told = Told::dies_with_a_prompt_on_its_way();
+    told.writes = false;
+    told.greets(true);
+    told.opens(None, None);
+    assert_eq!(told.on_its_way().as_deref(), Some("p1"));
+    let before = told.log.len();
+    told.says("what it said long ago");
+    told.line(vec![AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input: json!({}) }]);
+    told.line(vec![AgentEvent::ToolResult { id: "t".into(), ok: true, text: String::new(), exit_code: None }]);
+    told.feed(Input::Speaks { epoch: told.d.epoch });
+    told.result(TurnResult { ok: true, ..TurnResult::default() });
+    assert_eq!(told.log.len(), before, "{:?}", &told.log[before..]);
+    assert_eq!(told.on_its_way().as_deref(), Some("p1"), "it is still to be written");
+    let (epoch, at) = (told.d.epoch, told.next());
+    let written = |key: &str, epoch| Input::Written { at: Some(at), epoch, key: key.into() };
+    assert!(!told.feed(written("other", epoch)) && !told.feed(written("p1", epoch + 1)));
+    assert!(told.feed(written("p1", epoch)) && !told.feed(written("p1", epoch)), "once");
+    told.says("what it says now");
+    assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Taken);
+}
+
+/// Whatever its CLI speaks the protocol of: what is said before the write is not about the prompt.
+#[test]
+fn speech_before_the_write_takes_no_prompt() {
+    let mut told = Told::busy();
+    told.writes = false;
+    told.send("p2");
+    told.result(chat());
+    assert_eq!(told.delivers().as_deref(), Some("p2"));
+    told.says("a background task has ended");
+    told.result(chat());
+    assert_eq!(told.delivers().as_deref(), Some("p2"), "nobody has been given it: {:?}", told.d.prompts);
+    let epoch = told.d.epoch;
+    told.feed(Input::Written { at: None, epoch, key: "p2".into() });
+    told.says("on it");
+    assert_eq!(told.d.prompt("p2").unwrap().state, PromptState::Taken);
+}
+
+fn cancelled() -> TurnResult {
+    TurnResult { ok: false, error: Some(TurnError::Interrupted), keys: vec!["p1".into()], ..TurnResult::default() }
+}
+
+fn in_a_turn() -> Told {
+    let mut told = Told::called();
+    told.greets(true);
+    told.opens(Some("s1"), None);
+    told.says("I begin");
+    told
+}
+
+#[test]
+fn a_turn_that_is_cancelled_unasked_has_failed() {
+    let mut told = in_a_turn();
+    told.result(cancelled());
+    assert_ne!(told.d.state(), "waiting");
+    told.exit(0);
+    assert!(matches!(told.d.phase, Phase::Backoff { .. }) && told.d.restarts == 1, "{:?}", told.d.phase);
+    assert!(told.d.reason.as_deref().unwrap().contains("nobody had interrupted it"), "{:?}", told.d.reason);
+}
+
+#[test]
+fn a_turn_that_is_cancelled_by_interrupt_or_refusal_waits_for_a_word() {
+    let mut told = in_a_turn();
+    told.feed(Input::Interrupt { key: "i".into(), by: "operator".into() });
+    told.result(cancelled());
+    assert_eq!(told.d.state(), "waiting");
+
+    let mut told = in_a_turn();
+    Arc::make_mut(&mut told.d.created).permissions.mode = Mode::Ask;
+    let ask = || Box::new(crate::agent::ask::Ask::tool("Bash", json!({"command": "touch one"})));
+    told.line(vec![AgentEvent::Permission { id: "r".into(), ask: ask() }]);
+    let answer = crate::agent::ask::Answer::deny("");
+    told.feed(Input::Answer { id: "r".into(), answer, by: "operator".into(), key: String::new() });
+    told.result(cancelled());
+    assert_eq!(told.d.state(), "waiting", "a person said no, and is asked how to go on");
+
+    let mut told = in_a_turn();
+    Arc::make_mut(&mut told.d.created).permissions.mode = Mode::Deny;
+    told.line(vec![AgentEvent::Permission { id: "r".into(), ask: ask() }]);
+    told.result(cancelled());
+    assert_ne!(told.d.state(), "waiting", "the policy said no, and nobody was asked");
+}
+
+/// Loaded a second time, Codex asks the model of its own choice: what set the other one came before.
+#[test]
+fn a_session_is_loaded_once_also_where_its_past_counts_a_turn_before_the_answer() {
+    let mut told = Told::dies_with_a_prompt_on_its_way();
+    told.greets(true);
+    let loading = |told: &Told| {
+        let call = effects(&told.d).into_iter().find(|effect| matches!(effect, Effect::Call(_)));
+        call.map(|call| call.key(&told.d))
+    };
+    let (before, turns) = (loading(&told), told.d.turns);
+    assert!(before.is_some());
+    told.line(vec![AgentEvent::Prompt { text: "x".into(), key: Some("p1".into()), repeated: false }]);
+    assert!(told.d.turns > turns);
+    assert_eq!(loading(&told), before);
+    told.opens(None, None);
+    told.exit_by(None, ExitCause::ShimLost);
+    told.comes_back();
+    told.greets(true);
+    assert!(loading(&told).is_some_and(|next| Some(next) != before), "another process is asked again");
+}
+
+#[test]
+fn a_prompt_that_the_past_does_not_hold_was_not_taken() {
+    let mut told = Told::dies_with_a_prompt_on_its_way();
+    told.greets(true);
+    told.opens(None, None);
+    assert_eq!(told.on_its_way().as_deref(), Some("p1"));
+}
+
+#[test]
+fn an_agent_that_cannot_load_is_not_told_the_same_again() {
+    let mut told = Told::dies_with_a_prompt_on_its_way();
+    told.greets(false);
+    assert!(matches!(told.d.call_failed.as_ref(), Some(failure) if failure.call == LOAD && failure.for_good));
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!((told.d.state(), told.on_its_way()), ("blocked", None));
+}
+
+#[test]
+fn an_interrupt_that_is_not_heeded_ends_the_process() {
+    let mut told = Told::called();
+    told.greets(true);
+    told.opens(Some("s1"), None);
+    let epoch = told.d.epoch;
+    assert!(told.feed(Input::Speaks { epoch }) && !told.feed(Input::Speaks { epoch }), "one turn begins");
+    assert_eq!(awaited(&told.d), None);
+    told.feed(Input::Interrupt { key: "i".into(), by: "operator".into() });
+    let (_, call, limit_s) = awaited(&told.d).unwrap();
+    assert_eq!((call, limit_s), ("interrupt", 30));
+    told.feed(Input::CallOverdue { epoch, call: call.into(), waited_s: 30 });
+    assert!(effects(&told.d).contains(&Effect::Terminate));
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!(told.d.state(), "partial");
+    told.feed(Input::Send { key: "p2".into(), by: "operator".into() });
+    assert_eq!(told.d.session_id.as_deref(), Some("s1"), "a further turn loads it");
+}
+
+/// Some processes go on counting what a session cost, some begin anew.
+#[test]
+fn what_a_session_cost_is_counted_once_however_it_is_told() {
+    let mut told = Told::called();
+    told.greets(true);
+    told.opens(Some("s1"), None);
+    let total = |usd: f64| AgentEvent::Usage {
+        input: 1,
+        output: 0,
+        cost_usd: 0.0,
+        cache_read: 0,
+        cache_write: 0,
+        model: None,
+        call: Some("context".into()),
+        total_usd: Some(usd),
+    };
+    told.feed(Input::Speaks { epoch: told.d.epoch });
+    for usd in [0.10, 0.10, 0.25] {
+        told.line(vec![total(usd)]);
+    }
+    assert!((told.d.spend.cost_usd - 0.25).abs() < 1e-9);
+    told.exit_by(None, ExitCause::ShimLost);
+    told.comes_back();
+    told.greets(true);
+    told.opens(None, None);
+    told.line(vec![total(0.05)]);
+    told.line(vec![total(0.30)]);
+    assert!((told.d.spend.cost_usd - 0.55).abs() < 1e-9, "begun anew: {:?}", told.d.spend);
+    told.exit_by(None, ExitCause::ShimLost);
+    told.comes_back();
+    told.greets(true);
+    told.opens(None, None);
+    told.line(vec![total(0.60)]);
+    assert!((told.d.spend.cost_usd - 0.60).abs() < 1e-9, "gone on: {:?}", told.d.spend);
+}
+
+/// Found by the real codex-acp, killed in the middle of a turn: it names the model it had, and asks another.
+#[test]
+fn a_loaded_session_is_told_its_model_whatever_it_says_of_it() {
+    let mut told = Told::dies_with_a_prompt_on_its_way();
+    Arc::make_mut(&mut told.d.created).model = Some("small".into());
+    told.greets(true);
+    told.opens(None, Some("option model"));
+    assert_eq!(told.calls(), Some(Call::SetModel { by: "option model".into(), model: "small".into() }));
+}
+
+#[test]
+fn nobody_is_told_a_model_that_nobody_asked_for_or_that_it_has_already() {
+    let mut told = Told::dies_with_a_prompt_on_its_way();
+    told.greets(true);
+    told.opens(None, Some("option model"));
+    assert_eq!((told.calls(), told.on_its_way().as_deref()), (None, Some("p1")), "no model was asked for");
+    let mut told = Told::called();
+    Arc::make_mut(&mut told.d.created).model = Some("small".into());
+    told.greets(true);
+    told.opens(Some("s1"), Some("option model"));
+    assert_eq!((told.calls(), told.on_its_way().as_deref()), (None, Some("p1")), "it is the one it has");
+}
+
+/// What it cannot do now it may do in another process; what it will not do, or has no key for, it will never do.
+#[test]
+fn a_call_that_is_refused_ends_the_process() {
+    let refused = |call: &str, auth| {
+        let (call, message) = (call.to_string(), "no such thing".to_string());
+        vec![AgentEvent::CallAnswer(CallAnswer::Refused { call, message, auth })]
+    };
+    for (auth, state) in [(false, "starting"), (true, "failed")] {
+        let mut told = Told::called();
+        told.greets(true);
+        told.line(refused(NEW, auth));
+        assert!(effects(&told.d).contains(&Effect::Terminate), "auth: {auth}");
+        told.exit_by(None, ExitCause::Terminated);
+        assert_eq!(told.d.state(), state, "auth: {auth}");
+        let reason = told.log.iter().rev().find_map(|event| match event {
+            Event::AttemptFinished { reason, .. } => Some(reason.as_str()),
+            _ => None,
+        });
+        assert_eq!(reason, Some("session/new: it answered with an error: no such thing"));
+    }
+    let mut told = Told::called();
+    told.greets(true);
+    told.opens(Some("s1"), None);
+    let before = told.log.len();
+    told.line(refused(NEW, false));
+    assert_eq!(&told.log[before..], [], "nothing was asked");
+}
+
+#[test]
+fn a_session_s_id_is_whole_or_there_is_none() {
+    for (bytes, opened) in [(512, true), (513, false)] {
+        let mut told = Told::called();
+        told.greets(true);
+        told.opens(Some(&"s".repeat(bytes)), None);
+        assert_eq!((told.d.session_id.is_some(), told.on_its_way().is_some()), (opened, opened), "{bytes} bytes");
+    }
+}
+
+/// A session that is loaded again is told of once, but not what it says of its model.
+#[test]
+fn what_is_known_of_a_session_is_not_told_again() {
+    let opened_again = |model: &str| {
+        let mut told = Told::dies_with_a_prompt_on_its_way();
+        told.greets(true);
+        let before = told.log.len();
+        let (session_id, model) = (Some("s1".to_string()), Some(model.to_string()));
+        told.line(vec![AgentEvent::CallAnswer(CallAnswer::Opened { session_id, model, model_by: None, modes: None })]);
+        told.log[before..]
+            .iter()
+            .filter(|event| matches!(event, Event::SessionStarted { .. }))
+            .count()
+    };
+    assert_eq!(opened_again("small"), 0);
+    assert_eq!(opened_again("large"), 1, "another model");
+}
+
+/// It gives no receipt, so for the look at its silence what it was sent is its turn.
+#[test]
+fn who_was_sent_a_prompt_by_a_call_owes_an_answer() {
+    let owes = |told: &Told| crate::monitor::stall::Known::of(&told.d, told.now).model_owes;
+    let mut told = Told::called();
+    told.greets(true);
+    assert!(!owes(&told), "nothing was sent");
+    told.opens(Some("s1"), None);
+    assert!(owes(&told));
+    let epoch = told.d.epoch;
+    assert!(!told.feed(Input::Speaks { epoch: epoch + 1 }), "another process has none to give");
+    assert!(told.feed(Input::Speaks { epoch }), "its first sign of life is its receipt");
+    told.says(ANSWER);
+    told.result(TurnResult { ok: true, ..TurnResult::default() });
+    assert!(!owes(&told), "it has answered");
+}
+
+impl Told {
+    /// An agent under a policy, whose session was just opened in `current`.
+    pub(super) fn opened_in(policy: Policy, current: &str, offered: &[&str]) -> Self {
+        let mut told = Self::called();
+        Arc::make_mut(&mut told.d.created).permissions = policy;
+        told.greets(true);
+        let offered = offered.iter().map(|mode| (*mode).to_string()).collect();
+        told.line(vec![AgentEvent::CallAnswer(CallAnswer::Opened {
+            session_id: Some("s1".into()),
+            model: None,
+            model_by: None,
+            modes: Some(Modes { current: Some(current.into()), offered, by: "call".into() }),
+        })]);
+        told
+    }
+
+    pub(super) fn refuses_the_mode(&mut self) {
+        let (call, message) = (MODE.to_string(), "no such mode".to_string());
+        self.line(vec![AgentEvent::CallAnswer(CallAnswer::Refused { call, message, auth: false })]);
+    }
+}
+
+pub(super) fn closed(mode: Mode) -> Policy {
+    Policy { mode, ..Policy::default() }
+}
+
+#[test]
+fn the_mode_that_the_policy_needs_is_set_before_the_first_prompt() {
+    let all = ["default", "auto", "bypassPermissions"];
+    for (policy, mode) in [(Policy::default(), "bypassPermissions"), (closed(Mode::Ask), "default")] {
+        let mut told = Told::opened_in(policy, "auto", &all);
+        assert_eq!(told.calls(), Some(Call::SetMode { by: "call".into(), mode: mode.into() }));
+        assert_eq!((told.on_its_way(), awaited(&told.d).map(|(_, call, _)| call)), (None, Some(MODE)));
+        told.line(vec![AgentEvent::CallAnswer(CallAnswer::ModeSet {})]);
+        assert_eq!((told.calls(), told.on_its_way().as_deref()), (None, Some("p1")));
+    }
+}
+
+#[test]
+fn a_refused_mode_fails_a_closed_policy_and_falls_back_under_an_open_one() {
+    let all = ["default", "auto", "bypassPermissions"];
+    let mut told = Told::opened_in(Policy::default(), "auto", &all);
+    told.refuses_the_mode();
+    assert_eq!(told.calls(), Some(Call::SetMode { by: "call".into(), mode: "default".into() }));
+    told.refuses_the_mode();
+    assert_eq!(told.on_its_way().as_deref(), Some("p1"), "what it asks is allowed");
+
+    let mut told = Told::opened_in(closed(Mode::Deny), "auto", &all);
+    told.refuses_the_mode();
+    assert!(told.has(&Effect::Terminate));
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!(told.d.state(), "failed");
+
+    let mut told = Told::opened_in(closed(Mode::Deny), "yolo", &["yolo", "auto"]);
+    assert!(told.has(&Effect::Terminate));
+    told.exit_by(None, ExitCause::Terminated);
+    assert!(told.d.reason.as_deref().unwrap().contains("`yolo`"), "{:?}", told.d.reason);
+}

@@ -1,0 +1,280 @@
+//! What follows a crash.
+
+use crate::dispatch::life::tests::*;
+
+// ---- Crashes
+
+#[test]
+fn a_crash_mid_turn_is_continued_in_the_resumed_session_after_a_pause() {
+    let mut told = Told::busy();
+    told.exit(1);
+    assert_eq!((told.d.restarts, told.counted(), told.d.state()), (1, 1, "starting"));
+    let Phase::Backoff { until, .. } = told.d.phase else { panic!() };
+    assert!(until > told.now && told.has(&Effect::WakeAt(until)));
+    told.restarted();
+    assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Superseded);
+    // Its key is that of the process it is said to, also where a daemon of another version had queued it.
+    assert_eq!(told.delivers(), Some(prompt_key(&told.d.id, PromptKind::Continue, 2)));
+    assert!(
+        told.log
+            .iter()
+            .any(|e| matches!(e, Event::AttemptStarted { attempt: 2, resume: Some(s), .. } if s == "s1"))
+    );
+}
+
+#[test]
+fn a_crash_before_a_session_is_known_begins_again_with_the_same_prompt() {
+    let mut told = Told::spawned(MULTI);
+    told.receipt("p1");
+    told.exit(1);
+    assert_eq!(told.restarted().delivers().as_deref(), Some("p1"));
+}
+
+#[test]
+fn a_prompt_not_taken_is_sent_again_under_its_key() {
+    let mut told = Told::spawned(MULTI);
+    told.session("s1");
+    told.exit(1);
+    assert_eq!(told.restarted().delivers().as_deref(), Some("p1"));
+    assert!(told.d.prompts.iter().all(|p| p.kind == PromptKind::Initial));
+}
+
+#[test]
+fn a_prompt_its_session_had_already_is_gone_on_with() {
+    let mut told = Told::spawned(MULTI);
+    told.session("s1");
+    told.exit(1);
+    told.restarted();
+    told.line(vec![AgentEvent::Prompt { text: String::new(), key: Some("p1".into()), repeated: true }]);
+    assert_eq!(told.kind(&told.delivers().unwrap()), PromptKind::Continue);
+    assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Superseded);
+}
+
+#[test]
+fn a_taken_prompt_is_never_sent_again() {
+    let mut told = Told::busy();
+    for _ in 0..2 {
+        told.exit(1);
+        let key = told.restarted().delivers().unwrap();
+        assert_ne!(key, "p1");
+        told.receipt(&key);
+        assert_eq!(told.delivers(), None);
+    }
+}
+
+#[test]
+fn where_a_person_is_to_be_asked_a_crash_blocks_and_a_word_goes_on_in_the_session() {
+    let mut told = Told::busy();
+    Arc::make_mut(&mut told.d.created).ask_on_crash = true;
+    told.exit(1);
+    assert_eq!(told.d.state(), "blocked");
+    assert!(told.d.reason.as_deref().is_some_and(|reason| reason.contains("muleteer send")), "{:?}", told.d.reason);
+    assert!(told.feed(Input::Send { key: "p2".into(), by: "operator".into() }));
+    told.admit();
+    assert!(matches!(told.log.iter().rev().find(|event| matches!(event, Event::AttemptStarted { .. })),
+        Some(Event::AttemptStarted { resume: Some(session), .. }) if session == "s1"));
+}
+
+#[test]
+fn a_program_that_cannot_be_executed_fails_at_once_though_its_process_was_there() {
+    for capabilities in [MULTI, ONE_SHOT] {
+        let mut told = Told::spawned(capabilities);
+        let error = "no such file".to_string();
+        assert!(told.feed(Input::StartFailed { at: None, epoch: told.d.epoch, error, permanent: true }));
+        assert_eq!(told.finished(), FinalState::Failed);
+        assert_eq!(told.d.reason.as_deref(), Some("cannot start: no such file"));
+    }
+}
+
+#[test]
+fn after_max_restarts_it_has_failed() {
+    let mut told = Told::busy();
+    for _ in 0..2 {
+        told.exit(1);
+        told.restarted();
+    }
+    told.exit(1);
+    assert_eq!((told.finished(), told.counted()), (FinalState::Failed, 2));
+    assert_eq!(told.d.reason.unwrap(), "exit code 1 (after 2 restarts)");
+}
+
+#[test]
+fn a_dispatch_that_failed_with_words_unsaid_does_not_begin_again_by_itself() {
+    let mut told = Told::busy();
+    told.send("s1");
+    for _ in 0..2 {
+        told.exit(1);
+        let key = told.restarted().delivers().unwrap();
+        told.receipt(&key);
+    }
+    told.exit(1);
+    assert_eq!(told.finished(), FinalState::Failed);
+}
+
+#[test]
+fn a_turn_that_succeeds_resets_the_count() {
+    let mut told = Told::busy();
+    told.exit(1);
+    let key = told.restarted().delivers().unwrap();
+    told.receipt(&key);
+    told.send("s1");
+    told.result(well());
+    assert_eq!(told.d.restarts, 0);
+}
+
+#[test]
+fn an_agent_never_released_is_started_again_uncounted_and_not_for_ever() {
+    let mut told = Told::new(MULTI);
+    told.admit();
+    for epoch in 1..MAX_START_FAILURES {
+        told.shim_lost(false, true);
+        assert_eq!(told.d.phase, Phase::Starting { attempt: 1, epoch: epoch + 1 });
+    }
+    let said = "spool: no space left".to_string();
+    let epoch = told.d.epoch;
+    told.feed(Input::ShimLost { epoch, spawned: false, killed: 0, clean: true, awake_ms: 0, said });
+    assert_eq!((told.finished(), told.counted()), (FinalState::Failed, 0));
+    assert_eq!(
+        told.d.reason.as_deref(),
+        Some("the shim died 5 times before it started the agent: spool: no space left")
+    );
+}
+
+#[test]
+fn what_cannot_start_fails_at_once() {
+    let mut told = Told::new(MULTI);
+    told.admit();
+    told.feed(Input::StartFailed { at: None, epoch: 1, error: "no such program".into(), permanent: true });
+    assert_eq!((told.finished(), told.d.attempts), (FinalState::Failed, 1));
+}
+
+#[test]
+fn a_further_turn_that_cannot_start_fails_at_once_too() {
+    let mut told = Told::busy();
+    told.result(well());
+    told.exit(0);
+    told.send("s1");
+    told.admit();
+    told.feed(Input::StartFailed { at: None, epoch: 2, error: "no such program".into(), permanent: true });
+    assert_eq!(told.finished(), FinalState::Failed);
+}
+
+#[test]
+fn a_lost_shim_of_a_resumable_agent_is_a_crash() {
+    let mut told = Told::busy();
+    told.shim_lost(true, true);
+    assert_eq!(told.counted(), 1);
+    let key = told.restarted().delivers().unwrap();
+    assert_eq!(told.kind(&key), PromptKind::Continue);
+}
+
+#[test]
+fn what_a_dead_shim_left_and_nobody_could_end_blocks() {
+    let mut told = Told::busy();
+    told.shim_lost(true, false);
+    assert_eq!(told.finished(), FinalState::Blocked);
+    assert!(told.log.iter().any(|event| matches!(event, Event::AttemptFinished { .. })));
+}
+
+#[test]
+fn an_expired_lease_is_not_counted() {
+    let mut told = Told::busy();
+    told.exit_by(Some(143), ExitCause::LeaseExpired);
+    assert_eq!((told.counted(), told.d.restarts), (0, 0));
+    // Without a pause, the successor is on its way already.
+    assert_eq!(told.d.phase, Phase::Starting { attempt: 2, epoch: 2 });
+}
+
+#[test]
+fn the_work_of_a_turn_that_ended_counts_however_its_process_ended() {
+    for cause in [ExitCause::ShimLost, ExitCause::ShimPolicy, ExitCause::LeaseExpired, ExitCause::Terminated] {
+        let mut told = Told::busy();
+        told.result(well());
+        told.exit_by(None, cause);
+        assert_eq!(told.finished(), FinalState::Success, "{cause:?}");
+    }
+}
+
+/// Its shim kept the limits while there was no daemon to do it: to begin again would be to go beyond them.
+#[test]
+fn who_was_ended_by_its_limits_has_timed_out_and_is_not_started_again() {
+    for capabilities in [MULTI, ONE_SHOT] {
+        let mut told = Told::spawned(capabilities);
+        let (at, epoch) = (told.next(), told.d.epoch);
+        let exit = Exit { code: None, signal: Some(15), cause: ExitCause::ShimPolicy, stderr_tail: "(memory)".into() };
+        told.feed(Input::Exited { at, epoch, exit, awake_ms: 0 });
+        assert_eq!((told.finished(), told.counted()), (FinalState::Failed, 0));
+        assert_eq!(told.d.reason.as_deref(), Some("timeout: ended by its limits (memory)"));
+        let timed_out = |event: &Event| matches!(event, Event::AttemptFinished { outcome: Outcome::Timeout, .. });
+        assert!(told.log.iter().any(timed_out));
+    }
+}
+
+/// The next attempt would be refused in the same words.
+#[test]
+fn refusal_as_root_fails_at_once_and_says_what_to_do() {
+    let tail = "--dangerously-skip-permissions cannot be used with root/sudo privileges for security reasons\n";
+    for (backend, tail, retried) in
+        [("claude-code", tail, false), ("claude-code", "no such model\n", true), ("rehearsal", tail, true)]
+    {
+        let mut told = Told::busy();
+        std::sync::Arc::make_mut(&mut told.d.created).backend = backend.into();
+        let (at, epoch) = (told.next(), told.d.epoch);
+        let exit = Exit { code: Some(1), signal: None, cause: ExitCause::Exited, stderr_tail: tail.into() };
+        told.feed(Input::Exited { at, epoch, exit, awake_ms: 0 });
+        if retried {
+            assert!(matches!(told.d.phase, Phase::Backoff { .. }), "{:?}", told.d.phase);
+            continue;
+        }
+        assert_eq!((told.finished(), told.counted()), (FinalState::Failed, 0));
+        assert!(told.d.reason.as_deref().is_some_and(|reason| reason.contains("IS_SANDBOX=1")), "{:?}", told.d.reason);
+    }
+}
+
+#[test]
+fn each_pause_is_that_of_its_number() {
+    let mut told = Told::busy();
+    for restarts in 1..=2 {
+        told.exit(1);
+        let Phase::Backoff { until, .. } = told.d.phase else { panic!("{:?}", told.d.phase) };
+        let pause = crate::restart::agent_backoff_ms("abcd2345", restarts);
+        assert_eq!(until.duration_since(told.now).as_millis(), i128::from(pause), "after {restarts}");
+        told.restarted();
+    }
+}
+
+/// The reason is all that a person has to go by.
+#[test]
+fn how_a_process_ended_is_said() {
+    let exit = |code, signal, cause, tail: &str| Exit { code, signal, cause, stderr_tail: tail.into() };
+    for (exit, said) in [
+        (exit(Some(3), None, ExitCause::Exited, ""), "exit code 3"),
+        (exit(Some(3), None, ExitCause::Exited, "first\nno such model\n \n"), "exit code 3: no such model"),
+        (exit(None, Some(11), ExitCause::Exited, ""), "killed by signal 11"),
+        (exit(None, None, ExitCause::Exited, ""), "ended in an unknown way"),
+        (exit(Some(0), Some(9), ExitCause::ShimLost, "gone"), "its shim died while it worked: gone"),
+    ] {
+        let mut told = Told::busy();
+        let (at, epoch) = (told.next(), told.d.epoch);
+        told.feed(Input::Exited { at, epoch, exit, awake_ms: 0 });
+        let reason = told.log.iter().find_map(|event| match event {
+            Event::AttemptFinished { reason, .. } => Some(reason.as_str()),
+            _ => None,
+        });
+        assert_eq!(reason, Some(said));
+    }
+}
+
+/// Which of its limits it was; the CLIs tell both in the same way.
+#[test]
+fn a_limit_that_the_cli_keeps_is_named() {
+    for (error, said) in
+        [(TurnError::MaxTurns, "turns limit reached enough"), (TurnError::Budget, "budget limit reached enough")]
+    {
+        let mut told = Told::busy();
+        told.result(TurnResult { ok: false, error: Some(error), text: Some("enough".into()), ..TurnResult::default() });
+        told.exit(1);
+        assert_eq!(told.finished(), FinalState::Partial);
+        assert_eq!(told.d.reason.as_deref(), Some(said));
+    }
+}

@@ -1,0 +1,399 @@
+//! Agents of one process for all, and of one for each turn.
+
+use crate::dispatch::life::tests::*;
+
+// ---- One-shot agents
+
+#[test]
+fn a_one_shot_agent_is_prompted_and_ends_well() {
+    let mut told = Told::spawned(ONE_SHOT);
+    assert!(told.has(&Effect::Prompt { key: "p1".into(), close: true }));
+    told.exit(0);
+    assert_eq!(told.finished(), FinalState::Success);
+    assert_eq!(told.d.turns, 1);
+}
+
+#[test]
+fn a_one_shot_agent_that_exits_badly_has_failed_and_says_how() {
+    let mut told = Told::spawned(ONE_SHOT);
+    told.exit(3);
+    assert_eq!((told.finished(), told.d.reason.as_deref()), (FinalState::Failed, Some("exit code 3")));
+}
+
+#[test]
+fn who_reports_success_and_then_crashes_has_no_successful_result() {
+    let mut told = Told::spawned(ONE_SHOT);
+    told.result(well());
+    told.exit(3);
+    assert_eq!(told.finished(), FinalState::Failed);
+    let Some(Event::DispatchFinished { result: Some(result), .. }) = told.log.last() else {
+        panic!("no result: {:?}", told.log.last())
+    };
+    assert_eq!((result.status, result.summary.as_str()), (ResultStatus::Failed, "done"));
+    assert_eq!(result.issues, ["exit code 3"]);
+}
+
+#[test]
+fn who_reports_that_it_is_blocked_and_then_crashes_is_taken_at_its_word() {
+    let mut told = Told::spawned(ONE_SHOT);
+    told.result(TurnResult { structured: Some(json!({"status": "blocked", "summary": "no key"})), ..well() });
+    told.exit(3);
+    assert_eq!(told.finished(), FinalState::Failed);
+    let result = told.d.result.unwrap();
+    assert_eq!((result.status, result.issues), (ResultStatus::Blocked, vec![]));
+}
+
+#[test]
+fn an_invalid_result_line_fails_a_one_shot_agent_naming_the_fault() {
+    let mut told = Told::spawned(ONE_SHOT);
+    told.result(TurnResult { structured: Some(json!({"status": "done"})), ..TurnResult::default() });
+    told.exit(0);
+    assert_eq!(told.finished(), FinalState::Failed);
+    assert!(told.d.reason.unwrap().contains("`summary` is missing"));
+}
+
+/// Contract, "Variables every agent gets": only a last line is a result.
+#[test]
+fn a_result_that_is_not_the_last_line_decides_nothing() {
+    let more = || vec![AgentEvent::Output { text: String::new() }];
+    let said = |status: &str| TurnResult { structured: Some(json!({"status": status, "summary": "s"})), ..well() };
+    for status in ["failed", "done"] {
+        let mut told = Told::spawned(ONE_SHOT);
+        told.result(said(status));
+        told.line(more());
+        told.line(more());
+        assert_eq!(told.log.iter().filter(|event| **event == Event::ResultOvertaken {}).count(), 1, "{status}");
+        told.exit(0);
+        assert_eq!((told.finished(), &told.d.reason), (FinalState::Success, &None), "{status}");
+    }
+    let mut told = Told::spawned(ONE_SHOT);
+    told.result(said("failed"));
+    told.line(more());
+    told.result(said("partial"));
+    told.exit(0);
+    assert_eq!(told.finished(), FinalState::Partial);
+    // Who has turns says in each how that ended.
+    let mut told = Told::spawned(MULTI);
+    told.result(well());
+    told.line(more());
+    assert!(told.d.result.is_some());
+}
+
+#[test]
+fn a_one_shot_agent_whose_shim_died_has_an_unknown_outcome() {
+    let mut told = Told::spawned(ONE_SHOT);
+    told.shim_lost(true, true);
+    assert_eq!(told.finished(), FinalState::Failed);
+    assert!(told.d.reason.unwrap().starts_with("outcome unknown"));
+}
+
+/// Between the pool's word and its reading the dispatch was killed, had ended, and was spoken to again: its place is
+/// another's by then.
+#[test]
+fn a_place_that_was_promised_before_the_end_is_none_after_it() {
+    let mut told = Told::new(MULTI);
+    let before = told.d.ticket();
+    told.kill();
+    assert_eq!(told.finished(), FinalState::Killed);
+    assert!(told.send("again"));
+    assert_eq!(told.d.phase, Phase::Queued);
+    assert!(!told.feed(Input::Admitted(before)));
+    assert!(told.admit());
+}
+
+/// Daemons that begin on a machine of these boots, after one of the boot `one` wrote all that has happened.
+fn begin_again(told: &mut Told, boots: &[&str]) {
+    let began = |boot: &str| {
+        (
+            None,
+            Event::DaemonStarted {
+                pid: 1,
+                generation: 1,
+                version: String::new(),
+                boot_id: boot.into(),
+                settings: None,
+            },
+        )
+    };
+    let id = Some(told.d.id.clone());
+    let mut events = vec![began("one"), (id.clone(), Event::DispatchCreated(Box::new((*told.d.created).clone())))];
+    events.extend(told.log.iter().map(|event| (id.clone(), event.clone())));
+    events.extend(boots.iter().map(|boot| began(boot)));
+    let mut fleet = crate::dispatch::fleet::Fleet::default();
+    for (seq, (dispatch_id, event)) in (1..).zip(events) {
+        let entry = Entry { id: String::new(), dispatch_id, at: None, more: false, event };
+        fleet.apply(&Record { v: VERSION, seq, ts: Timestamp::UNIX_EPOCH, entry });
+    }
+    told.d = (**fleet.get(&told.d.id).unwrap()).clone();
+}
+
+/// A power cut takes what was not synced: that its shim left nothing does not mean that there was none.
+#[test]
+fn after_a_new_boot_an_attempt_that_left_nothing_may_have_run() {
+    for (boots, ran) in [(&["one"][..], false), (&["two", "two"], true)] {
+        let mut told = Told::new(ONE_SHOT);
+        told.admit();
+        assert!(matches!(told.d.phase, Phase::Starting { .. }), "{:?}", told.d.phase);
+        begin_again(&mut told, boots);
+        told.shim_lost(false, true);
+        let unknown = told.d.reason.as_ref().is_some_and(|reason| reason.starts_with("outcome unknown"));
+        assert_eq!(unknown, ran, "{boots:?}: {:?}", told.d.phase);
+        // What never ran is tried again.
+        assert_eq!(matches!(told.d.phase, Phase::Closing { .. } | Phase::Finished { .. }), ran, "{:?}", told.d.phase);
+    }
+}
+
+/// A clone is not trusted after a new boot unless somebody has worked in it, and who has is told once what may be lost.
+#[test]
+fn after_a_new_boot_what_was_written_last_is_in_doubt_until_a_turn_ends() {
+    let doubts = |told: &Told| (told.d.unsynced, told.d.distrusts_clone());
+    let mut told = Told::new(MULTI);
+    told.admit();
+    begin_again(&mut told, &["one"]);
+    assert_eq!(doubts(&told), (false, false));
+    begin_again(&mut told, &["two"]);
+    assert_eq!(doubts(&told), (true, true));
+
+    let mut told = Told::spawned(MULTI);
+    begin_again(&mut told, &["two"]);
+    assert_eq!(doubts(&told), (true, false));
+    let turn = |ok| Event::TurnFinished { turn: 1, ok, error: None, status: None, text: String::new() };
+    for (ok, doubted) in [(false, true), (true, false)] {
+        told.fold(None, turn(ok));
+        assert_eq!(doubts(&told), (doubted, false));
+    }
+
+    let mut told = Told::spawned(ONE_SHOT);
+    told.exit(0);
+    assert_eq!(told.finished(), FinalState::Success);
+    begin_again(&mut told, &["two"]);
+    assert_eq!(doubts(&told), (false, false));
+}
+
+#[test]
+fn a_one_shot_agent_ended_by_its_lease_says_so() {
+    let mut told = Told::spawned(ONE_SHOT);
+    told.exit_by(Some(143), ExitCause::LeaseExpired);
+    assert_eq!(told.finished(), FinalState::Failed);
+    assert!(told.d.reason.unwrap().contains("lease"));
+}
+
+#[test]
+fn a_one_shot_agent_takes_no_second_prompt() {
+    assert!(!Told::spawned(ONE_SHOT).send("s1"));
+}
+
+// ---- Agents of one process a turn
+
+#[test]
+fn its_last_words_are_its_result_and_its_end_needs_no_other() {
+    let mut told = Told::spawned(BY_TURNS);
+    assert!(told.has(&Effect::Prompt { key: "p1".into(), close: true }));
+    told.begins("s1");
+    told.says("I look around.");
+    told.answers(ANSWER);
+    assert_eq!((told.finished(), told.d.turns, told.d.attempts), (FinalState::Success, 1, 1));
+    assert_eq!(told.d.result.unwrap().summary, "done");
+}
+
+#[test]
+fn what_was_said_before_the_turn_is_not_its_answer() {
+    let mut told = Told::by_turns();
+    told.answers(ANSWER);
+    told.send("more");
+    told.admit();
+    told.spawn();
+    told.begins("s1");
+    told.result(TurnResult { ok: true, ..TurnResult::default() });
+    assert!(told.d.result.is_none() && told.d.repair_used);
+}
+
+#[test]
+fn to_say_nothing_is_not_its_last_word() {
+    let mut told = Told::by_turns();
+    told.says(ANSWER);
+    told.says(" \n");
+    told.answers("");
+    assert_eq!(told.d.result.unwrap().summary, "done");
+}
+
+/// What looks like one and is none is a part of what it says.
+#[test]
+fn where_no_result_is_wanted_its_words_are_one() {
+    for words in ["See for yourself:\n{\"status\": \"done\"}", "All done."] {
+        let mut told = Told::by_turns();
+        Arc::make_mut(&mut told.d.created).wants_result = false;
+        told.answers(words);
+        assert_eq!(told.finished(), FinalState::Success);
+        let result = told.d.result.unwrap();
+        assert_eq!((result.status, result.summary.as_str()), (ResultStatus::Success, words));
+    }
+}
+
+#[test]
+fn a_result_in_prose_is_mended_by_a_successor_in_the_same_session() {
+    let mut told = Told::by_turns();
+    told.answers("All done, believe me.");
+    assert!(told.has(&Effect::EnsureShim { epoch: 2, resume: Some("s1".into()) }));
+    told.spawn();
+    let repair = told.delivers().unwrap();
+    assert_eq!(told.kind(&repair), PromptKind::Repair);
+    told.begins("s1");
+    told.answers(ANSWER);
+    assert_eq!((told.finished(), told.d.attempts, told.counted()), (FinalState::Success, 2, 0));
+
+    let mut told = Told::by_turns();
+    told.answers("All done.");
+    told.spawn();
+    told.begins("s1");
+    told.answers("I said so.");
+    assert_eq!(told.finished(), FinalState::Partial);
+}
+
+#[test]
+fn it_takes_no_second_prompt_and_leaves_what_is_said_to_its_successor() {
+    let mut told = Told::by_turns();
+    assert!(told.send("more"));
+    told.says(ANSWER);
+    told.result(TurnResult { ok: true, ..TurnResult::default() });
+    assert_eq!(told.delivers(), None);
+    assert!(told.has(&Effect::CloseStdin), "nothing keeps it");
+    told.exit(0);
+    told.spawn();
+    assert_eq!(told.delivers().as_deref(), Some("more"));
+    told.begins("s1");
+    told.answers(ANSWER);
+    assert_eq!((told.finished(), told.d.turns), (FinalState::Success, 2));
+}
+
+/// Found by the fleet's simulator: a clock set back by hours made a restart wait for hours.
+#[test]
+fn a_clock_that_was_set_back_prolongs_no_pause() {
+    let mut told = Told::busy();
+    told.now = Timestamp::from_second(100_000).unwrap();
+    told.exit(1);
+    let attempts = told.d.attempts;
+    told.settle();
+    assert_eq!(told.d.attempts, attempts, "the pause has begun");
+    told.now = Timestamp::from_second(90_000).unwrap();
+    told.settle();
+    assert_eq!(told.d.attempts, attempts + 1);
+}
+
+#[test]
+fn a_process_killed_in_its_turn_is_gone_on_with_by_a_counted_restart() {
+    for well in [true, false] {
+        let mut told = Told::by_turns();
+        // An exit without a result is no end of a turn, whatever its code.
+        told.exit_by(well.then_some(0), ExitCause::Exited);
+        let key = told.restarted().delivers().unwrap();
+        assert_eq!((told.kind(&key), told.counted()), (PromptKind::Continue, 1));
+        assert!(told.has(&Effect::EnsureShim { epoch: 2, resume: None }), "adopted");
+        assert!(
+            told.log
+                .iter()
+                .any(|event| matches!(event, Event::AttemptStarted { resume: Some(s), .. } if s == "s1"))
+        );
+        told.begins("s1");
+        told.answers(ANSWER);
+        assert_eq!(told.finished(), FinalState::Success);
+    }
+    let mut lost = Told::by_turns();
+    lost.shim_lost(true, true);
+    let key = lost.restarted().delivers().unwrap();
+    assert_eq!(lost.kind(&key), PromptKind::Continue);
+}
+
+#[test]
+fn a_prompt_it_did_not_begin_on_is_sent_again() {
+    let mut told = Told::spawned(BY_TURNS);
+    told.session("s1");
+    told.exit(1);
+    assert_eq!(told.restarted().delivers().as_deref(), Some("p1"));
+}
+
+#[test]
+fn an_interrupt_ends_its_process_and_a_word_goes_on_in_its_session() {
+    let mut told = Told::by_turns();
+    told.feed(Input::Interrupt { key: "i1".into(), by: "operator".into() });
+    assert!(told.has(&Effect::Interrupt { key: "i1".into() }));
+    told.exit(1);
+    assert_eq!((told.finished(), told.counted()), (FinalState::Partial, 0));
+    told.send("more");
+    told.admit();
+    told.spawn();
+    assert_eq!(told.delivers().as_deref(), Some("more"));
+    told.begins("s1");
+    told.answers(ANSWER);
+    assert_eq!((told.finished(), told.d.session_id.as_deref()), (FinalState::Success, Some("s1")));
+}
+
+#[test]
+fn use_told_for_the_session_is_counted_once_across_its_processes() {
+    let used = |input: u64| {
+        let usage = ModelUsage { input, output: input / 10, ..ModelUsage::default() };
+        TurnResult { ok: true, per_session: vec![usage], ..TurnResult::default() }
+    };
+    let mut told = Told::by_turns();
+    told.result(used(200));
+    told.exit(0);
+    told.spawn();
+    told.begins("s1");
+    told.says(ANSWER);
+    told.result(used(300));
+    told.exit(0);
+    assert_eq!((told.d.spend.input, told.d.spend.output, told.d.spend.cost_usd), (300, 30, 0.0));
+    assert_eq!(told.d.spend.per_model["unknown"].input, 300);
+}
+
+#[test]
+fn use_told_for_a_session_that_is_begun_anew_is_new() {
+    let mut told = Told::by_turns();
+    told.d.session_id = None;
+    told.d
+        .spend
+        .session
+        .insert("unknown".into(), ModelUsage { input: 500, ..ModelUsage::default() });
+    told.exit(1);
+    told.restarted();
+    told.begins("s2");
+    let usage = ModelUsage { input: 100, ..ModelUsage::default() };
+    told.result(TurnResult { ok: true, per_session: vec![usage], ..TurnResult::default() });
+    assert_eq!(told.d.spend.input, 100);
+}
+
+/// Each name is a part of events, which have a size.
+#[test]
+fn a_name_out_of_all_proportion_is_none() {
+    let mut told = Told::busy();
+    let before = (told.d.session_id.clone(), told.d.session_model.clone());
+    told.session(&"s".repeat(513));
+    assert_eq!((told.d.session_id.clone(), told.d.session_model.clone()), before);
+    let model = Some("m".repeat(513));
+    told.line(vec![AgentEvent::Session { model, cwd: None, session_id: Some("s".repeat(512)) }]);
+    assert_eq!((told.d.session_id.clone(), told.d.session_model.clone()), (Some("s".repeat(512)), before.1));
+}
+
+#[test]
+fn quoted_result_counts_only_where_the_program_gives_no_other() {
+    let doc = |status: &str, quoted| TurnResult {
+        ok: status == "success",
+        structured: Some(json!({"status": status, "summary": "s"})),
+        quoted,
+        ..TurnResult::default()
+    };
+    for (results, end) in [
+        (&[("failed", true)][..], FinalState::Failed),
+        (&[("success", false), ("failed", true)], FinalState::Success),
+        (&[("failed", true), ("success", false)], FinalState::Success),
+        (&[("failed", false), ("success", true)], FinalState::Failed),
+        (&[("success", true), ("failed", true)], FinalState::Failed),
+    ] {
+        let mut told = Told::spawned(ONE_SHOT);
+        for (status, quoted) in results {
+            told.result(doc(status, *quoted));
+        }
+        told.exit(0);
+        assert_eq!(told.finished(), end, "{results:?}");
+    }
+}

@@ -1,0 +1,399 @@
+//! Prompts by transcript, and prompts that come in the middle of a turn.
+
+use crate::agent::transcript::{Seen, Session, Standing, Used};
+use crate::dispatch::life::tests::*;
+use std::sync::Arc;
+
+impl Told {
+    /// An agent with transcripts, its first prompt on its way.
+    fn kept(capabilities: (bool, bool)) -> Self {
+        let mut told = Self::new(capabilities);
+        Arc::make_mut(&mut told.d.created).transcripts = true;
+        Arc::make_mut(&mut told.d.created).folds = capabilities == MULTI;
+        told.admit();
+        told.spawn();
+        told
+    }
+
+    /// Its transcript is read for `key`.
+    fn reads(&mut self, key: &str, session: Session, prompt: Seen) -> bool {
+        self.reads_use(key, session, prompt, Used::default())
+    }
+
+    fn reads_use(&mut self, key: &str, session: Session, prompt: Seen, used: Used) -> bool {
+        let session_id = (session == Session::Held).then(|| "s1".to_string());
+        let reading = Reading { session, session_id, prompt, used };
+        self.feed(Input::Probed { epoch: self.d.epoch, key: key.into(), reading })
+    }
+
+    fn taken(&mut self, key: &str, standing: Standing) {
+        assert!(self.reads(key, Session::Held, Seen::Present(standing)));
+    }
+
+    /// What is to be looked up before anything else happens.
+    fn asks(&self) -> Option<String> {
+        effects(&self.d).into_iter().find_map(|effect| match effect {
+            Effect::Probe { key } => Some(key),
+            _ => None,
+        })
+    }
+
+    fn resumes(&self) -> Option<String> {
+        effects(&self.d).into_iter().find_map(|effect| match effect {
+            Effect::EnsureShim { resume, .. } => resume,
+            _ => None,
+        })
+    }
+
+    fn state_of(&self, key: &str) -> PromptState {
+        self.d.prompt(key).unwrap().state
+    }
+}
+
+/// Of a turn that was cut off, its CLI tells nothing when it is resumed, or tells it in its sums.
+#[test]
+fn what_a_turn_used_that_was_cut_off_is_counted_once() {
+    let tokens = |input| ModelUsage { model: "m".into(), input, ..ModelUsage::default() };
+    for told_again in [false, true] {
+        let mut told = Told::kept(MULTI);
+        let mid_tool = Seen::Present(Standing::MidTool);
+        told.exit_by(None, ExitCause::Exited);
+        let used = Used { models: vec![tokens(300)], told_again };
+        assert!(told.reads_use("p1", Session::Held, mid_tool, used));
+        assert_eq!(told.d.spend.input, 300);
+        told.restarted();
+        let per_session = vec![tokens(if told_again { 350 } else { 50 })];
+        told.line(vec![AgentEvent::Result(TurnResult { ok: true, per_session, ..TurnResult::default() })]);
+        assert_eq!(told.d.spend.input, 350, "told again: {told_again}");
+    }
+}
+
+#[test]
+fn what_was_folded_into_a_turn_is_counted_with_it() {
+    let mut told = Told::kept(MULTI);
+    told.receipt("p1");
+    told.send("p2");
+    told.exit_by(None, ExitCause::Exited);
+    let used = || Used { models: vec![ModelUsage { input: 10, ..ModelUsage::default() }], told_again: false };
+    for key in ["p1", "p2"] {
+        assert!(told.reads_use(key, Session::Held, Seen::Present(Standing::MidTool), used()), "{key}");
+    }
+    assert_eq!(told.d.spend.input, 10);
+    let counted = told.log.iter().filter_map(|event| match event {
+        Event::PromptProbed { key, counted, .. } => Some((key.as_str(), *counted)),
+        _ => None,
+    });
+    assert_eq!(counted.collect::<Vec<_>>(), [("p1", true), ("p2", false)]);
+}
+
+#[test]
+fn nothing_follows_a_death_before_the_transcript_has_been_read() {
+    let mut told = Told::kept(MULTI);
+    told.exit_by(None, ExitCause::Exited);
+    assert_eq!(effects(&told.d), [Effect::Probe { key: "p1".into() }]);
+    assert!(matches!(told.d.phase, Phase::Gone { .. }));
+    assert!(!told.reads("another", Session::Missing, Seen::Absent));
+    let reading = Reading::missing();
+    assert!(!told.feed(Input::Probed { epoch: told.d.epoch + 1, key: "p1".into(), reading }), "of another process");
+    assert!(told.reads("p1", Session::Missing, Seen::Absent));
+    assert!(!told.reads("p1", Session::Missing, Seen::Absent), "once is enough");
+}
+
+/// What was to be done next is not what a person wants who kills the agent, and speaks to it again.
+#[test]
+fn what_waits_is_withdrawn_by_a_kill_and_the_task_itself_is_not() {
+    let mut told = Told::busy();
+    told.send("more");
+    told.kill();
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!((told.finished(), told.state_of("more")), (FinalState::Killed, PromptState::Withdrawn));
+    told.send("instead");
+    told.admit();
+    told.spawn();
+    assert_eq!(told.delivers().as_deref(), Some("instead"));
+
+    let mut queued = Told::new(MULTI);
+    queued.send("more");
+    queued.kill();
+    assert_eq!(queued.finished(), FinalState::Killed);
+    queued.send("after all");
+    queued.admit();
+    queued.spawn();
+    assert_eq!(queued.delivers().as_deref(), Some("p1"));
+}
+
+#[test]
+fn a_prompt_that_was_not_taken_is_sent_again_under_its_key() {
+    for session in [Session::Missing, Session::Empty] {
+        let mut told = Told::kept(MULTI);
+        let chosen = new_session_id(&told.d);
+        told.exit_by(None, ExitCause::Exited);
+        told.reads("p1", session, Seen::Absent);
+        told.restarted();
+        assert_eq!((told.delivers(), told.resumes()), (Some("p1".into()), None));
+        // An id that was never used is the one a successor takes, so that there cannot be two sessions.
+        assert_eq!(new_session_id(&told.d) == chosen, session == Session::Missing);
+    }
+}
+
+/// The shim died before anybody read a line: the session we chose the id of is there all the same.
+#[test]
+fn a_prompt_taken_in_a_session_nobody_heard_of_is_gone_on_with_there() {
+    let mut told = Told::kept(MULTI);
+    told.shim_lost(true, true);
+    told.taken("p1", Standing::MidTool);
+    told.restarted();
+    assert_eq!((told.state_of("p1"), told.d.session_id.as_deref()), (PromptState::Superseded, Some("s1")));
+    assert_eq!(told.kind(&told.delivers().unwrap()), PromptKind::Continue);
+    assert!(
+        told.log
+            .contains(&Event::AttemptStarted { attempt: 2, epoch: 2, resume: Some("s1".into()) })
+    );
+    assert_eq!(told.d.cut_at(), Some(Standing::MidTool));
+}
+
+/// Codex says `turn.started` before it writes the prompt down: the transcript is believed, not the receipt.
+#[test]
+fn a_receipt_for_what_the_transcript_does_not_hold_is_no_receipt() {
+    let mut told = Told::kept(BY_TURNS);
+    told.begins("s1");
+    told.shim_lost(true, true);
+    assert_eq!(told.asks().as_deref(), Some("p1"));
+    assert!(told.reads("p1", Session::Held, Seen::Absent));
+    told.restarted();
+    assert_eq!(told.delivers().as_deref(), Some("p1"));
+    assert!(
+        told.log
+            .contains(&Event::AttemptStarted { attempt: 2, epoch: 2, resume: Some("s1".into()) })
+    );
+}
+
+#[test]
+fn what_is_not_known_is_asked_about_and_never_sent() {
+    let unclear = || Seen::Unclear("the disk says no".into());
+    for capabilities in [MULTI, BY_TURNS] {
+        let mut told = Told::kept(capabilities);
+        told.session("s1");
+        told.exit_by(None, ExitCause::Exited);
+        told.reads("p1", Session::Unread, unclear());
+        assert_eq!((told.finished(), told.state_of("p1")), (FinalState::Blocked, PromptState::Doubtful));
+        let reason = told.d.reason.clone().unwrap();
+        assert!(reason.contains("the disk says no") && reason.contains("muleteer send abcd2345"), "{reason}");
+        // A person's word goes on in the session, and the doubtful prompt is not sent again by the way.
+        told.send("more");
+        told.admit();
+        told.spawn();
+        assert_eq!((told.delivers().as_deref(), told.state_of("p1")), (Some("more"), PromptState::Superseded));
+        assert!(
+            told.log
+                .contains(&Event::AttemptStarted { attempt: 2, epoch: 2, resume: Some("s1".into()) })
+        );
+    }
+}
+
+#[test]
+fn a_session_that_was_worked_in_and_is_nowhere_is_not_one_that_never_was() {
+    let mut told = Told::kept(MULTI);
+    told.session("s1");
+    told.receipt("p1");
+    told.exit_by(None, ExitCause::Exited);
+    told.reads("p1", Session::Missing, Seen::Absent);
+    assert_eq!(told.finished(), FinalState::Blocked);
+    assert_eq!(told.d.session_id.as_deref(), Some("s1"), "it may be elsewhere");
+}
+
+#[test]
+fn an_end_that_the_agent_told_needs_no_transcript() {
+    let mut told = Told::kept(MULTI);
+    told.session("s1");
+    told.receipt("p1");
+    told.result(failed(TurnError::ApiError));
+    told.exit(1);
+    assert_eq!(told.asks(), None);
+    told.restarted();
+    assert_eq!(told.kind(&told.delivers().unwrap()), PromptKind::Continue);
+
+    let mut told = Told::kept(MULTI);
+    told.session("s1");
+    told.receipt("p1");
+    told.result(well());
+    told.exit(0);
+    assert_eq!(told.finished(), FinalState::Success);
+}
+
+#[test]
+fn a_kill_is_a_kill_but_what_was_not_taken_is_remembered() {
+    let mut told = Told::kept(MULTI);
+    told.session("s1");
+    told.kill();
+    told.exit_by(None, ExitCause::Terminated);
+    told.reads("p1", Session::Held, Seen::Present(Standing::MidTool));
+    assert_eq!(told.finished(), FinalState::Killed);
+    told.send("more");
+    told.admit();
+    told.spawn();
+    assert_eq!(told.delivers().as_deref(), Some("more"), "what the kill cut short is not taken up unasked");
+}
+
+#[test]
+fn a_continuation_that_was_not_taken_is_sent_again_and_no_second_one_is_made() {
+    let mut told = Told::kept(BY_TURNS);
+    told.begins("s1");
+    told.shim_lost(true, true);
+    told.taken("p1", Standing::Unanswered);
+    told.restarted();
+    let go_on = told.delivers().unwrap();
+    told.shim_lost(true, true);
+    assert_eq!(told.asks().as_ref(), Some(&go_on));
+    told.reads(&go_on, Session::Held, Seen::Absent);
+    told.restarted();
+    assert_eq!(told.delivers(), Some(go_on));
+}
+
+// ---- A session that is no longer there
+
+#[test]
+fn a_session_its_cli_has_lost_is_said_plainly_and_burns_no_restarts() {
+    let lost = || TurnResult { session_lost: true, ..failed(TurnError::Other) };
+    let mut told = Told::kept(MULTI);
+    told.session("s1");
+    told.receipt("p1");
+    told.result(well());
+    told.exit(0);
+    told.send("more");
+    told.admit();
+    told.spawn();
+    let chosen = new_session_id(&told.d);
+    told.result(lost());
+    told.exit(1);
+    told.reads("more", Session::Missing, Seen::Absent);
+    assert_ne!(new_session_id(&told.d), chosen, "its id has been used");
+    assert_eq!((told.finished(), told.counted(), told.state_of("more")), (FinalState::Blocked, 0, PromptState::Queued));
+    assert!(told.d.reason.as_ref().unwrap().contains("no longer has the session s1"), "{:?}", told.d.reason);
+    // Whoever speaks next knows, and the word that found no session is not lost.
+    told.send("again");
+    told.admit();
+    assert_eq!(told.resumes(), None);
+    told.spawn();
+    assert_eq!(told.delivers().as_deref(), Some("more"));
+}
+
+#[test]
+fn its_last_words_tell_it_where_no_line_does() {
+    let mut told = Told::kept(BY_TURNS);
+    told.begins("s1");
+    told.answers(ANSWER);
+    told.send("more");
+    told.admit();
+    told.spawn();
+    told.exit(1);
+    told.reads("more", Session::Lost, Seen::Absent);
+    assert_eq!((told.finished(), told.counted()), (FinalState::Blocked, 0));
+    assert_eq!(told.d.session_id, None);
+}
+
+// ---- A prompt in the middle of a turn
+
+#[test]
+fn a_word_to_a_busy_agent_becomes_part_of_its_turn() {
+    let mut told = Told::kept(MULTI);
+    told.session("s1");
+    told.receipt("p1");
+    told.send("and this");
+    assert_eq!(told.delivers().as_deref(), Some("and this"));
+    told.line(vec![AgentEvent::Text { chars: 2, text: "hm".into() }]);
+    assert_eq!(told.state_of("and this"), PromptState::Sent, "words of the turn are no receipt for it");
+    told.receipt("and this");
+    assert!(told.log.contains(&Event::PromptFolded { key: "and this".into(), turn: 1 }));
+    told.result(TurnResult { keys: vec!["p1".into(), "and this".into()], ..well() });
+    told.exit(0);
+    assert_eq!((told.finished(), told.d.turns), (FinalState::Success, 1));
+}
+
+/// Its receipt may be lost; the result says what was answered.
+#[test]
+fn a_word_that_only_the_result_tells_of_is_part_of_its_turn_as_well() {
+    let mut told = Told::kept(MULTI);
+    told.session("s1");
+    told.receipt("p1");
+    told.send("and this");
+    told.result(TurnResult { keys: vec!["p1".into(), "and this".into()], ..well() });
+    let ended = |event: &Event| matches!(event, Event::TurnFinished { turn: 1, ok: true, .. });
+    assert!(told.log.iter().any(ended), "{:?}", told.log);
+    assert_eq!((told.d.turns, told.state_of("and this")), (1, PromptState::Done));
+}
+
+#[test]
+fn a_word_that_came_too_late_for_the_turn_has_its_own() {
+    let mut told = Told::kept(MULTI);
+    told.session("s1");
+    told.receipt("p1");
+    told.send("and this");
+    told.result(TurnResult { keys: vec!["p1".into()], ..well() });
+    assert!(told.d.result.is_none(), "there is more to come");
+    told.receipt("and this");
+    assert_eq!((told.d.turns, told.state_of("and this")), (2, PromptState::Taken));
+    told.result(TurnResult { keys: vec!["and this".into()], ..well() });
+    told.exit(0);
+    assert_eq!((told.finished(), told.d.turns), (FinalState::Success, 2));
+}
+
+#[test]
+fn what_was_folded_in_and_what_still_waited_part_at_a_crash() {
+    let mut told = Told::kept(MULTI);
+    told.session("s1");
+    told.receipt("p1");
+    told.send("folded");
+    told.receipt("folded");
+    told.send("waiting");
+    told.shim_lost(true, true);
+    told.taken("p1", Standing::MidTool);
+    told.taken("folded", Standing::MidTool);
+    told.reads("waiting", Session::Held, Seen::Absent);
+    told.restarted();
+    assert_eq!(told.kind(&told.delivers().unwrap()), PromptKind::Continue);
+    assert_eq!(
+        ["p1", "folded", "waiting"].map(|key| told.state_of(key)),
+        [PromptState::Superseded, PromptState::Superseded, PromptState::Queued]
+    );
+}
+
+/// The turn had ended and the next had begun, unheard, when the process died.
+#[test]
+fn a_turn_begun_unheard_after_a_good_one_is_gone_on_with() {
+    let mut told = Told::kept(MULTI);
+    told.session("s1");
+    told.receipt("p1");
+    told.send("and this");
+    told.result(TurnResult { keys: vec!["p1".into()], ..well() });
+    told.shim_lost(true, true);
+    told.taken("and this", Standing::MidTool);
+    told.spawn();
+    assert_eq!(told.kind(&told.delivers().unwrap()), PromptKind::Continue);
+}
+
+#[test]
+fn a_turn_that_is_to_stop_takes_nothing_more_in() {
+    let mut told = Told::kept(MULTI);
+    told.session("s1");
+    told.receipt("p1");
+    told.feed(Input::Interrupt { key: "i1".into(), by: "operator".into() });
+    told.send("and this");
+    assert_eq!(told.delivers(), None);
+    told.result(failed(TurnError::Interrupted));
+    assert_eq!(told.delivers().as_deref(), Some("and this"));
+}
+
+/// What waits in the queue is no answer to the question that is asked.
+#[test]
+fn a_doubt_is_asked_about_before_anything_else_is_said() {
+    let mut told = Told::kept(MULTI);
+    told.session("s1");
+    told.receipt("p1");
+    told.send("on its way");
+    told.send("waiting");
+    told.result(TurnResult { keys: vec!["p1".into()], ..well() });
+    told.shim_lost(true, true);
+    told.reads("on its way", Session::Held, Seen::Unclear("it is damaged".into()));
+    assert_eq!((told.finished(), told.state_of("waiting")), (FinalState::Blocked, PromptState::Queued));
+}

@@ -1,0 +1,467 @@
+//! What the lines of a working agent mean: receipts, speech, use, results.
+
+use crate::admission::api_error::{self, Trouble};
+use crate::agent::acp_handshake::Opening;
+use crate::agent::ask::{Ask, AskKind};
+use crate::agent::event::{AgentEvent, ModelUsage, TurnError, TurnResult, cut, subject, target};
+use crate::agent::result::{self, AgentResult, ResultStatus};
+use crate::dispatch::life::acp_handshake;
+use crate::dispatch::life::asks;
+use crate::dispatch::life::key_of;
+use crate::dispatch::life::prompt_key;
+use crate::dispatch::life::unasked;
+use crate::dispatch::life::whose;
+use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn, WHOLE_LIMIT};
+use crate::event::{Event, PromptKind};
+use std::borrow::Cow;
+
+/// Of what an agent says or a tool fails with, so much becomes an event.
+const SAID_LIMIT: usize = 280;
+/// Different ones in one attempt.
+const MOST_NOTICES: usize = 50;
+
+/// Bytes of the name of a session or a model. It is written into the log with each use.
+const NAME_LIMIT: usize = 512;
+
+/// A name that is out of all proportion is none.
+fn with_names(event: &AgentEvent) -> Cow<'_, AgentEvent> {
+    let absurd = |name: &Option<String>| name.as_ref().is_some_and(|name| name.len() > NAME_LIMIT);
+    let mut event = Cow::Borrowed(event);
+    let (session, model) = match event.as_ref() {
+        AgentEvent::Session { session_id, model, .. } => (absurd(session_id), absurd(model)),
+        AgentEvent::Usage { model, .. } => (false, absurd(model)),
+        _ => return event,
+    };
+    if session || model {
+        match event.to_mut() {
+            AgentEvent::Session { session_id, model: named, .. } => {
+                session_id.take_if(|_| session);
+                named.take_if(|_| model);
+            }
+            AgentEvent::Usage { model, .. } => *model = None,
+            _ => {}
+        }
+    }
+    event
+}
+
+/// What one event of an agent's output decides.
+pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
+    let event = with_names(event);
+    let event = event.as_ref();
+    if d.opening != Opening::Ready || (d.created.calls.is_some() && is_past(d, event)) {
+        return acp_handshake::agent_event(d, event);
+    }
+    let speaks = matches!(event, AgentEvent::Text { .. } | AgentEvent::ToolCall { .. } | AgentEvent::Thinking { .. });
+    let mut events = if speaks && !is_in_a_turn(d) { taken_unseen(d) } else { vec![] };
+    events.extend(unasked::ran(d, event));
+    match event {
+        AgentEvent::Session { session_id: Some(session_id), model, .. }
+            if d.session_id.as_ref() != Some(session_id) || (model.is_some() && d.session_model != *model) =>
+        {
+            events.push(Event::SessionStarted { session_id: session_id.clone(), model: model.clone() });
+        }
+        // What has no sessions may have a model.
+        AgentEvent::Session { session_id: None, model: Some(model), .. } if d.session_model.as_ref() != Some(model) => {
+            let session_id = d.session_id.clone().unwrap_or_default();
+            events.push(Event::SessionStarted { session_id, model: Some(model.clone()) });
+        }
+        AgentEvent::Prompt { key: Some(key), repeated, .. } => events.extend(receipt(d, key, *repeated)),
+        // A process of one prompt need not name it.
+        AgentEvent::Prompt { key: None, .. } if !d.created.multi_turn && d.created.resumable => {
+            events.extend(on_its_way(d).map(|key| Event::TurnStarted { turn: d.turns + 1, key }));
+        }
+        AgentEvent::Text { text, .. } if !text.trim().is_empty() => {
+            // Where no result line says it again, the last of these is the answer.
+            let text = if d.created.said_is_answer() { text.clone() } else { cut(text, SAID_LIMIT) };
+            events.push(Event::AgentSaid { text });
+        }
+        AgentEvent::ToolCall { id, name, input } => {
+            let (call_id, tool) = (cut(id, 200), cut(name, 200));
+            let target = target(name, input);
+            let is_watched = d.created.calls.is_some() && !d.created.permissions.is_open();
+            let whole = subject(input).filter(|whole| is_watched && *whole != target);
+            let whole = whole.map(|text| Event::ToolSubject { call_id: call_id.clone(), text: cut(text, WHOLE_LIMIT) });
+            events.push(Event::ToolCalled { call_id, tool, target, parent: None });
+            events.extend(whole);
+        }
+        AgentEvent::Subagent { parent, event } => events.extend(subagent(d, parent, event)),
+        AgentEvent::ToolResult { id, ok: true, .. } if d.calls.contains(id) => {
+            events.push(Event::ToolFinished { call_id: id.clone() });
+        }
+        AgentEvent::Permission { id, ask } => events.extend(asks::asked(d, id, ask)),
+        AgentEvent::Question { id, text } => {
+            let ask = Ask { kind: AskKind::Question, text: text.clone(), ..Ask::default() }.bound();
+            events.extend(asks::asked(d, id, &ask));
+        }
+        AgentEvent::Notice { text } => {
+            let text = cut(text, SAID_LIMIT);
+            if d.notices.len() < MOST_NOTICES && !d.notices.contains(&text) {
+                events.push(Event::AgentNotice { text });
+            }
+        }
+        AgentEvent::Reply { id, ok, text } => events.extend(model_reply(d, id, *ok, text)),
+        AgentEvent::Request { id, what } => {
+            let ask = Ask { kind: AskKind::Other, tool: cut(what, 200), ..Ask::default() };
+            events.extend(asks::asked(d, id, &ask));
+        }
+        AgentEvent::PermissionAnswer { id } | AgentEvent::Answer { id, .. } => events.extend(asks::withdrawn(d, id)),
+        AgentEvent::ToolResult { id, ok: false, text, .. } => {
+            events.push(Event::ToolFailed { call_id: cut(id, 200), text: cut(text, SAID_LIMIT) });
+        }
+        AgentEvent::Usage { input, output, cost_usd, cache_read, cache_write, model, call: None, .. } => {
+            events.push(Event::UsageRecorded {
+                model: model.clone().or_else(|| d.created.model.clone()).unwrap_or_else(|| "unknown".into()),
+                input: *input,
+                output: *output,
+                cache_read: *cache_read,
+                cache_write: *cache_write,
+                cost_usd: priced(d, *cost_usd, [*input, *output, *cache_read, *cache_write]),
+                cumulative: false,
+                total_usd: None,
+            });
+        }
+        AgentEvent::Usage { total_usd: Some(total), model, .. } => {
+            events.extend(cost_so_far(d, *total, model.as_deref()))
+        }
+        AgentEvent::ApiRetry { attempt, max, status, delay_s } => {
+            events.push(Event::ApiRetried {
+                attempt: *attempt,
+                max: *max,
+                status: *status,
+                delay_s: *delay_s,
+                awake_ms: None,
+            });
+            let (trouble, status) = (Trouble::of_status(*status), *status);
+            if let Some(reason) = api_error::hopeless(trouble, status, *attempt, *delay_s, whose(d))
+                && d.created.has_turns()
+                && d.stop.is_none()
+            {
+                events.push(Event::ApiGivenUp { trouble, status, reason });
+            }
+        }
+        AgentEvent::RateLimit { resets_in_s, resets_at, warning: false } => {
+            let until = resets_at.and_then(api_error::moment);
+            let wait_s = api_error::wait(*resets_in_s).as_secs_f64();
+            events.push(Event::RateLimited { until, wait_s, awake_ms: None });
+        }
+        AgentEvent::Compaction { before, after } => {
+            events.push(Event::Compacted { before: *before, after: *after });
+        }
+        // A one-shot agent's result is its last line.
+        AgentEvent::Output { .. } if !d.created.has_turns() && has_reported(d) => {
+            events.push(Event::ResultOvertaken {})
+        }
+        AgentEvent::Result(result) => events.extend(turn_result(d, result)),
+        AgentEvent::CallAnswer(reply) => events.extend(acp_handshake::of_mode(d, reply)),
+        _ => {}
+    }
+    events
+}
+
+/// Some agents tell the past of a session after they have answered that it is loaded. As long as the
+/// prompt that comes next is not written, whatever they say is that.
+fn is_past(d: &Dispatch, event: &AgentEvent) -> bool {
+    let tells = matches!(
+        event,
+        AgentEvent::Text { .. }
+            | AgentEvent::Thinking { .. }
+            | AgentEvent::Prompt { .. }
+            | AgentEvent::ToolCall { .. }
+            | AgentEvent::ToolResult { .. }
+            | AgentEvent::Subagent { .. }
+            | AgentEvent::Result(_)
+    );
+    tells && !is_in_a_turn(d) && d.unwritten().is_some()
+}
+
+/// A subagent works inside of a tool call: what its tools do is done here, what it says is said to the agent.
+fn subagent(d: &Dispatch, parent: &str, event: &AgentEvent) -> Vec<Event> {
+    match event {
+        AgentEvent::ToolCall { .. } | AgentEvent::ToolResult { .. } => {}
+        _ => return vec![],
+    }
+    let mut events = agent_event(d, event);
+    for event in &mut events {
+        if let Event::ToolCalled { parent: by, .. } = event {
+            *by = Some(cut(parent, 200));
+        }
+    }
+    events
+}
+
+fn is_in_a_turn(d: &Dispatch) -> bool {
+    matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
+}
+
+fn has_reported(d: &Dispatch) -> bool {
+    d.result.is_some() || !d.result_faults.is_empty()
+}
+
+/// What became of a change of models; what else we request shows its effect elsewhere.
+fn model_reply(d: &Dispatch, id: &str, ok: bool, text: &str) -> Option<Event> {
+    let (key, _) = d.model_change.as_ref().filter(|(key, _)| key == id)?;
+    let (key, model) = (key.clone(), d.model_wanted.clone()?);
+    Some(match ok {
+        true => Event::ModelChanged { key, model },
+        false => Event::ModelRefused { key, reason: cut(text, SAID_LIMIT) },
+    })
+}
+
+/// It works, so it has the prompt, whatever became of the receipt.
+pub(super) fn taken_unseen(d: &Dispatch) -> Vec<Event> {
+    unreceipted(d)
+        .map(|key| Event::TurnStarted { turn: d.turns + 1, key })
+        .into_iter()
+        .collect()
+}
+
+/// The prompt on its way to this process.
+fn on_its_way(d: &Dispatch) -> Option<String> {
+    d.prompts.iter().find(|p| p.state == PromptState::Sent).map(|p| p.key.clone())
+}
+
+/// The prompt that this process has been given and has not acknowledged. One that is not known to be
+/// written was not taken, whatever the agent says meanwhile.
+fn unreceipted(d: &Dispatch) -> Option<String> {
+    on_its_way(d).filter(|_| d.unwritten().is_none())
+}
+
+/// The CLI has a prompt. One that its session had before (sent again after a crash that hid the
+/// receipt) is not worked on again; as after any turn cut short, "go on" stands for it.
+pub(super) fn receipt(d: &Dispatch, key: &str, repeated: bool) -> Vec<Event> {
+    let on_its_way = |p: &Prompt| matches!(p.state, PromptState::Sent | PromptState::Queued);
+    if !d.prompt(key).is_some_and(on_its_way) {
+        return vec![];
+    }
+    let mut events = vec![taken(d, key.into())];
+    if repeated {
+        let key = key_of(&format!("{}/again/{key}", d.id));
+        events.push(Event::PromptQueued { key, kind: PromptKind::Continue, by: "muleteer".into(), trace: None });
+    }
+    events
+}
+
+/// A prompt that is taken while a turn runs is part of that turn.
+fn taken(d: &Dispatch, key: String) -> Event {
+    if is_in_a_turn(d) {
+        return Event::PromptFolded { key, turn: d.turns };
+    }
+    Event::TurnStarted { turn: d.turns + 1, key }
+}
+
+fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
+    if has_ended(d, result) {
+        return vec![];
+    }
+    let result = &unasked_for(d, result);
+    let mut events = usage_of(d, result);
+    if let (true, Some(session_id)) = (result.session_lost, &d.session_id) {
+        // Nothing was taken, whatever was sent.
+        events.push(Event::SessionLost { session_id: session_id.clone() });
+        let text = result.text.clone().unwrap_or_default();
+        events.push(Event::TurnFinished { turn: d.turns, ok: false, error: result.error, status: None, text });
+        return events;
+    }
+    let text = result.text.clone().or_else(|| d.said.clone()).unwrap_or_default();
+    if !d.created.has_turns() {
+        // A log line may quote the result that the program has given, or one of somebody else's.
+        if result.quoted && d.own_result {
+            return vec![];
+        }
+        if let Some(damage) = &result.damage {
+            events.push(Event::ResultInvalid { faults: vec![damage.clone()], repair: false });
+            events.extend(result.quoted.then_some(Event::ResultQuoted {}));
+            return events;
+        }
+        // A one-shot agent's result line counts when its process has ended well.
+        if let Some(doc) = &result.structured {
+            events.push(match result::validate(doc) {
+                Ok(result) => Event::ResultReceived { result },
+                Err(faults) => Event::ResultInvalid { faults, repair: false },
+            });
+            events.extend(result.quoted.then_some(Event::ResultQuoted {}));
+        }
+        return events;
+    }
+    // Where the CLI tells what it answered, a prompt on its way is not taken for taken.
+    // One that came into the running turn was taken up only if that is said.
+    let folded = is_in_a_turn(d);
+    let named = on_its_way(d).filter(|key| result.keys.contains(key));
+    let took_unseen = named.or_else(|| unreceipted(d).filter(|_| result.keys.is_empty() && !folded));
+    let turn = d.turns + u32::from(took_unseen.is_some() && !folded);
+    // A new question's answer may be mended, whatever was mended before.
+    let asked = |key: &String| d.prompt(key).is_some_and(|prompt| prompt.kind == PromptKind::Send);
+    let may_mend = !d.repair_used || took_unseen.as_ref().is_some_and(asked);
+    let comes_next = d.next_prompt().is_some() || on_its_way(d).is_some_and(|key| took_unseen.as_ref() != Some(&key));
+    events.extend(took_unseen.map(|key| taken(d, key)));
+    events.push(Event::TurnFinished {
+        turn,
+        ok: result.ok,
+        error: result.error,
+        status: result.status,
+        text: cut(&text, crate::agent::event::TEXT_LIMIT),
+    });
+    if !result.ok || comes_next {
+        return events;
+    }
+    let doc = result.structured.clone().or_else(|| result::find_in_text(&text));
+    match (doc, d.created.wants_result) {
+        (Some(doc), wanted) => match result::validate(&doc) {
+            Ok(result) => events.push(Event::ResultReceived { result }),
+            Err(faults) if wanted => events.extend(invalid(d, turn, may_mend, faults)),
+            Err(_) => events.push(spoken(&text)),
+        },
+        (None, false) => events.push(spoken(&text)),
+        (None, true) => events.extend(invalid(d, turn, may_mend, vec!["the answer holds no result document".into()])),
+    }
+    events
+}
+
+/// The turn that this answers has ended: the agent wrote its answer into a log as well, on the same stream.
+fn has_ended(d: &Dispatch, result: &TurnResult) -> bool {
+    let is_over = |key: &String| d.prompt(key).is_some_and(|prompt| prompt.state == PromptState::Done);
+    d.created.calls.is_some() && !is_in_a_turn(d) && !result.keys.is_empty() && result.keys.iter().all(is_over)
+}
+
+/// A turn that its agent calls cancelled though nobody interrupted it has failed: nobody knows that a
+/// word is waited for. A refusal by a person, which some agents take for an order to stop, is one.
+fn unasked_for<'a>(d: &Dispatch, result: &'a TurnResult) -> Cow<'a, TurnResult> {
+    let cancelled = result.error == Some(TurnError::Interrupted);
+    if !cancelled || d.interrupt.is_some() || d.refused || d.created.calls.is_none() {
+        return Cow::Borrowed(result);
+    }
+    let text = result.text.clone().filter(|text| !text.trim().is_empty());
+    let text = text.unwrap_or_else(|| "the agent cancelled it, and nobody had interrupted it".into());
+    Cow::Owned(TurnResult { error: Some(TurnError::Other), text: Some(text), ..result.clone() })
+}
+
+fn spoken(text: &str) -> Event {
+    Event::ResultReceived {
+        result: AgentResult::new(ResultStatus::Success, cut(text, crate::agent::event::TEXT_LIMIT)),
+    }
+}
+
+fn invalid(d: &Dispatch, turn: u32, repair: bool, faults: Vec<String>) -> Vec<Event> {
+    let mut events = vec![Event::ResultInvalid { faults, repair }];
+    if repair {
+        let key = prompt_key(&d.id, PromptKind::Repair, turn);
+        events.push(Event::PromptQueued { key, kind: PromptKind::Repair, by: "muleteer".into(), trace: None });
+    }
+    events
+}
+
+/// What is new in a turn's result. A CLI that tells it is believed; of one that tells what its
+/// process has used in all, what it had told before is taken off.
+fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
+    if !result.per_model_turn.is_empty() {
+        return result.per_model_turn.iter().filter_map(|usage| used(d, usage)).collect();
+    }
+    let model = || {
+        let known = d.session_model.clone().or_else(|| d.created.model.clone());
+        known.unwrap_or_else(|| "unknown".into())
+    };
+    if d.created.calls.is_some() {
+        // What it cost was told as it came.
+        return vec![];
+    }
+    let (told, counted) = match result.per_session.is_empty() {
+        true => (&result.per_model, &d.spend.process),
+        false => (&result.per_session, &d.spend.session),
+    };
+    if !told.is_empty() {
+        let new = told.iter().map(|now| {
+            let model = if now.model.is_empty() { model() } else { now.model.clone() };
+            let nothing = ModelUsage::default();
+            let before = counted.get(&model).unwrap_or(&nothing);
+            ModelUsage {
+                input: now.input.saturating_sub(before.input),
+                output: now.output.saturating_sub(before.output),
+                cache_read: now.cache_read.saturating_sub(before.cache_read),
+                cache_write: now.cache_write.saturating_sub(before.cache_write),
+                cost_usd: now.cost_usd - before.cost_usd,
+                model,
+            }
+        });
+        return new.filter_map(|usage| used(d, &usage)).collect();
+    }
+    let before = counted.values().map(|usage| usage.cost_usd).sum::<f64>() + d.spend.calls_usd;
+    // Sums of many small amounts are not exact.
+    let grown = result.cost_usd.map(|total| total - before).filter(|grown| *grown > 1e-9);
+    let new = grown.map(|cost_usd| ModelUsage { model: model(), cost_usd, ..ModelUsage::default() });
+    new.iter().filter_map(|usage| used(d, usage)).collect()
+}
+
+/// What is new in a session's cost so far. Some processes go on counting from where the last one was,
+/// some begin anew: less than was counted is a new beginning.
+fn cost_so_far(d: &Dispatch, total: f64, model: Option<&str>) -> Option<Event> {
+    let total = money(total);
+    let counted: f64 = match d.spend.told_usd {
+        Some(told) => told,
+        None => d.spend.session.values().map(|usage| usage.cost_usd).sum(),
+    };
+    let cost_usd = if total < counted { total } else { total - counted };
+    let model = model
+        .map(str::to_string)
+        .or_else(|| d.session_model.clone())
+        .or_else(|| d.created.model.clone());
+    let model = model.unwrap_or_else(|| "unknown".into());
+    // Sums of many small amounts are not exact.
+    (cost_usd > 1e-9).then_some(Event::UsageRecorded {
+        model,
+        input: 0,
+        output: 0,
+        cache_read: 0,
+        cache_write: 0,
+        cost_usd,
+        cumulative: true,
+        total_usd: Some(total),
+    })
+}
+
+/// What a turn has used that came to no end, as its transcript tells it. `told_again`: what its CLI tells
+/// next goes on from there, so it is taken off then.
+pub(super) fn cut_off(d: &Dispatch, new: &ModelUsage, told_again: bool) -> Option<Event> {
+    let mut event = used(d, new)?;
+    if let Event::UsageRecorded { cumulative, .. } = &mut event {
+        *cumulative = told_again;
+    }
+    Some(event)
+}
+
+fn used(d: &Dispatch, new: &ModelUsage) -> Option<Event> {
+    let ModelUsage { mut model, input, output, cache_read, cache_write, cost_usd } = new.clone();
+    if model.is_empty() {
+        let known = d.session_model.clone().or_else(|| d.created.model.clone());
+        model = known.unwrap_or_else(|| "unknown".into());
+    }
+    let tokens = [input, output, cache_read, cache_write];
+    let cost_usd = priced(d, cost_usd, tokens);
+    (cost_usd > 0.0 || tokens != [0; 4]).then_some(Event::UsageRecorded {
+        model,
+        input,
+        output,
+        cache_read,
+        cache_write,
+        cost_usd,
+        cumulative: true,
+        total_usd: None,
+    })
+}
+
+/// What was told, or else what the configured price makes of the tokens.
+fn priced(d: &Dispatch, told: f64, [input, output, cache_read, cache_write]: [u64; 4]) -> f64 {
+    match &d.created.api.price {
+        // What the session cost is told apart from its tokens by some.
+        Some(price) if told == 0.0 && d.spend.told_usd.is_none() => {
+            money(price.of(input, output, cache_read, cache_write))
+        }
+        _ => money(told),
+    }
+}
+
+/// What an agent claims to have cost, kept to what can be added up: a claim beyond all sense must not
+/// make the books unreadable.
+fn money(usd: f64) -> f64 {
+    if usd.is_finite() { usd.clamp(0.0, 1e6) } else { 0.0 }
+}

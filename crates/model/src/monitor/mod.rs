@@ -1,0 +1,449 @@
+//! Is an agent at work, but sick? Beside [`crate::monitor::stall`], which judges silence, these judge what an agent does: whether it
+//! goes in circles (`loops`), works on something else (`drift`), loses itself in compactions (`spiral`) or burns
+//! money (`spend`).
+//!
+//! ```text
+//!   AgentEvent ── observe ──▶ Seen ── Monitors::hear ──▶ Finding { monitor, action, reason }
+//! ```
+//!
+//! [`observe`] makes of an event the little that is to be remembered, so that a monitor holds prints and no
+//! texts, however much an agent says. What is found is told once: again only where it has become worse, or
+//! after it had become better. [`replay`] puts recorded streams through the same functions.
+
+pub mod stall;
+
+mod budget;
+mod drift;
+mod fingerprint;
+mod loops;
+pub mod replay;
+mod shell;
+mod spiral;
+#[cfg(test)]
+mod tests;
+
+use crate::agent::event::{AgentEvent, cut, target};
+use crate::agent::permission::{EDITING, READING};
+use crate::config::Span;
+use loops::{Done, Loops};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::time::Duration;
+
+/// Calls whose results are not there yet, and subagents, are the agent's to number.
+const MOST_OPEN: usize = 1000;
+const MOST_SUBAGENTS: usize = 32;
+/// A path longer than this is not judged.
+const LONGEST_PATH: usize = 1000;
+/// After so many calls in a row that nothing was found in, what was found before is over.
+const CALM: u32 = 8;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Monitor {
+    Stall,
+    Loop,
+    Drift,
+    Spiral,
+    Budget,
+    Api,
+    /// Of a newer version.
+    #[serde(other)]
+    Unknown,
+}
+
+/// What is to be done about it; each is more than the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// It is put on record.
+    Note,
+    /// A person should look.
+    Warn,
+    /// The agent is ended.
+    Stop,
+    /// Of a newer version.
+    #[serde(other)]
+    Unknown,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Note => "note",
+            Self::Warn => "warn",
+            Self::Stop => "stop",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+impl fmt::Display for Monitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stall => "stall",
+            Self::Loop => "loop",
+            Self::Drift => "drift",
+            Self::Spiral => "spiral",
+            Self::Budget => "budget",
+            Self::Api => "api",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+/// The most that is done about what a monitor finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// Nobody looks.
+    #[default]
+    Ignore,
+    /// It is put on record.
+    Note,
+    /// And people are told.
+    Warn,
+    /// And where it goes on the agent is ended; its session is kept.
+    Stop,
+}
+
+/// By monitor. Of a dispatch from before they were on record: all ignored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Responses {
+    /// It goes in circles.
+    #[serde(rename = "loop")]
+    pub loops: Response,
+    /// It edits what is outside of its scope, or of its directory.
+    pub drift: Response,
+    /// It loses itself in compactions.
+    pub spiral: Response,
+    /// It spends many times as much as before. The budget itself is `budget_usd`.
+    pub budget: Response,
+}
+
+impl Responses {
+    /// What is done about a finding, as far as this goes; `None` where nobody looks.
+    fn to(self, finding: Finding) -> Option<Finding> {
+        let most = match finding.monitor {
+            Monitor::Loop => self.loops,
+            Monitor::Drift => self.drift,
+            Monitor::Spiral => self.spiral,
+            // The bound itself is nobody's to lift here.
+            Monitor::Budget if finding.action == Action::Stop => Response::Stop,
+            Monitor::Budget => self.budget,
+            Monitor::Stall | Monitor::Api | Monitor::Unknown => Response::Stop,
+        };
+        let most = match most {
+            Response::Ignore => return None,
+            Response::Note => Action::Note,
+            Response::Warn => Action::Warn,
+            Response::Stop => Action::Stop,
+        };
+        Some(Finding { action: finding.action.min(most), ..finding })
+    }
+}
+
+/// What an agent is watched for.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Terms {
+    pub responses: Responses,
+    /// Globs of what it is to edit, relative to its directory; none: all of that.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scope: Vec<String>,
+}
+
+impl Terms {
+    /// Somebody looks.
+    pub fn is_on(&self) -> bool {
+        self.responses != Responses::default()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    pub monitor: Monitor,
+    pub action: Action,
+    /// For people; one line.
+    pub reason: String,
+}
+
+/// A tool runs and shows no sign of life: it is left alone, and people are told.
+pub fn hung(quiet: Duration) -> Finding {
+    let reason = format!("a tool runs and has neither said nor done anything for {}", Span(quiet));
+    Finding { monitor: Monitor::Stall, action: Action::Warn, reason }
+}
+
+/// What a tool does to the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Of what only others change: files.
+    Read,
+    /// Its own notes of what it is to do: to change them is to do nothing yet.
+    Plan,
+    Edit,
+    Run,
+    /// Asks somebody else, who may say something new at any time.
+    Ask,
+}
+
+/// A call of a tool, as it is known again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    pub kind: Kind,
+    /// The print of the tool with all of its input.
+    pub whole: u64,
+    /// That of the tool with what it works on.
+    pub key: u64,
+    /// The tool and what it works on, for people.
+    pub what: String,
+    /// The files it is known to write.
+    pub paths: Vec<String>,
+    /// What it does is not told (Codex names the file of an edit and no more): it is the same as none.
+    pub opaque: bool,
+}
+
+/// What is remembered of an event.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Seen {
+    /// Somebody spoke to the agent, with a text of this print.
+    Prompted(u64),
+    At(String),
+    Called {
+        by: String,
+        id: String,
+        call: Call,
+    },
+    Returned {
+        by: String,
+        id: String,
+        ok: bool,
+        text: u64,
+        news: u64,
+        fault: Option<u64>,
+        looks_failed: bool,
+        nothing: bool,
+    },
+    /// A call that never ran or was given up because another call of the same message failed.
+    GivenUp {
+        by: String,
+        id: String,
+    },
+    Said {
+        print: u64,
+        text: String,
+    },
+    Cost(f64),
+    /// Of the whole session.
+    Total(f64),
+    TurnFailed,
+    Compacted {
+        before: u64,
+        after: u64,
+    },
+}
+
+/// What there is to remember of an event; nothing of most.
+pub fn observe(event: &AgentEvent) -> Option<Seen> {
+    observe_by(event, "")
+}
+
+fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
+    let by_ = || cut(by, 200);
+    Some(match event {
+        AgentEvent::Prompt { repeated: false, text, .. } if by.is_empty() => Seen::Prompted(fingerprint::text(text)),
+        AgentEvent::Session { cwd: Some(cwd), .. } if by.is_empty() => Seen::At(cut(cwd, LONGEST_PATH)),
+        AgentEvent::ToolCall { id, name, input } => {
+            let kind = kind(name);
+            let target = target(name, input);
+            let call = Call {
+                kind,
+                whole: fingerprint::of((name, input.to_string())),
+                key: fingerprint::of((name, subject(name, input).unwrap_or_else(|| input.to_string()))),
+                what: format!("{} {}", cut(name, 100), cut(&target, 100)).trim_end().to_string(),
+                paths: match kind {
+                    Kind::Edit => path(input).into_iter().collect(),
+                    Kind::Run => input.get("command").and_then(Value::as_str).map(shell::written).unwrap_or_default(),
+                    Kind::Read | Kind::Plan | Kind::Ask => vec![],
+                },
+                opaque: is_opaque(kind, input),
+            };
+            Seen::Called { by: by_(), id: cut(id, 200), call }
+        }
+        AgentEvent::ToolResult { id, ok: false, text, .. } if is_given_up(text) => {
+            Seen::GivenUp { by: by_(), id: cut(id, 200) }
+        }
+        AgentEvent::ToolResult { id, ok, text, exit_code } => Seen::Returned {
+            by: by_(),
+            id: cut(id, 200),
+            ok: *ok && exit_code.is_none_or(|code| code == 0),
+            text: fingerprint::text(text),
+            news: fingerprint::news(text),
+            fault: fingerprint::fault(text),
+            looks_failed: fingerprint::looks_failed(text),
+            nothing: fingerprint::is_nothing(text) || text.trim().is_empty() && *exit_code == Some(1),
+        },
+        AgentEvent::Text { text, .. } if by.is_empty() && !text.trim().is_empty() => {
+            Seen::Said { print: fingerprint::text(text), text: cut(text.lines().next().unwrap_or_default(), 100) }
+        }
+        AgentEvent::Usage { total_usd: Some(total), .. } => Seen::Total(*total),
+        AgentEvent::Usage { cost_usd, .. } => Seen::Cost(*cost_usd),
+        AgentEvent::Result(result) if !result.ok => Seen::TurnFailed,
+        AgentEvent::Result(result) => Seen::Total(result.cost_usd?),
+        AgentEvent::Compaction { before, after } if by.is_empty() => Seen::Compacted { before: *before, after: *after },
+        AgentEvent::Subagent { parent, event } => observe_by(event, parent)?,
+        _ => return None,
+    })
+}
+
+/// Whether this failure is not the call's own: Claude Code gives up the parallel calls of a message
+/// when one of them fails. Only that one counts, or a message of many calls would look like many
+/// failures.
+fn is_given_up(text: &str) -> bool {
+    const SIBLING: &str = "Sibling tool call errored";
+    const NOT_RUN: [&str; 3] = [SIBLING, "Cancelled: ", "Error: Streaming fallback"];
+    // ACP agents put the text of a failure into a code block.
+    let text = text.trim_matches(|c: char| c.is_whitespace() || c == '`');
+    match text.strip_prefix("<tool_use_error>") {
+        Some(error) => NOT_RUN.iter().any(|known| error.trim_start().starts_with(known)),
+        None => text == SIBLING,
+    }
+}
+
+fn kind(tool: &str) -> Kind {
+    match tool {
+        tool if EDITING.contains(&tool) => Kind::Edit,
+        tool if READING.contains(&tool) => Kind::Read,
+        "TodoWrite" | "TodoRead" => Kind::Plan,
+        "Bash" | "Task" => Kind::Run,
+        _ => Kind::Ask,
+    }
+}
+
+/// What a call works on, in full.
+fn subject(tool: &str, input: &Value) -> Option<String> {
+    let key = match tool {
+        "Bash" => "command",
+        "Edit" | "Write" | "MultiEdit" => "file_path",
+        "NotebookEdit" => "notebook_path",
+        _ => return None,
+    };
+    let text = input.get(key)?.as_str()?;
+    let text = if tool == "Bash" { shell::essence(text) } else { text };
+    Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Whether the input of a call leaves open what it does.
+fn is_opaque(kind: Kind, input: &Value) -> bool {
+    const TELLING: [&str; 7] = ["new_string", "old_string", "content", "new_source", "edits", "patch", "diff"];
+    let Some(input) = input.as_object().filter(|input| !input.is_empty()) else { return true };
+    kind == Kind::Edit && !TELLING.iter().any(|key| input.contains_key(*key))
+}
+
+fn path(input: &Value) -> Option<String> {
+    ["file_path", "notebook_path", "path"]
+        .iter()
+        .find_map(|key| Some(cut(input.get(*key)?.as_str()?, LONGEST_PATH)))
+}
+
+/// All monitors of one agent but that of its silence.
+#[derive(Debug)]
+pub struct Monitors {
+    /// Calls whose results are not there yet, and since when; by who made them, and their ids.
+    open: HashMap<(String, String), (Call, f64)>,
+    loops: BTreeMap<String, Loops>,
+    drift: drift::Drift,
+    spiral: spiral::Spiral,
+    spend: budget::Spend,
+    responses: Responses,
+    told: BTreeMap<Monitor, Action>,
+    calm: u32,
+}
+
+impl Monitors {
+    pub fn new(terms: &Terms, budget_usd: Option<f64>) -> Self {
+        Self {
+            open: HashMap::new(),
+            loops: BTreeMap::new(),
+            drift: drift::Drift::new(&terms.scope),
+            spiral: spiral::Spiral::default(),
+            spend: budget::Spend::new(budget_usd),
+            responses: terms.responses,
+            told: BTreeMap::new(),
+            calm: 0,
+        }
+    }
+
+    /// Something was seen at `t`, in seconds of any clock that only goes forward.
+    pub fn hear(&mut self, seen: Seen, t: f64) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let mut find = |monitor, what: Option<(Action, String)>| found.extend(what.map(|what| (monitor, what)));
+        match seen {
+            Seen::Prompted(print) => self.begin_anew(print),
+            Seen::At(cwd) => self.drift.at(&cwd),
+            Seen::Called { by, id, call } => {
+                if self.open.len() < MOST_OPEN {
+                    self.open.insert((by, id), (call, t));
+                }
+            }
+            Seen::Returned { by, id, ok, text, news, fault, looks_failed, nothing } => {
+                let Some((call, began)) = self.open.remove(&(by.clone(), id)) else { return vec![] };
+                let (kind, failed) = (call.kind, !ok || (call.kind == Kind::Run && looks_failed));
+                if !failed {
+                    call.paths.iter().for_each(|path| find(Monitor::Drift, self.drift.edited(path)));
+                }
+                let nothing = nothing && kind != Kind::Edit;
+                let done = Done { call, returned: text, news, fault, failed, nothing, began, ended: t };
+                if self.loops.len() >= MOST_SUBAGENTS && !self.loops.contains_key(&by) {
+                    self.loops.retain(|by, _| by.is_empty());
+                }
+                let (novel, circle) = self.loops.entry(by.clone()).or_default().done(done);
+                if by.is_empty() {
+                    self.spiral.done(kind, novel);
+                }
+                self.calm = if circle.is_none() && novel { self.calm + 1 } else { 0 };
+                if self.calm >= CALM {
+                    self.told.remove(&Monitor::Loop);
+                }
+                find(Monitor::Loop, circle);
+            }
+            Seen::GivenUp { by, id } => drop(self.open.remove(&(by, id))),
+            Seen::Said { print, text } => {
+                find(Monitor::Loop, self.loops.entry(String::new()).or_default().said(print, &text));
+            }
+            Seen::Cost(usd) => find(Monitor::Budget, self.spend.cost(usd, t)),
+            Seen::TurnFailed => self.loops.values_mut().for_each(Loops::failed),
+            Seen::Total(usd) => find(Monitor::Budget, self.spend.total(usd, t)),
+            Seen::Compacted { before, after } => {
+                // What it knew it may read again.
+                self.loops.values_mut().for_each(Loops::forgotten);
+                find(Monitor::Spiral, self.spiral.compacted(before, after));
+            }
+        }
+        found
+            .into_iter()
+            .filter_map(|(monitor, (action, reason))| self.tell(monitor, action, reason))
+            .collect()
+    }
+
+    fn begin_anew(&mut self, prompt: u64) {
+        self.loops.values_mut().for_each(|loops| loops.begin_anew(prompt));
+        self.drift.begin_anew();
+        self.spiral.begin_anew();
+        self.told.retain(|monitor, _| *monitor == Monitor::Budget);
+    }
+
+    /// Only what is worse than what was told, and no more than what is to be done.
+    fn tell(&mut self, monitor: Monitor, action: Action, reason: String) -> Option<Finding> {
+        let Finding { action, reason, .. } = self.responses.to(Finding { monitor, action, reason })?;
+        if self.told.get(&monitor).is_some_and(|told| *told >= action) {
+            return None;
+        }
+        self.told.insert(monitor, action);
+        Some(Finding { monitor, action, reason })
+    }
+}

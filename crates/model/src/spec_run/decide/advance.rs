@@ -1,0 +1,190 @@
+//! What follows from the state by itself.
+
+use crate::event::Event;
+use crate::spec_run::event::*;
+use crate::spec_run::state::{JudgeStage, Run, Stage};
+use jiff::Timestamp;
+
+/// What follows from the state by itself; called until nothing does.
+pub fn advance(run: &Run, now: Timestamp) -> Vec<Event> {
+    if !run.is_live() {
+        return vec![];
+    }
+    if let Some(stop) = &run.stopping {
+        if !run.jobs.is_empty() {
+            return vec![];
+        }
+        if stop.code.is_empty() {
+            return vec![Event::RunRested { status: RunStatus::Pending, reason: stop.message.clone() }];
+        }
+        let status = if stop.code == "E_MAX_ITERATIONS" { RunStatus::Partial } else { RunStatus::Failed };
+        return vec![Event::RunFailed { code: stop.code.clone(), message: stop.message.clone(), status }];
+    }
+    let stopping = |code: &str, message: String| vec![Event::RunStopping { code: code.into(), message }];
+    if let Some(limit) = run.settings.max_runtime_s
+        && run.ran_for_ms(now) >= limit as i64 * 1000
+    {
+        return stopping("E_MAX_RUNTIME", format!("it has been under way for {limit} s"));
+    }
+    if let Some(budget) = run.settings.budget_usd
+        && run.cost_usd >= budget
+        && run.phase != Phase::Finish
+    {
+        return vec![crate::spec_run::decide::broke(run.cost_usd, budget)];
+    }
+    match run.phase {
+        Phase::Freeze => freeze(run, now),
+        Phase::Decompose => decompose(run, now),
+        Phase::Implement => implement(run, now),
+        Phase::Judge => judge(run, now),
+        Phase::Finish | Phase::Unknown => vec![],
+    }
+}
+
+fn freeze(run: &Run, now: Timestamp) -> Vec<Event> {
+    if run.frozen.is_none() {
+        return vec![];
+    }
+    if let Some(sealed) = &run.sealed {
+        if run.settings.preview_acceptance && !sealed.path.is_empty() {
+            let reason = format!("its acceptance criteria wait for approval: {}", sealed.path);
+            return vec![Event::RunRested { status: RunStatus::AwaitingApproval, reason }];
+        }
+        return vec![Event::PhaseChanged { phase: Phase::Decompose }];
+    }
+    if !(run.settings.acceptance && run.settings.judge) {
+        return vec![Event::AcceptanceSealed { path: String::new(), sha256: String::new() }];
+    }
+    if run.settings.acceptance_path.is_some() {
+        return vec![];
+    }
+    start_needed(run, Purpose::Acceptance, now)
+}
+
+fn decompose(run: &Run, now: Timestamp) -> Vec<Event> {
+    if run.beads.is_empty() {
+        let by_agent = run.started.bead_label.is_none() && !run.decomposed;
+        return if by_agent { start_needed(run, Purpose::Decompose, now) } else { vec![] };
+    }
+    if !run.accepted || run.anew {
+        return vec![];
+    }
+    if run.settings.dry_run {
+        return vec![Event::RunRested { status: RunStatus::Pending, reason: "it was a dry run".into() }];
+    }
+    if run.settings.human_review && !run.approved {
+        return vec![Event::RunRested {
+            status: RunStatus::AwaitingApproval,
+            reason: "its beads wait for approval".into(),
+        }];
+    }
+    vec![Event::PhaseChanged { phase: Phase::Implement }]
+}
+
+fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
+    let maintaining = run.job_of(Purpose::Maintain).is_some();
+    let every = run.settings.maintain_every;
+    let due = every > 0 && run.done_now / every > run.maintained_at / every;
+    if due || run.maintenance_due {
+        if maintaining {
+            return vec![Event::MaintenanceCoalesced { completed_count: run.done_now }];
+        }
+        if !run.settings.maintain_parallel && run.coding() > 0 {
+            return vec![];
+        }
+        return start_maintenance(run);
+    }
+    if maintaining && !run.settings.maintain_parallel {
+        return vec![];
+    }
+    let waiting = run.not_before.is_some_and(|until| now < until);
+    if run.coding() < run.settings.max_concurrency as usize
+        && let Some(bead) = run.schedule.next()
+    {
+        return if waiting { vec![] } else { assign(run, bead) };
+    }
+    if !run.jobs.is_empty() {
+        return vec![];
+    }
+    let open = run.count(Stage::Open);
+    if open > 0 {
+        // Somebody outside is looked after first, by an effect.
+        if run.beads.values().any(|task| task.stage == Stage::Open && !task.outside.is_empty()) {
+            return vec![];
+        }
+        let chains: Vec<_> = run.stuck().into_iter().map(|blocked| blocked.chain.join(" → ")).take(20).collect();
+        let message = format!(
+            "every bead left waits for one that is blocked: {}; `muleteer bead reopen` has one tried again when the run is resumed",
+            chains.join("; ")
+        );
+        return vec![Event::RunStopping { code: "E_DEADLOCK".into(), message }];
+    }
+    if run.settings.maintain_after_all && run.done_now > run.maintained_at {
+        return start_maintenance(run);
+    }
+    let next = if run.settings.judge { Phase::Judge } else { Phase::Finish };
+    vec![Event::PhaseChanged { phase: next }]
+}
+
+fn judge(run: &Run, now: Timestamp) -> Vec<Event> {
+    match run.judge {
+        JudgeStage::Reason { round } if run.job_of(Purpose::Judge).is_none() => {
+            let mut events = start_needed(run, Purpose::Judge, now);
+            if !events.is_empty() {
+                let observations = run.observations.iter().cloned().collect();
+                events.insert(0, Event::JudgeStarted { iteration: run.iteration, round, observations });
+            }
+            events
+        }
+        JudgeStage::Structure { .. } if run.job_of(Purpose::Structure).is_none() => {
+            start_needed(run, Purpose::Structure, now)
+        }
+        _ => vec![],
+    }
+}
+
+fn agent(run: &Run, purpose: Purpose, bead_id: Option<String>, workdir: String, attempt: u32, reuse: bool) -> Event {
+    Event::AgentStarted(Box::new(AgentStarted {
+        agent: run.next_agent(),
+        purpose,
+        bead_id,
+        workdir: format!(".muleteer/worktrees/{}/{workdir}", run.id()),
+        dispatch: format!("{}x{}", run.hash(), run.spawns + 1),
+        attempt,
+        reuse,
+    }))
+}
+
+fn start_needed(run: &Run, purpose: Purpose, now: Timestamp) -> Vec<Event> {
+    if run.job_of(purpose).is_some() || run.not_before.is_some_and(|until| now < until) {
+        return vec![];
+    }
+    let attempt = run.failures.get(&purpose).copied().unwrap_or_default();
+    let workdir = format!("{}-{}", purpose.as_str(), run.spawns + 1);
+    vec![agent(run, purpose, None, workdir, attempt, false)]
+}
+
+fn assign(run: &Run, bead: &str) -> Vec<Event> {
+    let Some(task) = run.beads.get(bead) else { return vec![] };
+    let worktree = if task.reuse { task.worktrees } else { task.worktrees + 1 };
+    let workdir = format!("bead-{bead}-{}", worktree.max(1));
+    let reuse = task.reuse && task.worktrees > 0;
+    let claim = format!("{}:{}:{}", run.id(), run.iteration, task.attempts);
+    vec![
+        Event::BeadAssigned { bead_id: bead.into(), agent: run.next_agent(), claim },
+        agent(run, Purpose::Implement, Some(bead.into()), workdir, task.attempts, reuse),
+    ]
+}
+
+pub(super) fn start_maintenance(run: &Run) -> Vec<Event> {
+    let maintenance = format!("maint-{}", run.maintenance.len() + 1);
+    let bead_id = format!("{}m{}", run.hash(), run.maintenance.len() + 1);
+    vec![
+        Event::MaintenanceStarted {
+            maintenance: maintenance.clone(),
+            bead_id: bead_id.clone(),
+            trigger_completed_count: run.done_now,
+        },
+        agent(run, Purpose::Maintain, Some(bead_id), maintenance, 0, false),
+    ]
+}

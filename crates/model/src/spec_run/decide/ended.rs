@@ -1,0 +1,245 @@
+//! What is recorded of a job that has ended, and whether it is tried again.
+
+use crate::agent::event::cut;
+use crate::event::{Event, Outcome};
+use crate::spec_run::decide::{GRAPH_EMPTY, JobEnd};
+use crate::spec_run::event::*;
+use crate::spec_run::judge::{Asked, JudgeResult};
+use crate::spec_run::state::{self, Job, JudgeStage, Run, Sealed};
+use jiff::{SignedDuration, Timestamp};
+
+/// Failures of one bead, or in a row of an agent the run needs, that do not count (rate limits), before they do.
+const UNCOUNTED: u32 = 20;
+/// The first pause after a rate limit; it doubles up to the last.
+const SLOW_FIRST_S: i64 = 15;
+const SLOW_LAST_S: i64 = 600;
+/// Rounds of judging, and readings of a verdict, in one iteration.
+const ROUNDS: u32 = 2;
+/// Of an agent's last words, so much goes into the next one's prompt.
+const NOTE_LIMIT: usize = 4000;
+
+fn finished(job: &Job, end: &JobEnd, status: Outcome) -> Event {
+    Event::AgentFinished(Box::new(AgentFinished {
+        agent: job.start.agent,
+        purpose: job.start.purpose,
+        bead_id: job.start.bead_id.clone(),
+        status,
+        duration_ms: end.duration_ms,
+        reason: cut(&end.reason, 500),
+        cost_usd: end.cost_usd,
+    }))
+}
+
+pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event> {
+    let mut events = match (job.start.purpose, &job.start.bead_id) {
+        (Purpose::Implement, Some(bead)) => bead_ended(run, job, bead, end, now),
+        (Purpose::Maintain, _) => {
+            // Ended because the run is: that says nothing of what it was to mend.
+            let stopped = is_stopped(run, end) && end.outcome != Outcome::Success;
+            let state = if stopped { state::STOPPED } else { state::status_of(end.outcome) }.to_string();
+            let id = run.maintenance.last().map(|last| last.id.clone()).unwrap_or_default();
+            vec![finished(job, end, end.outcome), Event::MaintenanceFinished { maintenance: id, status: state }]
+        }
+        _ => needed_ended(run, job, end, now),
+    };
+    if let Some(reason) = &end.undone {
+        events.insert(0, Event::PushUndone { agent: job.start.agent, reason: cut(reason, 300) });
+    }
+    if let Some(message) = end.trespassed.as_ref().filter(|_| run.stopping.is_none()) {
+        events.push(Event::RunStopping { code: "E_REMOTE_CHANGED".into(), message: cut(message, 500) });
+    }
+    if let (Some(usd), None) = (end.penniless, &run.stopping) {
+        events.push(crate::spec_run::decide::broke(usd, run.settings.budget_usd.unwrap_or_default()));
+    }
+    let created_by = format!("agent-{}", job.start.agent);
+    let fresh = end
+        .observations
+        .iter()
+        .filter(|id| !run.observations.contains(*id) && !run.promoted.contains(*id) && !run.dismissed.contains(*id));
+    events.extend(fresh.map(|id| Event::ObservationCreated { bead_id: id.clone(), created_by: created_by.clone() }));
+    events
+}
+
+/// The run ends, and this agent because of that.
+fn is_stopped(run: &Run, end: &JobEnd) -> bool {
+    run.stopping.is_some() || end.penniless.is_some()
+}
+
+/// The end of an agent the run cannot do without.
+fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event> {
+    let purpose = job.start.purpose;
+    let mut events = vec![finished(job, end, end.outcome)];
+    if purpose == Purpose::Judge && end.wrote {
+        let JudgeStage::Reason { round } = run.judge else { return events };
+        let reason = "the judge changed what it was to judge".to_string();
+        events.push(judged(run, Verdict::Discarded, &reason, None));
+        if round >= ROUNDS {
+            events.push(Event::RunStopping { code: "E_JUDGE_WROTE".into(), message: format!("{reason}, twice") });
+        }
+        return events;
+    }
+    if is_stopped(run, end) {
+        return events;
+    }
+    if end.outcome != Outcome::Success {
+        let uncounted = run.uncounted.get(&purpose).copied().unwrap_or_default();
+        let counted = !end.rate_limited || uncounted >= UNCOUNTED;
+        let failures = run.failures.get(&purpose).copied().unwrap_or_default() + u32::from(counted);
+        events.push(Event::AgentRetried { purpose, reason: cut(&end.reason, 500), counted });
+        if !counted {
+            events.push(slow(run, &end.reason, now));
+        }
+        if failures > run.settings.max_retries {
+            let code = match end.outcome {
+                _ if end.empty => GRAPH_EMPTY,
+                Outcome::Timeout => "E_AGENT_TIMEOUT",
+                _ => "E_AGENT_FAILED",
+            };
+            let message = format!("the {} agent failed {failures} times: {}", purpose.as_str(), end.reason);
+            events.push(Event::RunStopping { code: code.into(), message });
+        }
+        return events;
+    }
+    match (purpose, &run.judge) {
+        (Purpose::Acceptance, _) => {
+            let Sealed { path, sha256 } =
+                end.sealed.clone().unwrap_or(Sealed { path: String::new(), sha256: String::new() });
+            events.push(Event::AcceptanceSealed { path, sha256 });
+        }
+        (Purpose::Decompose, _) => events.push(Event::Decomposed {}),
+        (Purpose::Judge, JudgeStage::Reason { round }) => events.push(Event::JudgeReasoned { round: *round }),
+        (Purpose::Structure, JudgeStage::Structure { tries, .. }) => match readable(run, end, tries + 1 >= ROUNDS) {
+            Ok((result, left_out)) => {
+                let verdict = if result.passed() { Verdict::Pass } else { Verdict::Fail };
+                events.push(judged(run, verdict, &left_out, Some(result.clone())));
+            }
+            Err(why) => {
+                events.push(Event::AgentRetried { purpose, reason: why.clone(), counted: false });
+                events.push(judged(run, Verdict::Unreadable, &why, None));
+                if tries + 1 >= ROUNDS {
+                    let message = format!("the judge's verdict could not be read: {why}");
+                    events.push(Event::RunStopping { code: "E_JUDGE_PARSE_FAILED".into(), message });
+                }
+            }
+        },
+        _ => {}
+    }
+    events
+}
+
+/// The verdict, if it can be acted on, and what it leaves out, which its reason is to name. A pass that does not decide
+/// on what the agents noted counts all the same, since it says all that a pass has to say: what was noted waits on. One
+/// that names work to be done counts when it is said the `last` time.
+fn readable<'a>(run: &Run, end: &'a JobEnd, last: bool) -> Result<(&'a JudgeResult, String), String> {
+    let result = end.verdict.as_ref().ok_or("it printed no verdict")?.as_ref().map_err(Clone::clone)?;
+    let criteria = run.sealed.as_ref().is_some_and(|sealed| !sealed.path.is_empty());
+    let asked = Asked {
+        spec_drift: run.settings.spec_drift,
+        acceptance: run.settings.acceptance && criteria,
+        observations: &run.observations,
+    };
+    result.settled(asked)?;
+    let spare = result.spare_work();
+    if let Some(work) = spare.as_ref().filter(|_| !last) {
+        return Err(format!(
+            "{work}; if something is wrong, say so in `specDrift` or `acceptance`; if not, `newBeads` is empty"
+        ));
+    }
+    let left_out: Vec<String> = result.decides(asked).err().into_iter().chain(spare).collect();
+    Ok((result, left_out.join("; ")))
+}
+
+fn judged(run: &Run, verdict: Verdict, reason: &str, result: Option<JudgeResult>) -> Event {
+    let new_beads = result.as_ref().map_or(0, |result| {
+        let promoted = run.triaged(result).into_iter().filter(|one| one.action == "promote").count();
+        result.remedies().len() + promoted
+    }) as u32;
+    Event::JudgeFinished(Box::new(JudgeFinished {
+        iteration: run.iteration,
+        verdict,
+        new_beads,
+        reason: reason.into(),
+        result,
+    }))
+}
+
+fn slow(run: &Run, reason: &str, now: Timestamp) -> Event {
+    let pause = (SLOW_FIRST_S << run.slowdowns.min(16)).min(SLOW_LAST_S);
+    let until = now.checked_add(SignedDuration::from_secs(pause)).unwrap_or(now);
+    Event::PoolSlowed { until, reason: cut(reason, 200) }
+}
+
+/// Done is: closed, and its commits are on the target (or explicitly nothing was to be changed).
+fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) -> Vec<Event> {
+    let Some(task) = run.beads.get(bead) else { return vec![finished(job, end, end.outcome)] };
+    let complete = end.closed && (end.has_pushed() || (end.no_change && end.commits == 0));
+    // Who pushed everything and was cut off before saying so has done it; who said it failed has not.
+    let cut_off = end.whole && !end.closed && (end.outcome == Outcome::Success || end.unknown);
+    if complete || cut_off {
+        let by = if end.closed { "agent" } else { "harness" };
+        let done = Event::BeadCompleted {
+            bead_id: bead.into(),
+            by: by.into(),
+            no_change: end.no_change,
+            commits: end.commits,
+        };
+        return vec![finished(job, end, Outcome::Success), done];
+    }
+    let incomplete = end.outcome == Outcome::Success;
+    let what = match (end.closed, end.commits, end.on_target) {
+        (true, 0, _) => "it closed the bead without a commit, and not as needing no change",
+        (true, _, false) => "it closed the bead, but its commits are not on the target branch",
+        (false, 0, _) => "it ended without closing the bead and without a commit",
+        (false, _, false) => "it ended without closing the bead, and its commits are not on the target branch",
+        (false, _, true) if !end.whole => {
+            "it ended without closing the bead, and what is on the target branch is not its own or not all of it"
+        }
+        _ => "it ended without closing the bead",
+    };
+    let reason = if incomplete { format!("incomplete: {what}") } else { end.reason.clone() };
+    let mut events = vec![finished(job, end, if incomplete { Outcome::Failure } else { end.outcome })];
+    if is_stopped(run, end) {
+        // Ended because the run is: its next attempt is not a second one.
+        events.push(retried(bead, task.attempts, &reason, true, false, &task.note));
+        return events;
+    }
+    let uncounted = end.rate_limited && task.attempts - task.failures.min(task.attempts) <= UNCOUNTED;
+    if uncounted {
+        events.push(retried(bead, task.attempts, &reason, false, false, &task.note));
+        events.push(slow(run, &end.reason, now));
+        return events;
+    }
+    if task.failures >= run.settings.max_retries {
+        let mut dependants = run.dependants(bead);
+        dependants.truncate(100);
+        events.push(Event::BeadBlocked { bead_id: bead.into(), reason: cut(&reason, 500), dependants });
+        return events;
+    }
+    let tail = last(&end.last_lines);
+    let note = if tail.is_empty() { reason.clone() } else { format!("{reason}\n\nIts last lines:\n\n{tail}") };
+    events.push(retried(bead, task.attempts, &reason, incomplete, true, &note));
+    events
+}
+
+/// Whether this end leaves the agent's bead blocked.
+pub fn blocks(run: &Run, dispatch: &str, end: &JobEnd) -> bool {
+    let Some(job) = run.job_by_dispatch(dispatch) else { return false };
+    let Some(bead) = job.start.bead_id.as_ref().filter(|_| job.start.purpose == Purpose::Implement) else {
+        return false;
+    };
+    let events = bead_ended(run, job, bead, end, run.updated_at);
+    events.iter().any(|event| matches!(event, Event::BeadBlocked { .. }))
+}
+
+fn retried(bead: &str, attempt: u32, reason: &str, reuse: bool, counted: bool, note: &str) -> Event {
+    Event::BeadRetried { bead_id: bead.into(), attempt, reason: cut(reason, 500), reuse, counted, note: note.into() }
+}
+
+fn last(text: &str) -> String {
+    let text = text.trim_end();
+    let mut from = text.len().saturating_sub(NOTE_LIMIT);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    text[from..].to_string()
+}

@@ -1,0 +1,432 @@
+//! What to record about something that happened, and what follows by itself.
+
+mod advance;
+mod ended;
+
+pub use advance::advance;
+pub use ended::blocks;
+
+use crate::agent::event::cut;
+use crate::beads::Bead;
+use crate::beads::graph::Graph;
+use crate::event::{Event, Outcome};
+use crate::spec_run::event::*;
+use crate::spec_run::judge::JudgeResult;
+use crate::spec_run::state::{JudgeStage, Run, Sealed, Stage};
+use jiff::Timestamp;
+
+/// Something that happened outside.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    Frozen {
+        sha256: String,
+        base_branch: String,
+        base_commit: String,
+        target_branch: String,
+    },
+    Sealed(Sealed),
+    /// The beads of the run as the store has them.
+    Gathered {
+        beads: Vec<Bead>,
+        closed_outside: Vec<String>,
+    },
+    BeadsAccepted,
+    JobEnded {
+        dispatch: String,
+        end: Box<JobEnd>,
+    },
+    /// Of the ids that beads wait for, these are closed.
+    Outside {
+        closed: Vec<String>,
+    },
+    Applied {
+        iteration: u32,
+        triage: Triage,
+    },
+    Published {
+        branch: String,
+        commit: String,
+        merge: String,
+        /// None where nobody wants one, or there is no remote.
+        pr: Option<PullRequest>,
+    },
+    Resume {
+        settings: Box<RunSettings>,
+        by: String,
+        approve: bool,
+        from: Option<GoOn>,
+        /// What a person did meanwhile about beads that are not done.
+        settled: Vec<Settled>,
+        /// The place in a trace of whoever asks.
+        trace: Option<String>,
+    },
+    Stop {
+        reason: String,
+    },
+    /// It cannot go on: an `E_…` code and why.
+    Fatal {
+        code: String,
+        message: String,
+    },
+}
+
+/// What came of the pull request that a run is to end with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PullRequest {
+    /// Where it is.
+    Made(String),
+    /// There is a remote, and why nothing is pushed there.
+    Unpushed(String),
+    /// The branch is at the remote, under this name; a person makes the pull request, on this page where it is known.
+    Pushed {
+        branch: String,
+        page: Option<String>,
+        /// Why `gh` made none, where it was asked.
+        trouble: Option<String>,
+    },
+}
+
+/// Where a run is told to go on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GoOn {
+    Implement,
+    /// A maintenance run at once, whatever its trigger says.
+    Maintain,
+    Judge,
+}
+
+/// A bead of the run that was closed or reopened while nobody of the run was at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled {
+    pub bead: String,
+    pub closed: bool,
+    pub no_change: bool,
+}
+
+/// Why a run cannot go on from there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Barred {
+    pub code: &'static str,
+    pub message: String,
+}
+
+/// How an agent ended, with everything about it that was looked up then.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobEnd {
+    pub outcome: Outcome,
+    pub reason: String,
+    /// The end of what it said.
+    pub last_lines: String,
+    pub duration_ms: u64,
+    pub cost_usd: f64,
+    /// The model's provider had no room: not the bead's failure.
+    pub rate_limited: bool,
+    /// It was stopped because the run's money is gone: so much of it, in US dollars. That is not the bead's failure either.
+    pub penniless: Option<f64>,
+    /// It is not known whether it had finished.
+    pub unknown: bool,
+    /// Of a bead: whether it is closed, whether as needing no change.
+    pub closed: bool,
+    pub no_change: bool,
+    /// Its commits since its base, and whether the target has them all.
+    pub commits: u32,
+    pub on_target: bool,
+    /// Some of these are its own, and it left nothing that is not on the target, such as a rebase in the middle.
+    pub whole: bool,
+    /// It has none, but an earlier attempt's are on the target.
+    pub pushed_before: bool,
+    /// Of a push that was no fast-forward, and was undone.
+    pub undone: Option<String>,
+    /// Its commits are on the base branch of the real remote, where it had no business.
+    pub trespassed: Option<String>,
+    /// Observation beads that are open in the run.
+    pub observations: Vec<String>,
+    pub sealed: Option<Sealed>,
+    /// It was to make beads, ended well and made none.
+    pub empty: bool,
+    /// It changed files it was only to read.
+    pub wrote: bool,
+    pub verdict: Option<Result<JudgeResult, String>>,
+}
+
+impl JobEnd {
+    pub fn new(outcome: Outcome, reason: impl Into<String>) -> Self {
+        Self {
+            outcome,
+            reason: reason.into(),
+            last_lines: String::new(),
+            duration_ms: 0,
+            cost_usd: 0.0,
+            rate_limited: false,
+            penniless: None,
+            unknown: false,
+            closed: false,
+            no_change: false,
+            commits: 0,
+            on_target: false,
+            whole: false,
+            pushed_before: false,
+            undone: None,
+            trespassed: None,
+            observations: vec![],
+            sealed: None,
+            empty: false,
+            wrote: false,
+            verdict: None,
+        }
+    }
+
+    /// The bead's work is on the target, whichever attempt brought it there. Who ended by itself may have left what
+    /// it did not want; of who was cut off it must be all.
+    pub fn has_pushed(&self) -> bool {
+        let all = self.whole || self.outcome == Outcome::Success;
+        (self.commits > 0 && self.on_target && all) || (self.commits == 0 && self.pushed_before)
+    }
+}
+
+/// The run has spent what it may.
+fn broke(spent: f64, budget: f64) -> Event {
+    Event::RunStopping { code: "E_BUDGET".into(), message: format!("{spent:.2} USD of {budget:.2} are spent") }
+}
+
+/// The events that record `input`; none where it means nothing (any more).
+pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
+    if let Input::Resume { settings, by, approve, from, settled, trace } = input {
+        return resume(run, (settings, trace), &by, approve, from, &settled);
+    }
+    if !run.is_live() {
+        return vec![];
+    }
+    match input {
+        Input::Frozen { sha256, base_branch, base_commit, target_branch } if run.frozen.is_none() => {
+            vec![Event::SpecFrozen { sha256, base_branch, base_commit, target_branch }]
+        }
+        Input::Sealed(sealed) if run.sealed.is_none() => {
+            vec![Event::AcceptanceSealed { path: sealed.path, sha256: sealed.sha256 }]
+        }
+        Input::Gathered { beads, closed_outside }
+            if run.phase == Phase::Decompose && (run.beads.is_empty() || run.anew) =>
+        {
+            gathered(&beads, &closed_outside)
+        }
+        Input::BeadsAccepted if !run.accepted => vec![Event::BeadsAccepted {}],
+        Input::JobEnded { dispatch, end } => match run.job_by_dispatch(&dispatch) {
+            Some(job) => ended::job_ended(run, job, &end, now),
+            None => vec![],
+        },
+        Input::Outside { closed } => outside(run, &closed),
+        Input::Applied { iteration, triage } if iteration == run.iteration => applied(run, triage),
+        Input::Published { branch, commit, merge, pr } if run.phase == Phase::Finish => {
+            published(run, branch, commit, merge, pr)
+        }
+        Input::Stop { reason } if run.stopping.is_none() => {
+            vec![Event::RunStopping { code: String::new(), message: reason }]
+        }
+        Input::Fatal { code, message } if run.stopping.as_ref().is_none_or(|stop| stop.code.is_empty()) => {
+            vec![Event::RunStopping { code, message }]
+        }
+        _ => vec![],
+    }
+}
+
+/// Whether a run can go on from there: nobody jumps a barrier or an approval.
+///
+/// # Errors
+/// What has to come first.
+pub fn may_go_on(run: &Run, from: GoOn, approve: bool, settled: &[Settled]) -> Result<(), Barred> {
+    let bad = |message: String| Err(Barred { code: "E_BAD_INPUT", message });
+    if !run.jobs.is_empty() {
+        let message = format!("{} of its agents are at work", run.jobs.len());
+        return Err(Barred { code: "E_RUN_LOCKED", message });
+    }
+    if !run.accepted {
+        return bad(format!("its beads are not decided on yet (it is in phase {})", run.phase.as_str()));
+    }
+    if run.settings.human_review && !run.approved && !approve {
+        return bad("its beads wait for approval: --yes approves them".into());
+    }
+    let left: Vec<&str> = run
+        .beads
+        .values()
+        .filter(|task| match settled.iter().find(|one| one.bead == task.planned.id) {
+            Some(one) => task.stage != Stage::Done && !one.closed,
+            None => matches!(task.stage, Stage::Open | Stage::Taken),
+        })
+        .map(|task| task.planned.id.as_str())
+        .collect();
+    if from == GoOn::Judge && !left.is_empty() {
+        let shown = left[..left.len().min(10)].join(", ");
+        return bad(format!("{} beads are not done ({shown}), and the judge comes after them", left.len()));
+    }
+    Ok(())
+}
+
+fn resume(
+    run: &Run,
+    (settings, trace): (Box<RunSettings>, Option<String>),
+    by: &str,
+    approve: bool,
+    from: Option<GoOn>,
+    settled: &[Settled],
+) -> Vec<Event> {
+    if from.is_some_and(|from| may_go_on(run, from, approve, settled).is_err()) {
+        return vec![];
+    }
+    let mut events = vec![Event::RunResumed { run_id: run.id().into(), settings, by: by.into(), trace }];
+    // Who approves the criteria has not seen the beads.
+    let criteria = run.phase == Phase::Freeze && run.settings.preview_acceptance;
+    if approve && !run.approved && !criteria {
+        events.push(Event::RunApproved { by: by.into() });
+    }
+    // What an agent planned and the graph refused is planned anew, by one that is told why.
+    let refused = [GRAPH_CYCLE, GRAPH_EMPTY, "E_GRAPH_DANGLING"];
+    if let Some(error) = run.error.as_ref().filter(|error| refused.contains(&error.code.as_str()))
+        && run.beads.is_empty()
+        && run.decomposed
+    {
+        let reason = cut(&error.message, 500);
+        events.push(Event::AgentRetried { purpose: Purpose::Decompose, reason, counted: false });
+    }
+    let mut reopened = false;
+    for one in settled {
+        let Some(task) = run.beads.get(&one.bead) else { continue };
+        match task.stage {
+            Stage::Open | Stage::Blocked if one.closed => events.push(Event::BeadCompleted {
+                bead_id: one.bead.clone(),
+                by: by.into(),
+                no_change: one.no_change,
+                commits: 0,
+            }),
+            // Not beside a judge at work.
+            Stage::Blocked if run.phase == Phase::Implement || run.jobs.is_empty() => {
+                events.push(Event::BeadReopened { bead_id: one.bead.clone(), by: by.into() });
+                reopened = true;
+            }
+            _ => {}
+        }
+    }
+    if reopened && from.is_none() && run.phase != Phase::Implement {
+        events.push(Event::PhaseChanged { phase: Phase::Implement });
+    }
+    match from {
+        Some(GoOn::Implement) => events.push(Event::PhaseChanged { phase: Phase::Implement }),
+        Some(GoOn::Maintain) => {
+            events.push(Event::PhaseChanged { phase: Phase::Implement });
+            events.extend(advance::start_maintenance(run));
+        }
+        Some(GoOn::Judge) => events.push(Event::PhaseChanged { phase: Phase::Judge }),
+        None => {}
+    }
+    events
+}
+
+/// No run is made of beads that wait for each other.
+pub const GRAPH_CYCLE: &str = "E_GRAPH_CYCLE";
+
+/// Nor of none.
+const GRAPH_EMPTY: &str = "E_GRAPH_EMPTY";
+
+/// The circle in which some of these beads wait for each other, in words.
+pub fn circle(graph: &Graph, work: &[&Bead]) -> Option<String> {
+    let cycles = graph.cycles();
+    let named = cycles.first()?.iter().map(|id| {
+        let title = work.iter().find(|bead| bead.id == *id).map_or("", |bead| bead.title.as_str());
+        format!("{id} ({})", cut(title, 60))
+    });
+    Some(format!("beads wait for each other: {}", named.collect::<Vec<_>>().join(" → ")))
+}
+
+fn gathered(beads: &[Bead], closed_outside: &[String]) -> Vec<Event> {
+    let fatal = |code: &str, message: String| vec![Event::RunStopping { code: code.into(), message }];
+    let work: Vec<&Bead> = beads.iter().filter(|bead| !bead.is_observation()).collect();
+    if work.is_empty() {
+        return fatal(GRAPH_EMPTY, "the decomposition has no beads".into());
+    }
+    let graph = Graph::of_beads(work.iter().copied());
+    if let Some(message) = circle(&graph, &work) {
+        return fatal(GRAPH_CYCLE, message);
+    }
+    let waited_for = |on: &str| !closed_outside.iter().any(|id| id == on);
+    let planned: Vec<Planned> = work
+        .iter()
+        .map(|bead| Planned::of(bead, |on| graph.index(on).is_some(), waited_for))
+        .collect();
+    vec![Event::BeadsCreated { count: planned.len() as u32, dependency_edges: graph.edges() as u32, beads: planned }]
+}
+
+fn outside(run: &Run, closed: &[String]) -> Vec<Event> {
+    let mut events = Vec::new();
+    for task in run.beads.values() {
+        for on in task.outside.iter().filter(|on| closed.contains(on)) {
+            events.push(Event::OutsideClosed { bead_id: task.planned.id.clone(), on: on.clone() });
+        }
+    }
+    if events.is_empty() && run.jobs.is_empty() && run.schedule.next().is_none() {
+        let stuck: Vec<_> = run.stuck().into_iter().map(|blocked| blocked.chain.join(" → ")).take(20).collect();
+        if !stuck.is_empty() {
+            let message = format!("every bead left waits for one outside the run: {}", stuck.join("; "));
+            events.push(Event::RunStopping { code: "E_EXTERNAL_BLOCKED".into(), message });
+        }
+    }
+    events
+}
+
+fn applied(run: &Run, triage: Triage) -> Vec<Event> {
+    let JudgeStage::Apply(result) = &run.judge else { return vec![] };
+    let mut events = vec![Event::VerdictApplied { iteration: run.iteration, triage: Box::new(triage.clone()) }];
+    if result.passed() {
+        events.push(Event::PhaseChanged { phase: Phase::Finish });
+    } else if run.settings.judge_only {
+        let message = format!(
+            "the judge found something, and nobody but the judge was asked; {} beads are left open",
+            triage.beads.len()
+        );
+        events.push(Event::RunStopping { code: "E_MAX_ITERATIONS".into(), message });
+    } else if run.iteration >= run.settings.max_iterations {
+        let message = format!(
+            "the judge found something in each of {} iterations; {} beads are left open: raise \
+             run.phases.judge.max_iterations, and the run works on them when it is resumed",
+            run.iteration,
+            triage.beads.len()
+        );
+        events.push(Event::RunStopping { code: "E_MAX_ITERATIONS".into(), message });
+    } else {
+        events.push(Event::IterationStarted { iteration: run.iteration + 1, beads: triage.beads });
+        events.push(Event::PhaseChanged { phase: Phase::Implement });
+    }
+    events
+}
+
+/// Why the branch of a run stays here, although there is a remote to push it to.
+pub fn unpushed(run: &Run) -> Option<String> {
+    let blocked = run.count(Stage::Blocked);
+    if run.started.target != "auto" {
+        return Some(format!("{} was chosen for it by name, so it is yours to push", run.target()));
+    }
+    if blocked > 0 {
+        return Some(format!("{blocked} of {} beads are blocked", run.beads.len()));
+    }
+    // With a commit checked out and no branch there is nothing that a pull request could be made to.
+    let detached = run.frozen.as_ref().is_none_or(|frozen| frozen.base_branch == "HEAD");
+    (detached && !run.settings.push)
+        .then(|| "the run began from a commit that is on no branch, to which no pull request can be made".into())
+}
+
+fn published(run: &Run, branch: String, commit: String, merge: String, pr: Option<PullRequest>) -> Vec<Event> {
+    let (pr, unpushed) = match pr {
+        Some(PullRequest::Unpushed(why)) => (None, Some(why)),
+        pr => (pr, None),
+    };
+    let mut events = vec![Event::BranchPublished { branch, commit, merge, unpushed }];
+    match pr {
+        Some(PullRequest::Pushed { branch, page, trouble }) => {
+            events.push(Event::BranchPushed { branch, page, trouble });
+        }
+        Some(PullRequest::Made(url)) if run.pr_url.is_none() => events.push(Event::PrCreated { url }),
+        _ => {}
+    }
+    let all = run.count(Stage::Done) == run.beads.len();
+    let status = if all { RunStatus::Completed } else { RunStatus::Partial };
+    events.push(Event::RunCompleted { status, total_beads: run.beads.len() as u32 });
+    events
+}

@@ -1,0 +1,199 @@
+//! How long the beads of this iteration will still take, as far as that can be known: from the critical path.
+//!
+//! Beads are taken to last as long as those that are done did. No order of work is shorter than its longest
+//! chain, nor than all its work shared among all agents; and working on whatever is ready is never longer than the
+//! chain and what is beside it, shared, one after the other (Graham's bound). So the low end is the larger of the
+//! first two with quick beads, the high end the third with slow ones. Retries, maintenance and the judge are not
+//! foreseen: nobody knows them.
+
+use crate::spec_run::event::{Phase, Purpose};
+use crate::spec_run::report::history::Chronicle;
+use crate::spec_run::state::{Run, Stage};
+use jiff::Timestamp;
+
+/// Of a bead that has taken longer than it should have: what is left is this part.
+const LEFT: f64 = 0.1;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Estimate {
+    /// There is nothing to measure by: no bead is done, or the run is in another phase.
+    Unknown,
+    /// No bead is left that could be worked on.
+    Nothing,
+    /// Milliseconds from now.
+    Between { low_ms: u64, high_ms: u64 },
+}
+
+/// What is left of one bead, and whom it waits for among those that are left.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rest {
+    /// How long it has been worked on in this attempt; none while nobody is at it.
+    pub since_ms: Option<u64>,
+    /// Indices into the same list, all smaller than its own.
+    pub after: Vec<usize>,
+}
+
+/// Of a run under way.
+pub fn of(chronicle: &Chronicle, now: Timestamp) -> Estimate {
+    let run = &chronicle.run;
+    if run.phase != Phase::Implement || !run.is_live() {
+        return Estimate::Unknown;
+    }
+    estimate(&rests(run, now), &chronicle.measured_ms(), run.settings.max_concurrency)
+}
+
+/// What can still be worked on: not what is blocked, nor what waits for that or for somebody outside.
+fn rests(run: &Run, now: Timestamp) -> Vec<Rest> {
+    let graph = run.schedule.graph();
+    let mut place: Vec<Option<usize>> = vec![None; graph.len()];
+    let mut hopeless = vec![false; graph.len()];
+    let mut rests = vec![];
+    for at in graph.topological() {
+        let id = graph.id(at);
+        let Some(task) = run.beads.get(id) else { continue };
+        match task.stage {
+            Stage::Done => continue,
+            Stage::Blocked => hopeless[at] = true,
+            Stage::Open | Stage::Taken => {
+                hopeless[at] = !task.outside.is_empty() || graph.blockers(at).iter().any(|on| hopeless[*on]);
+            }
+        }
+        if hopeless[at] {
+            continue;
+        }
+        let job = run
+            .jobs
+            .values()
+            .find(|job| job.start.purpose == Purpose::Implement && job.start.bead_id.as_deref() == Some(id));
+        let since = job.map(|job| (now.as_millisecond() - job.started_at.as_millisecond()).max(0).unsigned_abs());
+        place[at] = Some(rests.len());
+        rests.push(Rest { since_ms: since, after: graph.blockers(at).iter().filter_map(|on| place[*on]).collect() });
+    }
+    rests
+}
+
+/// From what is left, how long what is done has taken, and how many may work at once.
+pub fn estimate(rests: &[Rest], measured_ms: &[u64], agents: u32) -> Estimate {
+    if rests.is_empty() {
+        return Estimate::Nothing;
+    }
+    let mut measured = measured_ms.to_vec();
+    measured.sort_unstable();
+    let [.., slowest] = measured.as_slice() else { return Estimate::Unknown };
+    // Of few, the extremes; of many, what the middle half lies between.
+    let quick = measured[measured.len() / 4];
+    let slow = if measured.len() < 4 { *slowest } else { measured[measured.len() * 3 / 4] };
+    let agents = f64::from(agents.max(1));
+    let (path, work) = length(rests, quick);
+    let low = path.max(work / agents);
+    let (path, work) = length(rests, slow);
+    let high = path + (work - path) / agents;
+    Estimate::Between { low_ms: millis(low), high_ms: millis(high.max(low)) }
+}
+
+/// The longest chain, and all of it together, where a bead takes `each`.
+#[allow(clippy::cast_precision_loss)] // Times of beads.
+fn length(rests: &[Rest], each: u64) -> (f64, f64) {
+    let each = each as f64;
+    let mut ends: Vec<f64> = Vec::with_capacity(rests.len());
+    let mut work = 0.0;
+    for rest in rests {
+        let left = rest.since_ms.map_or(each, |since| (each - since as f64).max(each * LEFT));
+        let begins = rest.after.iter().filter_map(|on| ends.get(*on)).copied().fold(0.0, f64::max);
+        ends.push(begins + left);
+        work += left;
+    }
+    (ends.into_iter().fold(0.0, f64::max), work)
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Not negative, and saturating.
+fn millis(time: f64) -> u64 {
+    time.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn open(after: &[usize]) -> Rest {
+        Rest { since_ms: None, after: after.to_vec() }
+    }
+
+    fn at_work(since: u64) -> Rest {
+        Rest { since_ms: Some(since), after: vec![] }
+    }
+
+    fn between(low_ms: u64, high_ms: u64) -> Estimate {
+        Estimate::Between { low_ms, high_ms }
+    }
+
+    #[test]
+    fn nothing_is_claimed_before_anything_is_known() {
+        assert_eq!(estimate(&[open(&[])], &[], 4), Estimate::Unknown);
+        assert_eq!(estimate(&[], &[10], 4), Estimate::Nothing);
+        assert_eq!(estimate(&[], &[], 4), Estimate::Nothing);
+    }
+
+    #[test]
+    fn chains_take_their_length_and_sets_their_share() {
+        let chain = [open(&[]), open(&[0]), open(&[1])];
+        assert_eq!(estimate(&chain, &[100], 4), between(300, 300), "nobody can help with a chain");
+        let flat: Vec<Rest> = (0..8).map(|_| open(&[])).collect();
+        // Work on eight for four: two rounds; at worst the last begins when the others are done.
+        assert_eq!(estimate(&flat, &[100], 4), between(200, 275));
+        assert_eq!(estimate(&flat, &[100], 1), between(800, 800));
+        assert_eq!(estimate(&flat, &[100], 100), between(100, 107), "no more than there are");
+        assert_eq!(estimate(&flat, &[100], 0), between(800, 800), "no agents is one");
+    }
+
+    #[test]
+    fn quick_and_slow_beads_make_a_range() {
+        let one = [open(&[])];
+        assert_eq!(estimate(&one, &[300, 100], 1), between(100, 300));
+        let measured: Vec<u64> = (1..=100).map(|n| n * 10).collect();
+        assert_eq!(estimate(&one, &measured, 1), between(260, 760), "a stray one does not count");
+    }
+
+    #[test]
+    fn what_is_under_way_is_partly_done_and_never_quite() {
+        assert_eq!(estimate(&[at_work(40)], &[100], 2), between(60, 60));
+        assert_eq!(estimate(&[at_work(5000)], &[100], 2), between(10, 10));
+        assert_eq!(estimate(&[at_work(40), open(&[0])], &[100], 2), between(160, 160));
+    }
+
+    proptest! {
+        /// Any order of work that leaves nobody idle without need ends within the range.
+        #[test]
+        fn working_on_what_is_ready_ends_within_it(
+            edges in prop::collection::vec((0usize..20, 0usize..20), 0..40),
+            agents in 1u32..6,
+        ) {
+            let mut rests: Vec<Rest> = (0..20).map(|_| open(&[])).collect();
+            for (a, b) in edges {
+                if b < a && !rests[a].after.contains(&b) {
+                    rests[a].after.push(b);
+                }
+            }
+            let each = 100u64;
+            let mut ends: Vec<Option<u64>> = vec![None; 20];
+            let mut now = 0;
+            loop {
+                let done = |on: &usize| ends[*on].is_some_and(|end| end <= now);
+                let busy = ends.iter().flatten().filter(|end| **end > now).count();
+                let free = (agents as usize).saturating_sub(busy);
+                let ready: Vec<usize> =
+                    (0..20).rev().filter(|at| ends[*at].is_none() && rests[*at].after.iter().all(done)).take(free).collect();
+                for at in ready {
+                    ends[at] = Some(now + each);
+                }
+                match ends.iter().flatten().filter(|end| **end > now).min() {
+                    Some(next) => now = *next,
+                    None => break,
+                }
+            }
+            let Estimate::Between { low_ms, high_ms } = estimate(&rests, &[each], agents) else { panic!("a range") };
+            prop_assert!(low_ms <= now && now <= high_ms + 1, "{low_ms} ≤ {now} ≤ {high_ms}");
+        }
+    }
+}

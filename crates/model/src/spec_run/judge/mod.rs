@@ -1,0 +1,440 @@
+//! The judge's verdict: `JudgeResult`, in camelCase, read with patience for how a model
+//! wraps a document and with none for what is in it.
+
+pub mod enforced;
+pub mod promotion;
+
+mod found;
+mod settled;
+
+pub use settled::Asked;
+
+use serde::{Deserialize, Serialize};
+
+/// More findings than this are no findings.
+const FINDINGS: usize = 200;
+/// Of what is found, so much goes into a bead: less than any store of beads has room for.
+const TITLE: usize = 300;
+const TEXT: usize = 40 * 1024;
+/// And of why an observation is closed.
+const REASON: usize = 2000;
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JudgeResult {
+    pub status: String,
+    /// None: it said nothing about it, which is a pass of it only where nobody asked (see [`Self::settled`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec_drift: Option<SpecDrift>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acceptance: Option<Acceptance>,
+    #[serde(default)]
+    pub observations: Vec<Observation>,
+    #[serde(default)]
+    pub new_beads: Vec<NewBead>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SpecDrift {
+    pub detected: bool,
+    #[serde(default)]
+    pub issues: Vec<Issue>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Issue {
+    #[serde(default)]
+    pub section: String,
+    #[serde(default)]
+    pub description: String,
+    #[serde(default)]
+    pub severity: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Acceptance {
+    pub passed: bool,
+    #[serde(default)]
+    pub results: Vec<Criterion>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Criterion {
+    #[serde(default)]
+    pub criterion: String,
+    pub passed: bool,
+    #[serde(default)]
+    pub evidence: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Observation {
+    pub bead_id: String,
+    /// `promote`, `dismiss` or `merge`.
+    pub action: String,
+    #[serde(default)]
+    pub reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merge_with: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct NewBead {
+    pub title: String,
+    #[serde(default)]
+    pub description: String,
+    #[serde(default, rename = "type")]
+    pub kind: String,
+}
+
+impl JudgeResult {
+    /// PASS: it ran well, nothing drifted, everything was accepted, and nothing is to be done of what the
+    /// agents noted.
+    pub fn passed(&self) -> bool {
+        self.status == "success" && !self.drifted() && self.accepted() && !self.promotes()
+    }
+
+    pub fn drifted(&self) -> bool {
+        self.spec_drift.as_ref().is_some_and(|drift| drift.detected)
+    }
+
+    pub fn accepted(&self) -> bool {
+        self.acceptance.as_ref().is_none_or(|acceptance| acceptance.passed)
+    }
+
+    fn promotes(&self) -> bool {
+        self.observations.iter().any(|observation| observation.action == "promote")
+    }
+
+    pub fn issues(&self) -> &[Issue] {
+        self.spec_drift.as_ref().map_or(&[], |drift| &drift.issues)
+    }
+
+    pub fn criteria(&self) -> &[Criterion] {
+        self.acceptance.as_ref().map_or(&[], |acceptance| &acceptance.results)
+    }
+
+    /// What is to be done about it, as beads: the judge's own list, else one for each issue and each failed
+    /// criterion. A failure that names nothing is still one.
+    pub fn remedies(&self) -> Vec<NewBead> {
+        if self.passed() {
+            return vec![];
+        }
+        let task = |title: String, description: String| NewBead { title, description, kind: "task".into() };
+        let fitting = |bead: NewBead| NewBead {
+            title: fitting(bead.title.trim(), TITLE),
+            description: fitting(&bead.description, TEXT),
+            ..bead
+        };
+        let mut beads = self.new_beads.clone();
+        if beads.is_empty() && self.drifted() {
+            beads.extend(self.issues().iter().map(|issue| {
+                let place = if issue.section.is_empty() { "Spec drift" } else { issue.section.as_str() };
+                let text = format!("{} (severity: {})", issue.description, issue.severity);
+                task(format!("{place}: {}", first_line(&issue.description)), text)
+            }));
+        }
+        if self.new_beads.is_empty() && !self.accepted() {
+            let failed = self.criteria().iter().filter(|criterion| !criterion.passed);
+            beads.extend(
+                failed.map(|one| task(format!("Make it so: {}", first_line(&one.criterion)), one.evidence.clone())),
+            );
+        }
+        if beads.is_empty() && !self.promotes() {
+            beads.push(task(
+                "Bring the implementation in line with the spec".into(),
+                format!("The judge said `{}` and named nothing.", self.status),
+            ));
+        }
+        beads.into_iter().map(fitting).collect()
+    }
+}
+
+/// The store's key of the bead that a remedy becomes: a second time makes no second one. `verdict` counts the
+/// verdicts of the run, because one iteration can have several.
+pub fn remedy_key(run_id: &str, verdict: u32, at: usize) -> String {
+    format!("{run_id}/judge/{verdict}/{at}")
+}
+
+/// Its id. `hash` is the random part of the run's.
+pub fn remedy_id(hash: &str, verdict: u32, at: usize) -> String {
+    format!("{hash}j{verdict}n{at}")
+}
+
+impl Observation {
+    /// Why it is closed.
+    pub fn closing(&self) -> String {
+        let reason = match &self.merge_with {
+            Some(other) => format!("merged with {other}: {}", self.reason),
+            None => format!("{}: {}", self.action, self.reason),
+        };
+        fitting(&reason, REASON)
+    }
+}
+
+/// As a bead can hold it: what is too much for one is cut, and says so. All of it is in the verdict's file.
+fn fitting(text: &str, limit: usize) -> String {
+    let text = text.replace('\0', "\u{fffd}");
+    if text.len() <= limit {
+        return text;
+    }
+    let mark = format!("\n\n(cut: it was {} bytes long; the verdict that is kept has all of it)", text.len());
+    match limit > mark.len() * 4 {
+        true => crate::agent::event::cut(&text, limit - mark.len()) + &mark,
+        false => crate::agent::event::cut(&text, limit),
+    }
+}
+
+fn first_line(text: &str) -> String {
+    crate::agent::event::cut(text.lines().next().unwrap_or_default(), 200)
+}
+
+/// The JSON schema of a verdict, for CLIs that hold an agent to one.
+/// Every field is required and none else allowed, as some models' APIs want it.
+pub fn schema() -> serde_json::Value {
+    use serde_json::{Map, Value, json};
+    let object = |fields: &[(&str, Value)]| {
+        let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+        let properties: Map<_, _> = fields.iter().map(|(name, kind)| ((*name).to_string(), kind.clone())).collect();
+        json!({"type": "object", "properties": properties, "required": names, "additionalProperties": false})
+    };
+    let list = |of: Value| json!({"type": "array", "items": of});
+    let word = |words: &[&str]| json!({"type": "string", "enum": words});
+    let (text, yes) = (json!({"type": "string"}), json!({"type": "boolean"}));
+    let issue = object(&[
+        ("section", text.clone()),
+        ("description", text.clone()),
+        ("severity", word(&["critical", "major", "minor"])),
+    ]);
+    let criterion = object(&[("criterion", text.clone()), ("passed", yes.clone()), ("evidence", text.clone())]);
+    let observation = object(&[
+        ("beadId", text.clone()),
+        ("action", word(&["promote", "dismiss", "merge"])),
+        ("reason", text.clone()),
+        ("mergeWith", json!({"type": ["string", "null"]})),
+    ]);
+    let bead = object(&[("title", text.clone()), ("description", text), ("type", word(&["bug", "task", "feature"]))]);
+    object(&[
+        ("status", word(&["success", "failure", "timeout"])),
+        ("specDrift", object(&[("detected", yes.clone()), ("issues", list(issue))])),
+        ("acceptance", object(&[("passed", yes), ("results", list(criterion))])),
+        ("observations", list(observation)),
+        ("newBeads", list(bead)),
+    ])
+}
+
+/// Reads the verdict from what an agent printed, told in several ways, the one that it was held to first. The first
+/// in which there is something like a verdict decides, whether or not that can be read: what the others say besides is
+/// no way around it.
+///
+/// # Errors
+/// What is wrong with it, to be told to whoever is asked again.
+pub fn read<'a>(ways: impl IntoIterator<Item = &'a str>) -> Result<JudgeResult, String> {
+    let mut missing = None;
+    for text in ways.into_iter().filter(|text| !text.trim().is_empty()) {
+        match found::last(text) {
+            Ok(Some(verdict)) => return verdict.and_then(check),
+            Ok(None) => missing = missing.or(Some(Err("there is no JSON object in it that is a verdict".to_string()))),
+            Err(error) => return Err(error),
+        }
+    }
+    missing.unwrap_or_else(|| Err("it printed no verdict".into()))
+}
+
+/// Reads the one document in what an agent printed: all of it, a fenced block, or from a brace to its end. Of several
+/// the last one decides, and where it cannot be read none does: what comes before it is a draft.
+///
+/// # Errors
+/// What is wrong with it, to be told to whoever is asked again.
+pub fn parse(text: &str) -> Result<JudgeResult, String> {
+    read([text])
+}
+
+fn check(result: JudgeResult) -> Result<JudgeResult, String> {
+    if !["success", "failure", "timeout"].contains(&result.status.as_str()) {
+        return Err(format!("`status` is `{}`: success, failure or timeout is wanted", result.status));
+    }
+    if let Some(odd) = result
+        .observations
+        .iter()
+        .find(|one| !["promote", "dismiss", "merge"].contains(&one.action.as_str()))
+    {
+        return Err(format!("an observation's `action` is `{}`: promote, dismiss or merge is wanted", odd.action));
+    }
+    if result.new_beads.iter().any(|bead| bead.title.trim().is_empty()) {
+        return Err("a new bead has no title".into());
+    }
+    let findings = result.new_beads.len() + result.issues().len() + result.criteria().len();
+    if findings > FINDINGS * 10 || result.new_beads.len() > FINDINGS {
+        return Err(format!("{findings} findings are too many"));
+    }
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASS: &str = r#"{"status":"success","specDrift":{"detected":false,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[]}"#;
+
+    #[test]
+    fn a_document_is_found_wherever_it_stands() {
+        for text in [
+            PASS.to_string(),
+            format!("Here it is:\n```json\n{PASS}\n```\n"),
+            format!("the shape was {{\"status\": …}}\n{PASS}"),
+        ] {
+            assert!(parse(&text).expect("a verdict").passed(), "{text}");
+        }
+        assert!(parse("all is well").is_err() && parse("{}").is_err());
+        assert!(parse("{\"status\":\"success\"}").expect_err("of nothing").contains("`specDrift`"));
+        assert!(parse(&PASS.replace("success", "fine")).expect_err("no such status").contains("fine"));
+    }
+
+    /// Found by an audit: a branch was published by a draft that stood before the verdict.
+    #[test]
+    fn the_last_verdict_decides_and_a_draft_before_it_does_not_where_it_cannot_be_read() {
+        let failed = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
+        assert!(!parse(&format!("First draft: {PASS}\n\nFinal: {failed}")).expect("the last one").passed());
+        assert!(
+            parse(&format!("First: {failed}\nNow: {PASS}\nThat is {{all}}."))
+                .expect("the last one")
+                .passed()
+        );
+        let odd = failed.replace(r#""success""#, r#""failed""#);
+        assert!(parse(&format!("{PASS}\n{odd}")).expect_err("no such status").contains("failed"));
+        for last in [
+            failed.replace("true", "true,"),
+            failed.replace("true", "yes, it is"),
+            failed.replace('"', "'"),
+            r#"{status: "failure", specDrift: {detected: true}}"#.into(),
+            r#"{"status":"failure"}"#.into(),
+            r#"{"status":"failure","status":"success","specDrift":{"detected":false}}"#.into(),
+            r#"{"why":"it drifts","status":"failure",,"before":{"status":"success","specDrift":{"detected":false}}}"#
+                .into(),
+        ] {
+            assert!(parse(&format!("Draft:\n{PASS}\n\n```json\n{last}\n```\n")).is_err(), "{last}");
+        }
+        // Cut off anywhere.
+        for to in (1..failed.len()).filter(|to| failed.is_char_boundary(*to)) {
+            let cut = format!("First draft: {PASS}\n{}", &failed[..to]);
+            assert!(parse(&cut).is_err(), "{cut}");
+        }
+        assert!(parse(&failed[..30]).expect_err("cut off").contains("cut off"));
+    }
+
+    #[test]
+    fn what_it_was_held_to_decides_before_what_it_said_and_other_objects_are_no_verdicts() {
+        let failed = PASS.replace(r#""detected":false"#, r#""detected":true"#);
+        assert!(!read([failed.as_str(), PASS]).expect("the first").passed());
+        assert!(read([r#"{"status":"fine","newBeads":[]}"#, PASS]).is_err());
+        assert!(read(["", "All is well.", PASS]).expect("the third").passed());
+        assert!(read([]).is_err() && read([" "]).is_err());
+        let told = format!("{PASS}\n{{\"type\":\"result\",\"status\":\"success\",\"summary\":\"done\"}}\n");
+        assert!(parse(&told).expect("before its result").passed());
+        assert!(parse(&format!("`fn main() {{ it's 5\" wide`\n{PASS}")).expect("a verdict").passed());
+        assert!(parse(&format!("{{\"JudgeResult\": {PASS}}}")).expect("wrapped").passed());
+        assert!(parse(&format!("{{\"a\": {PASS}, \"b\": {failed}}}")).is_err());
+        // Whoever writes to be slow to read is not read for long.
+        assert!(parse(&"{\"a\"x".repeat(50_000)).is_err() && parse(&"{\"a\":".repeat(50_000)).is_err());
+    }
+
+    /// What the schema names is what is read: a field that only one of them knows would be lost.
+    #[test]
+    fn the_schema_has_every_field_of_a_verdict() {
+        fn fields(schema: &serde_json::Value) -> serde_json::Value {
+            match schema["type"].as_str() {
+                Some("object") => schema["properties"]
+                    .as_object()
+                    .into_iter()
+                    .flatten()
+                    .map(|(name, of)| (name.clone(), fields(of)))
+                    .collect(),
+                Some("array") => serde_json::json!([fields(&schema["items"])]),
+                _ => match schema["enum"][0].clone() {
+                    serde_json::Value::Null if schema["type"] == "boolean" => true.into(),
+                    serde_json::Value::Null => "x".into(),
+                    word => word,
+                },
+            }
+        }
+        let sample = fields(&schema());
+        let read: JudgeResult = serde_json::from_value(sample.clone()).expect("a verdict");
+        assert_eq!(serde_json::to_value(check(read).expect("of allowed words")).expect("JSON"), sample);
+    }
+
+    /// Found by an audit: the store refused the bead, and the run ended with it each time it was gone on with.
+    #[test]
+    fn what_is_found_fits_into_a_bead_whatever_it_is() {
+        let long = format!("a\0b{}", "é".repeat(200_000));
+        let bead = |title: &str| NewBead { title: title.into(), description: long.clone(), kind: long.clone() };
+        let mut result = parse(PASS).expect("a verdict");
+        result.spec_drift = Some(SpecDrift {
+            detected: true,
+            issues: vec![Issue { section: long.clone(), description: long.clone(), severity: long.clone() }],
+        });
+        result.acceptance = Some(Acceptance {
+            passed: false,
+            results: vec![Criterion { criterion: long.clone(), passed: false, evidence: long.clone() }],
+        });
+        let mut found = result.remedies();
+        result.new_beads = vec![bead("\0"), bead(&long)];
+        found.extend(result.remedies());
+        assert_eq!(found.len(), 4);
+        for (at, bead) in found.into_iter().enumerate() {
+            assert!(bead.description.starts_with("a\u{fffd}b") && bead.description.contains("(cut: it was "));
+            assert!(bead.title.len() <= TITLE, "a line, without a mark of two");
+            let make = crate::beads::Op::Create {
+                title: bead.title,
+                description: bead.description,
+                issue_type: "task".into(),
+                priority: 1,
+                labels: vec![],
+                depends_on: vec![],
+                key: None,
+                staged: None,
+            };
+            let made = crate::beads::apply(&Default::default(), &make, jiff::Timestamp::UNIX_EPOCH, &format!("b{at}"));
+            assert!(made.is_ok(), "{made:?}");
+        }
+        let merge = Some(long.clone());
+        let closed = Observation { bead_id: "o".into(), action: "merge".into(), reason: long, merge_with: merge };
+        assert!(closed.closing().len() <= REASON && !closed.closing().contains('\0'));
+    }
+
+    #[test]
+    fn what_is_to_be_done_comes_from_its_list_else_from_its_findings() {
+        let mut result = parse(PASS).expect("a verdict");
+        assert!(result.remedies().is_empty());
+        result.spec_drift = Some(SpecDrift {
+            detected: true,
+            issues: vec![Issue {
+                section: "Auth".into(),
+                description: "no callback".into(),
+                severity: "critical".into(),
+            }],
+        });
+        result.acceptance = Some(Acceptance {
+            passed: false,
+            results: vec![Criterion {
+                criterion: "it says hello".into(),
+                passed: false,
+                evidence: "it says bye".into(),
+            }],
+        });
+        assert_eq!(
+            result.remedies().iter().map(|bead| bead.title.as_str()).collect::<Vec<_>>(),
+            ["Auth: no callback", "Make it so: it says hello"]
+        );
+        result.new_beads = vec![NewBead { title: "Fix it".into(), ..NewBead::default() }];
+        assert_eq!(result.remedies().len(), 1);
+        let promoted = JudgeResult {
+            observations: vec![Observation { bead_id: "a".into(), action: "promote".into(), ..Observation::default() }],
+            ..parse(PASS).expect("a verdict")
+        };
+        assert!(!promoted.passed() && promoted.remedies().is_empty());
+        let failed = JudgeResult { status: "failure".into(), ..parse(PASS).expect("a verdict") };
+        assert_eq!(failed.remedies().len(), 1);
+    }
+}

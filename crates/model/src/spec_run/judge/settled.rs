@@ -1,0 +1,198 @@
+//! Whether a verdict can be acted on as it stands, or has to be asked for once more.
+
+use crate::agent::event::cut;
+use crate::spec_run::judge::JudgeResult;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Ids and titles that a complaint names.
+const NAMED: usize = 20;
+
+/// What the judge of a run was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked<'a> {
+    pub spec_drift: bool,
+    pub acceptance: bool,
+    /// Observations that wait for it.
+    pub observations: &'a BTreeSet<String>,
+}
+
+impl JudgeResult {
+    /// Whether it can be acted on as it stands. It speaks of nothing but the observations that wait, and of each in
+    /// one way. A pass must say so of everything that was asked, and agree with what it is made of: what it leaves
+    /// out has not been judged. One that finds something is acted on in any case, since
+    /// whoever judges next is asked about all of it again.
+    ///
+    /// # Errors
+    /// What is wrong with it, to be told to whoever is asked again.
+    pub fn settled(&self, asked: Asked<'_>) -> Result<(), String> {
+        self.triages(asked.observations)?;
+        if !self.passed() {
+            return Ok(());
+        }
+        let lacking = [
+            ("specDrift", asked.spec_drift && self.spec_drift.is_none()),
+            ("acceptance", asked.acceptance && self.acceptance.is_none()),
+        ];
+        if let Some((name, _)) = lacking.into_iter().find(|(_, lacking)| *lacking) {
+            return Err(format!("`{name}` is missing: the judge was asked about it, and its verdict has to say"));
+        }
+        self.agrees()
+    }
+
+    /// Of a pass: the work that it names all the same. It is a pass even so (contract.md, "Variables every agent
+    /// gets"), but one that may be a slip, so it is worth asking once more.
+    pub fn spare_work(&self) -> Option<String> {
+        let titles = self.new_beads.iter().map(|bead| cut(&bead.title, 80));
+        (self.passed() && !self.new_beads.is_empty())
+            .then(|| format!("it finds nothing wrong, and `newBeads` has work all the same: {}", listed(titles)))
+    }
+
+    /// Only observations are the judge's to promote or dismiss: a bead that is worked on would be closed undone.
+    fn triages(&self, waiting: &BTreeSet<String>) -> Result<(), String> {
+        let mut said: BTreeMap<&str, &str> = BTreeMap::new();
+        for one in &self.observations {
+            let (id, action) = (one.bead_id.as_str(), one.action.as_str());
+            if !waiting.contains(id) {
+                let those = match waiting.is_empty() {
+                    true => "there are none".to_string(),
+                    false => format!("those are {}", listed(waiting.iter().cloned())),
+                };
+                return Err(format!(
+                    "`observations` names `{}`, which is no observation that waits for the judge ({those}): what is \
+                     to be done about anything else is said in `newBeads`",
+                    cut(id, 80)
+                ));
+            }
+            let before = said.insert(id, action).filter(|before| *before != action);
+            if let Some(before) = before {
+                return Err(format!("`observations` has both {before} and {action} for `{id}`: one of them is wanted"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A pass is what its parts say. What is minor may be named and be no drift.
+    fn agrees(&self) -> Result<(), String> {
+        if let Some(issue) = self.issues().iter().find(|issue| issue.severity != "minor") {
+            let named = [&issue.section, &issue.description].map(|text| cut(text, 80)).join(": ");
+            return Err(format!(
+                "`specDrift` is not detected, and has an issue that is not minor ({named}; severity: {}): one of the \
+                 two is wrong",
+                cut(&issue.severity, 20)
+            ));
+        }
+        if let Some(failed) = self.criteria().iter().find(|criterion| !criterion.passed) {
+            let named = cut(&failed.criterion, 80);
+            return Err(format!(
+                "`acceptance` has passed, and a criterion of it has not ({named}): one of the two is wrong"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Of a pass: what waits and is not decided on.
+    ///
+    /// # Errors
+    /// What is left out.
+    pub fn decides(&self, asked: Asked<'_>) -> Result<(), String> {
+        let said: BTreeSet<&str> = self.observations.iter().map(|one| one.bead_id.as_str()).collect();
+        let left: Vec<&str> = asked.observations.iter().map(String::as_str).filter(|id| !said.contains(id)).collect();
+        match self.passed() && !left.is_empty() {
+            true => Err(format!(
+                "`observations` leaves out {}: the judge decides on each",
+                listed(left.into_iter().map(String::from))
+            )),
+            false => Ok(()),
+        }
+    }
+}
+
+fn listed(names: impl Iterator<Item = String>) -> String {
+    let mut names: Vec<String> = names.take(NAMED + 1).collect();
+    if names.len() > NAMED {
+        names[NAMED] = "…".into();
+    }
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec_run::judge::parse;
+    use serde_json::{Value, json};
+
+    static NOBODY: BTreeSet<String> = BTreeSet::new();
+    const BOTH: Asked<'static> = Asked { spec_drift: true, acceptance: true, observations: &NOBODY };
+
+    fn pass(with: Value) -> JudgeResult {
+        let mut verdict = json!({"status": "success", "specDrift": {"detected": false, "issues": []},
+            "acceptance": {"passed": true, "results": []}, "observations": [], "newBeads": []});
+        for (name, value) in with.as_object().into_iter().flatten() {
+            verdict[name] = value.clone();
+        }
+        parse(&verdict.to_string()).expect("a verdict")
+    }
+
+    #[test]
+    fn a_pass_says_so_of_everything_that_was_asked() {
+        let settled = |text: &str, asked: Asked<'_>| parse(text).expect("a verdict").settled(asked);
+        assert_eq!(pass(json!({})).settled(BOTH), Ok(()));
+        let bare = r#"{"status":"success","newBeads":[{"title":"This must be done"}]}"#;
+        let drift = r#"{"status":"success","specDrift":{"detected":false}}"#;
+        let criteria = r#"{"status":"success","acceptance":{"passed":true}}"#;
+        assert!(settled(bare, BOTH).is_err_and(|why| why.contains("specDrift")));
+        assert!(settled(drift, BOTH).is_err_and(|why| why.contains("acceptance")));
+        assert!(settled(criteria, BOTH).is_err_and(|why| why.contains("specDrift")));
+        // What nobody asked about need not be said.
+        assert_eq!(settled(drift, Asked { acceptance: false, ..BOTH }), Ok(()));
+        assert_eq!(settled(criteria, Asked { spec_drift: false, ..BOTH }), Ok(()));
+        // A pass that names work is one.
+        let spare = pass(json!({"newBeads": [{"title": "This may be done"}]}));
+        assert!(spare.settled(BOTH).is_ok() && spare.spare_work().is_some_and(|why| why.contains("This may be done")));
+        assert_eq!(pass(json!({})).spare_work(), None);
+        // Whoever finds something is acted on.
+        let found = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
+        assert_eq!(settled(found, BOTH), Ok(()));
+    }
+
+    #[test]
+    fn a_pass_agrees_with_what_it_is_made_of() {
+        let issue = |severity: &str| {
+            let issue = json!({"section": "Auth", "description": "no callback", "severity": severity});
+            pass(json!({"specDrift": {"detected": false, "issues": [issue]}})).settled(BOTH)
+        };
+        for severity in ["critical", "major", "", "grave"] {
+            assert!(issue(severity).is_err_and(|why| why.contains("Auth: no callback")), "{severity}");
+        }
+        assert_eq!(issue("minor"), Ok(()), "what is minor may be named and be no drift");
+        let failed = json!([{"criterion": "it says hello", "passed": false, "evidence": "it says bye"}]);
+        let failed = pass(json!({"acceptance": {"passed": true, "results": failed}}));
+        assert!(failed.settled(BOTH).is_err_and(|why| why.contains("it says hello")));
+    }
+
+    #[test]
+    fn only_observations_that_wait_are_promoted_or_dismissed_and_each_in_one_way() {
+        let waiting: BTreeSet<String> = ["o1", "o2"].map(String::from).into();
+        let asked = Asked { observations: &waiting, ..BOTH };
+        let says = |said: &[(&str, &str)]| {
+            let said: Vec<Value> = said.iter().map(|(id, action)| json!({"beadId": id, "action": action})).collect();
+            pass(json!({"observations": said}))
+        };
+        assert_eq!(says(&[("o1", "promote"), ("o2", "merge"), ("o1", "promote")]).settled(asked), Ok(()));
+        for action in ["promote", "dismiss", "merge"] {
+            let other = says(&[("coding", action)]).settled(asked);
+            assert!(other.is_err_and(|why| why.contains("`coding`") && why.contains("o1, o2")), "{action}");
+        }
+        assert!(says(&[("o", "dismiss")]).settled(BOTH).is_err_and(|why| why.contains("there are none")));
+        let both = says(&[("o1", "promote"), ("o1", "dismiss")]).settled(asked);
+        assert!(both.is_err_and(|why| why.contains("promote and dismiss")));
+        // What a pass leaves out is said apart, and is no reason to ask again.
+        assert!(
+            says(&[("o1", "dismiss")])
+                .decides(asked)
+                .is_err_and(|why| why.contains("o2") && !why.contains("o1"))
+        );
+        assert_eq!(says(&[("o1", "dismiss"), ("o2", "dismiss")]).decides(asked), Ok(()));
+        assert_eq!(says(&[("o1", "promote")]).decides(asked), Ok(()), "the next judge is asked again");
+    }
+}

@@ -1,0 +1,54 @@
+//! The spec run as a pure state machine: from a frozen spec to judged, merged code.
+//!
+//! ```text
+//!  Freeze ─────▶ Decompose ─────▶ Implement ──────────────▶ Judge ──pass──▶ Finish ─▶ completed
+//!   copy, hash,   existing beads    agents on beads, up to     reasoning,                (partial, if a
+//!   integration   by label, or an   max_concurrency; beside    then its                   bead is blocked)
+//!   branch, then  agent that makes  them at most one           structure
+//!   acceptance    them; accepted    maintenance run              │
+//!   criteria      as a whole             ▲                      fail
+//!                     │                  │   IterationStarted    │
+//!                     ▼                  └───────────────────────┘   max_iterations ─▶ partial
+//!            (human_review, dry_run:
+//!             rests until resumed)
+//!
+//!  anywhere: stop ─▶ stopping (agents are ended) ─▶ rests, or has failed
+//! ```
+//!
+//! A bead:
+//!
+//! ```text
+//!          BeadAssigned            closed, and its commits are on the target
+//!   open ─────────────▶ taken ──────────────────────────────────────────────▶ done
+//!    ▲                    │
+//!    └─── BeadRetried ────┤ BeadBlocked: out of retries
+//!   (timeout, crash: in a └──────────────▶ blocked
+//!    fresh worktree; incomplete: in the same)
+//! ```
+//!
+//! As with a dispatch: [`decide()`] turns an input into events, [`Run::apply`] folds them once they are
+//! durable, [`advance()`] says what follows by itself, and [`effects()`] what is to be done now. Effects follow
+//! from the state alone, so a daemon killed anywhere folds, and does the same again.
+
+pub mod report;
+pub mod tests;
+
+pub mod checkpoint;
+mod decide;
+mod effects;
+pub mod estimate;
+pub mod event;
+pub mod forge;
+pub mod judge;
+pub mod prompts;
+pub mod spec;
+mod state;
+
+pub use decide::{
+    Barred, GRAPH_CYCLE, GoOn, Input, JobEnd, PullRequest, Settled, advance, blocks, circle, decide, may_go_on,
+    unpushed,
+};
+pub use effects::{Effect, effects};
+pub use state::{
+    Blocked, Frozen, Iteration, Job, JudgeStage, Maintenance, Pushed, Run, Sealed, Stage, Stopping, TaskState,
+};

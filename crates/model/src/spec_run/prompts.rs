@@ -1,0 +1,269 @@
+//! What the agents of a run are told. Pure assembly: a snapshot shows exactly what is said.
+
+use crate::beads::Bead;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// More of what agents noted is not put before anybody at once.
+pub const OBSERVATIONS: usize = 500;
+
+/// What every prompt of a run knows.
+#[derive(Debug, Clone, Copy)]
+pub struct Scene<'a> {
+    pub run_id: &'a str,
+    pub title: &'a str,
+    /// The whole frozen spec.
+    pub spec: &'a str,
+    pub target: &'a str,
+    /// How `muleteer` is called where PATH may be reset.
+    pub muleteer: &'a str,
+    /// What the attempt before came to.
+    pub note: &'a str,
+}
+
+/// What the repository itself says about how it is built and tested.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Commands {
+    pub test: Vec<String>,
+    pub build: Vec<String>,
+    pub lint: Vec<String>,
+}
+
+fn spec(scene: &Scene<'_>, text: &mut String) {
+    let _ = write!(
+        text,
+        "\n## The frozen spec\n\nIt is law, and it is all of it. Do not change it.\n\n<spec>\n{}\n</spec>\n",
+        scene.spec.trim_end()
+    );
+}
+
+fn before(scene: &Scene<'_>, text: &mut String) {
+    if !scene.note.is_empty() {
+        let _ = write!(text, "\n## The attempt before yours\n\n{}\n", scene.note.trim_end());
+    }
+}
+
+/// For the agent that writes acceptance criteria nobody else will see until the judge does.
+pub fn acceptance(scene: &Scene<'_>, folder: &str) -> String {
+    let mut text = format!(
+        "You write the acceptance criteria for a piece of software that will be built from the spec below \
+         by others, who will never see what you write. A judge will hold their work against it.\n\n\
+         Look at the repository you are in to see what exists already; change nothing in it. Write three \
+         files into `{folder}` (it is also in MULETEER_ACCEPTANCE_DIR):\n\n\
+         - `user-stories.md`: user stories as Given/When/Then, integration scenarios among them\n\
+         - `edge-cases.md`: edge cases the software must cope with\n\
+         - `negative-tests.md`: what must not happen\n\n\
+         Each criterion is about behaviour that can be seen from outside, not about how the code is made; \
+         can be decided objectively by reading or running the code; stands for itself; and would catch an \
+         implementation that took the easy way. Ask for nothing that the spec does not ask for.\n"
+    );
+    before(scene, &mut text);
+    spec(scene, &mut text);
+    text
+}
+
+/// For the agent that cuts the spec into beads.
+pub fn decompose(scene: &Scene<'_>) -> String {
+    let muleteer = scene.muleteer;
+    let mut text = format!(
+        "You plan the work that turns the spec below into code. You do not write the code. Look at the \
+         repository to see what exists already, then make one bead for each piece of work:\n\n\
+         ```\n{muleteer} bead create --title \"…\" --description \"…\" --type task --priority 1\n\
+         {muleteer} bead dep add A B     # A can begin only when B is done\n\
+         {muleteer} bead graph           # look at what you have made\n```\n\n\
+         `bead create` prints the id of the new bead.\n\n\
+         - A bead is what one agent can finish in a quarter of an hour: code and its tests, pushed.\n\
+         - Its description says what is to be there afterwards and how one sees that it is. Its agent gets \
+         the whole spec, but not the other beads' descriptions.\n\
+         - Beads are worked on in parallel, in clones of their own. Where two would change the same lines, \
+         make one wait for the other. Put what others build on (types, interfaces, shared tools) first.\n\
+         - No circles. Nothing outside the spec. Nothing of the spec left out.\n\
+         - Priorities go from 0 (first) to 4.\n\n\
+         Your beads count when you end well; end when the graph is whole.\n"
+    );
+    before(scene, &mut text);
+    spec(scene, &mut text);
+    text
+}
+
+/// What the agent of one bead is told beside the scene.
+#[derive(Debug, Clone, Copy)]
+pub struct Work<'a> {
+    pub bead: &'a Bead,
+    /// What it waited for, and how that stands.
+    pub blockers: &'a [(String, String)],
+    pub guidelines: &'a str,
+    pub commands: &'a Commands,
+    /// `run.phases.implement.completion_checks`.
+    pub checks: &'a [String],
+    /// Its worktree is the one of the attempt before.
+    pub reuse: bool,
+}
+
+/// What must hold before a bead is closed, and what the repository has to see it by. A check that we do not know
+/// is the repository's own, in its words.
+fn completion(work: &Work<'_>) -> Vec<String> {
+    let has = |name: &str| work.checks.iter().any(|check| check == name);
+    let with = |what: &str, found: &[String]| match found {
+        [] => what.to_string(),
+        found => {
+            format!("{what}: {}", found.iter().map(|command| format!("`{command}`")).collect::<Vec<_>>().join(", "))
+        }
+    };
+    let build = match (has("build"), has("typecheck")) {
+        (true, true) => Some("It builds and type-checks"),
+        (true, false) => Some("It builds"),
+        (false, true) => Some("It type-checks"),
+        (false, false) => None,
+    };
+    let mut steps = vec!["The code and its tests are written".to_string()];
+    steps.extend(has("own-tests").then(|| with("Your own tests pass", &work.commands.test)));
+    steps.extend(build.map(|what| with(what, &work.commands.build)));
+    steps.extend(has("lint").then(|| with("The linter has nothing new to say", &work.commands.lint)));
+    let known = ["own-tests", "build", "typecheck", "lint"];
+    steps.extend(work.checks.iter().filter(|check| !known.contains(&check.as_str())).cloned());
+    steps
+}
+
+/// For the agent of one bead.
+pub fn implement(scene: &Scene<'_>, work: &Work<'_>) -> String {
+    let Scene { muleteer, target, .. } = scene;
+    let Work { bead, blockers, guidelines, reuse, .. } = *work;
+    let mut text = String::from(
+        "You are a coding agent with one task (a bead), one of many on the same spec. Work only on your \
+         bead: others have the rest.\n\n## Your bead\n\n",
+    );
+    let _ = writeln!(
+        text,
+        "**ID**: {}\n**Title**: {}\n**Type**: {}\n**Priority**: P{}",
+        bead.id, bead.title, bead.issue_type, bead.priority
+    );
+    if !blockers.is_empty() {
+        let list: Vec<_> = blockers.iter().map(|(id, status)| format!("{id} ({status})")).collect();
+        let _ = writeln!(text, "**Dependencies**: {}", list.join(", "));
+    }
+    if !bead.description.trim().is_empty() {
+        let _ = writeln!(text, "**Description**: {}", bead.description.trim());
+    }
+    before(scene, &mut text);
+    if reuse {
+        text.push_str("\nYou are in the same worktree as that attempt: look at what is there before you begin.\n");
+    }
+    spec(scene, &mut text);
+    if !guidelines.trim().is_empty() {
+        let _ = write!(text, "\n## Guidelines\n\n{}\n", guidelines.trim());
+    }
+    text.push_str("\n## Before you end\n\nAll of these:\n\n");
+    let mut step = 1;
+    for what in completion(work) {
+        let _ = writeln!(text, "{step}. {what}");
+        step += 1;
+    }
+    let _ = write!(
+        text,
+        "{step}. Everything is committed, and pushed to the branch `{target}`:\n   ```\n   \
+         git fetch \"$MULETEER_REMOTE\" \"$MULETEER_TARGET_BRANCH\" && git rebase FETCH_HEAD\n   \
+         git push \"$MULETEER_REMOTE\" HEAD:\"$MULETEER_TARGET_BRANCH\"\n   ```\n   \
+         You resolve the conflicts yourself. If the push is refused because somebody was faster, do it \
+         again, up to 3 times. Never force it.\n\
+         {}. The bead is closed: `{muleteer} bead close {} --reason \"what you did\"`. If nothing had to be \
+         changed, add `--no-change`.\n",
+        step + 1,
+        bead.id,
+    );
+    let _ = write!(
+        text,
+        "\n## What else you notice\n\nDo not fix what is not your bead's. Note it for the judge:\n\n```\n\
+         {muleteer} bead create --title \"Observation: …\" --type task --label observation\n```\n\n\
+         ## Not your business\n\n- Other beads\n- Tests that others broke (maintenance does that)\n- The \
+         frozen spec: it is not to be changed\n"
+    );
+    text
+}
+
+/// For the agent that mends what many merges have broken.
+pub fn maintain(scene: &Scene<'_>, bead_id: &str, commands: &Commands) -> String {
+    let Scene { muleteer, target, .. } = scene;
+    let all: Vec<_> = [&commands.test, &commands.build, &commands.lint]
+        .into_iter()
+        .flatten()
+        .map(|command| format!("`{command}`"))
+        .collect();
+    let found = if all.is_empty() { String::new() } else { format!(" Found in the repository: {}.", all.join(", ")) };
+    format!(
+        "Several agents have merged their work into the branch `{target}`, which you have checked out. Run \
+         the whole test suite, the build, the type checker and the linter.{found} Mend what is broken. \
+         Change no behaviour and add no feature: only mend.\n\n\
+         Commit with the message \"chore: fix test/build breakage\", then:\n\n```\n\
+         git fetch \"$MULETEER_REMOTE\" \"$MULETEER_TARGET_BRANCH\" && git rebase FETCH_HEAD\n\
+         git push \"$MULETEER_REMOTE\" HEAD:\"$MULETEER_TARGET_BRANCH\"\n\
+         {muleteer} bead close {bead_id} --reason \"what you mended\"\n```\n\n\
+         If nothing is broken, close it with `--no-change`.\n\n\
+         The software is being built from this spec, {}, run {}.\n",
+        scene.title, scene.run_id
+    )
+}
+
+/// For the judge's first pass.
+pub fn judge(scene: &Scene<'_>, spec_drift: bool, acceptance: Option<&str>, observations: &[Bead]) -> String {
+    let mut text = format!(
+        "You judge whether a repository does what a spec says. You are in a checkout of the branch \
+         `{}` as the agents left it. You read, search, and look at history; you change nothing: if a file \
+         is changed, your judgement is thrown away.\n\nSay in prose, with file and line, what you found; \
+         another will give it structure.\n",
+        scene.target
+    );
+    if spec_drift {
+        text.push_str(
+            "\n## The spec\n\nGo through the spec section by section and look in the code whether it is so. For \
+             each difference say the section, what is different, and whether it is critical, major or minor.\n",
+        );
+    }
+    if let Some(folder) = acceptance {
+        let _ = write!(
+            text,
+            "\n## The acceptance criteria\n\nThey are in `{folder}` (MULETEER_ACCEPTANCE_DIR). Decide each \
+             criterion by the code and its tests, and say by what.\n"
+        );
+    }
+    if !observations.is_empty() {
+        text.push_str(
+            "\n## What the agents noted\n\nFor each, decide: promote it to a task of the next iteration, \
+             dismiss it, or merge it with something you found.\n\n",
+        );
+        for bead in observations {
+            let _ = writeln!(text, "- `{}`: {} {}", bead.id, bead.title, bead.description.replace('\n', " "));
+        }
+    }
+    before(scene, &mut text);
+    spec(scene, &mut text);
+    text
+}
+
+/// For the judge's second pass.
+pub fn structure(scene: &Scene<'_>, observations: &BTreeSet<String>, reasoning: &str) -> String {
+    let mut text = String::from(
+        "Below is a judge's evaluation of a piece of software. Give it structure: print one JSON document \
+         of this shape and nothing else. Add no judgement of your own.\n\n```\n\
+         {\n  \"status\": \"success\" | \"failure\" | \"timeout\",\n  \
+         \"specDrift\": {\"detected\": boolean, \"issues\": [{\"section\": string, \"description\": string, \"severity\": \"critical\" | \"major\" | \"minor\"}]},\n  \
+         \"acceptance\": {\"passed\": boolean, \"results\": [{\"criterion\": string, \"passed\": boolean, \"evidence\": string}]},\n  \
+         \"observations\": [{\"beadId\": string, \"action\": \"promote\" | \"dismiss\" | \"merge\", \"reason\": string, \"mergeWith\": string}],\n  \
+         \"newBeads\": [{\"title\": string, \"description\": string, \"type\": \"bug\" | \"task\" | \"feature\"}]\n}\n```\n\n\
+         `status` is `success` when the evaluation was carried out, whatever it found. `newBeads` is what \
+         has to be done about what was found, a piece of work each; it is empty when nothing was.\n\n",
+    );
+    let _ = match observations.is_empty() {
+        true => writeln!(text, "`observations` is empty: nobody has noted any."),
+        false => {
+            let shown: Vec<_> = observations.iter().take(OBSERVATIONS).map(|id| format!("`{id}`")).collect();
+            let more = if observations.len() > OBSERVATIONS { ", and those that the evaluation names" } else { "" };
+            writeln!(text, "`observations` is about each of {}{more}, and about nothing else.", shown.join(", "))
+        }
+    };
+    if !scene.note.is_empty() {
+        let _ = write!(text, "\nYour last answer could not be read: {}\n", scene.note.trim_end());
+    }
+    let _ = write!(text, "\n<evaluation>\n{}\n</evaluation>\n", reasoning.trim_end());
+    text
+}

@@ -1,0 +1,104 @@
+//! What the agents that work now have in hand, folded from the daemon's events: for people who watch a run.
+
+use crate::event::id::DispatchId;
+use crate::event::{Event, Record};
+use jiff::Timestamp;
+use std::collections::HashMap;
+
+/// Dispatches and open calls kept in mind; more are not shown.
+const DISPATCHES: usize = 4096;
+const CALLS: usize = 64;
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct AtWork {
+    /// By the id of the dispatch.
+    hands: HashMap<String, Hand>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Hand {
+    pub cost_usd: f64,
+    /// Calls of tools that have not come to an end, the newest last.
+    calls: Vec<Call>,
+    /// The model API is not asked before this.
+    pub waits_until: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    id: String,
+    pub tool: String,
+    pub target: String,
+    pub since: Timestamp,
+}
+
+impl Hand {
+    /// What it does now, if that is a tool: of several the newest.
+    pub fn call(&self) -> Option<&Call> {
+        self.calls.last()
+    }
+}
+
+impl AtWork {
+    pub fn of(&self, dispatch: &str) -> Option<&Hand> {
+        self.hands.get(dispatch)
+    }
+
+    pub fn apply(&mut self, record: &Record) {
+        let Some(id) = record.entry.dispatch_id.as_ref().map(DispatchId::as_str) else { return };
+        if matches!(record.entry.event, Event::DispatchFinished { .. }) {
+            self.hands.remove(id);
+            return;
+        }
+        if !self.hands.contains_key(id) && self.hands.len() >= DISPATCHES {
+            return;
+        }
+        let hand = self.hands.entry(id.to_string()).or_default();
+        match &record.entry.event {
+            Event::ToolCalled { call_id, tool, target, parent: None } if hand.calls.len() < CALLS => {
+                hand.waits_until = None;
+                let (id, tool, target) = (call_id.clone(), tool.clone(), target.clone());
+                hand.calls.push(Call { id, tool, target, since: record.ts });
+            }
+            Event::ToolFinished { call_id } | Event::ToolFailed { call_id, .. } => {
+                hand.calls.retain(|call| call.id != *call_id);
+            }
+            Event::UsageRecorded { cost_usd, .. } => hand.cost_usd += cost_usd,
+            Event::ApiWaiting { until, .. } => hand.waits_until = Some(*until),
+            Event::TurnFinished { .. } | Event::AgentExited { .. } => hand.calls.clear(),
+            Event::AttemptStarted { .. } => {
+                hand.calls.clear();
+                hand.waits_until = None;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Entry;
+
+    #[test]
+    fn the_newest_open_call_is_what_it_does() {
+        let mut at_work = AtWork::default();
+        let id = DispatchId::try_from("abcd2345".to_string()).expect("an id");
+        let mut tell = |event: Event| {
+            let entry = Entry { id: String::new(), dispatch_id: Some(id.clone()), at: None, more: false, event };
+            at_work.apply(&Record { v: 1, seq: 1, ts: Timestamp::UNIX_EPOCH, entry });
+            at_work.of("abcd2345").and_then(Hand::call).map(|call| call.tool.clone())
+        };
+        let call = |call_id: &str, tool: &str, parent: Option<&str>| Event::ToolCalled {
+            call_id: call_id.into(),
+            tool: tool.into(),
+            target: String::new(),
+            parent: parent.map(str::to_string),
+        };
+        assert_eq!(tell(call("1", "Task", None)).as_deref(), Some("Task"));
+        assert_eq!(tell(call("2", "Grep", Some("1"))).as_deref(), Some("Task"), "a subagent's is part of it");
+        assert_eq!(tell(call("3", "Bash", None)).as_deref(), Some("Bash"));
+        assert_eq!(tell(Event::ToolFinished { call_id: "3".into() }).as_deref(), Some("Task"));
+        assert_eq!(tell(Event::ToolFinished { call_id: "1".into() }), None);
+    }
+}

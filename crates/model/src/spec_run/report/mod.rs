@@ -1,0 +1,7 @@
+//! The views of a run that people read: its history, its live picture, its status, and where its
+//! work is.
+
+pub mod history;
+pub mod live;
+pub mod status;
+pub mod work_place;

@@ -1,0 +1,228 @@
+//! How a run stands at a moment: until when that is known, what it waits for, and why it ended as
+//! it did.
+//!
+//! The events of a run say what was decided. They do not say whether a daemon still carries it on,
+//! and a run that waits writes none: so a status that is made from them alone claims life of a dead
+//! run and shows no time for one that waits.
+
+use crate::dispatch::fleet::Fleet;
+use crate::dispatch::{Dispatch, Phase};
+use crate::event::id::DispatchId;
+use crate::spec_run::checkpoint::{DocumentError, shortfall};
+use crate::spec_run::event::{Phase as RunPhase, RunStatus, Verdict};
+use crate::spec_run::state::{Job, Run, Stage};
+use jiff::Timestamp;
+use serde::Serialize;
+
+/// Beads whose failures are told one by one.
+const NAMED: usize = 3;
+/// Bytes of a failure that are told.
+const CUT: usize = 300;
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Standing {
+    /// Until when this is known: now where a daemon carries the run on, else the newest event.
+    #[serde(serialize_with = "to_the_millisecond")]
+    pub as_of: Timestamp,
+    /// It is neither over nor at rest, and no daemon carries it on.
+    pub abandoned: bool,
+    /// Why the daemon that runs does not carry it on; `None` where none runs.
+    #[serde(skip)]
+    pub obstacle: Option<String>,
+    /// Agents that were at work by the newest event, where nobody knows whether they still are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_agents: Option<u32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waiting_for: Vec<Wait>,
+    /// When the first of these is tried again.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "maybe_to_the_millisecond")]
+    pub until: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitKind {
+    /// A daemon that carries the run on.
+    Daemon,
+    /// A person's approval.
+    Approval,
+    /// The model API.
+    ModelApi,
+    /// The time at which something that failed is tried again.
+    Backoff,
+    /// A person's answer to what an agent asked.
+    Answer,
+    /// A free place in the pool of agents.
+    Pool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Wait {
+    pub kind: WaitKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dispatch_id: Option<String>,
+    /// For people; one line.
+    pub reason: String,
+    #[serde(serialize_with = "to_the_millisecond")]
+    pub since: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "maybe_to_the_millisecond")]
+    pub until: Option<Timestamp>,
+}
+
+fn to_the_millisecond<S: serde::Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{at:.3}"))
+}
+
+fn maybe_to_the_millisecond<S: serde::Serializer>(at: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
+    at.map(|at| format!("{at:.3}")).serialize(serializer)
+}
+
+impl Standing {
+    /// `fleet`: the dispatches of its agents, as far as they are known. `hosted`: a daemon carries
+    /// the run on.
+    pub fn of(run: &Run, fleet: Option<&Fleet>, hosted: bool, now: Timestamp) -> Self {
+        let dispatches: Vec<(&Job, &Dispatch)> = run
+            .jobs
+            .values()
+            .filter_map(|job| {
+                let id = DispatchId::try_from(job.start.dispatch.clone()).ok()?;
+                Some((job, &**fleet?.get(&id)?))
+            })
+            .collect();
+        let abandoned = run.is_live() && !hosted;
+        let newest = dispatches.iter().flat_map(|(_, d)| [Some(d.since), d.last_activity]).flatten();
+        let recorded = newest.fold(run.updated_at, Timestamp::max);
+        let as_of = if run.is_live() && hosted { now } else { recorded };
+        let mut waiting_for = vec![];
+        if abandoned {
+            waiting_for.push(Wait {
+                kind: WaitKind::Daemon,
+                dispatch_id: None,
+                reason: format!("a daemon: `muleteer run --resume {}` starts one", run.id()),
+                since: recorded,
+                until: None,
+            });
+        }
+        waiting_for.extend(of_the_run(run, now));
+        waiting_for.extend(dispatches.iter().filter_map(|(_, dispatch)| of_an_agent(dispatch, now)));
+        let until = waiting_for.iter().filter_map(|wait| wait.until).min();
+        let last_agents = abandoned.then_some(run.jobs.len() as u32);
+        Self { as_of, abandoned, obstacle: None, last_agents, waiting_for, until }
+    }
+
+    /// The same of an abandoned run where a daemon runs that does not carry it on, and why.
+    #[must_use]
+    pub fn with_obstacle(mut self, run: &Run, why: Option<String>) -> Self {
+        let Some(why) = why.filter(|_| self.abandoned) else { return self };
+        for wait in self.waiting_for.iter_mut().filter(|wait| wait.kind == WaitKind::Daemon) {
+            wait.reason =
+                format!("a daemon that carries it on ({why}); `muleteer run --resume {}` tries again", run.id());
+        }
+        self.obstacle = Some(why);
+        self
+    }
+
+    /// What is said of it in one sentence, where something keeps it from going on.
+    pub fn reason(&self) -> Option<String> {
+        let reasons: Vec<_> = self.waiting_for.iter().map(|wait| wait.reason.as_str()).collect();
+        (!reasons.is_empty()).then(|| format!("it waits for {}", reasons.join("; for ")))
+    }
+}
+
+fn of_the_run(run: &Run, now: Timestamp) -> Option<Wait> {
+    let wait = |kind, reason: String, until| Wait { kind, dispatch_id: None, reason, since: run.updated_at, until };
+    if run.status() == RunStatus::AwaitingApproval {
+        let what = if run.phase == RunPhase::Freeze { "the acceptance criteria" } else { "the beads" };
+        return Some(wait(WaitKind::Approval, format!("a person's approval of {what}"), None));
+    }
+    let until = run.not_before.filter(|until| run.is_live() && *until > now)?;
+    let why = run.slowed.as_deref().unwrap_or("agents met a limit of the model API");
+    Some(wait(WaitKind::Backoff, format!("{until:.0}, when agents are started again: {why}"), Some(until)))
+}
+
+fn of_an_agent(d: &Dispatch, now: Timestamp) -> Option<Wait> {
+    let wait = |kind, reason: String, since, until| {
+        Some(Wait { kind, dispatch_id: Some(d.id.to_string()), reason, since, until })
+    };
+    if let Some(outage) = d.outage.as_ref().filter(|_| d.waits_for_api()) {
+        let until = Some(outage.until).filter(|until| *until > now);
+        let said = outage.waiting(now);
+        let reason = said.strip_prefix("waiting for ").unwrap_or(&said).to_string();
+        return wait(WaitKind::ModelApi, reason, d.since, until);
+    }
+    match &d.phase {
+        Phase::Backoff { until, .. } => {
+            let why = d.reason.as_deref().unwrap_or_default();
+            wait(WaitKind::Backoff, format!("a restart at {until:.0}: {why}"), d.since, Some(*until))
+        }
+        Phase::Queued => wait(WaitKind::Pool, "a free place in the pool of agents".into(), d.since, None),
+        _ if d.waits_for_an_answer() => {
+            let first = d.asks.open().next()?;
+            let reason = format!("an answer: {} (`muleteer answer {}`)", first.ask.describe(), d.id);
+            wait(WaitKind::Answer, reason, first.since, None)
+        }
+        _ => None,
+    }
+}
+
+/// Why a run is over or at rest and not done: what ended it, the last failures of its beads, and
+/// what the judge found.
+pub fn why(run: &Run) -> Option<String> {
+    let DocumentError { message, .. } = shortfall(run)?;
+    let mut parts = vec![message];
+    let undone = run
+        .order
+        .iter()
+        .filter_map(|id| run.beads.get(id))
+        .filter(|task| task.stage != Stage::Done);
+    let failed: Vec<_> = undone.filter(|task| !task.failure.is_empty()).collect();
+    for task in failed.iter().take(NAMED) {
+        parts.push(format!("bead {} ({}): {}", task.planned.id, cut(&task.planned.title), cut(&task.failure)));
+    }
+    if failed.len() > NAMED {
+        parts.push(format!("{} more beads failed", failed.len() - NAMED));
+    }
+    for (purpose, complaint) in &run.complaint {
+        parts.push(format!("{}: {}", purpose.as_str(), cut(complaint)));
+    }
+    if let Some(last) = run.verdicts.last().filter(|last| last.verdict != Verdict::Pass) {
+        let beads: Vec<_> = last.result.iter().flat_map(|result| result.remedies()).map(|bead| bead.title).collect();
+        let issues = last
+            .result
+            .iter()
+            .flat_map(|result| result.issues())
+            .map(|issue| issue.description.as_str());
+        let failing = last
+            .result
+            .iter()
+            .flat_map(|result| result.criteria())
+            .filter(|criterion| !criterion.passed);
+        let found = issues.chain(failing.map(|criterion| criterion.criterion.as_str()));
+        let mut found: Vec<_> =
+            [last.reason.as_str()].into_iter().chain(found).filter(|text| !text.is_empty()).collect();
+        // A failure that names nothing has beads to be worked on.
+        if found.is_empty() {
+            found.extend(beads.iter().map(String::as_str));
+        }
+        found.truncate(NAMED);
+        let found: Vec<_> = found.into_iter().map(cut).collect();
+        parts.push(format!("the judge, iteration {}: {}", last.iteration, found.join(", ")));
+    }
+    let mut told: Vec<String> = vec![];
+    for part in parts {
+        // The error of a run often is the failure that ended it.
+        let text = part.split_once(": ").map_or(part.as_str(), |(_, text)| text);
+        if !told.iter().any(|before| before.contains(text)) {
+            told.push(part);
+        }
+    }
+    Some(told.join("; "))
+}
+
+fn cut(text: &str) -> String {
+    let line = text.trim().lines().next().unwrap_or_default();
+    crate::agent::event::cut(line, CUT)
+}
+
+#[cfg(test)]
+mod tests;

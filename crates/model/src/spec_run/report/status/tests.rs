@@ -1,0 +1,143 @@
+#![allow(clippy::unwrap_used)]
+
+use crate::event::{Entry, Event, Outcome, Record};
+use crate::spec_run::decide::JobEnd;
+use crate::spec_run::event::JudgeFinished;
+use crate::spec_run::report::status::*;
+use crate::spec_run::tests::rules::{Play, bead, settings};
+use serde_json::Value;
+
+const START: i64 = 1_700_000_000;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(START + second).unwrap()
+}
+
+fn working() -> Play {
+    Play::with(settings(), vec![bead("a", &[]), bead("b", &["a"])])
+}
+
+/// The fleet in which the run's first agent did this, one event a second.
+fn fleet(run: &Run, events: Vec<Event>) -> Fleet {
+    let dispatch = run.jobs.values().next().unwrap().start.dispatch.clone();
+    let id = DispatchId::try_from(dispatch).unwrap();
+    let created = Event::DispatchCreated(Box::new(crate::dispatch::tests::created()));
+    let mut fleet = Fleet::default();
+    for (n, event) in [created].into_iter().chain(events).enumerate() {
+        let entry = Entry { id: format!("e{n}"), dispatch_id: Some(id.clone()), at: None, more: false, event };
+        fleet.apply(&Record { v: 1, seq: n as u64 + 1, ts: at(n as i64 + 1), entry });
+    }
+    fleet
+}
+
+fn limited(until: i64) -> Event {
+    Event::ApiWaiting {
+        trouble: crate::admission::api_error::Trouble::RateLimit,
+        status: Some(429),
+        until: at(until),
+        told: true,
+        waits: 1,
+        spent_ms: 0,
+    }
+}
+
+#[test]
+fn run_without_a_daemon_is_abandoned_and_known_until_its_newest_event() {
+    let play = working();
+    let standing = Standing::of(&play.run, None, false, at(500));
+    assert!(standing.abandoned);
+    assert_eq!((standing.as_of, standing.last_agents), (play.run.updated_at, Some(1)));
+    assert_eq!(standing.waiting_for[0].kind, WaitKind::Daemon);
+    assert!(standing.reason().unwrap().contains("run --resume"), "{standing:?}");
+    let known = standing.clone().with_obstacle(&play.run, Some("run.json is newer".into()));
+    assert!(known.reason().unwrap().contains("carries it on (run.json is newer)"), "{known:?}");
+    assert_eq!(known.obstacle.as_deref(), Some("run.json is newer"));
+    let hosted = Standing::of(&play.run, None, true, at(500)).with_obstacle(&play.run, Some("no".into()));
+    assert_eq!((hosted.obstacle, hosted.waiting_for), (None, vec![]));
+    // What an agent did later is known until later.
+    let fleet = fleet(&play.run, vec![limited(900)]);
+    let standing = Standing::of(&play.run, Some(&fleet), false, at(500));
+    assert_eq!(standing.as_of, at(2));
+    let document = serde_json::to_value(crate::spec_run::checkpoint::document_at(&play.run, &standing)).unwrap();
+    assert_eq!(
+        (&document["status"], &document["abandoned"], &document["agents"]),
+        (&"in_progress".into(), &true.into(), &0.into()),
+        "{document}"
+    );
+}
+
+#[test]
+fn run_with_a_daemon_is_known_now_and_waits_for_nothing() {
+    let play = working();
+    let standing = Standing::of(&play.run, None, true, at(500));
+    assert_eq!((standing.as_of, standing.abandoned, standing.last_agents), (at(500), false, None));
+    assert_eq!((standing.reason(), standing.until), (None, None));
+    assert!(serde_json::to_value(&standing).unwrap()["waiting_for"].is_null());
+}
+
+#[test]
+fn agent_that_waits_for_the_model_api_tells_until_when() {
+    let play = working();
+    let fleet = fleet(&play.run, vec![limited(900)]);
+    let standing = Standing::of(&play.run, Some(&fleet), true, at(500));
+    let [wait] = &standing.waiting_for[..] else { panic!("{standing:?}") };
+    assert_eq!((wait.kind, wait.until, standing.until), (WaitKind::ModelApi, Some(at(900)), Some(at(900))));
+    let reason = standing.reason().unwrap();
+    assert!(reason.starts_with("it waits for the model API until ") && reason.contains("HTTP 429"), "{reason}");
+    let json: Value = serde_json::to_value(&standing).unwrap();
+    assert_eq!(json["waiting_for"][0]["kind"], "model_api");
+    assert!(json["until"].as_str().unwrap().ends_with(".000Z"), "{json}");
+    // Once the time has come there is none to name.
+    assert_eq!(Standing::of(&play.run, Some(&fleet), true, at(901)).until, None);
+}
+
+#[test]
+fn run_that_slowed_down_tells_until_when_and_why() {
+    let mut play = working();
+    let slowed = Event::PoolSlowed { until: at(60), reason: "HTTP 429".into() };
+    let entry = Entry { id: "slow".into(), dispatch_id: None, at: None, more: false, event: slowed };
+    play.run.apply(&Record { v: 1, seq: play.run.seq + 1, ts: at(0), entry });
+    let standing = Standing::of(&play.run, None, true, at(1));
+    assert_eq!((standing.waiting_for[0].kind, standing.until), (WaitKind::Backoff, Some(at(60))));
+    assert!(standing.reason().unwrap().contains("HTTP 429"));
+    assert_eq!(Standing::of(&play.run, None, true, at(61)).waiting_for, []);
+}
+
+#[test]
+fn failed_run_names_the_last_failure_of_its_beads() {
+    let mut play = working();
+    assert_eq!(why(&play.run), None, "it is under way");
+    for text in ["exit code 3: no compiler", "exit code 4: no linker"] {
+        play.end("a", Outcome::Failure, |end: &mut JobEnd| end.reason = text.into());
+    }
+    let why = why(&play.run).unwrap();
+    assert!(why.contains("bead a (Do a): ") && why.contains("no linker") && !why.contains("no compiler"), "{why}");
+    let document = serde_json::to_value(crate::spec_run::checkpoint::document(&play.run)).unwrap();
+    assert_eq!((&document["status"], &document["reason"]), (&"failed".into(), &why.into()));
+}
+
+#[test]
+fn run_that_the_judge_failed_names_what_it_found() {
+    let mut play = working();
+    let mut finished: JudgeFinished = serde_json::from_value(serde_json::json!({
+        "iteration": 1, "verdict": "fail", "new_beads": 0, "reason": "the exit code is 1",
+    }))
+    .unwrap();
+    finished.iteration = 3;
+    play.run.verdicts.push(finished);
+    play.run.outcome = Some(RunStatus::Failed);
+    play.run.error = Some(crate::spec_run::state::Stopping { code: "E".into(), message: "out of iterations".into() });
+    let why = why(&play.run).unwrap();
+    assert_eq!(why, "out of iterations; the judge, iteration 3: the exit code is 1");
+}
+
+#[test]
+fn run_that_waits_for_approval_says_so_without_a_daemon() {
+    let mut settings = settings();
+    settings.human_review = true;
+    let play = Play::with(settings, vec![bead("a", &[])]);
+    assert_eq!(play.run.status(), RunStatus::AwaitingApproval);
+    let standing = Standing::of(&play.run, None, false, at(500));
+    assert!(!standing.abandoned, "it rests: no daemon is needed until somebody approves");
+    assert_eq!(standing.waiting_for[0].kind, WaitKind::Approval);
+}

@@ -1,0 +1,716 @@
+//! `harness-tasks.json`, version 2. What is not known here is kept, and so is the order of keys: other
+//! tools work on the same file.
+
+pub mod equivalence;
+pub mod json_position;
+pub mod merge;
+pub mod tamper;
+
+use crate::event::id::{Unfound, by_beginning};
+use crate::task_list::document::equivalence::{instant, whole};
+use crate::task_list::document::json_position::{Step, locate};
+use crate::text::bom::unmarked;
+use crate::text::foreign_json::{self, Document, Repair};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use std::fmt;
+
+pub const VERSION: u64 = 2;
+/// Of a task that does not say.
+pub const MAX_ATTEMPTS: u32 = 3;
+/// Of a validation that does not say.
+pub const TIMEOUT_SECONDS: u64 = 300;
+/// Of a task that does not say: after those that do.
+const LAST_PRIORITY: u32 = 2;
+/// What is known of `session_config`.
+const SETTINGS: [&str; 4] = ["concurrency_mode", "max_tasks_per_session", "max_sessions", "save_ignored"];
+/// More is somebody's mistake, and a list is read whole.
+pub const TASKS_LIMIT: usize = 100_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Status {
+    Pending,
+    InProgress,
+    Completed,
+    Failed,
+}
+
+impl Status {
+    pub const ALL: [Self; 4] = [Self::Pending, Self::InProgress, Self::Completed, Self::Failed];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+}
+
+/// Who may work on a list at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// One session, which holds the lock as long as it lasts.
+    #[default]
+    Exclusive,
+    /// Several workers; the lock is held for each change of the list only.
+    Concurrent,
+}
+
+impl Mode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Concurrent => "concurrent",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskList {
+    pub mode: Mode,
+    pub max_tasks_per_session: Option<u64>,
+    pub max_sessions: Option<u64>,
+    /// Ignored files that a rollback saves too: an extension of ours.
+    pub save_ignored: Vec<String>,
+    pub tasks: Vec<Task>,
+    pub session_count: u64,
+    pub last_session: Option<String>,
+    raw: Map<String, Value>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Task {
+    pub id: String,
+    pub title: String,
+    pub description: Option<String>,
+    pub status: Status,
+    pub priority: u32,
+    pub depends_on: Vec<String>,
+    pub attempts: u32,
+    pub max_attempts: u32,
+    pub started_at_commit: Option<String>,
+    /// `validation.command`; `None` when empty too.
+    pub command: Option<String>,
+    pub timeout_seconds: Option<u64>,
+    /// `on_failure.cleanup`.
+    pub cleanup: Option<String>,
+    pub error_log: Vec<String>,
+    pub checkpoints: Vec<Checkpoint>,
+    pub completed_at: Option<String>,
+    pub claimed_by: Option<String>,
+    pub lease_expires_at: Option<Timestamp>,
+    /// When it failed last: an extension of ours, for "oldest failure first".
+    pub failed_at: Option<Timestamp>,
+    raw: Map<String, Value>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint {
+    pub step: u64,
+    pub total: u64,
+    pub description: String,
+    pub timestamp: String,
+    /// What the working directory held then, as a git tree: an extension of ours, by which a claim can be
+    /// verified.
+    pub tree: Option<String>,
+}
+
+/// Why a text is not a task list.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Unreadable {
+    /// It cannot be parsed: the backup may help.
+    Corrupt { line: u64, column: u64, why: String },
+    /// It can, and means nothing sensible: a person has to mend it (category `CONFIG`).
+    Invalid(Vec<Fault>),
+}
+
+/// One thing wrong with a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Counted from 1.
+    pub line: Option<u64>,
+    pub column: Option<u64>,
+    /// As in `tasks[3].depends_on[0]`.
+    pub field: String,
+    pub task: Option<String>,
+    pub message: String,
+    pub hint: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "`{}`: {}", self.field, self.message)
+    }
+}
+
+impl TaskList {
+    /// A new list, as `init` makes it.
+    pub fn new(now: Timestamp) -> Self {
+        let raw = json!({
+            "version": VERSION,
+            "created": iso(now),
+            "session_config": {"concurrency_mode": "exclusive", "max_tasks_per_session": 20, "max_sessions": 50},
+            "tasks": [],
+            "session_count": 0,
+            "last_session": null,
+        });
+        Self {
+            mode: Mode::Exclusive,
+            max_tasks_per_session: Some(20),
+            max_sessions: Some(50),
+            save_ignored: vec![],
+            tasks: vec![],
+            session_count: 0,
+            last_session: None,
+            raw: object(raw),
+        }
+    }
+
+    /// Reads the file's text. What JavaScript writes and strict JSON refuses is repaired.
+    ///
+    /// # Errors
+    /// [`Unreadable`]: everything that is wrong with it, each with its place.
+    pub fn parse(text: &str) -> Result<Self, Unreadable> {
+        let text = unmarked(text);
+        let value = serde_json::from_str(text).or_else(|error| {
+            repaired(text).ok_or_else(|| Unreadable::Corrupt {
+                line: error.line() as u64,
+                column: error.column() as u64,
+                why: error.to_string(),
+            })
+        })?;
+        let Value::Object(raw) = value else {
+            let why = "an object with `version` and `tasks` is wanted".to_string();
+            return Err(Unreadable::Corrupt { line: 1, column: 1, why });
+        };
+        let mut reader = Reader { text, faults: vec![] };
+        let list = reader.list(raw);
+        if reader.faults.is_empty() { Ok(list) } else { Err(Unreadable::Invalid(reader.faults)) }
+    }
+
+    /// The file's text: two spaces, and a newline at its end.
+    pub fn to_text(&self) -> String {
+        let mut text = serde_json::to_string_pretty(&self.to_value()).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    /// As it stands in the file.
+    pub fn to_value(&self) -> Value {
+        let mut raw = self.raw.clone();
+        let tasks = self.tasks.iter().map(|task| Value::Object(task.to_raw())).collect();
+        put(&mut raw, "tasks", Value::Array(tasks), None);
+        put(&mut raw, "session_count", json!(self.session_count), Some(&json!(0)));
+        put(&mut raw, "last_session", json!(self.last_session), Some(&Value::Null));
+        Value::Object(raw)
+    }
+
+    /// Changes a setting of `session_config`.
+    pub fn configure(&mut self, key: &str, value: Value) {
+        let config = self.raw.entry("session_config").or_insert_with(|| json!({}));
+        if let Value::Object(config) = config {
+            config.insert(key.into(), value);
+        }
+    }
+
+    /// Puts the settings and the count of sessions back to what another reading of the list has.
+    /// Gives whether they were others. Fields of `session_config` that are not known here stay as
+    /// they are.
+    pub(super) fn restore_session(&mut self, other: &Self) -> bool {
+        let setting = |list: &Self, key: &str| list.raw.get("session_config")?.get(key).cloned();
+        let is_changed = |key: &&&str| {
+            let (own, others) = (setting(self, key), setting(other, key));
+            !equivalence::values(key, own.as_ref(), others.as_ref())
+        };
+        let changed: Vec<_> = SETTINGS.iter().filter(is_changed).collect();
+        if changed.is_empty() && self.session_count == other.session_count {
+            return false;
+        }
+        for key in changed {
+            let config = nested(&mut self.raw, "session_config");
+            match setting(other, key) {
+                Some(value) => drop(config.insert((*key).into(), value)),
+                None => drop(config.shift_remove(*key)),
+            }
+        }
+        self.mode = other.mode;
+        self.max_tasks_per_session = other.max_tasks_per_session;
+        self.max_sessions = other.max_sessions;
+        self.save_ignored.clone_from(&other.save_ignored);
+        self.session_count = other.session_count;
+        true
+    }
+
+    pub fn get(&self, id: &str) -> Option<&Task> {
+        self.tasks.iter().find(|task| task.id == id)
+    }
+
+    /// The one task whose id begins so.
+    ///
+    /// # Errors
+    /// When none does, or more than one.
+    pub fn find(&self, beginning: &str) -> Result<&Task, Unfound> {
+        by_beginning(self.tasks.iter().map(|task| (task.id.as_str(), task)), beginning)
+    }
+
+    pub fn get_mut(&mut self, id: &str) -> Option<&mut Task> {
+        self.tasks.iter_mut().find(|task| task.id == id)
+    }
+
+    /// The id of the next task to be added: `task-NNN`, one above the highest there is.
+    pub fn next_id(&self) -> String {
+        let numbers = self.tasks.iter().filter_map(|task| task.id.strip_prefix("task-")?.parse::<u64>().ok());
+        format!("task-{:03}", numbers.max().unwrap_or(0) + 1)
+    }
+
+    /// The name sessions go by in the log.
+    pub fn session(&self) -> u64 {
+        self.session_count.max(1)
+    }
+}
+
+impl Task {
+    /// A task as `add` makes it: pending, three attempts, no validation command.
+    pub fn new(id: impl Into<String>, title: impl Into<String>) -> Self {
+        let (id, title) = (id.into(), title.into());
+        let raw = json!({
+            "id": id, "title": title, "status": "pending", "priority": "P1", "depends_on": [], "attempts": 0,
+            "max_attempts": MAX_ATTEMPTS, "started_at_commit": null,
+            "validation": {"command": null, "timeout_seconds": TIMEOUT_SECONDS},
+            "on_failure": {"cleanup": null}, "error_log": [], "checkpoints": [], "completed_at": null,
+        });
+        Self {
+            id,
+            title,
+            description: None,
+            status: Status::Pending,
+            priority: 1,
+            depends_on: vec![],
+            attempts: 0,
+            max_attempts: MAX_ATTEMPTS,
+            started_at_commit: None,
+            command: None,
+            timeout_seconds: Some(TIMEOUT_SECONDS),
+            cleanup: None,
+            error_log: vec![],
+            checkpoints: vec![],
+            completed_at: None,
+            claimed_by: None,
+            lease_expires_at: None,
+            failed_at: None,
+            raw: object(raw),
+        }
+    }
+
+    /// As it stands in the file.
+    pub fn to_value(&self) -> Value {
+        Value::Object(self.to_raw())
+    }
+
+    /// A field that this version does not know.
+    pub fn unknown(&self, key: &str) -> Option<&Value> {
+        self.raw.get(key)
+    }
+
+    /// Keeps a further field beside the known ones.
+    pub fn keep(&mut self, key: &str, value: Value) {
+        self.raw.insert(key.into(), value);
+    }
+
+    pub fn timeout(&self) -> u64 {
+        self.timeout_seconds.unwrap_or(TIMEOUT_SECONDS)
+    }
+
+    fn to_raw(&self) -> Map<String, Value> {
+        let null = Some(&Value::Null);
+        let (empty, zero) = (json!([]), json!(0));
+        let mut raw = self.raw.clone();
+        put(&mut raw, "id", json!(self.id), None);
+        put(&mut raw, "title", json!(self.title), None);
+        put(&mut raw, "description", json!(self.description), null);
+        put(&mut raw, "status", json!(self.status.as_str()), Some(&json!("pending")));
+        put(&mut raw, "priority", json!(format!("P{}", self.priority)), Some(&json!(format!("P{LAST_PRIORITY}"))));
+        put(&mut raw, "depends_on", json!(self.depends_on), Some(&empty));
+        put(&mut raw, "attempts", json!(self.attempts), Some(&zero));
+        put(&mut raw, "max_attempts", json!(self.max_attempts), Some(&json!(MAX_ATTEMPTS)));
+        put(&mut raw, "started_at_commit", json!(self.started_at_commit), null);
+        if self.command.is_some() || self.timeout_seconds.is_some() || raw.contains_key("validation") {
+            let validation = nested(&mut raw, "validation");
+            // An empty command means none: it is left as it is written.
+            if self.command.is_some() || validation.get("command").is_some_and(|old| old.as_str() != Some("")) {
+                put(validation, "command", json!(self.command), null);
+            }
+            put(validation, "timeout_seconds", json!(self.timeout_seconds), null);
+        }
+        if self.cleanup.is_some() || raw.contains_key("on_failure") {
+            let failure = nested(&mut raw, "on_failure");
+            if self.cleanup.is_some() || failure.get("cleanup").is_some_and(|old| old.as_str() != Some("")) {
+                put(failure, "cleanup", json!(self.cleanup), null);
+            }
+        }
+        put(&mut raw, "error_log", json!(self.error_log), Some(&empty));
+        self.put_checkpoints(&mut raw);
+        put(&mut raw, "completed_at", json!(self.completed_at), null);
+        put(&mut raw, "claimed_by", json!(self.claimed_by), null);
+        put_time(&mut raw, "lease_expires_at", self.lease_expires_at);
+        put_time(&mut raw, "failed_at", self.failed_at);
+        raw
+    }
+
+    /// Checkpoints are only added, or all taken away: those that are there keep what else they hold.
+    fn put_checkpoints(&self, raw: &mut Map<String, Value>) {
+        let mut there = match raw.get("checkpoints") {
+            Some(Value::Array(there)) => there.clone(),
+            _ => vec![],
+        };
+        there.truncate(self.checkpoints.len());
+        for new in &self.checkpoints[there.len()..] {
+            let mut value = json!({
+                "step": new.step, "total": new.total, "description": new.description, "timestamp": new.timestamp,
+            });
+            if let Some(tree) = &new.tree {
+                value["tree"] = json!(tree);
+            }
+            there.push(value);
+        }
+        put(raw, "checkpoints", Value::Array(there), Some(&json!([])));
+    }
+}
+
+/// The second an instant is in: the files tell no more, and who reads one back has what was written.
+pub fn second(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+/// An instant as the files write it.
+pub fn iso(at: Timestamp) -> String {
+    format!("{at:.0}")
+}
+
+/// Ids stand between brackets in the log and become names of refs.
+pub fn valid_id(id: &str) -> bool {
+    let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '#' | '@' | '+');
+    !id.is_empty() && id.len() <= 100 && id.chars().all(ok)
+}
+
+/// `P0`, `P1`, …
+pub fn parse_priority(text: &str) -> Option<u32> {
+    text.strip_prefix(['P', 'p'])?
+        .parse()
+        .ok()
+        .filter(|level| *level < 100 && text[1..].bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// A list that strict JSON refuses, where nothing of it is lost: the next change writes it again.
+fn repaired(text: &str) -> Option<Value> {
+    let Document { value, repairs, damage, .. } = foreign_json::read(text.as_bytes());
+    let is_kept = |repair: &Repair| match repair {
+        Repair::TooDeep | Repair::Shortened => false,
+        Repair::LoneSurrogate
+        | Repair::NotUtf8
+        | Repair::ByteOrderMark
+        | Repair::NumberOutOfRange
+        | Repair::ControlCharacter => true,
+    };
+    (damage.is_none() && repairs.iter().all(is_kept)).then_some(value)
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+/// Sets a key unless it says so already, or does not say what goes without saying.
+fn put(raw: &mut Map<String, Value>, key: &str, value: Value, default: Option<&Value>) {
+    match raw.get(key) {
+        Some(old) if *old == value => {}
+        None if default == Some(&value) => {}
+        _ => drop(raw.insert(key.into(), value)),
+    }
+}
+
+/// An instant that is the same is left as it was written.
+fn put_time(raw: &mut Map<String, Value>, key: &str, at: Option<Timestamp>) {
+    let old = raw.get(key).and_then(Value::as_str).and_then(instant);
+    if old != at || (at.is_none() && raw.get(key).is_some_and(|old| !old.is_null())) {
+        put(raw, key, json!(at.map(iso)), Some(&Value::Null));
+    }
+}
+
+fn nested<'a>(raw: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
+    let value = raw.entry(key).or_insert_with(|| json!({}));
+    if !value.is_object() {
+        *value = json!({});
+    }
+    match value {
+        Value::Object(map) => map,
+        _ => unreachable!("it was just made an object"),
+    }
+}
+
+/// Reads fields, and notes what is wrong with them.
+struct Reader<'a> {
+    text: &'a str,
+    faults: Vec<Fault>,
+}
+
+const FAULTS_LIMIT: usize = 20;
+
+impl Reader<'_> {
+    fn fault(&mut self, path: &[Step], task: Option<&str>, message: impl Into<String>, hint: &str) {
+        if self.faults.len() >= FAULTS_LIMIT {
+            return;
+        }
+        let place = locate(self.text, path);
+        self.faults.push(Fault {
+            line: place.map(|(line, _)| line),
+            column: place.map(|(_, column)| column),
+            field: Step::join(path),
+            task: task.map(String::from),
+            message: message.into(),
+            hint: hint.into(),
+        });
+    }
+
+    fn list(&mut self, raw: Map<String, Value>) -> TaskList {
+        match raw.get("version") {
+            Some(version) if whole(version) == Some(VERSION) => {}
+            found => {
+                let found = found.map_or_else(|| "missing".to_string(), ToString::to_string);
+                let hint = "this muleteer knows version 2 of the format; a newer file needs a newer muleteer";
+                self.fault(&["version".into()], None, format!("it is {found}, and must be {VERSION}"), hint);
+            }
+        }
+        let hint = "an object is wanted, as `muleteer tasks init` writes it";
+        let config = self.object(&raw, &["session_config".into()], None, hint).cloned().unwrap_or_default();
+        let path = |key: &'static str| vec![Step::from("session_config"), key.into()];
+        let mode = match config.get("concurrency_mode") {
+            None | Some(Value::Null) => Mode::Exclusive,
+            Some(Value::String(text)) if text == "exclusive" => Mode::Exclusive,
+            Some(Value::String(text)) if text == "concurrent" => Mode::Concurrent,
+            Some(other) => {
+                self.fault(
+                    &path("concurrency_mode"),
+                    None,
+                    format!("it is {other}"),
+                    "`exclusive` or `concurrent` is wanted",
+                );
+                Mode::Exclusive
+            }
+        };
+        let max_tasks_per_session = self.number(&config, &path("max_tasks_per_session"), None);
+        let max_sessions = self.number(&config, &path("max_sessions"), None);
+        let save_ignored = self.strings(&config, &path("save_ignored"), None);
+        let session_count = self.number(&raw, &["session_count".into()], None).unwrap_or(0);
+        let last_session = self.string(&raw, &["last_session".into()], None);
+        let tasks = match raw.get("tasks") {
+            Some(Value::Array(tasks)) if tasks.len() <= TASKS_LIMIT => self.tasks(tasks),
+            Some(Value::Array(tasks)) => {
+                let message = format!("{} tasks: at most {TASKS_LIMIT}", tasks.len());
+                self.fault(&["tasks".into()], None, message, "split the list");
+                vec![]
+            }
+            _ => {
+                self.fault(&["tasks".into()], None, "a list of tasks is wanted", "`muleteer tasks init` makes a list");
+                vec![]
+            }
+        };
+        let mut raw = raw;
+        // Written anew from the tasks each time.
+        if let Some(tasks) = raw.get_mut("tasks") {
+            *tasks = Value::Null;
+        }
+        TaskList { mode, max_tasks_per_session, max_sessions, save_ignored, tasks, session_count, last_session, raw }
+    }
+
+    fn tasks(&mut self, values: &[Value]) -> Vec<Task> {
+        let tasks: Vec<_> = values.iter().enumerate().filter_map(|(at, value)| self.task(at, value)).collect();
+        if !self.faults.is_empty() {
+            return tasks;
+        }
+        let mut known = std::collections::HashMap::new();
+        for (at, task) in tasks.iter().enumerate() {
+            if let Some(first) = known.insert(task.id.as_str(), at) {
+                let message = format!("`{}` is the id of tasks[{first}] too", task.id);
+                self.fault(
+                    &["tasks".into(), at.into(), "id".into()],
+                    Some(&task.id),
+                    message,
+                    "ids name one task each",
+                );
+            }
+        }
+        for (at, task) in tasks.iter().enumerate() {
+            for (which, needed) in task.depends_on.iter().enumerate() {
+                if !known.contains_key(needed.as_str()) {
+                    let path = ["tasks".into(), at.into(), "depends_on".into(), which.into()];
+                    let message = format!("there is no task `{needed}`");
+                    self.fault(&path, Some(&task.id), message, "add it, or take it out of `depends_on`");
+                }
+            }
+        }
+        tasks
+    }
+
+    fn task(&mut self, at: usize, value: &Value) -> Option<Task> {
+        let Value::Object(raw) = value else {
+            self.fault(&["tasks".into(), at.into()], None, "an object is wanted", "see docs/task-list.md");
+            return None;
+        };
+        let path = |key: &'static str| vec![Step::from("tasks"), at.into(), key.into()];
+        let inner =
+            |outer: &'static str, key: &'static str| vec![Step::from("tasks"), at.into(), outer.into(), key.into()];
+        let id = raw.get("id").and_then(Value::as_str).unwrap_or_default().to_string();
+        if !valid_id(&id) {
+            let hint = "1 to 100 letters, digits and any of - _ . / : # @ + are wanted";
+            self.fault(&path("id"), None, format!("`{id}` cannot be an id"), hint);
+            return None;
+        }
+        let of = Some(id.as_str());
+        let status = match raw.get("status") {
+            None | Some(Value::Null) => Status::Pending,
+            Some(value) => value.as_str().and_then(Status::parse).unwrap_or_else(|| {
+                let hint = "one of pending, in_progress, completed, failed is wanted (blocked is never stored)";
+                self.fault(&path("status"), of, format!("it is {value}"), hint);
+                Status::Pending
+            }),
+        };
+        let priority = match raw.get("priority") {
+            None | Some(Value::Null) => LAST_PRIORITY,
+            Some(value) => value.as_str().and_then(parse_priority).unwrap_or_else(|| {
+                self.fault(&path("priority"), of, format!("it is {value}"), "P0, P1 or P2 is wanted");
+                LAST_PRIORITY
+            }),
+        };
+        let empty = Map::new();
+        let hint = "{\"command\": \"npm test\", \"timeout_seconds\": 300} or null is wanted";
+        let validation = self.object(raw, &path("validation"), of, hint).unwrap_or(&empty);
+        let hint = "{\"cleanup\": \"docker compose down\"} or null is wanted";
+        let on_failure = self.object(raw, &path("on_failure"), of, hint).unwrap_or(&empty);
+        let present = |text: &String| !text.trim().is_empty();
+        let task = Task {
+            title: self.string(raw, &path("title"), of).unwrap_or_else(|| id.clone()),
+            description: self.string(raw, &path("description"), of),
+            status,
+            priority,
+            depends_on: self.strings(raw, &path("depends_on"), of),
+            attempts: self.small(raw, &path("attempts"), of).unwrap_or(0),
+            max_attempts: self.small(raw, &path("max_attempts"), of).unwrap_or(MAX_ATTEMPTS),
+            started_at_commit: self.string(raw, &path("started_at_commit"), of),
+            command: self.string(validation, &inner("validation", "command"), of).filter(present),
+            timeout_seconds: self.number(validation, &inner("validation", "timeout_seconds"), of),
+            cleanup: self.string(on_failure, &inner("on_failure", "cleanup"), of).filter(present),
+            error_log: self.strings(raw, &path("error_log"), of),
+            checkpoints: self.checkpoints(raw, &path("checkpoints"), of),
+            completed_at: self.string(raw, &path("completed_at"), of),
+            claimed_by: self.string(raw, &path("claimed_by"), of),
+            lease_expires_at: self.time(raw, &path("lease_expires_at"), of),
+            failed_at: self.time(raw, &path("failed_at"), of),
+            raw: raw.clone(),
+            id: id.clone(),
+        };
+        if task.timeout_seconds == Some(0) {
+            self.fault(&inner("validation", "timeout_seconds"), of, "it is 0", "at least a second is wanted");
+        }
+        Some(task)
+    }
+
+    fn value<'m>(raw: &'m Map<String, Value>, path: &[Step]) -> Option<&'m Value> {
+        let Some(Step::Key(key)) = path.last() else { return None };
+        raw.get(*key).filter(|value| !value.is_null())
+    }
+
+    fn object<'m>(
+        &mut self,
+        raw: &'m Map<String, Value>,
+        path: &[Step],
+        task: Option<&str>,
+        hint: &str,
+    ) -> Option<&'m Map<String, Value>> {
+        let value = Self::value(raw, path)?;
+        if !value.is_object() {
+            self.fault(path, task, format!("it is {}", short(value)), hint);
+        }
+        value.as_object()
+    }
+
+    fn string(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Option<String> {
+        match Self::value(raw, path)? {
+            Value::String(text) => Some(text.clone()),
+            other => {
+                self.fault(path, task, format!("it is {}", short(other)), "text or null is wanted");
+                None
+            }
+        }
+    }
+
+    fn number(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Option<u64> {
+        let value = Self::value(raw, path)?;
+        let number = whole(value);
+        if number.is_none() {
+            self.fault(path, task, format!("it is {}", short(value)), "a whole number from 0 up is wanted");
+        }
+        number
+    }
+
+    fn small(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Option<u32> {
+        self.number(raw, path, task).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
+    }
+
+    fn time(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Option<Timestamp> {
+        let text = self.string(raw, path, task)?;
+        let at = instant(&text);
+        if at.is_none() {
+            self.fault(path, task, format!("`{text}` is no instant"), "as in 2025-07-01T10:00:00Z");
+        }
+        at
+    }
+
+    fn strings(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Vec<String> {
+        let Some(value) = Self::value(raw, path) else { return vec![] };
+        let Value::Array(items) = value else {
+            self.fault(path, task, format!("it is {}", short(value)), "a list of texts is wanted");
+            return vec![];
+        };
+        let texts: Option<Vec<_>> = items.iter().map(|item| item.as_str().map(String::from)).collect();
+        texts.unwrap_or_else(|| {
+            self.fault(path, task, "something in it is no text", "a list of texts is wanted");
+            vec![]
+        })
+    }
+
+    fn checkpoints(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Vec<Checkpoint> {
+        let Some(value) = Self::value(raw, path) else { return vec![] };
+        let read = |item: &Value| {
+            let text = |key: &str| item.get(key).and_then(Value::as_str).map(String::from);
+            Some(Checkpoint {
+                step: whole(item.get("step")?)?,
+                total: whole(item.get("total")?)?,
+                description: text("description").unwrap_or_default(),
+                timestamp: text("timestamp").unwrap_or_default(),
+                tree: text("tree"),
+            })
+        };
+        let all: Option<Vec<_>> = value.as_array().and_then(|items| items.iter().map(read).collect());
+        all.unwrap_or_else(|| {
+            let hint = "a list of {\"step\": 1, \"total\": 4, \"description\": \"…\", \"timestamp\": \"…\"} is wanted";
+            self.fault(path, task, "a checkpoint in it has no `step` or `total`", hint);
+            vec![]
+        })
+    }
+}
+
+fn short(value: &Value) -> String {
+    crate::agent::event::cut(&value.to_string(), 60)
+}
+
+#[cfg(test)]
+mod tests;

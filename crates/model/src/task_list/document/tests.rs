@@ -1,0 +1,191 @@
+use crate::task_list::document::*;
+
+/// The protocol's example file, to the letter.
+pub const REFERENCE: &str = r#"{
+  "version": 2,
+  "created": "2025-07-01T10:00:00Z",
+  "session_config": {
+    "concurrency_mode": "exclusive",
+    "max_tasks_per_session": 20,
+    "max_sessions": 50
+  },
+  "tasks": [
+    {
+      "id": "task-001",
+      "title": "Implement user authentication",
+      "status": "completed",
+      "priority": "P0",
+      "depends_on": [],
+      "attempts": 1,
+      "max_attempts": 3,
+      "started_at_commit": "def5678",
+      "validation": {
+        "command": "npm test -- --testPathPattern=auth",
+        "timeout_seconds": 300
+      },
+      "on_failure": {
+        "cleanup": null
+      },
+      "error_log": [],
+      "checkpoints": [],
+      "completed_at": "2025-07-01T10:15:30Z"
+    },
+    {
+      "id": "task-002",
+      "title": "Add rate limiting",
+      "status": "failed",
+      "priority": "P1",
+      "depends_on": [],
+      "attempts": 1,
+      "max_attempts": 3,
+      "started_at_commit": "abc1234",
+      "validation": {
+        "command": "npm test -- --testPathPattern=rate-limit",
+        "timeout_seconds": 120
+      },
+      "on_failure": {
+        "cleanup": "docker compose down redis"
+      },
+      "error_log": [
+        "[TASK_EXEC] Redis connection refused"
+      ],
+      "checkpoints": [],
+      "completed_at": null
+    }
+  ],
+  "session_count": 1,
+  "last_session": "2025-07-01T10:20:02Z"
+}
+"#;
+
+#[test]
+fn the_reference_s_file_is_read_and_written_byte_for_byte() {
+    let list = TaskList::parse(REFERENCE).expect("the reference's own file");
+    assert_eq!(list.tasks[1].cleanup.as_deref(), Some("docker compose down redis"));
+    assert_eq!((list.tasks[1].status, list.tasks[1].timeout()), (Status::Failed, 120));
+    assert_eq!(list.to_text(), REFERENCE);
+}
+
+#[test]
+fn unknown_fields_and_the_order_of_keys_are_kept() {
+    let text = r#"{"zeta":1,"tasks":[{"owner":{"b":1,"a":2},"title":"A","id":"a","validation":{"shell":"zsh","command":"true"},"checkpoints":[{"step":1,"total":2,"note":"kept","description":"d","timestamp":"t"}]}],"version":2,"alpha":[3]}"#;
+    let mut list = TaskList::parse(text).expect("a list");
+    let compact = |list: &TaskList| serde_json::from_str::<Value>(&list.to_text()).expect("JSON").to_string();
+    assert_eq!(compact(&list), text, "an unchanged list changes nothing");
+    list.tasks[0].status = Status::InProgress;
+    list.tasks[0].checkpoints.push(Checkpoint {
+        step: 2,
+        total: 2,
+        description: "e".into(),
+        timestamp: "u".into(),
+        tree: None,
+    });
+    list.tasks[0].timeout_seconds = Some(5);
+    let written = compact(&list);
+    let owner = written.find("\"owner\"").expect("owner");
+    assert!(owner < written.find("\"title\"").expect("title"), "{written}");
+    for part in [
+        r#"{"step":1,"total":2,"note":"kept","description":"d","timestamp":"t"},{"step":2,"total":2"#,
+        r#"{"shell":"zsh","command":"true","timeout_seconds":5}"#,
+        r#""status":"in_progress""#,
+        r#""alpha":[3]"#,
+    ] {
+        assert!(written.contains(part), "{part} in {written}");
+    }
+    assert_eq!(TaskList::parse(&list.to_text()).expect("again").tasks[0].checkpoints.len(), 2);
+}
+
+#[test]
+fn a_new_list_and_a_new_task_read_as_the_reference_says() {
+    let now = "2025-07-01T10:00:00Z".parse().expect("an instant");
+    let mut list = TaskList::new(now);
+    assert_eq!(list.next_id(), "task-001");
+    list.tasks.push(Task::new(list.next_id(), "First"));
+    list.tasks.push(Task::new("task-041", "By hand"));
+    list.tasks.push(Task::new("other", "Named"));
+    assert_eq!(list.next_id(), "task-042");
+    insta::assert_snapshot!(list.to_text());
+    let read = TaskList::parse(&list.to_text()).expect("reads");
+    assert_eq!(read.to_text(), list.to_text());
+}
+
+#[test]
+fn faults_name_line_field_and_what_to_do() {
+    let text = "{\n \"version\": 3,\n \"session_config\": {\"concurrency_mode\": \"both\"},\n \"tasks\": [\n  {\"id\": \"a\", \"status\": \"blocked\",\n   \"attempts\": \"one\"},\n  {\"id\": \"b]c\"},\n  {\"id\": \"d\", \"validation\": {\"timeout_seconds\": 0}, \"priority\": \"high\"}\n ]\n}";
+    let Err(Unreadable::Invalid(faults)) = TaskList::parse(text) else { panic!("it is invalid") };
+    let said: Vec<_> = faults.iter().map(|fault| (fault.field.as_str(), fault.line)).collect();
+    let wanted = [
+        ("version", Some(2)),
+        ("session_config.concurrency_mode", Some(3)),
+        ("tasks[0].status", Some(5)),
+        ("tasks[0].attempts", Some(6)),
+        ("tasks[1].id", Some(7)),
+        ("tasks[2].priority", Some(8)),
+        ("tasks[2].validation.timeout_seconds", Some(8)),
+    ];
+    assert_eq!(said, wanted);
+    assert!(faults.iter().all(|fault| !fault.hint.is_empty()));
+}
+
+#[test]
+fn an_id_twice_and_a_dependency_on_nothing_are_faults() {
+    let text = r#"{"version":2,"tasks":[{"id":"a"},{"id":"a"},{"id":"b","depends_on":["c"]}]}"#;
+    let Err(Unreadable::Invalid(faults)) = TaskList::parse(text) else { panic!("it is invalid") };
+    let said: Vec<_> = faults.iter().map(|fault| fault.field.as_str()).collect();
+    assert_eq!(said, ["tasks[1].id", "tasks[2].depends_on[0]"]);
+}
+
+#[test]
+fn what_cannot_be_parsed_is_corrupt_and_not_invalid() {
+    for text in ["", "{", "[]", "null", "{\"version\": 2, \"tasks\": [}", "\0\0\0"] {
+        assert!(matches!(TaskList::parse(text), Err(Unreadable::Corrupt { .. })), "{text:?}");
+    }
+    assert!(matches!(TaskList::parse(r#"{"version":2}"#), Err(Unreadable::Invalid(_))));
+}
+
+/// A tool that cuts a text in JavaScript leaves half of a surrogate pair: that must not lock the list.
+#[test]
+fn list_that_strict_json_refuses_is_repaired_and_can_be_written() {
+    for (wrong, kept) in [
+        (r#""description":"cut \ud83d""#, "\"description\":\"cut \u{fffd}\""),
+        (r#""x":1e999"#, r#""x":null"#),
+        (r#""x":NaN"#, r#""x":null"#),
+        ("\"title\":\"a\tb\"", r#""title":"a\tb""#),
+    ] {
+        let text = format!(r#"{{"version":2,"tasks":[{{"id":"a",{wrong}}}]}}"#);
+        let list = TaskList::parse(&text).expect("a list");
+        let written = list.to_text();
+        assert!(written.replace("\": ", "\":").contains(kept), "{written}");
+        assert_eq!(TaskList::parse(&written).map(|list| list.to_text()), Ok(written));
+    }
+    assert!(TaskList::parse("{\"version\":2,\"tasks\":[]}\0\0").is_ok());
+    // What is left out would be lost as soon as the list is written.
+    let deep = format!(r#"{{"version":2,"tasks":[],"x":{}{}}}"#, "[".repeat(200), "]".repeat(200));
+    assert!(matches!(TaskList::parse(&deep), Err(Unreadable::Corrupt { .. })));
+}
+
+/// A task whose command is passed over would be one without any, and a setting one that nobody keeps to.
+#[test]
+fn what_has_another_shape_is_refused_by_its_line_and_field() {
+    for (wrong, line, field, hint) in [
+        (
+            "{\"version\": 2,\n\"tasks\": [{\"id\": \"a\",\n\"validation\": \"npm test\"}]}",
+            3,
+            "tasks[0].validation",
+            "\"command\"",
+        ),
+        (
+            "{\"version\": 2, \"tasks\": [{\"id\": \"a\",\n\"on_failure\": \"make clean\"}]}",
+            2,
+            "tasks[0].on_failure",
+            "\"cleanup\"",
+        ),
+        ("{\"version\": 2,\n\"session_config\": [],\n\"tasks\": []}", 2, "session_config", "tasks init"),
+    ] {
+        let Err(Unreadable::Invalid(faults)) = TaskList::parse(wrong) else { panic!("{wrong}") };
+        assert_eq!((faults.len(), faults[0].line, faults[0].field.as_str()), (1, Some(line), field), "{faults:?}");
+        assert!(faults[0].hint.contains(hint), "{faults:?}");
+    }
+    let none = "{\"version\": 2, \"session_config\": null, \"tasks\": [{\"id\": \"a\", \"validation\": null, \"on_failure\": null}]}";
+    assert_eq!(TaskList::parse(none).map(|list| list.tasks[0].command.clone()), Ok(None));
+}

@@ -1,0 +1,523 @@
+//! Who works on a task, and until when. All of this happens under the
+//! lock of the list; the claim is the gate, the selection before it only advice.
+
+use crate::task_list::category::Category;
+use crate::task_list::document::tamper;
+use crate::task_list::document::{Mode, Status, Task, TaskList};
+use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
+
+/// How long a claim lasts unless it is renewed (contract.md, "Task lists").
+pub const LEASE: Duration = Duration::from_secs(15 * 60);
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("there is no task `{0}`")]
+    Unknown(String),
+    /// Another worker has it; pick another one.
+    #[error("`{task}` is claimed by {by} until {until}")]
+    Held { task: String, by: String, until: String },
+    #[error("`{0}` is completed")]
+    Completed(String),
+    #[error("`{0}` has failed for good")]
+    FailedForGood(String),
+    #[error("`{task}` depends on `{on}`, which is not completed")]
+    Waits { task: String, on: String },
+    /// Interrupted work is looked at before somebody else begins.
+    #[error("`{0}` was interrupted: it has to be recovered first")]
+    Interrupted(String),
+    #[error("`{task}` is not {worker}'s: {why}")]
+    NotYours { task: String, worker: String, why: String },
+}
+
+impl Task {
+    /// In progress, and its worker still has time.
+    pub fn is_held(&self, now: Timestamp) -> bool {
+        self.status == Status::InProgress && self.lease_expires_at.is_some_and(|until| until > now)
+    }
+}
+
+/// Why nobody may take task `id`, or any that is pending: in an exclusive list somebody works on another one, and two in
+/// one working directory would be committed, or rolled back, as one.
+pub fn in_hand(list: &TaskList, id: Option<&str>, now: Timestamp) -> Option<Refused> {
+    let is_other = |task: &&Task| task.status == Status::InProgress && Some(task.id.as_str()) != id;
+    let others = || list.tasks.iter().filter(is_other).filter(|_| list.mode == Mode::Exclusive);
+    // To recover one that was interrupted would disturb whoever works there: that one is named first.
+    let living = others().find(|task| task.is_held(now));
+    living.map(held).or_else(|| Some(Refused::Interrupted(others().next()?.id.clone())))
+}
+
+/// Whether `worker` may recover a task: what somebody else has in hand was not interrupted, and a rollback would take it
+/// from under them. Of an exclusive list any task will do for that, since they share one working directory.
+///
+/// # Errors
+/// Who has it, or that it is nothing to be recovered.
+pub fn recoverable(list: &TaskList, id: &str, worker: &str, now: Timestamp) -> Result<(), Refused> {
+    let task = in_progress(list, id, worker)?;
+    let is_theirs = |task: &&Task| task.is_held(now) && task.claimed_by.as_deref() != Some(worker);
+    let beside = list.tasks.iter().filter(|_| list.mode == Mode::Exclusive);
+    std::iter::once(task)
+        .chain(beside)
+        .find(is_theirs)
+        .map_or(Ok(()), |theirs| Err(held(theirs)))
+}
+
+/// The task, if an attempt of it is under way, whosever it is.
+///
+/// # Errors
+/// That none is.
+pub fn in_progress<'a>(list: &'a TaskList, id: &str, worker: &str) -> Result<&'a Task, Refused> {
+    let task = list.get(id).ok_or_else(|| Refused::Unknown(id.into()))?;
+    let why = || format!("it is {}", task.status.as_str());
+    let refused = || Refused::NotYours { task: id.into(), worker: worker.into(), why: why() };
+    if task.status == Status::InProgress { Ok(task) } else { Err(refused()) }
+}
+
+/// Puts a task into a worker's hands: `in_progress`, from commit `base`.
+///
+/// Its own claim again is renewed, which makes a repeated claim harmless.
+///
+/// # Errors
+/// Why it may not have it; the list is then unchanged.
+pub fn claim(
+    list: &mut TaskList,
+    id: &str,
+    worker: &str,
+    base: &str,
+    now: Timestamp,
+    lease: Duration,
+) -> Result<(), Refused> {
+    let task = list.get(id).ok_or_else(|| Refused::Unknown(id.into()))?;
+    match task.status {
+        Status::Completed => return Err(Refused::Completed(id.into())),
+        Status::Failed if task.is_failed_for_good() => return Err(Refused::FailedForGood(id.into())),
+        Status::InProgress if task.claimed_by.as_deref() == Some(worker) && task.started_at_commit.is_some() => {
+            return renew(list, id, worker, now, lease);
+        }
+        Status::InProgress if task.is_held(now) => return Err(held(task)),
+        Status::InProgress => return Err(Refused::Interrupted(id.into())),
+        Status::Pending | Status::Failed => {}
+    }
+    let open = |needed: &&String| list.get(needed).is_none_or(|task| task.status != Status::Completed);
+    if let Some(on) = task.depends_on.iter().find(open) {
+        return Err(Refused::Waits { task: id.into(), on: on.clone() });
+    }
+    let task = list.get_mut(id).ok_or_else(|| Refused::Unknown(id.into()))?;
+    task.status = Status::InProgress;
+    task.started_at_commit = Some(base.into());
+    // Of an attempt that was rolled back, and so of work that is no longer there.
+    task.checkpoints.clear();
+    task.claimed_by = Some(worker.into());
+    task.lease_expires_at = Some(after(now, lease));
+    Ok(())
+}
+
+fn held(task: &Task) -> Refused {
+    Refused::Held {
+        task: task.id.clone(),
+        by: task.claimed_by.clone().unwrap_or_else(|| "somebody".into()),
+        until: task.lease_expires_at.map(crate::task_list::document::iso).unwrap_or_default(),
+    }
+}
+
+/// Pushes the end of a worker's lease forward, never back: who asked for more time keeps it.
+///
+/// # Errors
+/// When the task is not this worker's (any more).
+pub fn renew(list: &mut TaskList, id: &str, worker: &str, now: Timestamp, lease: Duration) -> Result<(), Refused> {
+    let task = owned(list, id, worker)?;
+    task.lease_expires_at = task.lease_expires_at.max(Some(after(now, lease)));
+    Ok(())
+}
+
+/// A lease of this length from now, as somebody said it in so many words: also a shorter one.
+///
+/// # Errors
+/// As [`renew`].
+pub fn set_lease(list: &mut TaskList, id: &str, worker: &str, now: Timestamp, lease: Duration) -> Result<(), Refused> {
+    owned(list, id, worker)?.lease_expires_at = Some(after(now, lease));
+    Ok(())
+}
+
+/// The task, if this worker has it. One that nobody has claimed by name is whoever's works on it.
+///
+/// # Errors
+/// Whose it is, or that nobody works on it.
+pub fn owned<'a>(list: &'a mut TaskList, id: &str, worker: &str) -> Result<&'a mut Task, Refused> {
+    let task = list.get_mut(id).ok_or_else(|| Refused::Unknown(id.into()))?;
+    let why = match (task.status, task.claimed_by.as_deref()) {
+        (Status::InProgress, None) => return Ok(task),
+        (Status::InProgress, Some(by)) if by == worker => return Ok(task),
+        (Status::InProgress, Some(by)) => format!("{by} has claimed it"),
+        (status, _) => format!("it is {}", status.as_str()),
+    };
+    Err(Refused::NotYours { task: id.into(), worker: worker.into(), why })
+}
+
+/// Whether a list says of a task in hand what it said when the work began.
+pub fn is_kept(list: &TaskList, begun: &Task, worker: &str) -> bool {
+    let begun = in_hand_of(begun, worker);
+    let is_same =
+        |found: &Task| tamper::standing(found, &begun).is_empty() && tamper::validation(found, &begun).is_empty();
+    list.get(&begun.id).is_some_and(is_same)
+}
+
+/// As the list is to say it while the work lasts.
+fn in_hand_of(begun: &Task, worker: &str) -> Task {
+    let mut task = begun.clone();
+    task.status = Status::InProgress;
+    task.claimed_by = Some(worker.into());
+    task
+}
+
+/// Puts back what somebody has written over while `worker` had the task in hand, as it was when the work began: an agent can
+/// write `completed` into the file, and only its validation says that. Gives what there is to say about it.
+///
+/// # Errors
+/// When it is in other hands now, or no longer there. Of an exclusive list it is in nobody else's: the session holds the lock.
+pub fn put_back(list: &mut TaskList, begun: &Task, worker: &str, now: Timestamp) -> Result<Vec<String>, Refused> {
+    let is_alone = list.mode == Mode::Exclusive;
+    let found = list.get(&begun.id).ok_or_else(|| Refused::Unknown(begun.id.clone()))?;
+    if !is_alone {
+        if found.status == Status::InProgress && found.claimed_by.as_deref().is_some_and(|by| by != worker) {
+            return Err(held(found));
+        }
+        let since = found.error_log.get(begun.error_log.len()..).unwrap_or_default();
+        if since.iter().any(|entry| entry.ends_with(&expired(worker))) {
+            // Since then it was anybody's.
+            let base = begun.started_at_commit.clone().unwrap_or_default();
+            claim(list, &begun.id, worker, &base, now, LEASE)?;
+            return Ok(vec!["its lease was over while it was being worked on, and nobody has taken it since".into()]);
+        }
+    }
+    let task = list.get_mut(&begun.id).ok_or_else(|| Refused::Unknown(begun.id.clone()))?;
+    let begun = in_hand_of(begun, worker);
+    let fields = tamper::standing(task, &begun);
+    let mut said = vec![];
+    if task.status == Status::Pending && task.claimed_by.is_none() {
+        // From before the claim: a damaged list is restored from its backup.
+        said.push("the list had lost that it was being worked on".to_string());
+    } else if !fields.is_empty() {
+        let fields = fields.join(", ");
+        said.push(format!(
+            "somebody has changed its {fields} in {} while it was being worked on: only the harness says these, and they are as \
+             they were; its validation decides",
+            crate::task_list::TASKS
+        ));
+    }
+    let fields = tamper::validation(task, &begun);
+    if !fields.is_empty() {
+        said.push(format!("somebody has changed its {} while it was being worked on", fields.join(", ")));
+    }
+    tamper::restore_standing(task, &begun);
+    task.lease_expires_at = task.lease_expires_at.max(Some(after(now, LEASE)));
+    Ok(said)
+}
+
+/// Gives a claim back without an outcome: as if it had not been taken.
+pub fn release(task: &mut Task) {
+    task.status = if task.error_log.is_empty() && task.attempts == 0 { Status::Pending } else { Status::Failed };
+    task.claimed_by = None;
+    task.lease_expires_at = None;
+}
+
+/// Ends the leases of claimants that are known to have ended (`gone`), in an exclusive list: a task
+/// in progress without a living holder was interrupted. In a concurrent list the lease alone
+/// decides, as the protocol says.
+pub fn end_leases(list: &mut TaskList, gone: &[String], now: Timestamp) {
+    if list.mode != Mode::Exclusive {
+        return;
+    }
+    let is_gone = |task: &Task| task.claimed_by.as_ref().is_some_and(|by| gone.contains(by));
+    for task in list.tasks.iter_mut().filter(|task| task.is_held(now)) {
+        if is_gone(task) {
+            task.lease_expires_at = Some(crate::task_list::document::second(now));
+        }
+    }
+}
+
+/// The tasks this worker has to look at before it takes anything new: what was interrupted.
+///
+/// Exclusive: all that is in progress, since there is nobody else. Concurrent: its own, and those whose
+/// lease is over. What a living run works on (`alive`) was not interrupted.
+pub fn interrupted(list: &TaskList, worker: &str, now: Timestamp, alive: &[String]) -> Vec<usize> {
+    let is_ours = |task: &Task| match list.mode {
+        Mode::Exclusive => true,
+        Mode::Concurrent => task.claimed_by.as_deref() == Some(worker) || !task.is_held(now),
+    };
+    let is = |task: &Task| task.status == Status::InProgress && is_ours(task) && !alive.contains(&task.id);
+    list.tasks.iter().enumerate().filter(|(_, task)| is(task)).map(|(at, _)| at).collect()
+}
+
+/// Whether a task is still the one that was `seen`, with nobody at work on it but `worker`, who looks after what others left.
+///
+/// # Errors
+/// Who has it, or that it was dealt with.
+pub fn is_stale(found: &Task, seen: &Task, worker: &str, now: Timestamp) -> Result<(), Refused> {
+    if found.status != Status::InProgress || found.started_at_commit != seen.started_at_commit {
+        let why = format!("it is {}", found.status.as_str());
+        return Err(Refused::NotYours { task: found.id.clone(), worker: worker.into(), why });
+    }
+    let is_theirs = found.is_held(now) && found.claimed_by.as_deref() != Some(worker);
+    if is_theirs { Err(held(found)) } else { Ok(()) }
+}
+
+/// Of a concurrent list: what others claimed and did not finish in time fails, and may be tried again. What
+/// they did lies in working directories of theirs, which nobody else touches. Gives the tasks' ids.
+pub fn expire(list: &mut TaskList, worker: &str, now: Timestamp, alive: &[String]) -> Vec<String> {
+    if list.mode == Mode::Exclusive {
+        return vec![];
+    }
+    let stale = interrupted(list, worker, now, alive);
+    let stale = stale.into_iter().filter(|at| list.tasks[*at].claimed_by.as_deref() != Some(worker));
+    let stale: Vec<_> = stale.collect();
+    let mut ids = vec![];
+    for at in stale {
+        let task = &mut list.tasks[at];
+        let by = task.claimed_by.clone().unwrap_or_else(|| "somebody".into());
+        crate::task_list::outcome::fail(task, Category::SessionTimeout, &expired(&by), now);
+        ids.push(task.id.clone());
+    }
+    ids
+}
+
+/// What is said of a claim that was not renewed.
+pub fn expired(by: &str) -> String {
+    format!("the lease of {by} is over")
+}
+
+fn after(now: Timestamp, lease: Duration) -> Timestamp {
+    let lease = SignedDuration::try_from(lease).unwrap_or(SignedDuration::ZERO);
+    crate::task_list::document::second(now.checked_add(lease).unwrap_or(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().expect("an instant")
+    }
+
+    fn list(mode: Mode) -> TaskList {
+        let mut list = TaskList::new(at("2025-07-01T10:00:00Z"));
+        list.mode = mode;
+        list.tasks = ["a", "b"].map(|id| Task::new(id, id)).into();
+        list.tasks[1].depends_on = vec!["a".into()];
+        list
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_longer_lease_is_not_cut_short_by_progress() {
+        let now = at("2025-07-01T10:00:00Z");
+        let mut list = list(Mode::Concurrent);
+        claim(&mut list, "a", "me", "abc", now, 2 * LEASE).expect("claimed");
+        let end = list.tasks[0].lease_expires_at;
+        renew(&mut list, "a", "me", now, LEASE).expect("renewed");
+        claim(&mut list, "a", "me", "abc", now, LEASE).expect("once more");
+        assert_eq!(list.tasks[0].lease_expires_at, end);
+        renew(&mut list, "a", "me", now, 3 * LEASE).expect("renewed");
+        assert!(list.tasks[0].lease_expires_at > end);
+        set_lease(&mut list, "a", "me", now, MINUTE).expect("as it was said");
+        assert_eq!(list.tasks[0].lease_expires_at, Some(at("2025-07-01T10:01:00Z")));
+    }
+
+    #[test]
+    fn what_only_the_harness_says_of_a_task_in_hand_is_put_back() {
+        let now = at("2025-07-01T10:00:00Z");
+        for mode in [Mode::Exclusive, Mode::Concurrent] {
+            let mut list = list(mode);
+            claim(&mut list, "a", "me", "abc", now, LEASE).expect("claimed");
+            let begun = list.tasks[0].clone();
+            crate::task_list::outcome::checkpoint(&mut list.tasks[0], 1, 2, "half", None, now);
+            assert!(is_kept(&list, &begun, "me"), "its agent may do that");
+            assert_eq!(put_back(&mut list, &begun, "me", now), Ok(vec![]));
+            let kept = list.clone();
+            for status in [Status::Completed, Status::Failed, Status::Pending, Status::InProgress] {
+                let task = &mut list.tasks[0];
+                (task.status, task.attempts, task.completed_at) = (status, 7, Some("now".into()));
+                task.command = Some("true".into());
+                assert!(!is_kept(&list, &begun, "me"));
+                let said = put_back(&mut list, &begun, "me", now).expect("it is still ours");
+                assert!(said[0].contains("attempts, completed_at in harness-tasks.json"), "{said:?}");
+                assert!(said[1].contains("validation.command"), "{said:?}");
+                list.tasks[0].command = None;
+                assert_eq!(list.tasks, kept.tasks, "{status:?}");
+            }
+            release(&mut list.tasks[0]);
+            let said = put_back(&mut list, &begun, "me", now).expect("ours");
+            assert_eq!((said.len(), said[0].contains("had lost")), (1, true), "{said:?}");
+            // Whoever has it by rights keeps it; alone, nobody has.
+            list.tasks[0].claimed_by = Some("other".into());
+            assert_eq!(put_back(&mut list, &begun, "me", now).is_ok(), mode == Mode::Exclusive);
+        }
+        let mut list = list(Mode::Concurrent);
+        claim(&mut list, "a", "me", "abc", now, MINUTE).expect("claimed");
+        let begun = list.tasks[0].clone();
+        let later = at("2025-07-01T11:00:00Z");
+        expire(&mut list, "other", later, &[]);
+        let mut again = list.clone();
+        assert!(put_back(&mut again, &begun, "me", later).is_ok_and(|said| said[0].contains("lease was over")));
+        assert_eq!((again.tasks[0].status, again.tasks[0].attempts), (Status::InProgress, 1));
+        claim(&mut list, "a", "other", "abc", later, MINUTE).expect("its turn");
+        crate::task_list::outcome::complete(&mut list.tasks[0], later);
+        assert_eq!(put_back(&mut list, &begun, "me", later), Err(Refused::Completed("a".into())));
+    }
+
+    #[test]
+    fn instants_are_whole_seconds_and_what_was_written_is_what_is_read() {
+        let now = at("2025-07-01T10:00:00.987654321Z");
+        let mut list = list(Mode::Concurrent);
+        claim(&mut list, "a", "me", "abc", now, MINUTE).expect("claimed");
+        assert_eq!(list.tasks[0].lease_expires_at, Some(at("2025-07-01T10:01:00Z")));
+        assert!(list.to_text().contains("\"lease_expires_at\": \"2025-07-01T10:01:00Z\""), "{}", list.to_text());
+        crate::task_list::outcome::fail(&mut list.tasks[0], Category::TaskExec, "x", now);
+        list.tasks[1].lease_expires_at = Some(now);
+        let text = list.to_text();
+        assert!(text.contains("\"failed_at\": \"2025-07-01T10:00:00Z\"") && !text.contains(".98"), "{text}");
+        assert_eq!(TaskList::parse(&text).expect("reads").tasks[0].failed_at, list.tasks[0].failed_at);
+        // What another tool wrote stays as it is.
+        let other = text.replace("10:00:00Z", "10:00:00.5Z");
+        assert_eq!(TaskList::parse(&other).expect("reads").to_text(), other);
+    }
+
+    #[test]
+    fn of_an_exclusive_list_one_task_is_in_hand_at_a_time() {
+        let now = at("2025-07-01T10:00:00Z");
+        let mut exclusive = list(Mode::Exclusive);
+        exclusive.tasks.push(Task::new("c", "c"));
+        assert_eq!(in_hand(&exclusive, Some("c"), now), None);
+        claim(&mut exclusive, "a", "me", "abc", now, MINUTE).expect("claimed");
+        assert_eq!(in_hand(&exclusive, Some("a"), now), None);
+        for id in [Some("c"), None] {
+            assert!(matches!(in_hand(&exclusive, id, now), Some(Refused::Held { task, .. }) if task == "a"));
+            let later = at("2025-07-01T10:02:00Z");
+            assert_eq!(in_hand(&exclusive, id, later), Some(Refused::Interrupted("a".into())));
+        }
+        // Other tools may have left one behind: whoever is still at work is named first.
+        exclusive.tasks[1].status = Status::InProgress;
+        exclusive.tasks.swap(0, 1);
+        assert!(matches!(in_hand(&exclusive, None, now), Some(Refused::Held { task, .. }) if task == "a"));
+        exclusive.mode = Mode::Concurrent;
+        assert_eq!(in_hand(&exclusive, Some("c"), now), None);
+    }
+
+    #[test]
+    fn what_somebody_else_has_in_hand_is_not_recovered() {
+        let now = at("2025-07-01T10:00:00Z");
+        let later = at("2025-07-01T10:01:00Z");
+        for mode in [Mode::Exclusive, Mode::Concurrent] {
+            let mut list = list(mode);
+            assert!(matches!(recoverable(&list, "a", "w2", now), Err(Refused::NotYours { .. })), "nobody began it");
+            assert!(matches!(recoverable(&list, "c", "w2", now), Err(Refused::Unknown(_))));
+            claim(&mut list, "a", "w1", "x", now, MINUTE).expect("claims");
+            assert!(matches!(recoverable(&list, "a", "w2", now), Err(Refused::Held { by, .. }) if by == "w1"));
+            assert_eq!(recoverable(&list, "a", "w1", now), Ok(()), "its own");
+            assert_eq!(recoverable(&list, "a", "w2", later), Ok(()), "its lease is over");
+            list.tasks[1].status = Status::InProgress;
+            let beside = recoverable(&list, "b", "w2", now);
+            assert_eq!(beside.is_err(), mode == Mode::Exclusive, "in the directory of another: {beside:?}");
+        }
+    }
+
+    #[test]
+    fn a_claim_sets_status_worker_lease_and_base() {
+        let mut list = list(Mode::Concurrent);
+        let now = at("2025-07-01T10:00:00Z");
+        claim(&mut list, "a", "w1", "def5678", now, LEASE).expect("claims");
+        let task = &list.tasks[0];
+        assert_eq!((task.status, task.claimed_by.as_deref()), (Status::InProgress, Some("w1")));
+        assert_eq!(task.started_at_commit.as_deref(), Some("def5678"));
+        assert_eq!(task.lease_expires_at, Some(at("2025-07-01T10:15:00Z")), "fifteen minutes");
+        claim(&mut list, "a", "w1", "other", now, LEASE).expect("its own claim again");
+        assert_eq!(list.tasks[0].started_at_commit.as_deref(), Some("def5678"), "the base stays");
+    }
+
+    #[test]
+    fn if_the_claim_fails_another_task_is_to_be_picked() {
+        let mut list = list(Mode::Concurrent);
+        let now = at("2025-07-01T10:00:00Z");
+        claim(&mut list, "a", "w1", "x", now, LEASE).expect("claims");
+        let before = list.clone();
+        assert!(matches!(claim(&mut list, "a", "w2", "x", now, LEASE), Err(Refused::Held { .. })));
+        assert!(matches!(claim(&mut list, "b", "w2", "x", now, LEASE), Err(Refused::Waits { .. })));
+        assert!(matches!(claim(&mut list, "c", "w2", "x", now, LEASE), Err(Refused::Unknown(_))));
+        assert_eq!(list, before, "a refused claim changes nothing");
+        let later = at("2025-07-01T11:00:00Z");
+        assert!(matches!(claim(&mut list, "a", "w2", "x", later, LEASE), Err(Refused::Interrupted(_))));
+    }
+
+    #[test]
+    fn only_the_holder_renews_and_a_release_leaves_no_trace() {
+        let mut list = list(Mode::Concurrent);
+        let now = at("2025-07-01T10:00:00Z");
+        claim(&mut list, "a", "w1", "x", now, MINUTE).expect("claims");
+        assert!(matches!(renew(&mut list, "a", "w2", now, MINUTE), Err(Refused::NotYours { .. })));
+        renew(&mut list, "a", "w1", at("2025-07-01T10:00:30Z"), MINUTE).expect("renews");
+        assert_eq!(list.tasks[0].lease_expires_at, Some(at("2025-07-01T10:01:30Z")));
+        release(&mut list.tasks[0]);
+        assert_eq!((list.tasks[0].status, list.tasks[0].is_held(now)), (Status::Pending, false));
+    }
+
+    #[test]
+    fn concurrent_recovers_only_its_own_and_stale_ones_exclusive_all() {
+        let now = at("2025-07-01T10:00:00Z");
+        let later = at("2025-07-01T10:30:00Z");
+        for (mode, worker, when, found) in [
+            (Mode::Exclusive, "w2", now, 1),
+            (Mode::Concurrent, "w2", now, 0),
+            (Mode::Concurrent, "w1", now, 1),
+            (Mode::Concurrent, "w2", later, 1),
+        ] {
+            let mut list = list(mode);
+            claim(&mut list, "a", "w1", "x", now, LEASE).expect("claims");
+            assert_eq!(interrupted(&list, worker, when, &[]).len(), found, "{mode:?} {worker} {when}");
+            assert!(interrupted(&list, worker, when, &["a".into()]).is_empty(), "what lives was not interrupted");
+        }
+    }
+
+    #[test]
+    fn of_an_exclusive_list_no_lease_outlives_its_claimant() {
+        let now = at("2025-07-01T10:00:00.5Z");
+        for mode in [Mode::Exclusive, Mode::Concurrent] {
+            let mut list = list(mode);
+            claim(&mut list, "a", "w1", "x", now, LEASE).expect("claims");
+            end_leases(&mut list, &["w2".into()], now);
+            assert!(list.tasks[0].is_held(now), "somebody else is gone");
+            end_leases(&mut list, &["w1".into()], now);
+            assert_eq!(list.tasks[0].is_held(now), mode == Mode::Concurrent);
+            assert_eq!(recoverable(&list, "a", "w2", now).is_ok(), mode == Mode::Exclusive);
+        }
+    }
+
+    #[test]
+    fn what_somebody_has_taken_up_again_is_not_looked_after() {
+        let (now, later) = (at("2025-07-01T10:00:00Z"), at("2025-07-01T11:00:00Z"));
+        let mut list = list(Mode::Concurrent);
+        claim(&mut list, "a", "gone", "abc", now, LEASE).expect("claims");
+        let seen = list.tasks[0].clone();
+        assert!(matches!(is_stale(&seen, &seen, "us", now), Err(Refused::Held { .. })));
+        assert_eq!(is_stale(&seen, &seen, "us", later), Ok(()));
+        renew(&mut list, "a", "gone", later, LEASE).expect("alive after all");
+        assert!(is_stale(&list.tasks[0], &seen, "us", later).is_err());
+        list.tasks[0].claimed_by = Some("us".into());
+        assert_eq!(is_stale(&list.tasks[0], &seen, "us", later), Ok(()), "a predecessor of ours took it over");
+        crate::task_list::outcome::complete(&mut list.tasks[0], later);
+        assert!(matches!(is_stale(&list.tasks[0], &seen, "us", later), Err(Refused::NotYours { .. })));
+    }
+
+    #[test]
+    fn no_lease_outlives_its_holder() {
+        let mut list = list(Mode::Concurrent);
+        let now = at("2025-07-01T10:00:00Z");
+        claim(&mut list, "a", "w1", "x", now, LEASE).expect("claims");
+        assert!(expire(&mut list, "w2", at("2025-07-01T10:14:59Z"), &[]).is_empty());
+        let later = at("2025-07-01T10:15:00Z");
+        assert!(expire(&mut list, "w1", later, &[]).is_empty(), "its own is recovered, not expired");
+        assert_eq!(expire(&mut list, "w2", later, &[]), ["a"]);
+        assert_eq!(list.tasks[0].error_log, ["[SESSION_TIMEOUT] the lease of w1 is over"]);
+        claim(&mut list, "a", "w2", "x", later, LEASE).expect("it may be tried again");
+    }
+}

@@ -1,0 +1,80 @@
+//! Where HEAD stands when a task ends: where it began, with the commit it began at in its history. An agent that checks out
+//! another branch, or rewrites what was there, may pass its validation all the same; but a person looks for the work on
+//! their own branch, and for their own commits there too.
+
+use crate::task_list::log::short;
+
+/// Where HEAD is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stand {
+    /// Nobody minds: a worker's clone, or a session of an agent's own.
+    Anywhere,
+    /// On this branch.
+    On(String),
+    /// On none.
+    Detached,
+}
+
+impl Stand {
+    /// As it is now, on this branch or on none.
+    pub fn of(branch: Option<String>) -> Self {
+        branch.map_or(Self::Detached, Self::On)
+    }
+
+    /// Whether HEAD is there, while it is on this branch or on none.
+    pub fn is_at(&self, branch: Option<&str>) -> bool {
+        match self {
+            Self::Anywhere => true,
+            Self::On(wanted) => branch == Some(wanted.as_str()),
+            Self::Detached => branch.is_none(),
+        }
+    }
+}
+
+/// What is wrong with where an agent left HEAD, and what was expected. `has_base`: the commit that the task began at is
+/// HEAD, or in its history.
+pub fn astray(wanted: &Stand, branch: Option<&str>, base: &str, has_base: bool) -> Option<String> {
+    if !wanted.is_at(branch) {
+        let found = branch.map_or_else(|| "detached".to_string(), |branch| format!("on branch `{branch}`"));
+        let began = match wanted {
+            Stand::On(wanted) => format!("began on `{wanted}`, and what is done has to be there"),
+            _ => "began with HEAD detached, and it has to stay so".to_string(),
+        };
+        return Some(format!("the agent left HEAD {found}; the task {began}"));
+    }
+    let lost = *wanted != Stand::Anywhere && !has_base;
+    lost.then(|| {
+        let base = short(base);
+        format!(
+            "the agent took commit {base} out of HEAD's history; the task began there, and what is done has to come after it"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn head_has_to_stand_where_the_task_began_and_to_come_after_its_base() {
+        let on = |name: &str| Stand::On(name.into());
+        for (wanted, branch, has_base, said) in [
+            (on("main"), Some("main"), true, None),
+            (Stand::Detached, None, true, None),
+            (Stand::Anywhere, Some("side"), false, None),
+            (on("main"), Some("side"), true, Some("HEAD on branch `side`; the task began on `main`")),
+            (on("main"), None, true, Some("HEAD detached; the task began on `main`")),
+            (Stand::Detached, Some("side"), true, Some("HEAD on branch `side`; the task began with HEAD detached")),
+            (on("main"), Some("main"), false, Some("took commit abc out of HEAD's history")),
+            (Stand::Detached, None, false, Some("took commit abc out of HEAD's history")),
+        ] {
+            let found = astray(&wanted, branch, "abc", has_base);
+            let fits = match said {
+                Some(said) => found.as_ref().is_some_and(|found| found.contains(said)),
+                None => found.is_none(),
+            };
+            assert!(fits, "{wanted:?} {branch:?} {has_base}: {found:?}");
+        }
+        assert_eq!((Stand::of(None), Stand::of(Some("main".into()))), (Stand::Detached, on("main")));
+    }
+}

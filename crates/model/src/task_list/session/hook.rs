@@ -1,0 +1,518 @@
+//! What the hooks of an agent's own session answer. Pure: the list, what was answered before, and the answer.
+
+use crate::task_list::document::{Mode, Status, Task, TaskList, iso};
+use crate::task_list::select::{self, FailureTimes};
+use crate::task_list::session::claim::{self, Refused};
+use crate::task_list::stats::{is_over, stats};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Stops refused in a row without any progress.
+pub const REFUSALS: u32 = 5;
+/// Looks back that are asked for when all is done.
+pub const REFLECTIONS: u32 = 5;
+
+/// What is remembered of a session of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Memory {
+    pub session: u64,
+    /// Attempts there had been when it began: what came since is what it has done.
+    pub attempts_before: u64,
+    #[serde(default)]
+    pub refusals: u32,
+    #[serde(default)]
+    pub seen: String,
+    #[serde(default)]
+    pub reflections: u32,
+    /// The tasks that it was told to recover when it began, and how they were claimed then.
+    #[serde(default)]
+    pub interrupted: BTreeMap<String, String>,
+}
+
+impl Memory {
+    /// Remembers what was found interrupted, until somebody takes it up.
+    pub fn remember_interrupted(&mut self, list: &TaskList, ids: &[String]) {
+        let found = ids.iter().filter_map(|id| list.get(id));
+        self.interrupted = found.map(|task| (task.id.clone(), claimed(task))).collect();
+    }
+
+    /// Whether nobody has taken the task up since this session was told that it was interrupted.
+    fn is_interrupted(&self, task: &Task) -> bool {
+        self.interrupted.get(&task.id).is_some_and(|then| *then == claimed(task))
+    }
+}
+
+fn claimed(task: &Task) -> String {
+    let until = task.lease_expires_at.map(iso).unwrap_or_default();
+    format!("{} {until}", task.claimed_by.as_deref().unwrap_or_default())
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Let it be.
+    Silent,
+    /// It may not stop: the next step.
+    Refuse(String),
+}
+
+/// Whether the agent may stop (`Stop`). `again`: it goes on only because it was refused before.
+///
+/// It says what the session's context says: where a living holder has the working directory of an
+/// exclusive list, there is nothing for this session to do, and what was interrupted is recovered
+/// first.
+pub fn stop(
+    list: &TaskList,
+    memory: &mut Memory,
+    again: bool,
+    worker: &str,
+    failures: &FailureTimes,
+    now: Timestamp,
+) -> Answer {
+    let Some(step) = next_step(list, memory, worker, failures, now) else { return Answer::Silent };
+    refuse(list, memory, again, step)
+}
+
+/// What an agent that wants to stop is told where the list cannot be read. It is refused, as often as without
+/// any progress: nobody knows whether work is left.
+pub fn stop_unreadable(memory: &mut Memory, again: bool, why: &str) -> Answer {
+    refuse_at("unreadable".into(), memory, again, unreadable(why))
+}
+
+/// What an agent that is to look back at the goal is told where the list cannot be read. The same
+/// session's `stop` counts its own refusals, so this counts looks back.
+pub fn self_reflect_unreadable(memory: &mut Memory, why: &str) -> Answer {
+    if memory.reflections >= REFLECTIONS {
+        return Answer::Silent;
+    }
+    memory.reflections += 1;
+    Answer::Refuse(unreadable(why))
+}
+
+fn unreadable(why: &str) -> String {
+    format!(
+        "The task list cannot be read, so nobody knows whether work is left. Mend it, or tell the user what is wrong \
+         with it, before you stop.\n{why}"
+    )
+}
+
+/// Whether a subagent may (`SubagentStop`): not while it holds a claim without an outcome.
+pub fn subagent_stop(list: &TaskList, memory: &mut Memory, again: bool, workers: &[String]) -> Answer {
+    let held = |task: &&Task| {
+        let by = task.claimed_by.as_deref().unwrap_or_default();
+        task.status == Status::InProgress
+            && workers.iter().any(|worker| by == worker || by.starts_with(&format!("{worker}/")))
+    };
+    let Some(task) = list.tasks.iter().find(held) else { return Answer::Silent };
+    let by = task.claimed_by.as_deref().unwrap_or_default();
+    let step = format!("You hold a claim on {} and have not said how it ended. {}", task.id, finish(task, Some(by)));
+    refuse(list, memory, again, step)
+}
+
+/// What an idle teammate is to do (`TeammateIdle`): the next task that nobody has.
+pub fn teammate_idle(
+    list: &TaskList,
+    memory: &mut Memory,
+    name: &str,
+    failures: &FailureTimes,
+    now: Timestamp,
+) -> Answer {
+    if limit_reached(list, memory) {
+        return Answer::Silent;
+    }
+    match claim::in_hand(list, None, now) {
+        None => {}
+        Some(Refused::Interrupted(id)) => {
+            let Some(task) = list.get(&id) else { return Answer::Silent };
+            let step = format!("{} Say `--worker {name}`.", recover(task));
+            return refuse(list, memory, true, step);
+        }
+        // A claim of another one would be refused.
+        Some(_) => return Answer::Silent,
+    }
+    let Some(at) = select::next(list, failures) else { return Answer::Silent };
+    let task = &list.tasks[at];
+    let step = format!(
+        "There is work left. Claim it with `muleteer tasks claim {} --worker {name}` (another one if that is refused): {}",
+        task.id,
+        task.title.trim()
+    );
+    refuse(list, memory, true, step)
+}
+
+/// Whether to look back at the goal once more, when all is done.
+pub fn self_reflect(list: &TaskList, memory: &mut Memory) -> Answer {
+    if list.tasks.is_empty() || !is_over(list) || memory.reflections >= REFLECTIONS {
+        return Answer::Silent;
+    }
+    memory.reflections += 1;
+    let failed = list.tasks.iter().filter(|task| task.status == Status::Failed).count();
+    let mut text = format!(
+        "Every task of the list has an outcome ({failed} of {} failed for good). Before you stop, look back ({}/{}): does \
+         what is there meet what was originally asked for, and not only the tasks' own checks? Is anything missing, \
+         untested, undocumented or left over? If so, `muleteer tasks add` it and do it; if not, say so and stop.",
+        list.tasks.len(),
+        memory.reflections,
+        REFLECTIONS
+    );
+    if failed > 0 {
+        text.push_str(" Say plainly what failed, and why.");
+    }
+    Answer::Refuse(text)
+}
+
+fn refuse(list: &TaskList, memory: &mut Memory, again: bool, step: String) -> Answer {
+    let counts = stats(list);
+    refuse_at(format!("{counts} in_progress={}", counts.in_progress), memory, again, step)
+}
+
+/// `seen`: where things stand. As long as that stays the same, refusals are counted.
+fn refuse_at(seen: String, memory: &mut Memory, again: bool, step: String) -> Answer {
+    if !again || memory.seen != seen {
+        memory.refusals = 0;
+        memory.seen = seen;
+    }
+    if memory.refusals >= REFUSALS {
+        return Answer::Silent;
+    }
+    memory.refusals += 1;
+    Answer::Refuse(step)
+}
+
+fn limit_reached(list: &TaskList, memory: &Memory) -> bool {
+    let done = stats(list).attempts_total.saturating_sub(memory.attempts_before);
+    list.max_tasks_per_session.is_some_and(|max| done >= max)
+        || list.max_sessions.is_some_and(|max| memory.session > max)
+}
+
+fn next_step(
+    list: &TaskList,
+    memory: &Memory,
+    worker: &str,
+    failures: &FailureTimes,
+    now: Timestamp,
+) -> Option<String> {
+    if is_over(list) || limit_reached(list, memory) {
+        return None;
+    }
+    let own =
+        |task: &&Task| task.status == Status::InProgress && task.claimed_by.as_deref().is_none_or(|by| by == worker);
+    if let Some(task) = list.tasks.iter().find(own) {
+        if memory.is_interrupted(task) {
+            return Some(recover(task));
+        }
+        return Some(format!("{} ({}) is still in progress. {}", task.id, task.title.trim(), finish(task, None)));
+    }
+    match claim::in_hand(list, None, now) {
+        None => {}
+        Some(Refused::Interrupted(id)) => return list.get(&id).map(recover),
+        // Somebody else is at work in this directory, and a claim would be refused.
+        Some(_) => return None,
+    }
+    let at = select::next(list, failures)?;
+    let task = &list.tasks[at];
+    let counts = stats(list);
+    Some(format!(
+        "The task list is not done: {} of {} completed. Next: {id} ({}). Take it with `muleteer tasks claim {id}`, do it, \
+         and end it with `muleteer tasks complete {id}`.",
+        counts.completed,
+        counts.tasks_total,
+        task.title.trim(),
+        id = task.id
+    ))
+}
+
+fn recover(task: &Task) -> String {
+    format!(
+        "{0} ({1}) was interrupted. Before anything else run `muleteer tasks recover {0}`: it looks at commits, uncommitted \
+         changes and checkpoints, and completes it, resumes it or rolls it back.",
+        task.id,
+        task.title.trim()
+    )
+}
+
+fn finish(task: &Task, worker: Option<&str>) -> String {
+    let worker = worker.map_or_else(String::new, |worker| format!(" --worker {worker}"));
+    format!(
+        "End it with `muleteer tasks complete {0}{worker}`, which runs its validation, or give it up with `muleteer tasks \
+         fail {0}{worker} \"why\"`.",
+        task.id
+    )
+}
+
+/// What is known when a session starts.
+#[derive(Debug, Clone, Copy)]
+pub struct Scene<'a> {
+    pub list: &'a TaskList,
+    pub session: u64,
+    pub worker: &'a str,
+    /// The end of the log.
+    pub log: &'a str,
+    /// The newest commits, what is uncommitted, and stashes.
+    pub commits: &'a str,
+    pub uncommitted: &'a str,
+    pub stashes: &'a str,
+    /// Tasks found in progress that are to be recovered.
+    pub interrupted: &'a [String],
+    /// A run of the daemon works on the list.
+    pub run: Option<&'a str>,
+    pub failures: &'a FailureTimes,
+    pub now: Timestamp,
+}
+
+/// The context that a session begins with.
+pub fn session_start(scene: &Scene<'_>) -> String {
+    let counts = stats(scene.list);
+    let mut text = format!(
+        "# Task list, session {}\n\nThis project has a task list (harness-tasks.json): {} of {} tasks completed, {} failed, \
+         {} pending, {} in progress. You are worker `{}`.\n",
+        scene.session,
+        counts.completed,
+        counts.tasks_total,
+        counts.failed,
+        counts.pending,
+        counts.in_progress,
+        scene.worker
+    );
+    if let Some(run) = scene.run {
+        let _ = write!(
+            text,
+            "\nRun {run} of the Muleteer daemon works through it now. Leave the list and the files it changes alone; \
+             `muleteer tasks status` shows how it goes.\n"
+        );
+        return text;
+    }
+    if let Some(max) = scene.list.max_sessions.filter(|max| scene.session > *max) {
+        let _ = writeln!(text, "\nmax_sessions ({max}) is reached: do not go on with it unless a person raises it.");
+        return text;
+    }
+    for id in scene.interrupted {
+        let Some(task) = scene.list.get(id) else { continue };
+        if let Err(Refused::Held { task, by, until }) = claim::recoverable(scene.list, id, scene.worker, scene.now) {
+            let _ = write!(
+                text,
+                "\n`{task}` is claimed by {by} until {until}. Leave the list and the files alone until then: somebody may be at \
+                 work on it here. Only if a person says that {by} is gone, run `muleteer tasks recover {task} --force`.\n"
+            );
+            if scene.list.mode == Mode::Exclusive {
+                // Whatever else is there to be done would be done in their directory.
+                return text;
+            }
+            continue;
+        }
+        let _ = writeln!(text, "\n{}", recover(task));
+        for done in &task.checkpoints {
+            let _ = writeln!(text, "- checkpoint {}/{}: {}", done.step, done.total, done.description);
+        }
+    }
+    match select::next(scene.list, scene.failures).map(|at| &scene.list.tasks[at]) {
+        Some(task) => {
+            let _ = write!(
+                text,
+                "\nNext: {} ({}), validated by `{}`.",
+                task.id,
+                task.title.trim(),
+                task.command.as_deref().unwrap_or("nothing yet")
+            );
+            if let Some(error) = task.error_log.last() {
+                let _ = write!(text, " It failed before: {error}");
+            }
+            text.push('\n');
+        }
+        None if is_over(scene.list) => text.push_str("\nNothing is left to do.\n"),
+        None => {}
+    }
+    text.push_str(
+        "\nFor each task: `muleteer tasks claim`, work, `muleteer tasks checkpoint ID M/N \"what was done\"` after each \
+         significant step, then `muleteer tasks complete ID` (it runs the validation and commits), or `muleteer tasks fail \
+         ID \"why\"` (it rolls back). Then the next one, without asking. Never edit the harness-* files by hand.\n",
+    );
+    for (title, body) in [
+        ("The newest commits", scene.commits),
+        ("Uncommitted", scene.uncommitted),
+        ("Stashes", scene.stashes),
+        ("The end of the log", scene.log),
+    ] {
+        if !body.trim().is_empty() {
+            let _ = write!(text, "\n## {title}\n\n```\n{}\n```\n", body.trim_end().replace("```", "'''"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task_list::outcome;
+    use jiff::Timestamp;
+
+    fn now() -> Timestamp {
+        "2025-07-01T10:00:00Z".parse().expect("an instant")
+    }
+
+    fn list() -> TaskList {
+        let mut list = TaskList::new(now());
+        list.tasks = ["a", "b"].map(|id| Task::new(id, format!("Do {id}"))).into();
+        list
+    }
+
+    fn asked(list: &TaskList, memory: &mut Memory, again: bool) -> bool {
+        matches!(stop(list, memory, again, "w", &FailureTimes::new(), now()), Answer::Refuse(_))
+    }
+
+    #[test]
+    fn stopping_is_refused_with_the_next_step_while_eligible_tasks_remain() {
+        let (mut list, mut memory) = (list(), Memory::default());
+        let Answer::Refuse(reason) = stop(&list, &mut memory, false, "w", &FailureTimes::new(), now()) else {
+            panic!("refuses")
+        };
+        assert!(reason.contains("0 of 2 completed") && reason.contains("muleteer tasks claim a"), "{reason}");
+        list.tasks[0].status = Status::InProgress;
+        let Answer::Refuse(reason) = stop(&list, &mut memory, true, "w", &FailureTimes::new(), now()) else {
+            panic!("refuses")
+        };
+        assert!(reason.contains("muleteer tasks complete a"), "{reason}");
+        outcome::complete(&mut list.tasks[0], now());
+        assert!(asked(&list, &mut memory, true));
+        outcome::complete(&mut list.tasks[1], now());
+        assert!(!asked(&list, &mut memory, true), "allowed when done");
+    }
+
+    #[test]
+    fn refusals_without_progress_are_bounded_and_progress_allows_more() {
+        let (mut list, mut memory) = (list(), Memory::default());
+        assert_eq!((0..20).filter(|at| asked(&list, &mut memory, *at > 0)).count(), REFUSALS as usize);
+        outcome::checkpoint(&mut list.tasks[0], 1, 2, "half", None, now());
+        assert!(asked(&list, &mut memory, true), "a checkpoint is progress");
+        assert_eq!((0..20).filter(|_| asked(&list, &mut memory, true)).count(), REFUSALS as usize - 1);
+        assert!(asked(&list, &mut memory, false), "a stop of its own begins anew");
+    }
+
+    #[test]
+    fn stopping_at_an_unreadable_list_is_refused_a_bounded_number_of_times() {
+        let (list, mut memory) = (list(), Memory::default());
+        let mut looks = Memory::default();
+        let given = (0..20).filter(|_| self_reflect_unreadable(&mut looks, "line 3") != Answer::Silent);
+        assert_eq!((given.count(), looks.refusals), (REFLECTIONS as usize, 0));
+        let mut refused = |again| stop_unreadable(&mut memory, again, "line 3") != Answer::Silent;
+        assert_eq!((0..20).filter(|at| refused(*at > 0)).count(), REFUSALS as usize);
+        assert!(asked(&list, &mut memory, true), "a list that can be read again is progress");
+    }
+
+    #[test]
+    fn a_limit_that_is_reached_lets_go() {
+        let mut list = list();
+        list.max_tasks_per_session = Some(1);
+        let mut memory = Memory { attempts_before: 0, session: 1, ..Memory::default() };
+        assert!(asked(&list, &mut memory, false));
+        outcome::complete(&mut list.tasks[0], now());
+        assert!(!asked(&list, &mut memory, false), "max_tasks_per_session");
+        list.max_tasks_per_session = None;
+        memory.session = 51;
+        assert!(!asked(&list, &mut memory, false), "max_sessions");
+    }
+
+    #[test]
+    fn a_subagent_that_holds_a_claim_is_kept_and_others_are_not() {
+        let (mut list, mut memory) = (list(), Memory::default());
+        let workers = ["claude-1".to_string(), "agent-7".to_string()];
+        assert_eq!(subagent_stop(&list, &mut memory, false, &workers), Answer::Silent);
+        list.tasks[0].status = Status::InProgress;
+        list.tasks[0].claimed_by = Some("claude-1/tests".into());
+        let Answer::Refuse(reason) = subagent_stop(&list, &mut memory, false, &workers) else { panic!("refuses") };
+        assert!(reason.contains("--worker claude-1/tests"), "{reason}");
+        list.tasks[0].claimed_by = Some("claude-10".into());
+        assert_eq!(subagent_stop(&list, &mut memory, false, &workers), Answer::Silent);
+    }
+
+    #[test]
+    fn an_idle_teammate_gets_the_next_eligible_task() {
+        let (mut list, mut memory) = (list(), Memory::default());
+        list.mode = Mode::Concurrent;
+        list.tasks[0].status = Status::InProgress;
+        let Answer::Refuse(text) = teammate_idle(&list, &mut memory, "ann", &FailureTimes::new(), now()) else {
+            panic!("hands")
+        };
+        assert!(text.contains("muleteer tasks claim b --worker ann"), "{text}");
+        list.tasks[1].status = Status::Completed;
+        assert_eq!(teammate_idle(&list, &mut memory, "ann", &FailureTimes::new(), now()), Answer::Silent);
+    }
+
+    #[test]
+    fn a_look_back_is_asked_for_up_to_five_times_when_all_is_done() {
+        let (mut list, mut memory) = (list(), Memory::default());
+        assert_eq!(self_reflect(&list, &mut memory), Answer::Silent, "not before");
+        list.tasks.iter_mut().for_each(|task| outcome::complete(task, now()));
+        assert_eq!((0..9).filter(|_| self_reflect(&list, &mut memory) != Answer::Silent).count(), 5);
+        let mut empty = Memory::default();
+        assert_eq!(self_reflect(&TaskList::new(now()), &mut empty), Answer::Silent, "nothing was asked for");
+    }
+
+    #[test]
+    fn a_session_starts_like_this() {
+        let mut list = list();
+        list.tasks[0].status = Status::InProgress;
+        outcome::checkpoint(&mut list.tasks[0], 1, 2, "half of it", None, now());
+        list.tasks[1].command = Some("make test".into());
+        let failures = FailureTimes::new();
+        let scene = Scene {
+            list: &list,
+            session: 3,
+            worker: "claude-1",
+            log: "[2025-07-01T10:00:00Z] [SESSION-2] Starting [a] Do a (base=abc)",
+            commits: "abc start",
+            uncommitted: " x.txt | 1 +",
+            stashes: "",
+            interrupted: &["a".into()],
+            run: None,
+            failures: &failures,
+            now: now(),
+        };
+        insta::assert_snapshot!(session_start(&scene));
+    }
+    #[test]
+    fn a_session_that_begins_beside_another_leaves_its_task_alone() {
+        let mut list = list();
+        claim::claim(&mut list, "a", "w1", "abc", now(), claim::LEASE).expect("claimed");
+        let failures = FailureTimes::new();
+        let begins = |worker, now| {
+            session_start(&Scene {
+                list: &list,
+                session: 3,
+                worker,
+                log: "",
+                commits: "",
+                uncommitted: "",
+                stashes: "",
+                interrupted: &["a".into()],
+                run: None,
+                failures: &failures,
+                now,
+            })
+        };
+        let beside = begins("w2", now());
+        assert!(beside.contains("`a` is claimed by w1 until") && !beside.contains("was interrupted"), "{beside}");
+        let later = now().checked_add(jiff::SignedDuration::from_mins(16)).expect("a time");
+        // Two answers that agree: nothing for this session to do, or the same first step.
+        let stops = |worker, now| {
+            let mut memory = Memory { session: 3, ..Memory::default() };
+            memory.remember_interrupted(&list, &["a".into()]);
+            stop(&list, &mut memory, false, worker, &failures, now)
+        };
+        assert!(!beside.contains("Next:") && !beside.contains("tasks claim"), "{beside}");
+        assert_eq!(stops("w2", now()), Answer::Silent);
+        for (worker, now) in [("w1", now()), ("w2", later)] {
+            let Answer::Refuse(step) = stops(worker, now) else { panic!("it is not done") };
+            assert!(begins(worker, now).contains(&step) && step.contains("tasks recover a"), "{step}");
+        }
+        let mut idle = Memory::default();
+        assert_eq!(teammate_idle(&list, &mut idle, "ann", &failures, now()), Answer::Silent);
+        assert!(
+            matches!(teammate_idle(&list, &mut idle, "ann", &failures, later), Answer::Refuse(step) if step.contains("recover a"))
+        );
+        for text in [begins("w1", now()), begins("w2", later)] {
+            assert!(text.contains("was interrupted") && !text.contains("is claimed by"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Runs of task lists inside the daemon, folded from the events. The list's own file says how its tasks
+//! stand; this says what a daemon that was killed was about to do, so that the next one goes on.
+//!
+//! ```text
+//!            session          begun ──────▶ judged ──────▶ ended
+//!  started ──────────▶ on ──┤ (intent)      (verdict)      (outcome written) ├──▶ finished
+//!                           └──────────── each worker, again and again ───────┘
+//! ```
+
+pub mod claim;
+pub mod head_check;
+pub mod hook;
+pub mod recover;
+
+use crate::event::id::DispatchId;
+use crate::event::trace_context::Context;
+use crate::event::trace_ids;
+use crate::event::{Event, Record};
+use crate::task_list::Category;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What is decided when a run is made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Started {
+    pub list: String,
+    /// The directory that holds `harness-tasks.json`.
+    pub root: String,
+    pub concurrency: u32,
+    pub max_tasks: Option<u64>,
+    /// The branch that was checked out; null with a detached HEAD.
+    pub branch: Option<String>,
+    pub role: String,
+    pub backend: Option<String>,
+    pub by: String,
+    /// Its place in a trace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
+}
+
+/// How an attempt was judged, before anything follows from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    pub passed: bool,
+    /// Of a failure: `TASK_EXEC`, `TEST_FAIL`, `TIMEOUT`, ….
+    pub category: Option<String>,
+    pub message: String,
+}
+
+impl Verdict {
+    pub fn category(&self) -> Category {
+        self.category.as_deref().and_then(Category::parse).unwrap_or(Category::TaskExec)
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finished {
+    /// `completed`, `failed`, `limit`, `interrupted`, `invalid`, `environment` or `error`.
+    pub status: String,
+    pub reason: String,
+    /// An `E_…` code where it could not go on.
+    pub code: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    pub started: Started,
+    pub created_seq: u64,
+    /// The number of its session, once that is counted.
+    pub session: Option<u64>,
+    /// What each worker has in hand.
+    pub workers: BTreeMap<u32, Work>,
+    /// Tasks worked on, for `max_tasks_per_session`.
+    pub done: u64,
+    pub stopping: Option<bool>,
+    pub finished: Option<Finished>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Work {
+    pub task: String,
+    /// The dispatch that does it; chosen before it is made.
+    pub dispatch: DispatchId,
+    pub base: String,
+    pub resumed: bool,
+    pub verdict: Option<Verdict>,
+    /// It passed, and what had passed was not yet brought home when the machine went down: files that nobody synced may be
+    /// gone, so it is to be judged again.
+    pub doubted: bool,
+}
+
+impl Run {
+    /// Where the dispatch of a task hangs in the run's trace.
+    pub fn place_of(&self, dispatch: &DispatchId) -> Option<String> {
+        let context = Context::parse(self.started.trace.as_deref()?)?;
+        Some(context.below(trace_ids::task(&self.started.list, dispatch)).to_string())
+    }
+
+    fn apply(&mut self, event: &Event) {
+        match event {
+            Event::TaskListSession { session, .. } => self.session = Some(*session),
+            Event::TaskBegun { worker, task, dispatch, base, resumed, .. } => {
+                let (task, dispatch, base) = (task.clone(), dispatch.clone(), base.clone());
+                self.workers
+                    .insert(*worker, Work { task, dispatch, base, resumed: *resumed, verdict: None, doubted: false });
+            }
+            Event::TaskJudged { worker, verdict, .. } => {
+                if let Some(work) = self.workers.get_mut(worker) {
+                    work.verdict = Some(verdict.clone());
+                    work.doubted = false;
+                }
+            }
+            Event::TaskEnded { worker, counted, .. } => {
+                self.workers.remove(worker);
+                self.done += u64::from(*counted);
+            }
+            Event::TaskListStopping { now, .. } => self.stopping = Some(*now || self.stopping == Some(true)),
+            Event::TaskListFinished { finished, .. } => self.finished = Some(finished.clone()),
+            _ => {}
+        }
+    }
+}
+
+/// Finished runs that are remembered.
+const KEPT: usize = 20;
+
+#[derive(Debug, Clone, Default)]
+pub struct Runs {
+    all: BTreeMap<String, Arc<Run>>,
+}
+
+impl Runs {
+    pub fn get(&self, list: &str) -> Option<&Arc<Run>> {
+        self.all.get(list)
+    }
+
+    pub fn active(&self) -> impl Iterator<Item = &Arc<Run>> {
+        self.all.values().filter(|run| run.finished.is_none())
+    }
+
+    /// The run that works on the list in this directory.
+    pub fn on(&self, root: &str) -> Option<&Arc<Run>> {
+        self.active().find(|run| run.started.root == root)
+    }
+
+    /// The machine was started anew.
+    pub fn boot(&mut self) {
+        for run in self.all.values_mut().filter(|run| run.finished.is_none()) {
+            for work in Arc::make_mut(run).workers.values_mut() {
+                work.doubted = work.verdict.as_ref().is_some_and(|verdict| verdict.passed);
+            }
+        }
+    }
+
+    pub fn apply(&mut self, record: &Record) {
+        let event = &record.entry.event;
+        let list = match event {
+            Event::TaskListStarted(started) => return self.start(started, record.seq),
+            Event::TaskListSession { list, .. }
+            | Event::TaskBegun { list, .. }
+            | Event::TaskJudged { list, .. }
+            | Event::TaskEnded { list, .. }
+            | Event::TaskListStopping { list, .. }
+            | Event::TaskListFinished { list, .. } => list,
+            _ => return,
+        };
+        if let Some(run) = self.all.get_mut(list) {
+            Arc::make_mut(run).apply(event);
+        }
+    }
+
+    fn start(&mut self, started: &Started, seq: u64) {
+        if self.all.contains_key(&started.list) {
+            return;
+        }
+        let run = Run {
+            started: started.clone(),
+            created_seq: seq,
+            session: None,
+            workers: BTreeMap::new(),
+            done: 0,
+            stopping: None,
+            finished: None,
+        };
+        self.all.insert(started.list.clone(), Arc::new(run));
+        let mut over: Vec<_> = self
+            .all
+            .values()
+            .filter(|run| run.finished.is_some())
+            .map(|run| (run.created_seq, run.started.list.clone()))
+            .collect();
+        over.sort();
+        for (_, list) in over.iter().take(over.len().saturating_sub(KEPT)) {
+            self.all.remove(list);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What went wrong, as a user is to see it: a code, a message, a hint, and the exit code that follows.
+
+use crate::cli::exit::{self, Exit};
+use crate::render::{BOLD, RED, RESET};
+use muleteer_protocol::client::ClientError;
+use muleteer_protocol::v1::WireError;
+use serde_json::{Value, json};
+use std::error::Error;
+use std::fmt::Write as _;
+use std::io;
+
+/// The one error type of the verbs.
+#[derive(Debug)]
+pub enum Failure {
+    Told(Box<Told>),
+    /// Whoever read our output has gone (`muleteer logs … | head`): no error, nothing to say.
+    OutputClosed,
+}
+
+#[derive(Debug, Default)]
+pub struct Told {
+    pub error: WireError,
+    /// The line at fault with a mark under it, for people.
+    pub snippet: Option<String>,
+    /// More of the same kind: a configuration file may have several faults.
+    pub others: Vec<Failure>,
+}
+
+impl Failure {
+    pub fn new(code: &str, message: impl Into<String>) -> Self {
+        debug_assert!(exit::CODES.iter().any(|(name, ..)| *name == code), "{code} is not listed");
+        WireError { code: code.into(), message: message.into(), ..WireError::default() }.into()
+    }
+
+    /// An error of another layer, with everything that caused it.
+    pub fn of(code: &str, error: &dyn Error) -> Self {
+        Self::new(code, chain(error))
+    }
+
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        if let Self::Told(told) = &mut self {
+            told.error.hint = Some(hint.into());
+        }
+        self
+    }
+
+    #[must_use]
+    pub fn dispatch(mut self, id: &str) -> Self {
+        if let Self::Told(told) = &mut self {
+            told.error.dispatch_id = Some(id.into());
+        }
+        self
+    }
+
+    #[must_use]
+    pub fn run(mut self, id: &str) -> Self {
+        if let Self::Told(told) = &mut self {
+            told.error.run_id = Some(id.into());
+        }
+        self
+    }
+
+    #[must_use]
+    pub fn file(mut self, file: impl AsRef<std::path::Path>) -> Self {
+        if let Self::Told(told) = &mut self {
+            told.error.file = Some(file.as_ref().display().to_string());
+        }
+        self
+    }
+
+    #[must_use]
+    pub fn at(mut self, line: Option<u64>, column: Option<u64>) -> Self {
+        if let Self::Told(told) = &mut self {
+            (told.error.line, told.error.column) = (line, column);
+        }
+        self
+    }
+
+    #[must_use]
+    pub fn snippet(mut self, text: Option<String>) -> Self {
+        if let Self::Told(told) = &mut self {
+            told.snippet = text;
+        }
+        self
+    }
+
+    /// Adds errors that were found together with this one.
+    #[must_use]
+    pub fn and(mut self, others: impl IntoIterator<Item = Self>) -> Self {
+        if let Self::Told(told) = &mut self {
+            told.others.extend(others);
+        }
+        self
+    }
+
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Told(told) => &told.error.code,
+            Self::OutputClosed => "",
+        }
+    }
+
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Told(told) => exit::of_code(&told.error.code),
+            Self::OutputClosed => Exit::Done,
+        }
+    }
+
+    /// What was said, where nobody may listen any more: a verb that tells how something ended exits by that, also when
+    /// whoever reads it has gone.
+    ///
+    /// # Errors
+    /// Any other than that.
+    pub fn unless_closed(said: Result<(), Self>) -> Result<(), Self> {
+        match said {
+            Err(Self::OutputClosed) => Ok(()),
+            said => said,
+        }
+    }
+
+    /// The document `--json` prints.
+    pub fn document(&self) -> Value {
+        json!({ "error": self.body() })
+    }
+
+    /// The error's keys, absent ones left out.
+    fn body(&self) -> Value {
+        let Self::Told(told) = self else { return Value::Null };
+        let error = &told.error;
+        let others: Option<Vec<_>> = (!told.others.is_empty()).then(|| told.others.iter().map(Self::body).collect());
+        let keys = [
+            ("code", json!(error.code)),
+            ("message", json!(error.message)),
+            ("hint", json!(error.hint)),
+            ("dispatch_id", json!(error.dispatch_id)),
+            ("run_id", json!(error.run_id)),
+            ("file", json!(error.file)),
+            ("line", json!(error.line)),
+            ("column", json!(error.column)),
+            ("snippet", json!(told.snippet)),
+            ("others", json!(others)),
+        ];
+        let present = keys.into_iter().filter(|(_, value)| !value.is_null());
+        Value::Object(present.map(|(key, value)| (key.to_string(), value)).collect())
+    }
+
+    /// What a person reads on stderr.
+    pub fn text(&self) -> String {
+        let Self::Told(told) = self else { return String::new() };
+        let error = &told.error;
+        let mut text = format!("{RED}error{RESET}{BOLD}[{}]{RESET}: {}", error.code, error.message.trim_end());
+        if let Some(file) = &error.file {
+            let numbers = [error.line, error.column].into_iter().flatten();
+            let place = numbers.fold(file.clone(), |place, number| format!("{place}:{number}"));
+            if !error.message.contains(&place) {
+                let _ = write!(text, "\n  --> {place}");
+            }
+        }
+        if let (Some(snippet), Some(line)) = (&told.snippet, error.line) {
+            let margin = " ".repeat(line.to_string().len());
+            let _ = write!(text, "\n {margin} |\n {line} | {}", snippet.trim_end());
+            if let Some(before) = error.column.and_then(|column| usize::try_from(column.checked_sub(1)?).ok()) {
+                let _ = write!(text, "\n {margin} | {}^", " ".repeat(before));
+            }
+        }
+        if let Some(hint) = &error.hint {
+            let _ = write!(text, "\n{BOLD}hint{RESET}: {hint}");
+        }
+        for other in &told.others {
+            let _ = write!(text, "\n{}", other.text());
+        }
+        text
+    }
+}
+
+/// An error and its sources, in one line, without saying anything twice.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            let _ = write!(text, ": {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+impl From<WireError> for Failure {
+    fn from(mut error: WireError) -> Self {
+        let snippet = error.snippet.take();
+        Self::Told(Box::new(Told { error, snippet, ..Told::default() }))
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let text = chain(&error);
+        match error {
+            ClientError::Remote(wire) | ClientError::Refused(wire) => wire.into(),
+            ClientError::NoDaemon { .. } => Self::new("E_NO_DAEMON", text)
+                .hint("start one with `muleteer daemon`, or name its socket with --socket"),
+            ClientError::Lost => Self::new("E_CONNECTION_LOST", text),
+            ClientError::Connect { .. } => Self::new("E_NO_DAEMON", text),
+            ClientError::Slow(_) => {
+                Self::new("E_BUSY", text).hint("its log may say why; killing it, even with -9, loses nothing")
+            }
+            ClientError::Frame(_) | ClientError::Unexpected(_) => Self::new("E_PROTOCOL", text)
+                .hint("client and daemon may be of different versions: see `muleteer status --json`"),
+        }
+    }
+}
+
+/// Of writing our own output.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::OutputClosed,
+            _ => Self::new("E_IO", format!("cannot write the output: {error}")),
+        }
+    }
+}

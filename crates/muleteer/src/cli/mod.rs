@@ -1,0 +1,234 @@
+//! What can be typed: the global options and the list of verbs. The arguments of a verb are beside its
+//! code, in [`crate::verbs`].
+
+pub mod context;
+pub mod exit;
+pub mod failure;
+pub mod output;
+pub mod settings;
+pub mod time_arg;
+
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::output::{Color, Output};
+use crate::verbs::*;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const ABOUT: &str =
+    "Supervises AI coding agents: starts them, keeps them alive or ends them by rule, records all they do";
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer demo                                   see it work, in under a minute
+  muleteer spawn developer . \"Fix the flaky test\"  send an agent to work on this directory
+  muleteer status                                 what runs, and what came of it
+  muleteer logs k3f9 -f                           watch one; any unique beginning of an id will do
+
+`muleteer ctl VERB` is the same as `muleteer VERB`.
+Exit codes: 0 done, 2 bad input, 3 a precondition (no daemon, locked), 4 failed, 5 a limit (run,
+tasks run), 6 killed (wait, spawn --wait), 130 Ctrl-C where an end was waited for.";
+
+#[derive(Debug, Parser)]
+#[command(name = "muleteer", version = env!("VERSION_WITH_COMMIT"), about = ABOUT, after_help = EXAMPLES, max_term_width = 100)]
+#[command(subcommand_required = true, arg_required_else_help = true, infer_subcommands = false)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The options of every verb.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// Print results and errors as one JSON document on stdout (JSON lines when following)
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// The daemon's socket [default: the state directory's, or MULETEER_SOCKET]
+    #[arg(long, global = true, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// A configuration file, layered over the user's and the project's
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print no remarks, only results and errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Say more about what is done; twice for more still
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// When to use colours
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
+    pub color: Color,
+}
+
+impl Global {
+    pub fn output(&self) -> Output {
+        Output { json: self.json, quiet: self.quiet, verbose: self.verbose, color: self.color }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    Daemon(daemon::Args),
+    Spawn(Box<spawn::Args>),
+    Status(status::Args),
+    Tree(tree::Args),
+    Events(events::Args),
+    Logs(logs::Args),
+    Journal(journal::Args),
+    Send(send::Args),
+    Answer(answer::Args),
+    Model(model::Args),
+    Interrupt(interrupt::Args),
+    Kill(kill::Args),
+    Wait(wait::Args),
+    Cost(cost::Args),
+    Prune(prune::Args),
+    Tasks(tasks::Args),
+    Hooks(hooks::Args),
+    Hook(hook::Args),
+    Roles(roles::Args),
+    Config(config::Args),
+    Trust(trust::Args),
+    Run(Box<run::Args>),
+    Runs(runs::Args),
+    Bead(bead::Args),
+    Demo(demo::Args),
+    Doctor(doctor::Args),
+    Service(service::Args),
+    Parse(parse::Args),
+    Completions(completions::Args),
+    Man(man::Args),
+}
+
+/// What came of reading the arguments.
+#[derive(Debug)]
+pub enum Parsed {
+    Run(Box<Cli>),
+    /// Help, a version or an error was shown; nothing is left to do.
+    Shown(ExitCode),
+}
+
+impl Cli {
+    pub fn read(args: Vec<OsString>) -> Parsed {
+        // As far as they can be told from words that were not understood.
+        let output = Output { json: args.iter().any(|arg| arg == "--json"), color: color(&args), ..Output::default() };
+        let unreadable = args.iter().find(|arg| arg.to_str().is_none()).cloned();
+        let error = match Self::try_parse_from(without_ctl(args)) {
+            Ok(cli) => return Parsed::Run(Box::new(cli)),
+            Err(error) => error,
+        };
+        let text = error.render().ansi().to_string();
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match output.text(text) {
+                Ok(()) | Err(Failure::OutputClosed) => Parsed::Shown(ExitCode::SUCCESS),
+                Err(failure) => {
+                    output.failure(&failure);
+                    Parsed::Shown(failure.exit().into())
+                }
+            },
+            _ if output.json || unreadable.is_some() => {
+                output.failure(&usage(&error, unreadable.as_deref()));
+                Parsed::Shown(Exit::BadInput.into())
+            }
+            _ => {
+                output.note(text.trim_end());
+                Parsed::Shown(Exit::BadInput.into())
+            }
+        }
+    }
+}
+
+/// `--color`, where the words could not be understood.
+fn color(args: &[OsString]) -> Color {
+    let words: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
+    let said = words.iter().enumerate().find_map(|(at, word)| match word.strip_prefix("--color")? {
+        "" => words.get(at + 1).map(ToString::to_string),
+        rest => rest.strip_prefix('=').map(str::to_string),
+    });
+    said.and_then(|word| Color::from_str(&word, false).ok()).unwrap_or_default()
+}
+
+/// clap's error in the shape of ours: what is wrong is the message, the rest helps.
+pub(crate) fn usage(error: &clap::Error, unreadable: Option<&OsStr>) -> Failure {
+    if let Some(word) = unreadable {
+        return Failure::new("E_USAGE", format!("the argument `{}` is not UTF-8 text", word.to_string_lossy()));
+    }
+    let text = error.render().to_string();
+    let mut lines = text.trim().lines();
+    let first = lines.next().unwrap_or("the command line is wrong");
+    let mut message = first.strip_prefix("error: ").unwrap_or(first).to_string();
+    let mut rest: Vec<_> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
+    if let (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+    {
+        message = format!("{message} {}", missing.join(", "));
+        rest.retain(|line| !missing.iter().any(|name| name == line));
+    }
+    let failure = Failure::new("E_USAGE", message);
+    if rest.is_empty() { failure } else { failure.hint(rest.join(" ")) }
+}
+
+/// Takes the word `ctl` away where it stands for the verb.
+fn without_ctl(mut args: Vec<OsString>) -> Vec<OsString> {
+    let mut at = 1;
+    while let Some(arg) = args.get(at).map(|arg| arg.to_string_lossy().into_owned()) {
+        match arg.as_str() {
+            "ctl" => {
+                args.remove(at);
+                break;
+            }
+            // The global options that take a value in the next word.
+            "--socket" | "--config" | "--color" => at += 2,
+            option if option.starts_with('-') && option != "--" => at += 1,
+            _ => break,
+        }
+    }
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn ctl_is_only_the_verb_s_synonym() {
+        for (typed, meant) in [
+            ("muleteer ctl status", "muleteer status"),
+            ("muleteer --json --socket ctl ctl status", "muleteer --json --socket ctl status"),
+            ("muleteer send k3f9 ctl", "muleteer send k3f9 ctl"),
+        ] {
+            assert_eq!(without_ctl(words(typed)), words(meant), "{typed}");
+        }
+    }
+
+    #[test]
+    fn every_verb_takes_the_global_options_and_its_help_has_an_example() {
+        fn look(above: &clap::Command) {
+            for verb in above.get_subcommands().filter(|verb| verb.get_name() != "help" && !verb.is_hide_set()) {
+                let help = verb.clone().render_long_help().to_string();
+                assert!(help.contains("Example"), "{} {} has no example", above.get_name(), verb.get_name());
+                look(verb);
+            }
+        }
+        look(&Cli::command());
+        for line in ["muleteer status --json -q --color never --socket /s --config /c", "muleteer --json wait abcd"] {
+            assert!(matches!(Cli::read(words(line)), Parsed::Run(cli) if cli.global.json), "{line}");
+        }
+    }
+}

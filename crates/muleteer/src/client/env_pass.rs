@@ -1,0 +1,238 @@
+//! Which variables of the asking client reach the agent (contract.md, `env.pass`): a list of names,
+//! because an agent must not see every secret of the shell it was asked for from.
+//!
+//! What agents of Muleteer's own set (`MULETEER_SOCKET`, `CLAUDECODE` and other nesting marks) is never
+//! passed on: it would make the new agent believe it is the old one.
+
+use muleteer_telemetry as telemetry;
+
+/// Set for each agent by the one who starts it, or for those of a run (contract.md, "Variables every agent gets"):
+/// whatever else gives them a value, it is not kept.
+const OURS: &[&str] = &[
+    "MULETEER_SOCKET",
+    "MULETEER_DISPATCH_ID",
+    "MULETEER_ROLE",
+    "MULETEER_JOURNAL",
+    "MULETEER_PROMPT_FILE",
+    "MULETEER_NONCE",
+    "MULETEER_PURPOSE",
+    "MULETEER_RUN_ID",
+    "MULETEER_ITERATION",
+    "MULETEER_ATTEMPT",
+    "MULETEER_BEAD_ID",
+    "MULETEER_TARGET_BRANCH",
+    "MULETEER_REMOTE",
+    "MULETEER_SPEC_FILE",
+    "MULETEER_ACCEPTANCE_DIR",
+    "MULETEER_OBSERVATIONS",
+    "TRACEPARENT",
+];
+
+/// Whether an agent's value of a variable is ours to set, and nobody else's.
+pub fn is_ours(name: &str) -> bool {
+    OURS.contains(&name)
+}
+
+/// Passed always. A `*` stands for any ending.
+pub const BUILT_IN: &[&str] = &[
+    // The person and the machine.
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "TERM",
+    "COLORTERM",
+    "TZ",
+    "TMPDIR",
+    "XDG_*",
+    "SSH_AUTH_SOCK",
+    "SSH_AGENT_PID",
+    "GIT_SSH",
+    "GIT_SSH_COMMAND",
+    "GIT_AUTHOR_*",
+    "GIT_COMMITTER_*",
+    // The way out.
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "FTP_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "ftp_proxy",
+    "all_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NODE_EXTRA_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    // Claude Code.
+    "ANTHROPIC_*",
+    "CLAUDE_CONFIG_DIR",
+    "CLAUDE_CODE_*",
+    "DISABLE_*",
+    "IS_SANDBOX",
+    "BASH_DEFAULT_TIMEOUT_MS",
+    "BASH_MAX_TIMEOUT_MS",
+    "MAX_THINKING_TOKENS",
+    "MCP_TIMEOUT",
+    "MCP_TOOL_TIMEOUT",
+    "API_TIMEOUT_MS",
+    "AWS_REGION",
+    "AWS_PROFILE",
+    "CLOUD_ML_REGION",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    // Codex, and what else speaks ACP.
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "OPENAI_ORGANIZATION",
+    "CODEX_HOME",
+    "CODEX_API_KEY",
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "OPENROUTER_API_KEY",
+    "RUST_LOG",
+    "RUST_BACKTRACE",
+    // The rehearsal backend.
+    "MULETEER_SCENARIO",
+];
+
+/// What only the push and the pull request at the end of a run are given, and no agent: `gh` takes them, also where git
+/// asks it for credentials. A daemon keeps them in memory.
+pub const PUSH: &[&str] =
+    &["GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN", "GH_HOST", "GH_CONFIG_DIR"];
+
+/// Never passed by a pattern: an agent CLI's marks that say "you run inside of me". `--env` can still
+/// set them.
+pub const NESTING: &[&str] = &[
+    "CLAUDECODE",
+    "CLAUDE_CODE_ENTRYPOINT",
+    "CLAUDE_CODE_SSE_PORT",
+    "CLAUDE_CODE_SESSION_ID",
+    "CLAUDE_CODE_CHILD_SESSION",
+];
+
+/// The variables among `vars` that may pass, by the built-in list and the configuration's `env.pass`.
+pub fn filter(vars: impl IntoIterator<Item = (String, String)>, pass: &[String]) -> Vec<(String, String)> {
+    let mut kept: Vec<_> = vars.into_iter().filter(|(name, _)| passes(name, pass)).collect();
+    kept.sort();
+    kept
+}
+
+/// The variables among `vars` that are for the push alone.
+pub fn for_push(vars: impl IntoIterator<Item = (String, String)>) -> Vec<(String, String)> {
+    vars.into_iter()
+        .filter(|(name, value)| PUSH.contains(&name.as_str()) && !value.is_empty())
+        .collect()
+}
+
+/// `TRACESTATE`, which goes where `TRACEPARENT` goes; without one that can be read it means nothing.
+pub fn trace_state(vars: impl IntoIterator<Item = (String, String)>) -> Option<(String, String)> {
+    let (mut parent, mut state) = (None, None);
+    for (name, value) in vars {
+        match name.as_str() {
+            "TRACEPARENT" => parent = telemetry::Context::parse(&value),
+            "TRACESTATE" => state = telemetry::trace_state(&value).map(str::to_string),
+            _ => {}
+        }
+    }
+    parent.and(state).map(|state| ("TRACESTATE".to_string(), state))
+}
+
+fn passes(name: &str, pass: &[String]) -> bool {
+    // Named by a person in so many letters: that is a wish, not an accident of a pattern.
+    if pass.iter().any(|wanted| wanted == name) {
+        return true;
+    }
+    !NESTING.contains(&name)
+        && BUILT_IN
+            .iter()
+            .copied()
+            .chain(pass.iter().map(String::as_str))
+            .any(|pattern| fits(pattern, name))
+}
+
+fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => pattern == name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(vars: &[&str], pass: &[&str]) -> Vec<String> {
+        let vars = vars.iter().map(|name| ((*name).to_string(), "x".to_string()));
+        let pass: Vec<_> = pass.iter().map(|name| (*name).to_string()).collect();
+        filter(vars, &pass).into_iter().map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn what_the_agent_needs_passes_and_other_secrets_do_not() {
+        let vars =
+            ["PATH", "LC_ALL", "ANTHROPIC_API_KEY", "https_proxy", "DATABASE_URL", "GITHUB_TOKEN", "MULETEER_SOCKET"];
+        assert_eq!(names(&vars, &[]), ["ANTHROPIC_API_KEY", "LC_ALL", "PATH", "https_proxy"]);
+    }
+
+    #[test]
+    fn a_trace_state_goes_with_the_place_in_the_trace() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let given = |vars: &[(&str, &str)]| {
+            let vars = vars.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string()));
+            trace_state(vars).map(|(name, value)| format!("{name}={value}"))
+        };
+        let state = ("TRACESTATE", "a=b");
+        assert_eq!(given(&[state, ("TRACEPARENT", parent)]).as_deref(), Some("TRACESTATE=a=b"));
+        for vars in [
+            &[state][..],
+            &[state, ("TRACEPARENT", "nonsense")],
+            &[("TRACEPARENT", parent)],
+            &[("TRACEPARENT", parent), ("TRACESTATE", "nonsense")],
+        ] {
+            assert_eq!(given(vars), None, "{vars:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_push_is_given_no_agent_gets() {
+        let vars = || ["GH_TOKEN", "PATH", "GITHUB_TOKEN"].map(|name| (name.to_string(), "x".to_string()));
+        let given: Vec<_> = for_push(vars()).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(given, ["GH_TOKEN", "GITHUB_TOKEN"]);
+        assert!(PUSH.iter().all(|name| !passes(name, &[])));
+        let empty = [("GH_TOKEN".to_string(), String::new())];
+        assert_eq!(for_push(empty), [], "set to nothing is not set");
+    }
+
+    #[test]
+    fn what_the_contract_gives_every_agent_is_ours() {
+        let contract = include_str!("../../../../docs/contract.md");
+        let (_, section) = contract.split_once("## Variables every agent gets\n").expect("the section");
+        // Up to what an agent answers.
+        let (section, _) = section.trim_start().split_once("\n\n").expect("a paragraph");
+        let named = section.split('`').filter(|word| word.starts_with("MULETEER_") || *word == "TRACEPARENT");
+        let named: Vec<_> = named.collect();
+        assert!(named.len() > 10 && named.iter().all(|name| is_ours(name)), "{named:?}");
+    }
+
+    #[test]
+    fn the_configuration_adds_names_and_patterns() {
+        assert_eq!(
+            names(&["GITHUB_TOKEN", "CARGO_HOME", "OTHER"], &["GITHUB_TOKEN", "CARGO_*"]),
+            ["CARGO_HOME", "GITHUB_TOKEN"]
+        );
+    }
+
+    #[test]
+    fn nesting_marks_pass_only_by_their_full_name() {
+        let vars = ["CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_USE_BEDROCK"];
+        assert_eq!(names(&vars, &[]), ["CLAUDE_CODE_USE_BEDROCK"]);
+        assert_eq!(names(&vars, &["CLAUDECODE"]), ["CLAUDECODE", "CLAUDE_CODE_USE_BEDROCK"]);
+    }
+}

@@ -1,0 +1,49 @@
+//! The fleet folded from the file and kept up to date with it: for verbs that read the disk while
+//! a daemon, or nobody, writes it.
+
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::client::offline::{lookup, stored};
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_store::events::tail::{Reader, Start};
+
+#[derive(Debug)]
+pub struct LiveFleet {
+    fleet: Fleet,
+    reader: Reader,
+}
+
+impl LiveFleet {
+    /// # Errors
+    /// When the events cannot be read.
+    pub fn open(context: &Context) -> Result<Self, Failure> {
+        let reader = Reader::open(&context.paths.events(), Start::Beginning).map_err(stored)?;
+        let mut live = Self { fleet: Fleet::default(), reader };
+        live.refresh()?;
+        Ok(live)
+    }
+
+    /// Folds in what was written since.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn refresh(&mut self) -> Result<(), Failure> {
+        while let Some(line) = self.reader.next_line().map_err(stored)? {
+            self.fleet.apply(&line.record);
+        }
+        Ok(())
+    }
+
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// The one dispatch whose id begins so.
+    ///
+    /// # Errors
+    /// `E_NOT_FOUND`, `E_AMBIGUOUS`.
+    pub fn find(&self, id: &str) -> Result<&Dispatch, Failure> {
+        lookup(&self.fleet, id)
+    }
+}

@@ -1,0 +1,152 @@
+//! A run as it goes, on stderr: events scroll by, and on a terminal what goes on now stands below them and is drawn
+//! again and again. Elsewhere (a pipe, a file, `TERM=dumb`) there are only lines.
+//!
+//! Drawn by hand, with three sequences every terminal knows. A library that pads the last line to the edge leaves a
+//! line behind when the terminal echoes `^C` there, and one that counts lines as they were drawn leaves some behind
+//! when the window became narrower. Dropping a [`LiveRun`] leaves nothing of it on the screen.
+
+use crate::cli::context::Context;
+use crate::render::clean;
+use crate::render::progress::picture;
+use anstream::adapter::strip_str;
+use jiff::Timestamp;
+use muleteer_model::event::Record;
+use muleteer_model::spec_run::report::history::Chronicle;
+use muleteer_model::spec_run::report::live::AtWork;
+use muleteer_store::events::tail::{Reader, Start};
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+use unicode_width::UnicodeWidthStr;
+
+/// Times on the screen are brought up to date this often.
+pub const TICK: Duration = Duration::from_secs(1);
+/// Rows and columns of a terminal that does not tell its size.
+const SIZE: (usize, usize) = (24, 80);
+
+#[derive(Debug)]
+pub struct LiveRun<'a> {
+    context: &'a Context,
+    chronicle: Option<Chronicle>,
+    at_work: AtWork,
+    /// The daemon's events, where tools and costs are told; none where they cannot be read.
+    ledger: Option<Reader>,
+    on_screen: bool,
+    /// The widths of the lines that stand on the screen. The cursor is behind the last.
+    drawn: Vec<usize>,
+}
+
+impl<'a> LiveRun<'a> {
+    /// From what is known of the run already.
+    pub fn new(context: &'a Context, known: Option<Chronicle>) -> Self {
+        let at_work = AtWork::default();
+        Self { context, chronicle: known, at_work, ledger: None, on_screen: on_screen(context), drawn: vec![] }
+    }
+
+    pub fn is_on_screen(&self) -> bool {
+        self.on_screen
+    }
+
+    /// One event of the run, each once, in order, and the line that tells it.
+    pub fn take(&mut self, record: &Record, line: Option<&str>) {
+        match &mut self.chronicle {
+            Some(chronicle) if chronicle.run.seq >= record.seq => {}
+            Some(chronicle) => chronicle.apply(record),
+            None => self.chronicle = Chronicle::begin(record),
+        }
+        match line {
+            Some(line) => self.note(line),
+            None => self.draw(),
+        }
+    }
+
+    /// A line that stays.
+    pub fn note(&mut self, text: impl AsRef<str>) {
+        if self.on_screen {
+            self.show(Some(text.as_ref()));
+        } else {
+            self.context.out.note(text);
+        }
+    }
+
+    /// Draws what goes on now.
+    pub fn draw(&mut self) {
+        if self.on_screen {
+            self.show(None);
+        }
+    }
+
+    /// Takes the picture off the screen; what was noted stays, and so does what is noted from now on.
+    pub fn clear(&mut self) {
+        if self.on_screen {
+            self.on_screen = false;
+            write(&self.erased(size().1));
+        }
+    }
+
+    /// All in one write, so that nothing flickers.
+    fn show(&mut self, note: Option<&str>) {
+        let (rows, columns) = size();
+        let mut text = self.erased(columns);
+        if let Some(note) = note {
+            text.push_str(&self.painted(note));
+            text.push('\n');
+        }
+        // The last column stays free: some terminals wrap when it is written to.
+        let lines = self.lines(columns.saturating_sub(1), rows);
+        self.drawn = lines.iter().map(|line| strip_str(line).to_string().width()).collect();
+        text.push_str(&self.painted(&lines.join("\n")));
+        write(&text);
+    }
+
+    fn lines(&mut self, columns: usize, rows: usize) -> Vec<String> {
+        let Some(chronicle) = &self.chronicle else { return vec![] };
+        if self.ledger.is_none() {
+            let begun = Start::Time(chronicle.run.started_at);
+            self.ledger = Reader::open(&self.context.paths.events(), begun).ok();
+        }
+        while let Some(Ok(Some(line))) = self.ledger.as_mut().map(Reader::next_line) {
+            self.at_work.apply(&line.record);
+        }
+        picture(chronicle, &self.at_work, Timestamp::now(), columns, rows)
+    }
+
+    /// What takes the picture away. A terminal that became narrower has broken its lines into more rows.
+    fn erased(&self, columns: usize) -> String {
+        let rows: usize = self.drawn.iter().map(|width| width.div_ceil(columns.max(1)).max(1)).sum();
+        match rows {
+            0 => String::new(),
+            1 => "\r\x1b[J".into(),
+            rows => format!("\r\x1b[{}A\x1b[J", rows - 1),
+        }
+    }
+
+    fn painted(&self, text: &str) -> String {
+        let text = clean(text);
+        if self.context.out.color_on_stderr() { text } else { strip_str(&text).to_string() }
+    }
+}
+
+impl Drop for LiveRun<'_> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+fn on_screen(context: &Context) -> bool {
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    std::io::stderr().is_terminal() && !dumb && !context.out.json && !context.out.quiet
+}
+
+/// To the terminal. One that cannot be written to shows nothing anyway.
+fn write(text: &str) {
+    let mut out = std::io::stderr().lock();
+    drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+}
+
+/// Rows and columns.
+fn size() -> (usize, usize) {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr())
+        .ok()
+        .filter(|size| size.ws_row > 0 && size.ws_col > 0);
+    size.map_or(SIZE, |size| (size.ws_row.into(), size.ws_col.into()))
+}

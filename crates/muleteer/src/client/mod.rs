@@ -1,0 +1,15 @@
+//! A client of the daemon, and what it does without one: connections, files, live views.
+
+pub mod connect;
+pub mod env_pass;
+pub mod file_watch;
+pub mod history;
+pub mod interrupt;
+pub mod live_fleet;
+pub mod live_run;
+pub mod offline;
+pub mod on_demand;
+pub mod run_files;
+pub mod spool_lines;
+pub mod verb_span;
+pub mod watch_report;

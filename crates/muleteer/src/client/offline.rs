@@ -1,0 +1,84 @@
+//! Doing without a daemon: what the files say, folded by the same functions the daemon uses.
+//!
+//! A client never probes an agent's lock (probing takes it), so what it shows is what was last
+//! *recorded*: an agent may have ended since, and the next daemon will find out.
+
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::dispatch::fleet::{Fleet, LookupError};
+use muleteer_protocol::v1::{DaemonStatus, DispatchStatus, StatusReport};
+use muleteer_store::StoreError;
+use muleteer_store::events::fold_fleet;
+use muleteer_supervisor::dispatch::view;
+
+/// Tells a person what they are looking at.
+pub fn say_so(context: &Context) {
+    let (socket, disk) = (context.socket.display(), "this is what was last recorded on disk");
+    context.out.note(match context.is_held() {
+        true => format!("a daemon runs and cannot be reached at {socket}: {disk}"),
+        false => format!("no daemon is running: {disk}"),
+    });
+}
+
+/// # Errors
+/// When the events cannot be read; a state directory without any is an empty fleet.
+pub fn fleet(context: &Context) -> Result<Fleet, Failure> {
+    fold_fleet(&context.paths.events()).map(|(fleet, _)| fleet).map_err(stored)
+}
+
+/// What `status` answers.
+///
+/// # Errors
+/// As [`fleet`]; with an id also when it is not one dispatch's.
+pub fn status(context: &Context, id: Option<&str>) -> Result<StatusReport, Failure> {
+    let fleet = fleet(context)?;
+    let dispatches = match id {
+        Some(id) => vec![view::status(&fleet, lookup(&fleet, id)?)],
+        None => view::statuses(&fleet),
+    };
+    Ok(StatusReport { daemon: stopped(context), dispatches })
+}
+
+/// # Errors
+/// As [`fleet`], and when `id` is not one dispatch's.
+pub fn find(context: &Context, id: &str) -> Result<DispatchStatus, Failure> {
+    let fleet = fleet(context)?;
+    Ok(view::status(&fleet, lookup(&fleet, id)?))
+}
+
+/// All of `ids`, if every one has ended.
+///
+/// # Errors
+/// As [`find`].
+pub fn ended(context: &Context, ids: &[String]) -> Result<Option<Vec<DispatchStatus>>, Failure> {
+    let fleet = fleet(context)?;
+    let found: Vec<&Dispatch> = ids.iter().map(|id| lookup(&fleet, id)).collect::<Result<_, _>>()?;
+    let all = found.iter().all(|dispatch| dispatch.is_finished());
+    Ok(all.then(|| found.into_iter().map(|dispatch| view::status(&fleet, dispatch)).collect()))
+}
+
+/// The daemon's part of a report when there is none.
+pub fn stopped(context: &Context) -> DaemonStatus {
+    DaemonStatus { running: false, pid: None, version: None, socket: Some(context.socket.display().to_string()) }
+}
+
+/// # Errors
+/// `E_NOT_FOUND`, `E_AMBIGUOUS`.
+pub fn lookup<'a>(fleet: &'a Fleet, id: &str) -> Result<&'a Dispatch, Failure> {
+    match fleet.find(id) {
+        Ok(dispatch) => Ok(dispatch),
+        Err(error @ LookupError::Unknown(_)) => {
+            Err(Failure::of("E_NOT_FOUND", &error).hint("`muleteer status` lists them").dispatch(id))
+        }
+        Err(error @ LookupError::Ambiguous { .. }) => {
+            Err(Failure::of("E_AMBIGUOUS", &error).hint("give more of the id").dispatch(id))
+        }
+    }
+}
+
+/// An error of the files, with its place and what to do.
+pub fn stored(error: StoreError) -> Failure {
+    let failure = Failure::of(error.code(), &error).file(error.file()).at(error.line(), None);
+    failure.hint(error.hint())
+}

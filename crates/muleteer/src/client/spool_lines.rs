@@ -1,0 +1,268 @@
+//! What an agent's spool says, piece by piece: the backend's events for its stdout, lines for its
+//! stderr, and a mark where something is lost.
+
+use jiff::Timestamp;
+use muleteer_backends::Assembly;
+use muleteer_backends::Backend;
+use muleteer_backends::Line;
+use muleteer_backends::Parser;
+use muleteer_model::agent::acp_handshake::CallAnswer;
+use muleteer_model::agent::event::AgentEvent;
+use muleteer_model::agent::permission::Policy;
+use muleteer_shim::spool::{Record, Stream};
+use serde_json::{Value, json};
+
+/// Longest line of stderr shown in one piece.
+const STDERR_LIMIT: usize = 64 << 10;
+/// Longest message shown in one piece.
+const MESSAGE_LIMIT: usize = 256 << 10;
+
+#[derive(Debug)]
+pub enum Piece {
+    /// As it was printed, for `--raw`.
+    Bytes {
+        stream: Stream,
+        bytes: Vec<u8>,
+    },
+    /// `t` is seconds since the first record of the agent.
+    Event {
+        at_ms: u64,
+        t: f64,
+        event: Box<AgentEvent>,
+    },
+    Stderr {
+        at_ms: u64,
+        text: String,
+    },
+    Gap {
+        message: String,
+    },
+}
+
+impl Piece {
+    pub fn raw(record: Record) -> Self {
+        Self::Bytes { stream: record.stream, bytes: record.bytes }
+    }
+
+    /// One line of `logs --json`: an agent event (docs/contract.md, "Streams for the monitors") with
+    /// the time it was read at, or one of `stderr` and `gap`, which only logs have.
+    pub fn json(&self) -> Option<Value> {
+        let with_time = |at_ms: u64, t: Option<f64>, more: Value| {
+            let mut value = json!({ "ts": time(at_ms) });
+            if let (Some(object), Value::Object(more)) = (value.as_object_mut(), more) {
+                object.extend(t.map(|t| ("t".to_string(), json!(t))));
+                object.extend(more);
+            }
+            value
+        };
+        match self {
+            Self::Bytes { .. } => None,
+            Self::Event { at_ms, t, event } => Some(with_time(*at_ms, Some(*t), serde_json::to_value(event).ok()?)),
+            Self::Stderr { at_ms, text } => Some(with_time(*at_ms, None, json!({ "type": "stderr", "text": text }))),
+            Self::Gap { message } => Some(json!({ "type": "gap", "message": message })),
+        }
+    }
+}
+
+fn time(at_ms: u64) -> Option<String> {
+    let at = Timestamp::from_millisecond(i64::try_from(at_ms).ok()?).ok()?;
+    Some(format!("{at:.3}"))
+}
+
+fn assembly(backend: &dyn Backend) -> Option<Assembly> {
+    backend.by_calls().then(|| Assembly::whole(MESSAGE_LIMIT))
+}
+
+/// Turns records into pieces. A new epoch is a new process: its first line continues nothing.
+pub struct SpoolLines {
+    backend: &'static dyn Backend,
+    parser: Box<dyn Parser>,
+    /// Of an agent whose messages and calls come in pieces: each is shown once, and whole.
+    assembly: Option<Assembly>,
+    /// What answers the agent's questions, and where it works.
+    policy: Option<(Policy, String)>,
+    epoch: u32,
+    first_ms: Option<u64>,
+    last_ms: u64,
+    stderr: Vec<u8>,
+}
+
+impl std::fmt::Debug for SpoolLines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SpoolLines")
+            .field("backend", &self.backend)
+            .field("epoch", &self.epoch)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SpoolLines {
+    pub fn new(backend: &'static dyn Backend) -> Self {
+        Self {
+            backend,
+            parser: backend.parser(),
+            assembly: assembly(backend),
+            policy: None,
+            epoch: 0,
+            first_ms: None,
+            last_ms: 0,
+            stderr: vec![],
+        }
+    }
+
+    /// Leaves out what its agent asked and the policy allowed: nobody waited for an answer.
+    #[must_use]
+    pub fn answered_by(self, policy: &Policy, cwd: &str) -> Self {
+        Self { policy: Some((policy.clone(), cwd.to_string())), ..self }
+    }
+
+    pub fn push(&mut self, record: Record) -> Vec<Piece> {
+        let mut pieces = if record.start.epoch == self.epoch { vec![] } else { self.finish() };
+        self.epoch = record.start.epoch;
+        self.last_ms = record.wall_ms;
+        self.first_ms.get_or_insert(record.wall_ms);
+        match record.stream {
+            Stream::Stdout => {
+                let lines = self.parser.push(&record.bytes);
+                pieces.extend(self.events(lines));
+            }
+            Stream::Stderr => {
+                self.stderr.extend_from_slice(&record.bytes);
+                while let Some(end) = self.stderr.iter().position(|byte| *byte == b'\n').or_else(|| self.overlong()) {
+                    let line: Vec<u8> = self.stderr.drain(..=end).collect();
+                    pieces.push(self.stderr_line(&line));
+                }
+            }
+            _ => {}
+        }
+        pieces
+    }
+
+    /// The last line of each stream, if it had no newline, and a new beginning.
+    pub fn finish(&mut self) -> Vec<Piece> {
+        let lines = self.parser.finish();
+        self.parser = self.backend.parser();
+        let mut pieces = self.events(lines);
+        let held = std::mem::replace(&mut self.assembly, assembly(self.backend));
+        pieces.extend(self.pieces(held.into_iter().flat_map(|mut assembly| assembly.finish()).collect()));
+        let rest = std::mem::take(&mut self.stderr);
+        if !rest.is_empty() {
+            pieces.push(self.stderr_line(&rest));
+        }
+        pieces
+    }
+
+    #[allow(clippy::cast_precision_loss)] // Milliseconds of a life fit a float.
+    fn pieces(&self, events: Vec<AgentEvent>) -> Vec<Piece> {
+        let (at_ms, first) = (self.last_ms, self.first_ms.unwrap_or(self.last_ms));
+        let t = at_ms.saturating_sub(first) as f64 / 1e3;
+        events
+            .into_iter()
+            // Only the daemon acts on it: the call itself is shown.
+            .filter(|event| !matches!(event, AgentEvent::CallAnswer(CallAnswer::ToolRuns { .. })))
+            .filter(|event| !self.policy.as_ref().is_some_and(|(policy, cwd)| policy.allows(event, cwd)))
+            .map(|event| Piece::Event { at_ms, t, event: Box::new(event) })
+            .collect()
+    }
+
+    fn events(&mut self, lines: Vec<Line>) -> Vec<Piece> {
+        let events = lines.into_iter().flat_map(|line| line.events).map(|timed| timed.event);
+        let events = match &mut self.assembly {
+            Some(assembly) => assembly.push(events),
+            None => events.collect(),
+        };
+        self.pieces(events)
+    }
+
+    fn stderr_line(&self, bytes: &[u8]) -> Piece {
+        Piece::Stderr {
+            at_ms: self.last_ms,
+            text: String::from_utf8_lossy(bytes).trim_end_matches(['\n', '\r']).to_string(),
+        }
+    }
+
+    fn overlong(&self) -> Option<usize> {
+        (self.stderr.len() >= STDERR_LIMIT).then_some(STDERR_LIMIT - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use muleteer_model::agent::permission::{Mode, Policy};
+    use muleteer_shim::spool::Cursor;
+
+    fn shown(policy: Option<Policy>, lines: &[Value]) -> Vec<Value> {
+        let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let mut spool = SpoolLines::new(muleteer_backends::by_name("acp").unwrap());
+        if let Some(policy) = policy {
+            spool = spool.answered_by(&policy, "/repo");
+        }
+        let mut pieces = vec![];
+        // Records end anywhere.
+        for bytes in lines.as_bytes().chunks(37) {
+            let at = Cursor { epoch: 1, offset: 0 };
+            let stream = Stream::Stdout;
+            let record = Record { seq: 0, stream, wall_ms: 0, awake_ms: 0, bytes: bytes.to_vec(), start: at, end: at };
+            pieces.extend(spool.push(record));
+        }
+        pieces.extend(spool.finish());
+        pieces.iter().filter_map(Piece::json).collect()
+    }
+
+    fn update(update: Value) -> Value {
+        json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}})
+    }
+
+    fn chunk(text: &str) -> Value {
+        update(json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}))
+    }
+
+    fn call(kind: &str, status: &str, input: Value) -> Value {
+        update(json!({"sessionUpdate": kind, "toolCallId": "c", "kind": "execute", "title": "ls", "status": status,
+            "rawInput": input}))
+    }
+
+    fn ask() -> Value {
+        json!({"jsonrpc": "2.0", "id": 0, "method": "session/request_permission", "params": {"sessionId": "s",
+            "toolCall": {"toolCallId": "c", "kind": "execute", "title": "ls", "rawInput": {"command": "ls"}},
+            "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]}})
+    }
+
+    fn session() -> Vec<Value> {
+        vec![
+            chunk("I lo"),
+            update(json!({"sessionUpdate": "usage_update", "used": 7})),
+            chunk("ok."),
+            call("tool_call", "pending", json!({})),
+            call("tool_call_update", "pending", json!({"command": "ls"})),
+            ask(),
+            call("tool_call_update", "in_progress", json!({"command": "ls"})),
+            call("tool_call_update", "completed", json!({"command": "ls"})),
+            chunk("Do"),
+            chunk("ne."),
+        ]
+    }
+
+    fn kinds(shown: &[Value]) -> Vec<&str> {
+        let kinds = shown.iter().map(|piece| piece["type"].as_str().unwrap());
+        kinds.filter(|kind| *kind != "usage").collect()
+    }
+
+    #[test]
+    fn chunks_of_an_acp_agent_are_one_text_and_a_call_is_shown_once() {
+        let shown = shown(None, &session());
+        assert_eq!(kinds(&shown), ["text", "tool_call", "permission", "tool_result", "text"], "{shown:?}");
+        let texts: Vec<_> = shown.iter().filter(|piece| piece["type"] == "text").map(|piece| &piece["text"]).collect();
+        assert_eq!(texts, ["I look.", "Done."]);
+    }
+
+    #[test]
+    fn a_question_that_the_policy_allows_is_not_shown_and_one_for_a_person_is() {
+        for (mode, asked) in [(Mode::Allow, false), (Mode::Ask, true), (Mode::Deny, true)] {
+            let shown = shown(Some(Policy { mode, ..Policy::default() }), &session());
+            assert_eq!(kinds(&shown).contains(&"permission"), asked, "{mode:?}");
+        }
+    }
+}

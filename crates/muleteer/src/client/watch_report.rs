@@ -1,0 +1,74 @@
+//! `--watch`: showing a report again whenever something happens.
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::client::history;
+use crate::client::interrupt::until_unheard;
+use muleteer_protocol::v1::StatusReport;
+use std::io::IsTerminal;
+use std::ops::ControlFlow;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+/// Not shown more often than this: a flood of events must not become a flood of requests.
+const SHORTEST: Duration = Duration::from_millis(200);
+/// Ages on the screen ("12s ago") are brought up to date this often; nothing is asked for that.
+const TICK: Duration = Duration::from_secs(1);
+/// To the top left, and everything below cleared: no flicker, and the scrollback stays.
+const REDRAW: &str = "\x1b[H\x1b[J";
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+/// Shows what `fetch` answers, as `render` says, until interrupted.
+pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
+    context: &Context,
+    fetch: impl Fn() -> F,
+    render: impl Fn(&StatusReport) -> String,
+) -> Result<Exit, Failure> {
+    let happened = Notify::new();
+    let on_screen = std::io::stdout().is_terminal() && !context.out.json;
+    let from = history::last_seqs(context, 0);
+    let mut wake = |_: history::Seen<'_>| {
+        happened.notify_one();
+        Ok(ControlFlow::Continue(()))
+    };
+    let client = context.connect_if_running().await?;
+    let events = history::events(context, client, from, true, &mut wake);
+    let show = async {
+        if on_screen {
+            context.out.drawn(CLEAR, "")?;
+        }
+        loop {
+            let report = fetch().await?;
+            if context.out.json {
+                context.out.json_line(&report)?;
+            }
+            loop {
+                if !context.out.json {
+                    let head =
+                        if report.daemon.running { "" } else { "no daemon is running: as last recorded on disk\n" };
+                    let redraw = if on_screen { REDRAW } else { "" };
+                    context.out.drawn(redraw, &format!("{head}{}", render(&report)))?;
+                }
+                let again = if on_screen {
+                    timeout(TICK, happened.notified()).await.is_ok()
+                } else {
+                    happened.notified().await;
+                    true
+                };
+                if again {
+                    break;
+                }
+            }
+            sleep(SHORTEST).await;
+        }
+    };
+    let both = async {
+        tokio::select! {
+            done = show => done,
+            ended = events => ended.map(|()| Exit::Done),
+        }
+    };
+    until_unheard(context, "nothing else was stopped", both).await
+}

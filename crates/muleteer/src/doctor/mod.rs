@@ -1,0 +1,198 @@
+//! Gathers the facts that `doctor` judges. Nothing here waits for longer than its deadline, whatever a
+//! program, a daemon or a network does, and all that may wait does so at the same time.
+
+mod agents;
+pub(crate) mod ask;
+mod host;
+mod places;
+
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::settings;
+use ask::{Question, RunError, ask};
+use muleteer_model::config::Config;
+use muleteer_model::doctor::{
+    BackendFacts, ContainmentFacts, DaemonFacts, DirFacts, Exports, Facts, IdentityFacts, LimitFacts, Program,
+    TelemetryFacts, There, TrustFacts,
+};
+use muleteer_supervisor::daemon::paths::PathError;
+use muleteer_telemetry as telemetry;
+use muleteer_telemetry::{Endpoint, Settings};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a program may take to say its version: a JavaScript CLI on a loaded machine takes seconds.
+const PROGRAM_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a collector may take to accept a connection.
+const COLLECTOR_DEADLINE: Duration = Duration::from_secs(3);
+/// How long reading the log may take.
+const STATE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Everything there is to know about this machine and this user's Muleteer.
+pub async fn facts(context: &Context) -> Facts {
+    let here = std::env::current_dir().ok();
+    // The doctor looks at a fresh clone, too: it runs nothing that a repository names.
+    let trust = trust(context, here.as_deref());
+    let config = settings::config_that_runs_nothing(context, here.as_deref());
+    let files = || settings::sources(context, here.as_deref());
+    let config_facts = match &config {
+        Ok(_) => files()
+            .map(|sources| sources.into_iter().filter_map(|source| source.file).collect())
+            .map_err(|failure| said(&failure)),
+        Err(failure) => Err(said(failure)),
+    };
+    // A configuration that cannot be read must not keep the other checks from being made.
+    let config = config.or_else(|_| Config::defaults()).ok();
+    let own = crate::client::on_demand::own_program();
+    let (backends, git, identity, (daemon, telemetry), (events, database), namespaces, landlock, service) = tokio::join!(
+        backends(config.as_ref()),
+        ask(Question::version("git"), PROGRAM_DEADLINE),
+        identity(),
+        daemon_and_telemetry(context, config.as_ref()),
+        places::state(&context.paths, STATE_DEADLINE),
+        host::namespaces(&own),
+        host::landlock(&own),
+        crate::service::state::facts(),
+    );
+    let mut state_dir = places::dir(&context.paths.state_dir);
+    if let Some(error @ PathError::NoHome(_)) = &context.misplaced {
+        state_dir =
+            DirFacts { path: "the state directory".into(), there: There::Broken(error.to_string()), ..state_dir };
+    }
+    let too_long = match &context.misplaced {
+        Some(PathError::SocketTooLong(socket)) => Some(socket.as_os_str().len()),
+        _ => None,
+    };
+    let abilities = muleteer_process::host::host().abilities();
+    Facts {
+        os: std::env::consts::OS.into(),
+        uid: rustix::process::getuid().as_raw(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        backends,
+        git,
+        identity,
+        config: config_facts,
+        trust,
+        state_dir,
+        runtime_dir: places::own_dir(&context.paths.runtime_dir, too_long),
+        runtime_parent: places::own_dir(context.paths.runtime_dir.parent().unwrap_or("/".as_ref()), None),
+        events,
+        database,
+        operator_key: places::file(&context.paths.operator_key()),
+        daemon,
+        shim: places::shim(&own),
+        sandbox: muleteer_model::doctor::SandboxFacts { namespaces, landlock },
+        containment: ContainmentFacts {
+            pidfd: abilities.pidfd,
+            subreaper: abilities.subreaper,
+            parent_death_signal: abilities.parent_death_signal,
+            cgroup: muleteer_process::cgroup::probe().map(|path| path.display().to_string()),
+        },
+        service,
+        limits: LimitFacts {
+            open_files: host::open_files(),
+            processes: host::processes(),
+            max_agents: config.as_ref().map_or(1, |config| config.pool.max_agents),
+            inotify: host::inotify(),
+        },
+        telemetry,
+    }
+}
+
+/// Asked as git asks itself before a commit; it must not guess an address from the name of the machine.
+async fn identity() -> IdentityFacts {
+    let Some(git) = find("git") else { return IdentityFacts::Unknown };
+    let args = ["-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT"];
+    match ask::run(&git, &args, PROGRAM_DEADLINE).await {
+        // `Ann <ann@example.com> 1700000000 +0000`
+        Ok(said) => match said.trim().rsplit_once('>') {
+            Some((who, _)) => IdentityFacts::Is(crate::render::clip(&format!("{who}>"), 120)),
+            None => IdentityFacts::Unknown,
+        },
+        Err(RunError::Failed(why)) => IdentityFacts::None(why),
+        Err(RunError::Late) => IdentityFacts::Unknown,
+    }
+}
+
+/// What the repository's configuration names that would run something or loosen something.
+fn trust(context: &Context, here: Option<&Path>) -> TrustFacts {
+    let keys = |config: Result<Config, _>| -> Vec<String> {
+        config.map_or_else(|_: Failure| vec![], |config| config.ignored().iter().map(|one| one.key.clone()).collect())
+    };
+    let ignored = keys(settings::config(context, here));
+    let mut not_run = keys(settings::config_that_runs_nothing(context, here));
+    not_run.retain(|key| !ignored.contains(key));
+    TrustFacts { ignored, not_run }
+}
+
+fn said(failure: &crate::cli::failure::Failure) -> String {
+    let document = failure.document();
+    let text = |key: &str| document["error"][key].as_str().unwrap_or_default().to_string();
+    let line = document["error"]["line"].as_u64().map(|line| format!(":{line}")).unwrap_or_default();
+    let file = text("file");
+    if file.is_empty() { text("message") } else { format!("{file}{line}: {}", text("message")) }
+}
+
+/// The agent CLIs, and the backends that only the configuration makes real.
+async fn backends(config: Option<&Config>) -> Vec<BackendFacts> {
+    let path = std::env::var_os("PATH");
+    let sought = agents::sought(config, path.as_deref());
+    futures_util::future::join_all(sought.into_iter().map(async |sought| {
+        let (program, found) = match sought.question {
+            Ok(question) => (question.program.clone(), ask(question, PROGRAM_DEADLINE).await),
+            Err(error) => (String::new(), Program::Unknown(error)),
+        };
+        BackendFacts { name: sought.name.into(), program, get: sought.get, named_by: sought.named_by, found }
+    }))
+    .await
+}
+
+/// What is set here; where nothing is, what the running daemon was started with.
+async fn telemetry(config: Option<&Config>, daemon: &DaemonFacts) -> TelemetryFacts {
+    let configured = config.and_then(|config| config.telemetry.endpoint.clone());
+    let said = std::env::var(telemetry::VARIABLE).ok().filter(|text| !text.trim().is_empty());
+    let named = said.or_else(|| configured.clone());
+    let (endpoint, unheeded) = match Settings::with_default(configured.as_deref(), &|name| std::env::var(name).ok()) {
+        Ok(Some(settings)) => (settings.endpoint, settings.unheeded),
+        Ok(None) if named.is_some() => return TelemetryFacts::Disabled,
+        Ok(None) => match daemon {
+            DaemonFacts::Answers { exports: Some(Exports::To(text)), .. } => match Endpoint::parse(text) {
+                Ok(endpoint) => (endpoint, vec![]),
+                Err(_) => return TelemetryFacts::Off,
+            },
+            _ => return TelemetryFacts::Off,
+        },
+        Err(error) => {
+            let endpoint = named.unwrap_or_else(|| "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or …_METRICS_ENDPOINT".into());
+            return TelemetryFacts::BadEndpoint { endpoint, error: error.to_string() };
+        }
+    };
+    let began = Instant::now();
+    let connect = tokio::net::TcpStream::connect((endpoint.host.as_str(), endpoint.port));
+    let error = match tokio::time::timeout(COLLECTOR_DEADLINE, connect).await {
+        Ok(Ok(_)) => {
+            let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            return TelemetryFacts::Reached { endpoint: endpoint.to_string(), ms, unheeded };
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {} s", COLLECTOR_DEADLINE.as_secs()),
+    };
+    TelemetryFacts::Unreachable { endpoint: endpoint.to_string(), error }
+}
+
+/// The daemon's greeting, and then the endpoint: which one is asked may be the daemon's to say.
+async fn daemon_and_telemetry(context: &Context, config: Option<&Config>) -> (DaemonFacts, TelemetryFacts) {
+    let daemon = places::daemon(context).await;
+    let telemetry = telemetry(config, &daemon).await;
+    (daemon, telemetry)
+}
+
+/// Where a program is, as an agent would find it.
+fn find(program: &str) -> Option<std::path::PathBuf> {
+    muleteer_backends::find_program(program, std::env::var_os("PATH").as_deref())
+}
+
+/// `Missing` for a program that is not on PATH.
+fn program_at(path: Option<&Path>) -> Program {
+    path.map_or(Program::Missing, |path| Program::NotAsked { path: path.into(), why: String::new() })
+}

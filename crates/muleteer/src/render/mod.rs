@@ -1,0 +1,178 @@
+//! What a person sees: numbers, ages and colours; one module for each picture.
+//!
+//! Colours are written always and taken out again by [`crate::cli::output`] where nobody can see them.
+
+pub mod agent;
+pub mod cost;
+pub mod event;
+pub mod page;
+pub mod progress;
+pub mod run;
+pub mod status;
+pub mod table;
+pub mod tree;
+pub mod work;
+
+use jiff::Timestamp;
+use std::time::Duration;
+
+pub const RED: &str = "\x1b[31m";
+pub const GREEN: &str = "\x1b[32m";
+pub const YELLOW: &str = "\x1b[33m";
+pub const BLUE: &str = "\x1b[34m";
+pub const MAGENTA: &str = "\x1b[35m";
+pub const CYAN: &str = "\x1b[36m";
+pub const DIM: &str = "\x1b[2m";
+pub const BOLD: &str = "\x1b[1m";
+pub const RESET: &str = "\x1b[0m";
+
+/// The colour of a state, of dispatches and of actors.
+pub fn state_color(state: &str) -> &'static str {
+    match state {
+        "success" | "completed" => GREEN,
+        "running" | "in-progress" => CYAN,
+        "queued" | "starting" | "waiting" => BLUE,
+        "partial" | "stalled" | "blocked" | "restarting" => YELLOW,
+        "failed" => RED,
+        "killed" => MAGENTA,
+        _ => "",
+    }
+}
+
+/// A time in at most two units: `45s`, `12m`, `3h20m`, `2d4h`.
+pub fn span(span: Duration) -> String {
+    let total = span.as_secs();
+    let (days, hours, minutes, seconds) = (total / 86_400, total / 3600 % 24, total / 60 % 60, total % 60);
+    let two = |big: u64, unit: &str, small: u64, smaller: &str| match small {
+        0 => format!("{big}{unit}"),
+        small => format!("{big}{unit}{small}{smaller}"),
+    };
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, minutes) if minutes >= 10 => format!("{minutes}m"),
+        (0, 0, minutes) => two(minutes, "m", seconds, "s"),
+        (0, hours, minutes) => two(hours, "h", minutes, "m"),
+        (days, hours, _) => two(days, "d", hours, "h"),
+    }
+}
+
+/// How long ago an RFC 3339 time was; `-` for none. A clock set back makes it `0s`.
+pub fn age(at: Option<&str>, now: Timestamp) -> String {
+    let Some(at) = at.and_then(|at| at.parse::<Timestamp>().ok()) else { return "-".into() };
+    span(Duration::try_from(at.duration_until(now)).unwrap_or_default())
+}
+
+/// `0`, `950`, `12.3k`, `4.5M`.
+#[allow(clippy::cast_precision_loss)] // Three digits are shown.
+pub fn count(n: u64) -> String {
+    match n {
+        0..1000 => n.to_string(),
+        1000..999_950 => format!("{:.1}k", n as f64 / 1e3),
+        999_950..999_950_000 => format!("{:.1}M", n as f64 / 1e6),
+        _ => format!("{:.1}G", n as f64 / 1e9),
+    }
+}
+
+/// `512 B`, `132 KB`, `1.5 GB`.
+#[allow(clippy::cast_precision_loss)] // Two or three digits are shown.
+pub fn bytes(n: u64) -> String {
+    let float = n as f64;
+    match n {
+        0..1024 => format!("{n} B"),
+        1024..1_048_576 => format!("{:.0} KB", float / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MB", float / 1_048_576.0),
+        _ => format!("{:.1} GB", float / 1_073_741_824.0),
+    }
+}
+
+/// `-` for nothing, cents, and more digits where there are only fractions of one.
+pub fn usd(cost: f64) -> String {
+    match cost {
+        c if c <= 0.0 => "-".into(),
+        c if c < 0.01 => format!("${c:.4}"),
+        c => format!("${c:.2}"),
+    }
+}
+
+/// At most `width` characters, the end replaced by `…`; control characters become spaces, because what
+/// an agent wrote must not move the cursor.
+pub fn clip(text: &str, width: usize) -> String {
+    let mut clean = text.chars().map(|c| if c.is_control() || turns(c) { ' ' } else { c });
+    let mut kept: String = clean.by_ref().take(width).collect();
+    if clean.next().is_some() {
+        kept.pop();
+        kept.push('…');
+    }
+    kept
+}
+
+/// Text of an agent's, made safe for a terminal: newlines and tabs stay, escape sequences don't.
+pub fn safe(text: &str) -> String {
+    text.chars().filter(|c| stays(*c)).collect()
+}
+
+/// What goes to a person, whoever wrote it: as [`safe`], and colours stay (`ESC [ 1 ; 31 m`).
+pub fn clean(text: &str) -> String {
+    let mut cleaned = String::with_capacity(text.len());
+    let mut parts = text.split('\x1b');
+    cleaned.extend(parts.next().unwrap_or_default().chars().filter(|c| stays(*c)));
+    for part in parts {
+        let color = part
+            .strip_prefix('[')
+            .map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';'))
+            .is_some_and(|rest| rest.starts_with('m'));
+        if color {
+            cleaned.push('\x1b');
+        }
+        cleaned.extend(part.chars().filter(|c| stays(*c)));
+    }
+    cleaned
+}
+
+/// Not what moves a cursor, and not what turns the direction of the text around it.
+fn stays(c: char) -> bool {
+    !(c.is_control() || turns(c)) || matches!(c, '\n' | '\t')
+}
+
+/// Marks, embeddings, overrides and isolates of the writing direction: a line with one reads otherwise than it is.
+fn turns(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let spans = [0, 59, 61, 599, 3600, 12_000, 187_200].map(|s| span(Duration::from_secs(s)));
+        assert_eq!(spans, ["0s", "59s", "1m1s", "9m59s", "1h", "3h20m", "2d4h"]);
+        assert_eq!([0, 950, 12_345, 999_999, 4_500_000].map(count), ["0", "950", "12.3k", "1.0M", "4.5M"]);
+        assert_eq!([512, 135_168, 1_610_612_736].map(bytes), ["512 B", "132 KB", "1.5 GB"]);
+        assert_eq!([0.0, 0.0012, 0.5, 12.0].map(usd), ["-", "$0.0012", "$0.50", "$12.00"]);
+    }
+
+    #[test]
+    fn an_agent_s_text_cannot_drive_the_terminal() {
+        assert_eq!(clip("a\x1b[2Jb\nc", 20), "a [2Jb c");
+        assert_eq!(clip("abcdef", 4), "abc…");
+        assert_eq!(clip("a\u{202e}b", 20), "a b");
+        assert_eq!(safe("a\x1b[2J\n\tb\u{2066}"), "a[2J\n\tb");
+        let cases = [
+            ("plain\n\ttext – ö", "plain\n\ttext – ö"),
+            ("\x1b[1m\x1b[1;31mred\x1b[m\x1b[0m", "\x1b[1m\x1b[1;31mred\x1b[m\x1b[0m"),
+            ("m\x1b]0;pwn\x07", "m]0;pwn"),
+            ("a\x1b[2J\x1b[H\x1b[?25l\x1bc", "a[2J[H[?25lc"),
+            ("a\r\x08\x7f\0b", "ab"),
+            ("a\u{9b}31m\u{85}\u{9d}0;x\u{9c}", "a31m0;x"),
+            ("a\u{202e}b\u{2069}c\u{200f}d", "abcd"),
+            // What is taken out makes no colour, and no other sequence, of what stood around it.
+            ("\x1b\x07[31m\x1b[3\r1m\x1b\x1b[31m", "[31m[31m\x1b[31m"),
+            ("end\x1b", "end"),
+            ("end\x1b[31", "end[31"),
+        ];
+        for (given, shown) in cases {
+            assert_eq!(clean(given), shown, "{given:?}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `answer`: say what an agent waits to be told.
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::client::connect::unexpected;
+use crate::verbs::dispatch_action;
+use crate::verbs::spawn::random;
+use muleteer_protocol::v1::{Reply, Request};
+use serde_json::json;
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer answer k3f9 allow
+  muleteer answer k3f9 deny
+  muleteer answer k3f9 \"Use git clean instead\"    denied, and the agent is told why
+  muleteer answer k3f9 \"Blue\"                     to a question; several at once: a line for each
+
+`muleteer status` shows what waits for an answer. Exits 3 if nothing does.";
+
+/// Answer an agent that asks for permission, or asks a question
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The dispatch, by id or its beginning
+    id: String,
+    /// `allow`, `deny`, or a text: the answer to a question, the reason of a denial
+    answer: String,
+    /// Which request, where several are open; a beginning of its id
+    #[arg(long, value_name = "ID")]
+    request: Option<String>,
+}
+
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let id = dispatch_action::target(context, &args.id).await?;
+    let key = muleteer_model::event::id::encode(&[random()?, random()?].concat());
+    let request = Request::Answer { id, request: args.request.clone(), answer: args.answer.clone(), key };
+    match context.ask(request).await? {
+        Reply::Answered { dispatch_id, request_id, answer } if context.out.json => {
+            let document = json!({ "dispatch_id": dispatch_id, "request_id": request_id, "answer": answer });
+            context.out.document(&document)?;
+        }
+        Reply::Answered { dispatch_id, answer, .. } => {
+            let what = match answer.as_str() {
+                "allow" => "allowed",
+                "deny" => "denied",
+                _ => "answered",
+            };
+            context.out.note(format!("{dispatch_id}: {what}"));
+        }
+        other => return Err(unexpected(&other)),
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,475 @@
+//! `bead`: the work items of runs. Outside a run it works on the repository's store itself; an agent of a
+//! run asks the daemon, which knows whose agent asks and what it may change.
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::render::table::{Align, Cell, layout};
+use crate::render::{BOLD, clip, safe};
+use clap::Subcommand;
+use jiff::Timestamp;
+use muleteer_model::beads::graph::Graph;
+use muleteer_model::beads::{Answer, Bead, Op, Status};
+use muleteer_model::event::id;
+use muleteer_protocol::v1::{self, Reply, Request};
+use muleteer_store::beads;
+use muleteer_store::beads::embedded::{self, BeadError};
+use muleteer_supervisor::daemon::settings;
+use muleteer_supervisor::vcs::worktree;
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer bead create --title \"Parse the header\" --priority 1 --label parser
+  muleteer bead dep add k3f9 x2ab            k3f9 waits for x2ab
+  muleteer bead ready                        what could be worked on now, in order
+  muleteer bead list --label run:RUN --status open --json
+  muleteer bead close k3f9 --reason \"Done in 1f2e3d\"
+
+In a repository the beads are in .muleteer/beads. In an agent of a run these verbs reach the run's
+beads, and new ones get the run's label by themselves.";
+
+/// An import larger than this is somebody's mistake.
+const IMPORT_LIMIT: u64 = 128 * 1024 * 1024;
+
+/// Create, show and change beads: the work items of runs
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Make a bead, and print its id
+    #[command(after_help = "Example:\n  muleteer bead create --title \"Parse the header\" --priority 1")]
+    Create {
+        /// What is to be done, in a line
+        #[arg(long, value_name = "TEXT", required_unless_present = "words")]
+        title: Option<String>,
+        /// The same, without the option
+        #[arg(value_name = "TITLE", conflicts_with = "title", hide = true)]
+        words: Option<String>,
+        /// What is to be done, at length
+        #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+        description: String,
+        /// bug, task, feature or chore
+        #[arg(long = "type", value_name = "TYPE", default_value = "task")]
+        kind: String,
+        /// 0 (first) to 4
+        #[arg(long, value_name = "N", default_value = "2", value_parser = priority)]
+        priority: u8,
+        /// A label; may be given more than once
+        #[arg(long = "label", value_name = "LABEL")]
+        labels: Vec<String>,
+        /// A bead it waits for; may be given more than once
+        #[arg(long = "depends-on", value_name = "ID")]
+        depends_on: Vec<String>,
+    },
+    /// Show one bead in full
+    #[command(after_help = "Example:\n  muleteer bead show k3f9")]
+    Show { id: String },
+    /// List beads, the oldest first
+    #[command(after_help = "Example:\n  muleteer bead list --label v2 --status open --json")]
+    List {
+        /// Only those with this label; of several, with all of them
+        #[arg(long = "label", value_name = "LABEL")]
+        labels: Vec<String>,
+        /// open, in_progress, blocked or closed
+        #[arg(long, value_name = "STATUS")]
+        status: Option<String>,
+    },
+    /// List what could be worked on now, in the order of the schedule
+    #[command(after_help = "Example:\n  muleteer bead ready")]
+    Ready {
+        /// Only those with this label; of several, with all of them
+        #[arg(long = "label", value_name = "LABEL")]
+        labels: Vec<String>,
+    },
+    /// Change a bead
+    #[command(after_help = "Example:\n  muleteer bead update k3f9 --priority 0")]
+    Update {
+        id: String,
+        #[arg(long, value_name = "TEXT")]
+        title: Option<String>,
+        #[arg(long, value_name = "TEXT")]
+        description: Option<String>,
+        /// open, in_progress, blocked or closed
+        #[arg(long, value_name = "STATUS")]
+        status: Option<String>,
+        /// 0 (first) to 4
+        #[arg(long, value_name = "N", value_parser = priority)]
+        priority: Option<u8>,
+        /// bug, task, feature or chore
+        #[arg(long = "type", value_name = "TYPE")]
+        kind: Option<String>,
+    },
+    /// Close a bead
+    #[command(after_help = "Example:\n  muleteer bead close k3f9 --reason \"Done in 1f2e3d\"")]
+    Close {
+        id: String,
+        /// Why, or what was done
+        #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+        reason: String,
+        /// Nothing had to be changed: in a run, it counts as done without a commit
+        #[arg(long)]
+        no_change: bool,
+    },
+    /// Open a closed bead again
+    #[command(after_help = "Example:\n  muleteer bead reopen k3f9")]
+    Reopen { id: String },
+    /// Which bead waits for which
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  muleteer bead dep add k3f9 x2ab            k3f9 waits for x2ab\n  muleteer bead dep rm k3f9 x2ab             and no longer"
+    )]
+    Dep(Dep),
+    /// Add labels to a bead, or take them away
+    #[command(after_help = "Example:\n  muleteer bead label k3f9 v2 parser")]
+    Label {
+        id: String,
+        #[arg(required = true, value_name = "LABEL")]
+        labels: Vec<String>,
+        /// Take them away
+        #[arg(long)]
+        remove: bool,
+    },
+    /// Show what waits for what, as a tree
+    #[command(after_help = "Example:\n  muleteer bead graph --label v2")]
+    Graph {
+        /// Only those with this label; of several, with all of them
+        #[arg(long = "label", value_name = "LABEL")]
+        labels: Vec<String>,
+    },
+    /// Take over beads from an issues.jsonl; `-` is stdin
+    #[command(after_help = "Example:\n  muleteer bead import .beads/issues.jsonl")]
+    Import { file: PathBuf },
+    /// Write all beads as an issues.jsonl [default: to stdout]
+    #[command(after_help = "Example:\n  muleteer bead export issues.jsonl")]
+    Export { file: Option<PathBuf> },
+}
+
+#[derive(Debug, Subcommand)]
+enum Dep {
+    /// The first waits for the second
+    #[command(after_help = "Example:\n  muleteer bead dep add k3f9 x2ab")]
+    Add { id: String, depends_on: String },
+    /// The first no longer waits for the second
+    #[command(after_help = "Example:\n  muleteer bead dep rm k3f9 x2ab")]
+    Rm { id: String, depends_on: String },
+}
+
+/// # Errors
+/// What is wrong with the request or the store.
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    // The process ends with it: to give back 100,000 beads one by one would take as long as sorting them.
+    let mut store = std::mem::ManuallyDrop::new(Store::find(context).await?);
+    match &args.verb {
+        Verb::Export { file } => export(&mut store, file.as_deref(), context).await,
+        Verb::Graph { labels } => graph(&mut store, labels.clone(), context).await,
+        Verb::Import { file } => {
+            let answer = store.ask(&Op::Import { beads: issues(file)? }, context).await?;
+            for warning in &answer.warnings {
+                context.out.note(format!("warning: {warning}"));
+            }
+            if context.out.json {
+                context
+                    .out
+                    .document(&json!({ "imported": answer.beads.len(), "warnings": answer.warnings }))?;
+            } else {
+                context.out.line(format!("{} imported", answer.beads.len()))?;
+            }
+            Ok(Exit::Done)
+        }
+        verb => {
+            let answer = store.ask(&op(verb), context).await?;
+            for warning in &answer.warnings {
+                context.out.note(format!("warning: {warning}"));
+            }
+            show(verb, &answer, context)
+        }
+    }
+}
+
+fn op(verb: &Verb) -> Op {
+    match verb {
+        Verb::Create { title, words, description, kind, priority, labels, depends_on } => Op::Create {
+            title: title.clone().or_else(|| words.clone()).unwrap_or_default(),
+            description: description.clone(),
+            issue_type: kind.clone(),
+            priority: *priority,
+            labels: labels.clone(),
+            depends_on: depends_on.clone(),
+            key: None,
+            staged: None,
+        },
+        Verb::Show { id } => Op::Show { id: id.clone() },
+        Verb::List { labels, status } => Op::List { labels: labels.clone(), status: status.clone(), staged: None },
+        Verb::Ready { labels } => Op::Ready { labels: labels.clone() },
+        Verb::Update { id, title, description, status, priority, kind } => Op::Update {
+            id: id.clone(),
+            title: title.clone(),
+            description: description.clone(),
+            status: status.clone(),
+            priority: *priority,
+            issue_type: kind.clone(),
+            add_labels: vec![],
+            remove_labels: vec![],
+        },
+        Verb::Close { id, reason, no_change } => {
+            Op::Close { id: id.clone(), reason: reason.clone(), no_change: *no_change }
+        }
+        Verb::Reopen { id } => Op::Reopen { id: id.clone() },
+        Verb::Dep(Dep::Add { id, depends_on }) => Op::DepAdd { id: id.clone(), on: depends_on.clone() },
+        Verb::Dep(Dep::Rm { id, depends_on }) => Op::DepRm { id: id.clone(), on: depends_on.clone() },
+        Verb::Label { id, labels, remove } => {
+            let (add_labels, remove_labels) = if *remove { (vec![], labels.clone()) } else { (labels.clone(), vec![]) };
+            Op::Update {
+                id: id.clone(),
+                title: None,
+                description: None,
+                status: None,
+                priority: None,
+                issue_type: None,
+                add_labels,
+                remove_labels,
+            }
+        }
+        Verb::Graph { labels } => Op::List { labels: labels.clone(), status: None, staged: None },
+        Verb::Import { .. } | Verb::Export { .. } => Op::List { labels: vec![], status: None, staged: None },
+    }
+}
+
+fn show(verb: &Verb, answer: &Answer, context: &Context) -> Result<Exit, Failure> {
+    let out = &context.out;
+    let one = answer.beads.first();
+    match (verb, one) {
+        (Verb::List { .. } | Verb::Ready { .. }, _) if out.json => out.document(&answer.beads)?,
+        (Verb::List { .. } | Verb::Ready { .. }, _) => out.text(table(&answer.beads))?,
+        (Verb::Show { .. }, Some(bead)) if out.json => out.document(bead)?,
+        (Verb::Show { .. }, Some(bead)) => out.text(full(bead))?,
+        (_, Some(bead)) if out.json => {
+            out.document(&json!({ "id": bead.id, "title": bead.title, "status": bead.status }))?;
+        }
+        (Verb::Create { .. }, Some(bead)) => out.line(&bead.id)?,
+        (_, Some(bead)) => out.note(format!("{}: {} ({})", bead.id, safe(&bead.title), bead.status.as_str())),
+        (_, None) => {}
+    }
+    Ok(Exit::Done)
+}
+
+fn table(beads: &[Bead]) -> String {
+    let heads = ["ID", "STATUS", "P", "TYPE", "TITLE", "LABELS"].map(|head| (head, Align::Left));
+    let rows: Vec<Vec<Cell>> = beads
+        .iter()
+        .map(|bead| {
+            vec![
+                Cell::colored(bead.id.as_str(), BOLD),
+                bead.status.as_str().to_string().into(),
+                bead.priority.to_string().into(),
+                clip(&bead.issue_type, 10).into(),
+                clip(&bead.title, 70).into(),
+                clip(&bead.labels.join(", "), 40).into(),
+            ]
+        })
+        .collect();
+    layout(&heads, &rows)
+}
+
+fn full(bead: &Bead) -> String {
+    let blockers: Vec<_> = bead.blockers().collect();
+    let facts = [
+        ("id", Some(bead.id.clone())),
+        ("title", Some(bead.title.clone())),
+        ("status", Some(bead.status.as_str().to_string())),
+        ("type", Some(bead.issue_type.clone())),
+        ("priority", Some(bead.priority.to_string())),
+        ("labels", Some(bead.labels.join(", ")).filter(|text| !text.is_empty())),
+        ("waits for", Some(blockers.join(", ")).filter(|text| !text.is_empty())),
+        ("created", Some(bead.created_at.clone())),
+        ("closed", bead.closed_at.clone()),
+        ("reason", bead.close_reason.clone()),
+    ];
+    let facts = facts
+        .into_iter()
+        .filter_map(|(name, value)| Some(format!("{name:<11}{}\n", safe(&value?))));
+    let text = if bead.description.is_empty() { String::new() } else { format!("\n{}\n", safe(&bead.description)) };
+    facts.chain([text]).collect()
+}
+
+async fn graph(store: &mut Store, labels: Vec<String>, context: &Context) -> Result<Exit, Failure> {
+    let answer = store.ask(&Op::List { labels, status: None, staged: None }, context).await?;
+    let graph = Graph::of_beads(&answer.beads);
+    let cycles = graph.cycles();
+    if context.out.json {
+        let edges: Vec<_> = answer
+            .beads
+            .iter()
+            .flat_map(|bead| bead.blockers().map(|on| json!({ "issue_id": bead.id, "depends_on_id": on })))
+            .collect();
+        let nodes: Vec<_> = answer
+            .beads
+            .iter()
+            .map(|bead| json!({ "id": bead.id, "title": bead.title, "status": bead.status }))
+            .collect();
+        context.out.document(&json!({ "nodes": nodes, "edges": edges, "cycles": cycles }))?;
+        return Ok(Exit::Done);
+    }
+    for chain in &cycles {
+        context.out.note(format!("warning: a cycle: {}", chain.join(" → ")));
+    }
+    context.out.text(tree(&answer.beads, &graph))?;
+    Ok(Exit::Done)
+}
+
+/// Every bead once in full, below the first it waits for; further mentions are marked.
+pub fn tree(beads: &[Bead], graph: &Graph) -> String {
+    let mut text = String::new();
+    let mut shown = BTreeSet::new();
+    let roots: Vec<usize> = (0..graph.len()).filter(|at| graph.blockers(*at).is_empty()).collect();
+    // What lies on a cycle has no root above it.
+    let rest = 0..graph.len();
+    for start in roots.into_iter().chain(rest) {
+        if shown.contains(&start) {
+            continue;
+        }
+        let mut stack = vec![(start, 0usize)];
+        while let Some((at, depth)) = stack.pop() {
+            let bead = &beads[at];
+            let again = !shown.insert(at);
+            let mark = match bead.status {
+                Status::Closed => "✓",
+                Status::InProgress => "▸",
+                Status::Blocked => "✗",
+                _ => "·",
+            };
+            let indent = "  ".repeat(depth.min(40));
+            let more = if again { " (above)" } else { "" };
+            text.push_str(&format!("{indent}{mark} {} {}{more}\n", bead.id, clip(&bead.title, 80)));
+            if !again {
+                stack.extend(graph.dependants(at).iter().rev().map(|next| (*next, depth + 1)));
+            }
+        }
+    }
+    text
+}
+
+async fn export(store: &mut Store, file: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    let answer = store.ask(&Op::List { labels: vec![], status: None, staged: None }, context).await?;
+    let beads = answer.beads.into_iter().map(|bead| (bead.id.clone(), bead)).collect();
+    let text = embedded::write_issues(&beads);
+    let Some(path) = file else {
+        context.out.bytes(text.as_bytes())?;
+        return Ok(Exit::Done);
+    };
+    // Behind a link is the file that is meant; a pipe or a device is written to, not replaced.
+    let place = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    if std::fs::metadata(&place).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
+        let failed = |error: std::io::Error| Failure::new("E_IO", error.to_string()).file(path);
+        let mut file = std::fs::OpenOptions::new().write(true).open(&place).map_err(failed)?;
+        file.write_all(text.as_bytes()).map_err(failed)?;
+    } else {
+        let mode = std::fs::metadata(&place).map_or(0o644, |meta| meta.permissions().mode() & 0o777);
+        muleteer_store::atomic::write_atomic(&place, text.as_bytes(), mode)
+            .map_err(|error| Failure::of("E_STORE_IO", &error).file(path))?;
+    }
+    if context.out.json {
+        context
+            .out
+            .document(&json!({ "exported": beads.len(), "file": path.display().to_string() }))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn issues(file: &Path) -> Result<Vec<Bead>, Failure> {
+    let unreadable = |error| Failure::new("E_NOT_FOUND", format!("cannot read it: {error}")).file(file);
+    let mut text = String::new();
+    let source: Box<dyn Read> = if file == Path::new("-") {
+        Box::new(std::io::stdin().lock())
+    } else {
+        Box::new(std::fs::File::open(file).map_err(unreadable)?)
+    };
+    source.take(IMPORT_LIMIT).read_to_string(&mut text).map_err(unreadable)?;
+    embedded::parse_issues(&text).map_err(|(line, why)| {
+        Failure::new("E_BAD_INPUT", format!("this is no bead: {why}"))
+            .file(file)
+            .at(Some(line), None)
+            .hint("every line is one JSON object with the fields of beads' issues.jsonl")
+    })
+}
+
+/// Where the beads are.
+#[derive(Debug)]
+enum Store {
+    /// Asked by an agent of a run.
+    Daemon,
+    Here(Box<beads::Store>),
+}
+
+impl Store {
+    async fn find(context: &Context) -> Result<Self, Failure> {
+        let in_run = std::env::var_os("MULETEER_RUN_ID").is_some_and(|run| !run.is_empty());
+        if context.is_agent && in_run {
+            return Ok(Self::Daemon);
+        }
+        let here = crate::cli::context::here("E_IO")?;
+        let top = settings::outermost(&here);
+        let home = settings::beads_home(&top);
+        let git = worktree::git_dir(&top).await;
+        if git.is_none() && !top.join(".muleteer").is_dir() {
+            return Err(Failure::new("E_NOT_A_REPOSITORY", format!("{} is in no git repository", here.display()))
+                .hint("run `git init` first, or go to a repository"));
+        }
+        let dir = home.join(".muleteer/beads");
+        if !dir.exists()
+            && let Some(git) = git
+        {
+            worktree::exclude(&git).map_err(|error| Failure::new("E_IO", error.to_string()))?;
+        }
+        let config = crate::cli::settings::config(context, Some(&top))?;
+        crate::cli::settings::warn(context, config.ignored(), "run.beads");
+        Ok(Self::Here(Box::new(beads::Store::new(&home, &config.run.beads, None))))
+    }
+
+    async fn ask(&mut self, op: &Op, context: &Context) -> Result<Answer, Failure> {
+        match self {
+            Self::Daemon => {
+                let op = serde_json::to_string(op).map_err(|error| Failure::new("E_INTERNAL", error.to_string()))?;
+                let key = id::encode(&crate::verbs::spawn::random()?);
+                let reply = context.ask(Request::Bead { key, op }).await?;
+                let Reply::Beads { answer } = reply else { return Err(crate::client::connect::unexpected(&reply)) };
+                serde_json::from_str(&answer).map_err(|error| Failure::new("E_PROTOCOL", error.to_string()))
+            }
+            Self::Here(store) => {
+                let fresh = id::encode(&crate::verbs::spawn::random()?);
+                store.apply(op, Timestamp::now(), &fresh).map_err(|error| told(&error))
+            }
+        }
+    }
+}
+
+fn told(error: &BeadError) -> Failure {
+    let (place, hint) = (error.place(), error.hint());
+    Failure::from(v1::WireError {
+        code: error.code().into(),
+        message: error.to_string(),
+        hint: (!hint.is_empty()).then_some(hint),
+        file: place.map(|(path, _)| path.display().to_string()),
+        line: place.and_then(|(_, line)| line),
+        ..v1::WireError::default()
+    })
+}
+
+fn priority(text: &str) -> Result<u8, String> {
+    let digits = text.strip_prefix(['p', 'P']).unwrap_or(text);
+    digits
+        .parse()
+        .ok()
+        .filter(|priority| *priority <= 4)
+        .ok_or_else(|| "0 (first) to 4 is wanted".into())
+}

@@ -1,0 +1,31 @@
+//! `completions`: for the shell.
+
+use crate::cli::Cli;
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer completions bash > ~/.local/share/bash-completion/completions/muleteer
+  muleteer completions zsh > \"${fpath[1]}/_muleteer\"
+  muleteer completions fish > ~/.config/fish/completions/muleteer.fish";
+
+/// Print completions for a shell
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    // Into memory first: the generator panics where it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "muleteer", &mut script);
+    context.out.bytes(&script)?;
+    Ok(Exit::Done)
+}

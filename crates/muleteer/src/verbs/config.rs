@@ -1,0 +1,176 @@
+//! `config`: what is in force, and from which file and line each value came.
+
+use crate::cli::context::{Context, seen_from};
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::settings;
+use crate::render::{DIM, RESET, safe};
+use muleteer_model::agent::role::Catalog;
+use muleteer_model::config::{Origin, schema};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer config show                     every value, and where it comes from
+  muleteer config show pool                only what is below a key
+  muleteer config check --config ci.yaml   exits 2 with file, line and column of every fault
+  muleteer config schema > schema.json     for an editor
+
+Layers, weakest first: built in, the user's config.yaml, the project's .muleteer/config.yaml,
+--config, MULETEER_CONFIG__POOL__MAX_AGENTS=4, flags.";
+
+/// Show or check the configuration in force
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Sub,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Sub {
+    /// Every value in force, with the file and line it comes from
+    #[command(after_help = "Example:\n  muleteer config show categories.coding")]
+    Show {
+        /// Only this key and what is below it
+        key: Option<String>,
+        /// As seen from this directory [default: the current one]
+        #[arg(long, value_name = "DIR")]
+        project: Option<PathBuf>,
+    },
+    /// Check every configuration and role file that is in force
+    #[command(after_help = "Example:\n  muleteer config check --project ../web")]
+    Check {
+        /// As seen from this directory [default: the current one]
+        #[arg(long, value_name = "DIR")]
+        project: Option<PathBuf>,
+    },
+    /// The JSON schema of a configuration file
+    #[command(after_help = "Example:\n  muleteer config schema > schema.json")]
+    Schema,
+}
+
+impl Args {
+    pub fn needs_no_state(&self) -> bool {
+        matches!(self.verb, Sub::Schema)
+    }
+}
+
+pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    match &args.verb {
+        Sub::Show { key, project } => show(context, key.as_deref(), &seen_from(project.as_deref())?),
+        Sub::Check { project } => check(context, &seen_from(project.as_deref())?),
+        Sub::Schema => context.out.document(&schema()).map(|()| Exit::Done),
+    }
+}
+
+const IN_VAIN: &str = "is the daemon's, and taken from no project's file";
+
+/// What stands at `key`, below the keys above it.
+fn only(whole: &Value, key: &str) -> Value {
+    let (first, rest) = key.split_once('.').map_or((key, None), |(first, rest)| (first, Some(rest)));
+    match whole.get(first) {
+        Some(below) => json!({ first: rest.map_or(below.clone(), |rest| only(below, rest)) }),
+        // A name with a dot in it is shown with what is beside it.
+        None => whole.clone(),
+    }
+}
+
+fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Result<Exit, Failure> {
+    let kept = settings::config(context, Some(project))?;
+    let below = |origin: &&Origin| {
+        key.is_none_or(|key| origin.key.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+    };
+    let origins: Vec<_> = kept.origins().iter().filter(below).collect();
+    if let Some(key) = key.filter(|_| origins.is_empty()) {
+        return Err(Failure::new("E_NOT_FOUND", format!("nothing is set at `{key}`"))
+            .hint("`muleteer config show` lists every key"));
+    }
+    if context.out.json {
+        let whole = kept.to_json();
+        let config = key.map_or(whole.clone(), |key| only(&whole, key));
+        context
+            .out
+            .document(&json!({ "config": config, "origins": origins, "ignored": kept.ignored() }))?;
+        return Ok(Exit::Done);
+    }
+    let lines: Vec<_> = origins
+        .iter()
+        .map(|origin| (format!("{}: {}", origin.key, plain(&origin.value)), place(origin)))
+        .collect();
+    let width = lines
+        .iter()
+        .map(|(left, _)| left.chars().count())
+        .filter(|width| *width <= 60)
+        .max()
+        .unwrap_or(0);
+    for (left, place) in lines {
+        let padding = " ".repeat(width.saturating_sub(left.chars().count()));
+        context.out.line(format!("{}{padding}  {DIM}# {place}{RESET}", safe(&left)))?;
+    }
+    for origin in origins.iter().filter(|origin| origin.is_in_vain()) {
+        context.out.note(format!("{}: {} {IN_VAIN}", place(origin), origin.key));
+    }
+    settings::warn(context, kept.ignored(), key.unwrap_or_default());
+    Ok(Exit::Done)
+}
+
+/// `user ~/.config/muleteer/config.yaml:3`.
+fn place(origin: &Origin) -> String {
+    let file = origin.file.as_deref().map(|file| format!(" {file}")).unwrap_or_default();
+    let line = origin
+        .line
+        .filter(|_| origin.file.is_some())
+        .map(|line| format!(":{line}"))
+        .unwrap_or_default();
+    format!("{}{file}{line}", origin.layer)
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn check(context: &Context, project: &std::path::Path) -> Result<Exit, Failure> {
+    let sources = settings::sources(context, Some(project))?;
+    let role_sources = settings::role_sources(context, Some(project))?;
+    let config = settings::config(context, Some(project));
+    let catalog = Catalog::new(&role_sources);
+    let mut role_errors: Vec<_> = catalog.errors().cloned().collect();
+    if let Ok(config) = &config {
+        role_errors.extend(catalog.without_category(config, &role_sources).into_iter().map(|(_, error)| error));
+    }
+    match config {
+        Err(failure) if role_errors.is_empty() => return Err(failure),
+        Err(failure) => return Err(failure.and([settings::invalid(role_errors)])),
+        Ok(_) if !role_errors.is_empty() => return Err(settings::invalid(role_errors)),
+        Ok(_) => {}
+    }
+    let config = settings::config(context, Some(project))?;
+    for origin in config.origins().iter().filter(|origin| origin.is_in_vain()) {
+        context.out.note(format!("{}: {} {IN_VAIN}", place(origin), origin.key));
+    }
+    let of_roles = catalog
+        .roles()
+        .filter_map(|role| catalog.in_force(&role.name, &config, &role_sources).ok());
+    let of_roles = of_roles.flat_map(|found| found.ignored);
+    settings::warn(context, &config.ignored().iter().cloned().chain(of_roles).collect::<Vec<_>>(), "");
+    let files: Vec<_> = sources
+        .iter()
+        .filter_map(|source| source.file.clone())
+        .chain(role_sources.iter().map(|role| role.file.clone()))
+        .collect();
+    if context.out.json {
+        context.out.document(&json!({ "ok": true, "files": files }))?;
+    } else if files.is_empty() {
+        context.out.line("ok: no files, only the built-in configuration")?;
+    } else {
+        for file in files {
+            context.out.line(format!("ok  {file}"))?;
+        }
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,221 @@
+//! `daemon`: the supervisor in the foreground; `daemon stop`.
+
+use crate::block_on;
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::settings;
+use crate::client::connect::unexpected;
+use crate::client::offline;
+use crate::client::on_demand::Waiting;
+use crate::render;
+use clap::ValueEnum;
+use muleteer_model::config::{BadSpan, Span};
+use muleteer_process::identity::Pinned;
+use muleteer_protocol::v1::{Reply, Request};
+use muleteer_supervisor::daemon::paths::Paths;
+use muleteer_supervisor::daemon::{self, DaemonOptions, StartError};
+use serde_json::json;
+use std::time::Duration;
+use tracing_subscriber::EnvFilter;
+
+/// A daemon started on demand goes when it has been idle for so long.
+const IDLE_EXIT: Duration = Duration::from_secs(600);
+
+/// How long `daemon stop` waits for the daemon to be gone once it has agreed.
+const STOP_PATIENCE: Duration = Duration::from_secs(15);
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer daemon                       in the foreground, for systemd or a terminal
+  muleteer daemon stop                  its agents go on, and are adopted by the next daemon
+  muleteer daemon stop --agents stop    ends them too
+
+Killing the daemon, even with -9, loses nothing: the next one adopts its agents.";
+
+const STOP_EXAMPLES: &str = "\
+Example:
+  muleteer daemon stop --agents keep";
+
+/// Run the supervisor in the foreground, or stop it
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Option<Sub>,
+    /// Ask a daemon that already runs to stop, and take its agents over
+    #[arg(long)]
+    replace: bool,
+    /// Started by a verb that needed a daemon: leave its session, and exit when idle
+    #[arg(long, hide = true)]
+    on_demand: bool,
+    /// Exit after this long without agents and clients
+    #[arg(long, hide = true, value_name = "TIME", value_parser = span)]
+    idle_exit: Option<Duration>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Sub {
+    /// Stop the daemon; its agents go on in their shims unless told otherwise
+    #[command(after_help = STOP_EXAMPLES)]
+    Stop {
+        /// What becomes of the agents: they go on and are adopted later, or are ended
+        #[arg(long, value_enum, default_value_t)]
+        agents: Agents,
+    },
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Agents {
+    #[default]
+    Keep,
+    Stop,
+}
+
+pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    match &args.verb {
+        Some(Sub::Stop { agents }) => block_on(stop(*agents, context)),
+        None => host(args, context),
+    }
+}
+
+async fn stop(agents: Agents, context: &Context) -> Result<Exit, Failure> {
+    let mut client = context.connect().await?;
+    let word = match agents {
+        Agents::Keep => "keep",
+        Agents::Stop => "stop",
+    };
+    let pid = client.welcome().daemon_pid;
+    // Held before it goes, so that its number cannot become another process's.
+    let process = Pinned::open(pid).ok();
+    let reply = client.call(Request::Stop { agents: word.into() }).await?;
+    // Its answer means that it will stop; "stopped" is said when it has.
+    let closed = tokio::time::timeout(STOP_PATIENCE, client.closed()).await.is_ok();
+    if !closed || process.is_some_and(|process| !process.wait(STOP_PATIENCE)) {
+        context.out.note(format!("pid {pid} takes long to end"));
+    }
+    match reply {
+        Reply::Stopping { agents_alive, lease_s } if context.out.json => {
+            context
+                .out
+                .document(&json!({ "pid": pid, "agents": word, "agents_alive": agents_alive, "lease_s": lease_s }))?;
+        }
+        Reply::Stopping { agents_alive: 0, .. } => context.out.line("stopped; no agent is left")?,
+        Reply::Stopping { agents_alive, lease_s } => {
+            let lease = render::span(Duration::from_secs(lease_s));
+            let agents = if agents_alive == 1 { "agent goes on".to_string() } else { "agents go on".to_string() };
+            context.out.line(format!(
+                "stopped; {agents_alive} {agents} without a daemon for up to {lease}, until the next one adopts them"
+            ))?;
+        }
+        other => return Err(unexpected(&other)),
+    }
+    Ok(Exit::Done)
+}
+
+fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let mut waiting = None;
+    if args.on_demand {
+        // Out of the session of whoever asked, so that closing their terminal strands nobody. It fails
+        // only if we lead a session already, which is as good.
+        let _ = rustix::process::setsid();
+        let left = leave_behind().and_then(|()| Waiting::take());
+        let cannot = |error| Failure::new("E_DAEMON_START", format!("cannot leave the caller's files: {error}"));
+        waiting = Some(left.map_err(cannot)?);
+    }
+    let idle_exit = args.idle_exit.or(args.on_demand.then_some(IDLE_EXIT));
+    log_to_stderr(context);
+    end_on_panic();
+    if args.replace {
+        block_on(step_aside(context))?;
+    }
+    let paths = Paths { socket: context.socket.clone(), ..context.paths.clone() };
+    let options = DaemonOptions { paths, config: context.config.clone(), idle_exit, on_demand: args.on_demand };
+    let done = daemon::run(options).map(|()| Exit::Done).map_err(refused);
+    if let (Some(waiting), Err(failure)) = (waiting, &done) {
+        waiting.tell(failure);
+    }
+    done
+}
+
+/// The thread that holds the tree has nobody to restart it, and unwinding through a runtime that did not
+/// come up waits for its threads for ever, holding the lock (seen when no thread could be made). Dead, it
+/// is started again.
+fn end_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        if std::thread::current().name() == Some("main") {
+            std::process::abort();
+        }
+    }));
+}
+
+/// Has a daemon that runs already stop and leave its agents to us. One that cannot be asked is left to
+/// the lock, which refuses us.
+async fn step_aside(context: &Context) -> Result<(), Failure> {
+    let Ok(mut client) = context.dial().await else { return Ok(()) };
+    let pid = client.welcome().daemon_pid;
+    let process = Pinned::open(pid).ok();
+    tracing::info!(pid, "asking the daemon that runs to stop; its agents stay");
+    if client.call(Request::Stop { agents: "keep".into() }).await.is_ok() {
+        let _ = process.map(|process| process.wait(STOP_PATIENCE));
+    }
+    Ok(())
+}
+
+/// The daemon's own log, for a terminal, a service manager, or the file of an on-demand one.
+fn log_to_stderr(context: &Context) {
+    let level = match (context.out.quiet, context.out.verbose) {
+        (true, _) => "warn",
+        (false, 0) => "info",
+        (false, 1) => "debug",
+        (false, _) => "trace",
+    };
+    let wanted = std::env::var("MULETEER_LOG").ok().and_then(|filter| EnvFilter::try_new(filter).ok());
+    // Our own crates only: at `debug` a library says what only its authors read.
+    let ours = || EnvFilter::new(format!("warn,muleteer={level},muleteer_supervisor={level},muleteer_store={level}"));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(wanted.unwrap_or_else(ours))
+        .with_writer(std::io::stderr);
+    // The journal has times of its own.
+    let in_journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    let set = if in_journal && !context.out.json {
+        builder.without_time().with_ansi(false).try_init()
+    } else if context.out.json {
+        builder.json().try_init()
+    } else {
+        builder.with_ansi(context.out.color_on_stderr()).try_init()
+    };
+    // Somebody else's subscriber is as good.
+    drop(set);
+}
+
+/// Closes what was inherited: a script that reads our caller's output to its end would otherwise wait
+/// for as long as the daemon lives.
+fn leave_behind() -> std::io::Result<()> {
+    muleteer_process::spawn::close_others(&std::fs::File::open("/dev/null")?);
+    Ok(())
+}
+
+/// Why the daemon did not start, or could not go on.
+fn refused(error: StartError) -> Failure {
+    match error {
+        StartError::Running { .. } => Failure::of("E_ALREADY_RUNNING", &error)
+            .hint("`muleteer status` shows what it does; `muleteer daemon stop` stops it"),
+        StartError::Config(errors) => settings::invalid(errors),
+        StartError::Unreadable(error) => settings::unreadable(&error),
+        StartError::Events(error) => offline::stored(error),
+        StartError::Io { ref path, .. } => Failure::of("E_DAEMON_START", &error)
+            .file(path)
+            .hint("`muleteer doctor` says what is wrong with the directories"),
+        StartError::NotPrivate { ref path, variable } => Failure::of("E_NOT_PRIVATE", &error)
+            .file(path)
+            .hint(format!("remove it, or set {variable} to a directory of your own")),
+        other => Failure::of("E_DAEMON_START", &other),
+    }
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    text.parse::<Span>().map(Span::as_duration).map_err(|error: BadSpan| error.to_string())
+}

@@ -1,0 +1,174 @@
+//! `events`: everything that happens, system-wide.
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::time_arg;
+use crate::client::history::{self, Seen};
+use crate::client::interrupt::until_unheard;
+use crate::client::offline;
+use crate::render::event;
+use jiff::Timestamp;
+use muleteer_store::events::tail::Start;
+use std::cell::Cell;
+use std::ops::ControlFlow;
+
+/// With `-f` and no `--since`, this many events of before are shown.
+const CONTEXT: u64 = 100;
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer events --since 1h
+  muleteer events -f
+  muleteer events -f --json | jq -c 'select(.event == \"dispatch_finished\")'
+  muleteer events --since 120          from sequence number 120 on
+
+docs/events.md lists every event with its fields.";
+
+/// Show everything that happens, system-wide
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Go on with what happens from now on (begins with the last 100 events)
+    #[arg(short, long)]
+    follow: bool,
+    /// Begin here: an age (15m, 2h, 1d), an RFC 3339 time, or a sequence number
+    #[arg(long, value_name = "WHEN", value_parser = since)]
+    since: Option<Since>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Since {
+    Time(Timestamp),
+    Seq(u64),
+}
+
+/// Ages have a unit, times have a `T`; a bare number is a sequence number.
+fn since(text: &str) -> Result<Since, String> {
+    if let Ok(seq) = text.trim().parse() {
+        return Ok(Since::Seq(seq));
+    }
+    time_arg::parse(text)
+        .map(Since::Time)
+        .ok_or_else(|| "an age (15m, 2h), an RFC 3339 time or a sequence number is wanted".into())
+}
+
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let from = match (args.since, args.follow) {
+        (Some(Since::Seq(seq)), _) => seq,
+        (Some(Since::Time(time)), _) => history::first_seq(context, Start::Time(time)),
+        (None, true) => history::last_seqs(context, CONTEXT),
+        (None, false) => 0,
+    };
+    // Where the file could not be read, the time is looked for in the stream itself.
+    let not_before = match args.since {
+        Some(Since::Time(time)) => Some(time),
+        _ => None,
+    };
+    let not_before = Cell::new(not_before);
+    let fits = move |seen: &Seen<'_>| has_begun(&not_before, seen.record.map(|record| record.ts));
+    if args.follow {
+        let following = follow(context, from, &fits);
+        return until_unheard(context, "the daemon and its agents go on", following).await;
+    }
+    if context.out.json { document(context, from, &fits).await } else { lines(context, from, &fits).await }
+}
+
+/// Whether the time that is waited for has come: with the first event of it, and a clock that is set back later hides nothing.
+fn has_begun(not_before: &Cell<Option<Timestamp>>, at: Option<Timestamp>) -> bool {
+    let Some(time) = not_before.get() else { return true };
+    let begun = at.is_some_and(|at| at >= time);
+    if begun {
+        not_before.set(None);
+    }
+    begun
+}
+
+type Fits<'a> = dyn Fn(&Seen<'_>) -> bool + 'a;
+
+async fn follow(context: &Context, from: u64, fits: &Fits<'_>) -> Result<Exit, Failure> {
+    let mut each = |seen: Seen<'_>| {
+        if fits(&seen) {
+            show(context, &seen)?;
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    let client = context.connect_if_running().await?;
+    history::events(context, client, from, true, &mut each).await?;
+    Ok(Exit::Done)
+}
+
+async fn lines(context: &Context, from: u64, fits: &Fits<'_>) -> Result<Exit, Failure> {
+    let client = context.connect_if_running().await?;
+    if client.is_none() {
+        offline::say_so(context);
+    }
+    let mut each = |seen: Seen<'_>| {
+        if fits(&seen) {
+            show(context, &seen)?;
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    history::events(context, client, from, false, &mut each).await?;
+    Ok(Exit::Done)
+}
+
+/// One document, written as it is read: the events of a year are not held in memory.
+async fn document(context: &Context, from: u64, fits: &Fits<'_>) -> Result<Exit, Failure> {
+    let client = context.connect_if_running().await?;
+    let daemon = match &client {
+        Some(client) => client.welcome().daemon_status(&context.socket),
+        None => offline::stopped(context),
+    };
+    let out = &context.out;
+    let daemon = serde_json::to_string(&daemon).map_err(std::io::Error::from)?;
+    out.text(format!("{{\"daemon\":{daemon},\"events\":["))?;
+    let mut first = true;
+    let mut each = |seen: Seen<'_>| {
+        if fits(&seen) {
+            out.text(if std::mem::take(&mut first) { "\n" } else { ",\n" })?;
+            out.text(seen.line)?;
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    let read = history::events(context, client, from, false, &mut each).await;
+    // The document stays one, also when the events end early.
+    match read {
+        Err(failure) if failure.code().is_empty() => Err(failure),
+        Err(failure) => {
+            out.line(format!("\n],\"error\":{}}}", failure.document()["error"]))?;
+            Ok(failure.exit())
+        }
+        Ok(()) => out.line("\n]}").map(|()| Exit::Done),
+    }
+}
+
+fn show(context: &Context, seen: &Seen<'_>) -> Result<(), Failure> {
+    match seen.record {
+        _ if context.out.json => context.out.line(seen.line),
+        Some(record) => event::line(record).map_or(Ok(()), |line| context.out.line(line)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_set_back_hides_nothing_of_what_happened_since() {
+        let at = |second| Timestamp::from_second(second).ok();
+        let since = Cell::new(at(100));
+        let seen = [at(50), None, at(120), at(60), None, at(130)];
+        assert_eq!(seen.map(|at| has_begun(&since, at)), [false, false, true, true, true, true]);
+    }
+
+    #[test]
+    fn since_is_an_age_a_time_or_a_sequence_number() {
+        assert_eq!((since("120"), since(" 120 ")), (Ok(Since::Seq(120)), Ok(Since::Seq(120))));
+        assert!(matches!(since("2026-01-02T03:04:05Z"), Ok(Since::Time(_))));
+        let Ok(Since::Time(hour_ago)) = since("1h") else { panic!("an age") };
+        assert!((3590..3610).contains(&hour_ago.duration_until(Timestamp::now()).as_secs()));
+        assert!(since("yesterday").is_err());
+    }
+}

@@ -1,0 +1,82 @@
+//! `spawn --follow`: what one dispatch does, until it has ended.
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::client::file_watch::FileWatch;
+use crate::client::history::{self, Seen};
+use crate::client::interrupt::until_ctrl_c;
+use crate::render::event;
+use crate::verbs::logs::Printed;
+use crate::verbs::wait;
+use muleteer_model::event::Event;
+use muleteer_protocol::v1::Request;
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+use tokio::sync::Notify;
+
+/// Shows the events of dispatch `id`, then exits by how it ended; of a command, which makes hardly any, also what it
+/// prints. With `--json` only events, and the last line is the dispatch as `status` shows it.
+pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
+    let following = async {
+        let (printed, begun) = (RefCell::new(None::<Printed>), Notify::new());
+        let mut each = |seen: Seen<'_>| {
+            let Some(record) = seen
+                .record
+                .filter(|record| record.entry.dispatch_id.as_ref().is_some_and(|of| of.as_str() == id))
+            else {
+                return Ok(ControlFlow::Continue(()));
+            };
+            match (&record.entry.event, &mut *printed.borrow_mut()) {
+                (Event::DispatchCreated(created), printed) if !created.has_turns() && !context.out.json => {
+                    *printed = Some(Printed::of(context, id, &created.backend)?);
+                    begun.notify_one();
+                }
+                // On record only when all of it was read.
+                (Event::AgentExited { .. } | Event::DispatchFinished { .. }, Some(printed)) => {
+                    printed.show_rest(context)?;
+                }
+                _ => {}
+            }
+            if context.out.json {
+                context.out.line(seen.line)?;
+            } else if let Some(line) = event::line(record) {
+                context.out.line(line)?;
+            }
+            let ended = matches!(record.entry.event, Event::DispatchFinished { .. });
+            Ok(if ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        };
+        let from = history::last_seqs(context, 1000);
+        let client = context.connect_if_running().await?;
+        let printing = async {
+            begun.notified().await;
+            let watch = FileWatch::on(&[&context.paths.spool(id)])?;
+            loop {
+                let show = || printed.borrow_mut().as_mut().map_or(Ok(false), |printed| printed.show_some(context));
+                while show()? {
+                    tokio::task::yield_now().await;
+                }
+                watch.changed().await;
+            }
+        };
+        let showing = history::events(context, client, from, true, &mut each);
+        let showing = async {
+            tokio::select! {
+                shown = showing => shown,
+                never = printing => never,
+            }
+        };
+        tokio::pin!(showing);
+        // Asks the next daemon where one goes away, and starts it: without one nothing ends.
+        tokio::select! {
+            shown = &mut showing => shown?,
+            waited = context.ask(Request::Wait { ids: vec![id.to_string()] }) => {
+                waited?;
+                // Its end is durable, and on its way.
+                showing.await?;
+            }
+        }
+        wait::one(context, id).await
+    };
+    until_ctrl_c(context, &format!("{id} goes on (`muleteer logs {id} -f`)"), following).await
+}

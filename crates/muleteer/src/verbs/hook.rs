@@ -1,0 +1,432 @@
+//! `hook`: what an agent CLI's own session calls at its events. It reads the CLI's JSON on stdin and answers
+//! in its words.
+//!
+//! Without `.harness-active`, and inside an agent that Muleteer itself started, it does nothing and does not
+//! even read the list. Whatever goes wrong must not stop the session: then it exits 4, which blocks nothing. Only
+//! an end (`stop`, `subagent-stop`, `teammate-idle`, `self-reflect-stop`) at a list that cannot be
+//! read is refused, a bounded number of times: the work would end with nobody told.
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::verbs::tasks::place::{begin, listed, place};
+use jiff::Timestamp;
+use muleteer_model::task_list::Category;
+use muleteer_model::task_list::Mode;
+use muleteer_model::task_list::Status;
+use muleteer_model::task_list::TASKS;
+use muleteer_model::task_list::TaskList;
+use muleteer_model::task_list::log::Entry;
+use muleteer_model::task_list::select;
+use muleteer_model::task_list::session::claim;
+use muleteer_model::task_list::session::hook::{self, Answer, Memory, Scene};
+use muleteer_model::task_list::stats;
+use muleteer_model::text::foreign_json;
+use muleteer_process::identity::ProcessId;
+use muleteer_process::identity::caller;
+use muleteer_store::task_list::{Behind, Locked, Root, SessionLock, TaskListError};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What a CLI may say to a hook.
+const INPUT_LIMIT: usize = 16 * 1024 * 1024;
+/// Sessions that are remembered.
+const SESSIONS: usize = 50;
+/// Of the log, in a session's context: the whole of it costs more than it tells.
+const LOG_LINES: usize = 200;
+/// What a session is told is cut by its CLI beyond some ten thousand characters.
+const LOG_BYTES: usize = 4 * 1024;
+/// A lease is renewed when less than this is left of it.
+const RENEW_BELOW: Duration = Duration::from_secs(10 * 60);
+
+/// Called by an agent CLI at its events (see `muleteer hooks`)
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  echo '{\"session_id\":\"x\",\"cwd\":\".\"}' | muleteer hook session-start\n\nReads the event's JSON on stdin. Does nothing where there is no .harness-active."
+)]
+pub struct Args {
+    #[command(subcommand)]
+    name: Name,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Subcommand)]
+enum Name {
+    /// Tell a session where the list stands
+    #[command(after_help = "Example:\n  muleteer hook session-start < event.json")]
+    SessionStart,
+    /// Keep it going while there is work to do
+    #[command(after_help = "Example:\n  muleteer hook stop < event.json")]
+    Stop,
+    /// Keep a subagent that holds a claim
+    #[command(after_help = "Example:\n  muleteer hook subagent-stop < event.json")]
+    SubagentStop,
+    /// Hand an idle teammate the next task
+    #[command(after_help = "Example:\n  muleteer hook teammate-idle < event.json")]
+    TeammateIdle,
+    /// Take the next task for a worker
+    #[command(after_help = "Example:\n  muleteer hook claim < event.json")]
+    Claim,
+    /// Prolong what a worker has claimed
+    #[command(after_help = "Example:\n  muleteer hook renew < event.json")]
+    Renew,
+    /// Ask for a look back at the goal when all is done
+    #[command(after_help = "Example:\n  muleteer hook self-reflect-stop < event.json")]
+    SelfReflectStop,
+}
+
+/// What a CLI says: of Claude's fields, those that matter.
+#[derive(Debug)]
+struct Event {
+    root: Root,
+    session: String,
+    again: bool,
+    agent: Vec<String>,
+    teammate: Option<String>,
+    name: String,
+}
+
+pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    // One of our own agents: the daemon decides there.
+    if std::env::var_os("MULETEER_DISPATCH_ID").is_some_and(|id| !id.is_empty()) {
+        return Ok(Exit::Done);
+    }
+    match event().and_then(|event| event.map_or(Ok(Exit::Done), |event| answer(args.name, &event, context))) {
+        Ok(exit) => Ok(exit),
+        Err(failure) => {
+            // Exit 2 would mean "refused" to the CLI.
+            drop(writeln!(std::io::stderr(), "muleteer hook: {}", anstream::adapter::strip_str(&failure.text())));
+            Ok(Exit::Failed)
+        }
+    }
+}
+
+/// The event, if there is a list that is active, or was in this session.
+fn event() -> Result<Option<Event>, Failure> {
+    let document = foreign_json::read_from(&mut std::io::stdin().lock(), INPUT_LIMIT)
+        .map_err(|error| Failure::new("E_BAD_INPUT", format!("cannot read the event: {error}")))?;
+    // An event that cannot be read whole must not let a session stop: what is known of it decides.
+    let damaged = document.damage.is_some() && !document.is_empty;
+    if let Some(fault) = document.fault().filter(|_| !document.is_empty) {
+        drop(writeln!(std::io::stderr(), "muleteer hook: the event has a fault: {fault}"));
+    }
+    let value = document.value;
+    let field = |key: &str| value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(String::from);
+    let pinned = std::env::var_os("HARNESS_STATE_ROOT").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let Some(dir) = pinned.or_else(|| list_above(&starts(field("cwd").map(PathBuf::from)))) else {
+        return Ok(None);
+    };
+    let event = Event {
+        root: Root::at(&dir),
+        session: field("session_id").unwrap_or_else(|| "unknown".into()),
+        // Where it is not known, the refusals are counted on, so that they end.
+        again: value.get("stop_hook_active").and_then(Value::as_bool).unwrap_or(damaged),
+        agent: ["agent_id", "agent_type", "agent_name"].into_iter().filter_map(field).collect(),
+        teammate: field("teammate_name"),
+        name: field("hook_event_name").unwrap_or_default(),
+    };
+    let known = event.memories().contains_key(&event.session);
+    Ok((event.root.active().exists() || known).then_some(event))
+}
+
+/// The directories from which a list is looked for, in order. A path that is not UTF-8 does not
+/// come through the event's JSON as it is: then the directory that this process has decides first.
+fn starts(cwd: Option<PathBuf>) -> Vec<PathBuf> {
+    let here = std::env::current_dir().ok();
+    let is_there = cwd.as_ref().is_some_and(|cwd| cwd.is_dir());
+    let order = if is_there { [cwd, here] } else { [here, cwd] };
+    order.into_iter().flatten().collect()
+}
+
+fn list_above(starts: &[PathBuf]) -> Option<PathBuf> {
+    let mut dirs = starts.iter().flat_map(|start| start.ancestors());
+    dirs.find(|dir| dir.join(TASKS).is_file()).map(Path::to_path_buf)
+}
+
+impl Event {
+    /// Who this session is towards the list.
+    fn worker(&self) -> String {
+        let said = std::env::var("HARNESS_WORKER_ID").ok().filter(|id| !id.is_empty());
+        said.unwrap_or_else(|| {
+            let id: String = self.session.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(8).collect();
+            format!("claude-{id}")
+        })
+    }
+
+    fn file(&self) -> PathBuf {
+        self.root.private().join("hooks.json")
+    }
+
+    fn memories(&self) -> BTreeMap<String, Memory> {
+        let read = std::fs::read(self.file()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        read.unwrap_or_default()
+    }
+
+    fn remember(&self, memory: Memory) -> Result<(), Failure> {
+        let mut all = self.memories();
+        all.insert(self.session.clone(), memory);
+        while all.len() > SESSIONS {
+            let oldest = all.iter().min_by_key(|(_, memory)| memory.session).map(|(id, _)| id.clone());
+            oldest.map(|id| all.remove(&id));
+        }
+        let fail = |error: String| Failure::new("E_IO", error).file(self.file());
+        std::fs::create_dir_all(self.root.private()).map_err(|error| fail(error.to_string()))?;
+        let bytes = serde_json::to_vec_pretty(&all).map_err(|error| fail(error.to_string()))?;
+        muleteer_store::atomic::write_atomic(&self.file(), &bytes, 0o644).map_err(|error| fail(error.to_string()))
+    }
+
+    fn say(&self, text: &str, default: &str, context: &Context) -> Result<Exit, Failure> {
+        let name = if self.name.is_empty() { default } else { &self.name };
+        let output = json!({"hookSpecificOutput": {"hookEventName": name, "additionalContext": text}});
+        context.out.json_line(&output)?;
+        Ok(Exit::Done)
+    }
+}
+
+fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure> {
+    let active = event.root.active().exists();
+    match name {
+        // Comes when the marker has gone with the last task, for those who were there.
+        Name::SelfReflectStop => {}
+        _ if !active => return Ok(Exit::Done),
+        Name::SessionStart => return session_start(event, context),
+        Name::Claim => return take(event, context),
+        Name::Renew => return renew(event),
+        _ => {}
+    }
+    let mut list = match event.root.read() {
+        Ok(reading) => reading.list,
+        Err(error) => return unreadable(name, event, &error, context),
+    };
+    let now = Timestamp::now();
+    // What the daemon, or another session, works through is not for others to be held to.
+    if SessionLock::holder(&event.root).is_some_and(|locked| is_a_session_s(&locked, &list)) {
+        return Ok(Exit::Done);
+    }
+    event.root.end_leases(&mut list, now);
+    let known = event.memories().get(&event.session).cloned();
+    let mut memory = known.unwrap_or_else(|| Memory { session: list.session_count, ..Memory::default() });
+    let failures = event.root.failure_times(&list);
+    let worker = event.worker();
+    let answer = match name {
+        Name::Stop => hook::stop(&list, &mut memory, event.again, &worker, &failures, now),
+        Name::SubagentStop => {
+            let mut workers = event.agent.clone();
+            // A subagent claims as a part of its session.
+            workers.extend(event.agent.iter().map(|agent| format!("{worker}/{agent}")));
+            workers.push(format!("{worker}/"));
+            let workers: Vec<_> = workers.into_iter().map(|name| name.trim_end_matches('/').to_string()).collect();
+            // The session's own claim is not the subagent's.
+            let mut others = list.clone();
+            for task in &mut others.tasks {
+                if task.claimed_by.as_deref() == Some(&worker) {
+                    task.status = Status::Pending;
+                }
+            }
+            hook::subagent_stop(&others, &mut memory, event.again, &workers)
+        }
+        Name::TeammateIdle => {
+            let name = event.teammate.clone().unwrap_or_else(|| "teammate".into());
+            hook::teammate_idle(&list, &mut memory, &name, &failures, now)
+        }
+        _ => hook::self_reflect(&list, &mut memory),
+    };
+    event.remember(memory)?;
+    say_answer(name, answer, context)
+}
+
+fn say_answer(name: Name, answer: Answer, context: &Context) -> Result<Exit, Failure> {
+    match answer {
+        Answer::Silent => Ok(Exit::Done),
+        // Has no answer in JSON: what stands on stderr is what it is told.
+        Answer::Refuse(text) if name == Name::TeammateIdle => {
+            drop(writeln!(std::io::stderr(), "{text}"));
+            Ok(Exit::BadInput)
+        }
+        Answer::Refuse(reason) => {
+            context.out.json_line(&json!({"decision": "block", "reason": reason}))?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+/// A list that cannot be read does not say whether work is left.
+fn unreadable(name: Name, event: &Event, error: &TaskListError, context: &Context) -> Result<Exit, Failure> {
+    let is_a_run = |locked: &Locked| locked.holder.as_ref().is_some_and(|holder| holder.run.is_some());
+    if SessionLock::holder(&event.root).is_some_and(|locked| is_a_run(&locked)) {
+        return Ok(Exit::Done);
+    }
+    let memories = event.memories();
+    let newest = || memories.values().map(|memory| memory.session).max().unwrap_or_default();
+    let known = memories.get(&event.session).cloned();
+    let mut memory = known.unwrap_or_else(|| Memory { session: newest(), ..Memory::default() });
+    let why = anstream::adapter::strip_str(&listed(error).text()).to_string();
+    let answer = match name {
+        Name::SelfReflectStop => hook::self_reflect_unreadable(&mut memory, &why),
+        // An event of a teammate does not say whether it was refused before.
+        Name::TeammateIdle => hook::stop_unreadable(&mut memory, true, &why),
+        _ => hook::stop_unreadable(&mut memory, event.again, &why),
+    };
+    match event.remember(memory) {
+        // A refusal that cannot be counted is given once.
+        Err(failure) if event.again || name == Name::TeammateIdle => Err(failure),
+        _ => say_answer(name, answer, context),
+    }
+}
+
+/// Whether a lock is held for as long as a session lasts: by a run of the daemon, or of an
+/// exclusive list by another tool. Verbs of this program hold it for an instant.
+fn is_a_session_s(locked: &Locked, list: &TaskList) -> bool {
+    match &locked.holder {
+        Some(holder) => holder.run.is_some(),
+        None => list.mode == Mode::Exclusive,
+    }
+}
+
+/// A session begins: it is counted, and told where things stand.
+fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
+    let worker = event.worker();
+    let holder = SessionLock::holder(&event.root);
+    let mut list = event.root.read().map_err(|error| listed(&error))?.list;
+    if let Some(locked) = holder.as_ref().filter(|locked| locked.holder.is_none() && is_a_session_s(locked, &list)) {
+        let pid = locked.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+        let text = format!(
+            "# Task list\n\nAnother session{pid} works through the task list of this project now. Leave the list and the files \
+             it changes alone; `muleteer tasks status` shows how it goes.\n"
+        );
+        return event.say(&text, "SessionStart", context);
+    }
+    let run = holder.and_then(|locked| locked.holder?.run);
+    let now = Timestamp::now();
+    let interrupted = |list: &TaskList| -> Vec<String> {
+        let found = claim::interrupted(list, &worker, now, &[]).into_iter();
+        found.map(|at| list.tasks[at].id.clone()).collect()
+    };
+    if run.is_none() {
+        let mut tx = begin(&event.root)?;
+        tx.forget_ended_holder(&worker);
+        if let Some(process) = caller::agent().or_else(|| session_of_no_agent(&tx.list, &worker)) {
+            tx.remember_holder(&worker, Behind::Session(process));
+        }
+        event.root.end_leases(&mut tx.list, now);
+        if !stats::is_over(&tx.list) {
+            tx.list.session_count += 1;
+        }
+        let now = tx.now();
+        for marked in select::validate_dependencies(&mut tx.list, now) {
+            tx.log(Entry::error(Some(&marked.task), Category::Dependency, &marked.message));
+        }
+        list = tx.commit().map_err(|error| listed(&error))?;
+        let mut memory = Memory {
+            session: list.session_count,
+            attempts_before: stats::stats(&list).attempts_total,
+            ..Memory::default()
+        };
+        memory.remember_interrupted(&list, &interrupted(&list));
+        event.remember(memory)?;
+        // What the agent's shell calls knows then who it is.
+        if let Some(file) = std::env::var_os("CLAUDE_ENV_FILE").filter(|path| !path.is_empty()) {
+            let line = format!("export HARNESS_WORKER_ID='{worker}'\n");
+            let opened = std::fs::OpenOptions::new().create(true).append(true).open(file);
+            drop(opened.and_then(|mut file| file.write_all(line.as_bytes())));
+        }
+    }
+    let interrupted = interrupted(&list);
+    let git = muleteer_supervisor::vcs::user_repo::Git::open(event.root.path()).ok();
+    let ask =
+        |what: &dyn Fn(&muleteer_supervisor::vcs::user_repo::Git) -> String| git.as_ref().map(what).unwrap_or_default();
+    let failures = event.root.failure_times(&list);
+    let text = hook::session_start(&Scene {
+        list: &list,
+        session: list.session(),
+        worker: &worker,
+        log: &event.root.log_tail_within(LOG_LINES, LOG_BYTES).join("\n"),
+        commits: &ask(&|git| git.recent(20)),
+        uncommitted: &ask(&|git| git.uncommitted()),
+        stashes: &ask(&|git| git.stashes()),
+        interrupted: &interrupted,
+        run: run.as_deref(),
+        failures: &failures,
+        now,
+    });
+    event.say(&text, "SessionStart", context)
+}
+
+/// The process that a session is of, which no agent CLI that is known began. It may be a script that
+/// ends with its hook. So a session that has a task in hand keeps that until its lease is over.
+fn session_of_no_agent(list: &TaskList, worker: &str) -> Option<ProcessId> {
+    let has_task = list
+        .tasks
+        .iter()
+        .any(|task| task.status == Status::InProgress && task.claimed_by.as_deref() == Some(worker));
+    caller::session().filter(|_| !has_task)
+}
+
+fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
+    let worker = event
+        .teammate
+        .clone()
+        .or_else(|| event.agent.first().cloned())
+        .unwrap_or_else(|| event.worker());
+    let at = place(&event.root, worker.clone(), context)?;
+    let base = at.git.head().map_err(|error| crate::verbs::tasks::place::git(&error))?;
+    let mut tx = begin(&event.root)?;
+    let now = tx.now();
+    tx.forget_ended_holder(&worker);
+    event.root.end_leases(&mut tx.list, now);
+    if claim::in_hand(&tx.list, None, now).is_some() {
+        return Ok(Exit::Done);
+    }
+    let Some(found) = select::next(&tx.list, &event.root.failure_times(&tx.list)) else { return Ok(Exit::Done) };
+    let id = tx.list.tasks[found].id.clone();
+    if claim::claim(&mut tx.list, &id, &worker, &base, now, claim::LEASE).is_err() {
+        return Ok(Exit::Done);
+    }
+    let task = tx.list.tasks[found].clone();
+    tx.log(Entry::starting(&task, &base));
+    // Another process that called this one may have run no more than the hook.
+    if let Some(process) = caller::agent() {
+        tx.remember_holder(&worker, Behind::Process(process));
+    }
+    tx.commit().map_err(|error| listed(&error))?;
+    drop(at.git.remember_start(&id, &base));
+    let text = format!(
+        "You have {id} ({}) of the task list, as worker {worker}. It is validated by `{}`. End it with `muleteer tasks \
+         complete {id} --worker {worker}`, or `muleteer tasks fail {id} --worker {worker} \"why\"`.",
+        task.title.trim(),
+        task.command.as_deref().unwrap_or("nothing yet")
+    );
+    event.say(&text, "SubagentStart", context)
+}
+
+/// Cheap when there is nothing to do: it comes after every tool call.
+fn renew(event: &Event) -> Result<Exit, Failure> {
+    let worker = event.worker();
+    let now = Timestamp::now();
+    let is_due = |task: &muleteer_model::task_list::Task| {
+        let by = task.claimed_by.as_deref().unwrap_or_default();
+        let ours = by == worker || by.starts_with(&format!("{worker}/")) || event.agent.iter().any(|agent| agent == by);
+        let left = task.lease_expires_at.map_or(i64::MAX, |until| until.duration_since(now).as_secs());
+        task.status == Status::InProgress && ours && left < RENEW_BELOW.as_secs().cast_signed()
+    };
+    let list = event.root.read().map_err(|error| listed(&error))?.list;
+    if !list.tasks.iter().any(is_due) {
+        return Ok(Exit::Done);
+    }
+    let mut tx = begin(&event.root)?;
+    let due: Vec<_> = tx
+        .list
+        .tasks
+        .iter()
+        .filter(|task| is_due(task))
+        .map(|task| (task.id.clone(), task.claimed_by.clone()))
+        .collect();
+    tx.forget_ended_holder(&worker);
+    for (id, by) in due {
+        drop(claim::renew(&mut tx.list, &id, &by.unwrap_or_default(), now, claim::LEASE));
+    }
+    tx.commit().map_err(|error| listed(&error))?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,189 @@
+//! `hooks`: entering the hooks of the task-list harness into an agent CLI's settings, with a skill that tells
+//! the agent the protocol; and taking both out again.
+
+use crate::cli::context::{Context, absolute};
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use muleteer_model::task_list::settings::{self, HOOKS};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+const SKILL: &str = include_str!("hooks/skill.md");
+const LIMIT: u64 = 4 * 1024 * 1024;
+
+/// Hooks for working through a task list in a session of Claude Code
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  muleteer hooks install\n  muleteer hooks install --user\n  muleteer hooks status\n\nThe hooks do nothing where there is no .harness-active. Everything else in the settings stays byte for\nbyte as it is."
+)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Sub,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Sub {
+    /// Enter them, each once, and the skill beside them
+    #[command(after_help = "Example:\n  muleteer hooks install --project ../web")]
+    Install(Where),
+    /// Take them out again, and nothing else
+    #[command(after_help = "Example:\n  muleteer hooks uninstall --user")]
+    Uninstall(Where),
+    /// Which of them are there
+    #[command(after_help = "Example:\n  muleteer hooks status --json")]
+    Status(Where),
+}
+
+#[derive(Debug, clap::Args)]
+struct Where {
+    /// For every project of this user (~/.claude, or CLAUDE_CONFIG_DIR)
+    #[arg(long, conflicts_with = "project")]
+    user: bool,
+    /// For this project [default: the current directory]
+    #[arg(long, value_name = "DIR")]
+    project: Option<PathBuf>,
+}
+
+struct Place {
+    settings: PathBuf,
+    skill: PathBuf,
+}
+
+impl Where {
+    fn place(&self) -> Result<Place, Failure> {
+        let dir = if self.user {
+            let own = std::env::var_os("CLAUDE_CONFIG_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+            let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".claude"));
+            own.or_else(home).ok_or_else(|| Failure::new("E_USAGE", "HOME is not set"))?
+        } else {
+            if let Some(dir) = self.project.as_ref().filter(|dir| !dir.is_dir()) {
+                return Err(Failure::new("E_PROJECT_NOT_FOUND", format!("{} is not a directory", dir.display())));
+            }
+            absolute(self.project.as_deref().unwrap_or(Path::new("."))).join(".claude")
+        };
+        Ok(Place { settings: dir.join("settings.json"), skill: dir.join("skills/task-list/SKILL.md") })
+    }
+}
+
+pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    match &args.verb {
+        Sub::Install(at) => install(&at.place()?, context),
+        Sub::Uninstall(at) => uninstall(&at.place()?, context),
+        Sub::Status(at) => status(&at.place()?, context),
+    }
+}
+
+fn read(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
+    let fail = |error: String| Failure::new("E_IO", format!("cannot read the settings: {error}")).file(path);
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(fail(error.to_string())),
+        Ok(meta) if meta.len() > LIMIT => Err(fail("the file is too large".into())),
+        Ok(_) => std::fs::read(path).map(Some).map_err(|error| fail(error.to_string())),
+    }
+}
+
+fn refused(error: &settings::Refused, path: &Path) -> Failure {
+    faulty(format!("the settings are left alone: {error}"), error, path)
+}
+
+fn unreadable(error: &settings::Refused, path: &Path) -> Failure {
+    faulty(format!("what is installed there cannot be told: {error}"), error, path)
+}
+
+fn faulty(message: String, error: &settings::Refused, path: &Path) -> Failure {
+    Failure::new("E_BAD_INPUT", message)
+        .file(path)
+        .at(Some(error.line), Some(error.column))
+        .hint("mend the file, then try again")
+}
+
+/// A link (dotfiles kept elsewhere) stays one: what it leads to is replaced.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let fail = |error: String| Failure::new("E_IO", format!("cannot write: {error}")).file(path);
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(|error| fail(error.to_string()))?;
+    }
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let mode = std::fs::metadata(&real)
+        .map_or(0o644, |meta| std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o777);
+    muleteer_store::atomic::write_atomic(&real, bytes, mode).map_err(|error| fail(error.to_string()))
+}
+
+/// `muleteer` where the shell finds this very program by that name, else its path.
+fn program() -> String {
+    let own = std::env::current_exe().unwrap_or_default();
+    let on_path = std::env::var_os("PATH").and_then(|path| {
+        std::env::split_paths(&path)
+            .map(|dir| dir.join("muleteer"))
+            .find(|candidate| candidate.is_file())
+    });
+    let same = |found: &PathBuf| found.canonicalize().ok() == own.canonicalize().ok();
+    if on_path.as_ref().is_some_and(same) { "muleteer".into() } else { format!("'{}'", own.display()) }
+}
+
+fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
+    let old = read(&at.settings)?;
+    let bytes = old.as_deref().unwrap_or_default();
+    let new = settings::install(&settings::decode(bytes), &program());
+    let new = settings::encode(&new.map_err(|error| refused(&error, &at.settings))?, bytes);
+    if old.as_deref() != Some(&new) {
+        write(&at.settings, &new)?;
+    }
+    match read(&at.skill)? {
+        Some(text) if text == SKILL.as_bytes() => {}
+        other => {
+            // An older one of ours, or one that somebody has changed: that cannot be told.
+            if let Some(text) = other {
+                let kept = at.skill.with_extension("md.old");
+                write(&kept, &text)?;
+                context.out.note(format!("what {} said is in {}", at.skill.display(), kept.display()));
+            }
+            write(&at.skill, SKILL.as_bytes())?;
+        }
+    }
+    status(at, context)
+}
+
+fn uninstall(at: &Place, context: &Context) -> Result<Exit, Failure> {
+    if let Some(old) = read(&at.settings)? {
+        let new = settings::uninstall(&settings::decode(&old)).map_err(|error| refused(&error, &at.settings))?;
+        let new = settings::encode(&new, &old);
+        if new != old {
+            write(&at.settings, &new)?;
+        }
+    }
+    match read(&at.skill)? {
+        Some(text) if text == SKILL.as_bytes() => {
+            let removed = std::fs::remove_file(&at.skill);
+            removed.map_err(|error| Failure::new("E_IO", format!("cannot remove: {error}")).file(&at.skill))?;
+            // Its own folder, if nothing else is in it.
+            at.skill.parent().map(std::fs::remove_dir);
+        }
+        Some(_) => context.out.note(format!("{} was changed, and is kept", at.skill.display())),
+        None => {}
+    }
+    status(at, context)
+}
+
+fn status(at: &Place, context: &Context) -> Result<Exit, Failure> {
+    let text = read(&at.settings)?.map(|bytes| settings::decode(&bytes));
+    let there = match text.filter(|text| !text.trim_start_matches('\u{feff}').trim().is_empty()) {
+        Some(text) => settings::installed(&text).map_err(|error| unreadable(&error, &at.settings))?,
+        None => vec![],
+    };
+    let skill = at.skill.exists();
+    if context.out.json {
+        let missing: Vec<_> = HOOKS.iter().map(|(.., hook)| *hook).filter(|hook| !there.contains(hook)).collect();
+        context.out.document(&json!({
+            "settings": at.settings, "installed": there, "missing": missing, "skill": skill, "skill_path": at.skill,
+        }))?;
+    } else {
+        let what = if there.is_empty() { "none".into() } else { there.join(", ") };
+        context.out.line(format!("{}: {what}", at.settings.display()))?;
+        context
+            .out
+            .line(format!("{}: {}", at.skill.display(), if skill { "there" } else { "not there" }))?;
+    }
+    Ok(Exit::Done)
+}

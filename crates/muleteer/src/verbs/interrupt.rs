@@ -1,0 +1,24 @@
+//! `interrupt`: stop the turn, keep the session.
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::verbs::dispatch_action;
+use muleteer_protocol::v1::Request;
+
+const EXAMPLES: &str = "\
+Example:
+  muleteer interrupt k3f9 && muleteer send k3f9 \"Use the other branch instead\"";
+
+/// Stop an agent's running turn; its session stays, and takes further turns
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The dispatch, by id or its beginning
+    id: String,
+}
+
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let id = dispatch_action::target(context, &args.id).await?;
+    dispatch_action::done(context, Request::Interrupt { id }, "interrupted").await
+}

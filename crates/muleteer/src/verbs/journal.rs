@@ -1,0 +1,213 @@
+//! `journal`: what the harness and the agent wrote down, read from the file.
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::client::file_watch::FileWatch;
+use crate::client::interrupt::until_unheard;
+use crate::client::live_fleet::LiveFleet;
+use crate::render::table::{Align, Cell, layout};
+use crate::render::{BOLD, clip, safe, state_color};
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::journal::{Summary, status_of, summarize};
+use muleteer_supervisor::agent::journal::FILE_LIMIT;
+use muleteer_supervisor::vcs::untrusted_path;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a journal may be behind the end of its dispatch.
+const LAST_LINES: Duration = Duration::from_secs(5);
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer journal k3f9
+  muleteer journal k3f9 -f
+  muleteer journal                      every open journal in a line
+  muleteer journal --all                the closed ones too";
+
+/// Show an agent's journal, or every open journal's status in a line
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The dispatch, by id or its beginning [default: all that are open, a line each]
+    id: Option<String>,
+    /// Go on with what is added from now on, until the dispatch has ended
+    #[arg(short, long, requires = "id")]
+    follow: bool,
+    /// Every open journal's status in a line, as without an id
+    #[arg(long, conflicts_with_all = ["id", "follow"])]
+    summary: bool,
+    /// Without an id: also those that are completed, failed or killed
+    #[arg(long, conflicts_with = "id")]
+    all: bool,
+}
+
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let fleet = LiveFleet::open(context)?;
+    let Some(id) = &args.id else { return summary(context, &fleet, args.all) };
+    let dispatch = fleet.find(id)?;
+    let (id, path) = (dispatch.id.to_string(), PathBuf::from(&dispatch.created.journal));
+    if args.follow {
+        let following = follow(context, fleet, &id, &path);
+        return until_unheard(context, &format!("{id} goes on"), following).await;
+    }
+    let text = read(&path)?.ok_or_else(|| {
+        Failure::new("E_NOT_FOUND", format!("there is no journal at {}", path.display()))
+            .file(&path)
+            .dispatch(&id)
+    })?;
+    if context.out.json {
+        let status = summarize(&text).status;
+        context.out.document(
+            &json!({ "dispatch_id": id, "path": path.display().to_string(), "status": status, "text": text }),
+        )?;
+    } else {
+        context.out.text(safe(&text))?;
+    }
+    Ok(Exit::Done)
+}
+
+async fn follow(context: &Context, mut fleet: LiveFleet, id: &str, path: &Path) -> Result<Exit, Failure> {
+    let mut watch = FileWatch::on(&[&context.paths.state_dir])?;
+    let mut watched = false;
+    let mut seen = Seen::default();
+    let mut until = None;
+    loop {
+        if !watched && let Some(dir) = path.parent().filter(|dir| dir.is_dir()) {
+            watch.add(dir)?;
+            watched = true;
+        }
+        // Before the journal is read, so that what it says last is shown.
+        fleet.refresh()?;
+        let ended = fleet.find(id)?.is_finished();
+        let text = read(path)?.unwrap_or_default();
+        for line in seen.fresh(&text) {
+            if context.out.json {
+                context.out.json_line(&json!({ "dispatch_id": id, "line": line }))?;
+            } else {
+                context.out.line(safe(&line))?;
+            }
+        }
+        if ended {
+            // The end is durable before the journal tells of it.
+            let dispatch = fleet.find(id)?;
+            let told = summarize(&text).status == Some(status_of(dispatch).to_string());
+            let until = *until.get_or_insert_with(|| Instant::now() + LAST_LINES);
+            if !told && tokio::time::timeout_at(until, watch.changed()).await.is_ok() {
+                continue;
+            }
+            context.out.note(format!("{id} has ended: {}", fleet.find(id)?.state()));
+            return Ok(Exit::Done);
+        }
+        watch.changed().await;
+    }
+}
+
+/// Which lines have been shown. Agents rewrite their journal as often as they append to it, so lines
+/// are counted and not offsets: what is new is shown, wherever it stands.
+#[derive(Debug, Default)]
+struct Seen(HashMap<String, usize>);
+
+impl Seen {
+    fn fresh(&mut self, text: &str) -> Vec<String> {
+        let mut counts: HashMap<&str, usize> = HashMap::new();
+        let mut fresh = Vec::new();
+        // A line without its newline is still being written.
+        for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+            let count = counts.entry(line).or_default();
+            *count += 1;
+            let shown = self.0.entry(line.to_string()).or_default();
+            if *count > *shown {
+                *shown = *count;
+                fresh.push(line.to_string());
+            }
+        }
+        fresh
+    }
+}
+
+fn summary(context: &Context, fleet: &LiveFleet, all: bool) -> Result<Exit, Failure> {
+    let mut open = Vec::new();
+    for dispatch in fleet.fleet().iter() {
+        // What is wrong with one says nothing of the others.
+        let summary = match read(Path::new(&dispatch.created.journal)) {
+            Ok(found) => found.as_deref().map(summarize).unwrap_or_default(),
+            Err(Failure::Told(told)) => Summary { last_entry: Some(told.error.message), ..Summary::default() },
+            Err(error) => return Err(error),
+        };
+        let status = summary.status.clone().unwrap_or_else(|| status_of(dispatch).to_string());
+        if all || !matches!(status.as_str(), "completed" | "failed" | "killed") {
+            open.push((dispatch, status, summary));
+        }
+    }
+    if context.out.json {
+        let journals: Vec<_> = open
+            .iter()
+            .map(|(dispatch, status, summary)| document(dispatch, status, summary))
+            .collect();
+        context.out.document(&json!({ "journals": journals }))?;
+    } else if open.is_empty() {
+        context.out.line(if all { "no journals" } else { "no open journals" })?;
+    } else {
+        let heads = ["ID", "STATUS", "ROLE", "FEATURE", "ENTRIES", "LAST"]
+            .map(|head| (head, if head == "ENTRIES" { Align::Right } else { Align::Left }));
+        let rows: Vec<_> = open.iter().map(|(dispatch, status, summary)| row(dispatch, status, summary)).collect();
+        context.out.text(layout(&heads, &rows))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn document(dispatch: &Dispatch, status: &str, summary: &Summary) -> Value {
+    json!({
+        "dispatch_id": dispatch.id.to_string(),
+        "role": dispatch.created.role,
+        "feature": dispatch.created.feature,
+        "path": dispatch.created.journal,
+        "status": status,
+        "entries": summary.entries,
+        "last_entry": summary.last_entry,
+        "last_agent_entry": summary.last_agent_entry,
+    })
+}
+
+fn row(dispatch: &Dispatch, status: &str, summary: &Summary) -> Vec<Cell> {
+    vec![
+        Cell::colored(dispatch.id.to_string(), BOLD),
+        Cell::colored(status, state_color(status)),
+        clip(&dispatch.created.role, 20).into(),
+        clip(&dispatch.created.feature, 24).into(),
+        summary.entries.to_string().into(),
+        clip(summary.last_entry.as_deref().unwrap_or_default(), 80).into(),
+    ]
+}
+
+/// The file's text; none when there is no such file.
+fn read(path: &Path) -> Result<Option<String>, Failure> {
+    // Its agent may have put anything there: a link that leads elsewhere, or what never ends.
+    match untrusted_path::read_file(path, FILE_LIMIT) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::new("E_IO", format!("cannot read {}: {error}", path.display())).file(path)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_new_is_shown_whether_the_journal_grew_or_was_rewritten() {
+        let mut seen = Seen::default();
+        assert_eq!(seen.fresh("Status: in-progress\n- a\n- a\n- hal"), ["Status: in-progress", "- a", "- a"]);
+        assert_eq!(seen.fresh("Status: in-progress\n- a\n- a\n- half\n"), ["- half"]);
+        assert_eq!(
+            seen.fresh("Status: completed\n- a\n- new\n- a\n- half\n- a\n"),
+            ["Status: completed", "- new", "- a"]
+        );
+        assert!(seen.fresh("").is_empty());
+    }
+}

@@ -1,0 +1,210 @@
+//! `logs`: what an agent printed, read from its spool on disk, with or without a daemon.
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::client::file_watch::FileWatch;
+use crate::client::interrupt::until_unheard;
+use crate::client::live_fleet::LiveFleet;
+use crate::client::spool_lines::{Piece, SpoolLines};
+use crate::render::agent;
+use muleteer_shim::spool::{Cursor, Reader, State, Stream};
+use std::path::Path;
+
+/// Read from the spool at a time.
+const CHUNK: usize = 256 << 10;
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer logs k3f9
+  muleteer logs k3f9 -f
+  muleteer logs k3f9 --raw | muleteer parse claude-code
+
+Reaches as far back as the retained tail (64 MiB an agent, if not configured otherwise). Following
+ends when the dispatch has ended.";
+
+/// Show what an agent printed and did
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The dispatch, by id or its beginning
+    id: String,
+    /// Go on with what it prints from now on, until it has ended
+    #[arg(short, long)]
+    follow: bool,
+    /// Its stdout, byte for byte
+    #[arg(long)]
+    raw: bool,
+}
+
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    if args.raw && context.out.json {
+        return Err(Failure::new("E_USAGE", "--raw prints bytes, and --json a document: give one of them"));
+    }
+    let mut fleet = LiveFleet::open(context)?;
+    let dispatch = fleet.find(&args.id)?;
+    let id = dispatch.id.to_string();
+    let folder = context.paths.agent(&id);
+    if dispatch.is_finished() && !folder.exists() {
+        context.out.note(format!("what {id} printed is gone: {} was removed", folder.display()));
+    }
+    let backend = muleteer_backends::by_name(&dispatch.created.backend)
+        .map_err(|error| Failure::of(error.code(), &error).hint(error.hint()).dispatch(&id))?;
+    let mut lines = SpoolLines::new(backend);
+    if dispatch.created.can_ask {
+        lines = lines.answered_by(&dispatch.created.permissions, dispatch.created.directory());
+    }
+    let mut show = |piece: Piece| show(context, args.raw, piece);
+    if args.follow {
+        let following = follow(context, &mut fleet, &id, &mut lines, args.raw, &mut show);
+        return until_unheard(context, &format!("{id} goes on"), following).await;
+    }
+    let spool = context.paths.spool(&id);
+    let mut at = Place::new(&spool);
+    if context.out.json {
+        return document(context, &id, &mut at, &mut lines);
+    }
+    while let Some(pieces) = at.pieces(&mut lines, args.raw)? {
+        pieces.into_iter().try_for_each(&mut show)?;
+    }
+    lines.finish().into_iter().filter(|_| !args.raw).try_for_each(&mut show)?;
+    Ok(Exit::Done)
+}
+
+fn document(context: &Context, id: &str, at: &mut Place, lines: &mut SpoolLines) -> Result<Exit, Failure> {
+    let out = &context.out;
+    out.text(format!("{{\"dispatch_id\":\"{id}\",\"events\":["))?;
+    let mut first = true;
+    let mut put = |pieces: Vec<Piece>| {
+        pieces.into_iter().filter_map(|piece| piece.json()).try_for_each(|value| {
+            let comma = if std::mem::take(&mut first) { "\n" } else { ",\n" };
+            out.text(format!("{comma}{value}"))
+        })
+    };
+    while let Some(pieces) = at.pieces(lines, false)? {
+        put(pieces)?;
+    }
+    put(lines.finish())?;
+    out.line("\n]}")?;
+    Ok(Exit::Done)
+}
+
+async fn follow(
+    context: &Context,
+    fleet: &mut LiveFleet,
+    id: &str,
+    lines: &mut SpoolLines,
+    raw: bool,
+    show: &mut dyn FnMut(Piece) -> Result<(), Failure>,
+) -> Result<Exit, Failure> {
+    let spool = context.paths.spool(id);
+    let mut watch = FileWatch::on(&[&context.paths.state_dir])?;
+    let mut spool_watched = false;
+    let mut at = Place::new(&spool);
+    loop {
+        // A dispatch that waits for the pool has no spool yet; its start is an event.
+        if !spool_watched && spool.is_dir() {
+            watch.add(&spool)?;
+            spool_watched = true;
+        }
+        // Before the spool is read, so that nothing printed before the end is left out.
+        fleet.refresh()?;
+        let ended = fleet.find(id)?.is_finished();
+        while let Some(pieces) = at.pieces(lines, raw)? {
+            pieces.into_iter().try_for_each(&mut *show)?;
+        }
+        if ended {
+            lines.finish().into_iter().filter(|_| !raw).try_for_each(&mut *show)?;
+            context.out.note(format!("{id} has ended: {}", fleet.find(id)?.state()));
+            return Ok(Exit::Done);
+        }
+        watch.changed().await;
+    }
+}
+
+/// What an agent prints, shown part by part beside something else.
+pub(super) struct Printed {
+    at: Place,
+    lines: SpoolLines,
+}
+
+impl Printed {
+    pub fn of(context: &Context, id: &str, backend: &str) -> Result<Self, Failure> {
+        let backend =
+            muleteer_backends::by_name(backend).map_err(|error| Failure::of(error.code(), &error).dispatch(id))?;
+        Ok(Self { at: Place::new(&context.paths.spool(id)), lines: SpoolLines::new(backend) })
+    }
+
+    /// Shows the next part of what was printed since; false when that was all there is by now.
+    pub fn show_some(&mut self, context: &Context) -> Result<bool, Failure> {
+        let Some(pieces) = self.at.pieces(&mut self.lines, false)? else { return Ok(false) };
+        pieces.into_iter().try_for_each(|piece| show(context, false, piece))?;
+        Ok(true)
+    }
+
+    /// Shows the rest, to the last line. Only of an agent that is gone: another may print without end.
+    pub fn show_rest(&mut self, context: &Context) -> Result<(), Failure> {
+        while self.show_some(context)? {}
+        self.lines.finish().into_iter().try_for_each(|piece| show(context, false, piece))
+    }
+}
+
+fn show(context: &Context, raw: bool, piece: Piece) -> Result<(), Failure> {
+    let out = &context.out;
+    match piece {
+        Piece::Bytes { stream: Stream::Stdout, bytes, .. } if raw => out.bytes(&bytes),
+        Piece::Bytes { .. } => Ok(()),
+        // Lost records are said on stderr: the bytes on stdout must stay the agent's alone.
+        Piece::Gap { message } if raw || !out.json => {
+            out.note(format!("part of the log is lost: {message}"));
+            Ok(())
+        }
+        piece if out.json => piece.json().map_or(Ok(()), |value| out.line(value.to_string())),
+        Piece::Event { at_ms, event, .. } => {
+            agent::lines(at_ms, &event, out.verbose > 0).map_or(Ok(()), |text| out.line(text))
+        }
+        Piece::Stderr { at_ms, text } => out.line(agent::stderr(at_ms, &text)),
+        Piece::Gap { .. } => Ok(()),
+    }
+}
+
+/// How far a spool has been read.
+struct Place {
+    reader: Reader,
+    cursor: Cursor,
+    done: bool,
+}
+
+impl Place {
+    fn new(spool: &Path) -> Self {
+        Self { reader: Reader::open(spool), cursor: Cursor::start_of(0), done: false }
+    }
+
+    /// What was written since, in parts; none when all of it was handed over (call again after a
+    /// change).
+    fn pieces(&mut self, lines: &mut SpoolLines, raw: bool) -> Result<Option<Vec<Piece>>, Failure> {
+        if std::mem::take(&mut self.done) {
+            return Ok(None);
+        }
+        match self.reader.read(self.cursor, CHUNK) {
+            Ok(batch) => {
+                self.cursor = batch.next;
+                self.done = batch.state != State::More;
+                let records = batch.records.into_iter();
+                Ok(Some(if raw {
+                    records.map(Piece::raw).collect()
+                } else {
+                    records.flat_map(|record| lines.push(record)).collect()
+                }))
+            }
+            Err(error) => match error.resume().filter(|resume| *resume > self.cursor) {
+                Some(resume) => {
+                    self.cursor = resume;
+                    // Of the retained tail, the beginning is always missing once it has been cut.
+                    Ok(Some(vec![Piece::Gap { message: crate::cli::failure::chain(&error) }]))
+                }
+                None => Err(Failure::of("E_SPOOL_DAMAGED", &error)),
+            },
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The verbs, one module each: its arguments, and what it does.
+
+pub mod answer;
+pub mod bead;
+pub mod completions;
+pub mod config;
+pub mod cost;
+pub mod daemon;
+pub mod demo;
+pub mod dispatch_action;
+pub mod doctor;
+pub mod events;
+pub mod follow;
+pub mod hook;
+pub mod hooks;
+pub mod internal;
+pub mod interrupt;
+pub mod journal;
+pub mod kill;
+pub mod logs;
+pub mod man;
+pub mod model;
+pub mod parse;
+pub mod prune;
+pub mod roles;
+pub mod run;
+pub mod runs;
+pub mod send;
+pub mod service;
+pub mod spawn;
+pub mod status;
+pub mod tasks;
+pub mod tree;
+pub mod trust;
+pub mod wait;
+
+use crate::block_on;
+use crate::cli::Verb;
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::client::verb_span;
+
+/// Works also where the environment does not say where the user's state lives.
+pub fn needs_no_state(verb: &Verb) -> bool {
+    match verb {
+        Verb::Doctor(_) | Verb::Completions(_) | Verb::Man(_) | Verb::Parse(_) => true,
+        Verb::Config(args) => args.needs_no_state(),
+        _ => false,
+    }
+}
+
+/// Does what was typed.
+///
+/// # Errors
+/// What the user is to read, with its exit code.
+pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
+    match verb {
+        Verb::Daemon(args) => daemon::run(&args, context),
+        Verb::Spawn(args) => verb_span::run("spawn", context, |context| block_on(spawn::run(&args, context))),
+        Verb::Send(args) => verb_span::run("send", context, |context| block_on(send::run(&args, context))),
+        Verb::Answer(args) => verb_span::run("answer", context, |context| block_on(answer::run(&args, context))),
+        Verb::Model(args) => verb_span::run("model", context, |context| block_on(model::run(&args, context))),
+        Verb::Prune(args) => verb_span::run("prune", context, |context| block_on(prune::run(&args, context))),
+        Verb::Interrupt(args) => {
+            verb_span::run("interrupt", context, |context| block_on(interrupt::run(&args, context)))
+        }
+        Verb::Kill(args) => verb_span::run("kill", context, |context| block_on(kill::run(&args, context))),
+        Verb::Run(args) if args.acts() => verb_span::run("run", context, |context| block_on(run::run(&args, context))),
+        Verb::Tasks(args) if args.acts() => verb_span::run("tasks run", context, |context| tasks::run(&args, context)),
+        Verb::Status(args) => block_on(status::run(&args, context)),
+        Verb::Tree(_) => block_on(tree::run(context)),
+        Verb::Events(args) => block_on(events::run(&args, context)),
+        Verb::Logs(args) => block_on(logs::run(&args, context)),
+        Verb::Journal(args) => block_on(journal::run(&args, context)),
+        Verb::Wait(args) => block_on(wait::run(&args, context)),
+        Verb::Cost(args) => block_on(cost::run(&args, context)),
+        Verb::Roles(args) => roles::run(&args, context),
+        Verb::Config(args) => config::run(&args, context),
+        Verb::Trust(args) => block_on(trust::run(&args, context)),
+        Verb::Service(args) => block_on(service::run(&args, context)),
+        Verb::Run(args) => block_on(run::run(&args, context)),
+        Verb::Runs(_) => runs::run(context),
+        Verb::Bead(args) => block_on(bead::run(&args, context)),
+        Verb::Tasks(args) => tasks::run(&args, context),
+        Verb::Hooks(args) => hooks::run(&args, context),
+        Verb::Hook(args) => hook::run(&args, context),
+        Verb::Demo(args) => block_on(demo::run(&args, context.out)),
+        Verb::Doctor(args) => block_on(doctor::run(&args, context)),
+        Verb::Parse(args) => parse::run(&args, context),
+        Verb::Completions(args) => completions::run(&args, context),
+        Verb::Man(args) => man::run(&args, context),
+    }
+}

@@ -1,0 +1,32 @@
+//! `model`: go on with another model.
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::verbs::dispatch_action;
+use crate::verbs::spawn::{model_name, random};
+use muleteer_protocol::v1::Request;
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer model k3f9 haiku
+  muleteer model k3f9 claude-opus-4-6 && muleteer send k3f9 \"Think harder about this one\"
+
+Claude Code changes at once; any other agent with its next process.";
+
+/// Make an agent go on with another model, in the same session
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The dispatch, by id or its beginning
+    id: String,
+    /// The model, as its CLI names it
+    #[arg(value_parser = model_name)]
+    model: String,
+}
+
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let id = dispatch_action::target(context, &args.id).await?;
+    let key = muleteer_model::event::id::encode(&[random()?, random()?].concat());
+    dispatch_action::done(context, Request::SetModel { id, key, model: args.model.clone() }, "changed").await
+}

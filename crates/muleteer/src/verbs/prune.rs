@@ -1,0 +1,60 @@
+//! `prune`: remove what is kept of the agents of dispatches that ended long ago.
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::client::connect::unexpected;
+use crate::render;
+use muleteer_model::config::Span;
+use muleteer_protocol::v1::{Reply, Request};
+use serde_json::json;
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer prune --dry-run
+  muleteer prune --older-than 7d
+  muleteer prune --older-than 0s --json      everything that has ended
+
+Removes the output, prompts and request of agents (`agents/<id>` in the state directory). `status`, `wait`,
+`cost`, `events` and `journal` know a dispatch as before; its `logs` are gone, and it cannot be spoken to again.
+Branches, journals and runs are not touched, and neither are the agents of a run that is under way.";
+
+/// Remove what is kept of agents that ended long ago: their output, prompts and requests
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// How long ago they must have ended: 30d, 12h, 15m or bare seconds
+    #[arg(long, value_name = "AGE", default_value = "30d")]
+    older_than: Span,
+    /// Only say what would be removed
+    #[arg(long, short = 'n')]
+    dry_run: bool,
+}
+
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let (mut count, mut freed, mut faults, mut from_seq) = (0_u64, 0_u64, vec![], Some(0));
+    while let Some(seq) = from_seq {
+        let request = Request::Prune { older_than_s: args.older_than.as_secs(), dry_run: args.dry_run, from_seq: seq };
+        match context.ask(request).await? {
+            Reply::Pruned { dispatches, bytes, next_seq, faults: more } => {
+                count += dispatches;
+                freed += bytes;
+                faults.extend(more);
+                from_seq = next_seq;
+            }
+            other => return Err(unexpected(&other)),
+        }
+    }
+    let (done, size) = (if args.dry_run { "would be removed" } else { "removed" }, render::bytes(freed));
+    if context.out.json {
+        let document = json!({ "dispatches": count, "bytes": freed, "dry_run": args.dry_run, "faults": faults });
+        context.out.document(&document)?;
+    } else {
+        for fault in &faults {
+            context.out.note(format!("not removed: {fault}"));
+        }
+        let of = if count == 1 { "one dispatch".to_string() } else { format!("{count} dispatches") };
+        context.out.line(format!("the files of {of} {done}: {size}"))?;
+    }
+    Ok(if faults.is_empty() { Exit::Done } else { Exit::Failed })
+}

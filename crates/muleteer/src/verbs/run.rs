@@ -1,0 +1,579 @@
+//! `run`: from a written spec to judged, merged code. The daemon hosts the run; this follows it.
+
+use crate::cli::context::{Context, absolute};
+use crate::cli::exit::{self, Exit};
+use crate::cli::failure::{Failure, chain};
+use crate::cli::settings;
+use crate::client::connect::unexpected;
+use crate::client::env_pass;
+use crate::client::interrupt;
+use crate::client::live_run::{LiveRun, TICK};
+use crate::client::offline;
+use crate::client::run_files::{Runs, new_id, utf8};
+use crate::render::{event, page, run as show, safe};
+use crate::verbs::spawn;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use muleteer_model::config::trust::is_below;
+use muleteer_model::event::Record;
+use muleteer_model::spec_run::Run;
+use muleteer_model::spec_run::checkpoint::{self, document, document_at};
+use muleteer_model::spec_run::event::{Phase, RunStatus};
+use muleteer_model::spec_run::report::history::Chronicle;
+use muleteer_model::spec_run::report::status::Standing;
+use muleteer_process::clock::awake;
+use muleteer_protocol::client::{Client, ClientError, Next};
+use muleteer_protocol::v1::{self, Item, Reply, Request};
+use muleteer_store::atomic::write_atomic;
+use muleteer_supervisor::signals::AsyncSignals;
+use muleteer_supervisor::spec_run::is_hosted;
+use rustix::process::Signal;
+use serde_json::json;
+use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What is shown of acceptance criteria: three files of a few pages are usual.
+const CRITERIA_FILES: usize = 20;
+const CRITERIA_LIMIT: u64 = 64 * 1024;
+
+/// Who looks on gives something else so long to start the next daemon.
+const NEXT_DAEMON: Duration = Duration::from_secs(5);
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer run --spec plan.md                     freeze, decompose, implement, judge, and a branch
+  muleteer run --spec plan.md --dry-run           only freeze and decompose: shows the beads and their order
+  muleteer run --status                           how the newest run stands, from any terminal
+  muleteer run --status --follow                  and as it goes; Ctrl-C leaves it alone
+  muleteer run --resume                           go on with it, after a stop, a crash or an approval
+  muleteer run --spec plan.md --backend subprocess --command ./agent.sh
+
+Ctrl-C stops the run: its agents are ended, and --resume goes on. With --detach it goes on without you, until
+`muleteer run stop`.
+Exit codes: 0 the judge passed it, 2 bad input, 3 locked or something is missing, 4 failed, 5 the judge
+found something in every iteration there may be.";
+
+const STOP: &str = "\
+Examples:
+  muleteer run stop                               the only run that is under way here
+  muleteer run stop a1b2c3
+
+Its agents are ended, as by Ctrl-C on a run that is looked at; `muleteer run --resume` goes on with it.";
+
+const REPORT: &str = "\
+Examples:
+  muleteer run report run-2026-02-12-a1b2c3
+  muleteer run report --html run.html             one file, to be opened in a browser or sent to somebody
+
+The page is made from the run's files, whatever state it is in, and fetches nothing. While the run is
+unfinished it leaves the acceptance criteria out, which the run's agents may not know.";
+
+/// Drive a spec to judged, merged code
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Option<Sub>,
+    /// The spec: a markdown file [default: run.spec of the configuration]
+    #[arg(long, value_name = "FILE")]
+    spec: Option<PathBuf>,
+    /// Go on with a run [default: the newest]
+    #[arg(long, value_name = "RUN", num_args = 0..=1, conflicts_with = "spec")]
+    resume: Option<Option<String>>,
+    /// Show how a run stands [default: the newest]
+    #[arg(long, value_name = "RUN", num_args = 0..=1, conflicts_with_all = ["spec", "resume"])]
+    status: Option<Option<String>>,
+    /// With --status: show the run as it goes, until it rests or has ended; exits as the run does
+    #[arg(short, long, requires = "status")]
+    follow: bool,
+    /// Only freeze and decompose; `--resume` goes on
+    #[arg(long)]
+    dry_run: bool,
+    /// Show the acceptance criteria and wait for approval before anything is planned; `--resume --yes` goes on
+    #[arg(long)]
+    preview_acceptance: bool,
+    /// Coding agents at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    concurrency: Option<u32>,
+    /// The agents' program: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// What the `subprocess` backend runs, under `sh -c`; a JSON list of words runs as it is
+    #[arg(long, value_name = "CMD", value_parser = spawn::command_line)]
+    command: Option<String>,
+    /// The scenario of the `rehearsal` backend [default: MULETEER_SCENARIO]
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// The agents' model
+    #[arg(long, value_parser = spawn::model_name)]
+    model: Option<String>,
+    /// The branch the agents push to; `auto` makes one of the run's own
+    #[arg(long, value_name = "BRANCH", conflicts_with = "resume")]
+    target: Option<String>,
+    /// The beads are there already: those with this label
+    #[arg(long, value_name = "LABEL", conflicts_with = "resume")]
+    bead_label: Option<String>,
+    /// Print the run's id and leave it to the daemon
+    #[arg(long)]
+    detach: bool,
+    /// Ask the judge once more about a run that has ended
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["spec", "resume", "status"])]
+    judge_only: Option<String>,
+    /// With --resume: go on from this phase
+    #[arg(long, value_name = "PHASE", requires = "resume", value_parser = ["implement", "maintain", "judge"])]
+    from_phase: Option<String>,
+    /// Stop when the run has cost this much
+    #[arg(long, value_name = "USD", value_parser = spawn::budget)]
+    budget_usd: Option<f64>,
+    /// Stop when it has been under way for so long: 2h, 90m, bare seconds
+    #[arg(long, value_name = "TIME", value_parser = spawn::seconds)]
+    max_runtime: Option<u64>,
+    /// Approve what waits for approval
+    #[arg(long)]
+    yes: bool,
+    /// Give the agents a variable, whatever the pass list says
+    #[arg(long, value_name = "K=V", value_parser = spawn::variable)]
+    env: Vec<(String, String)>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Sub {
+    /// Show what a run did, and what came of it
+    #[command(after_help = REPORT)]
+    Report {
+        /// The run [default: the newest]
+        run: Option<String>,
+        /// Write a page for the browser: graph, timeline, cost, findings. `-` is stdout
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
+    },
+    /// Stop a run that is under way; `--resume` goes on with it
+    #[command(after_help = STOP)]
+    Stop {
+        /// The run [default: the only one that is under way]
+        run: Option<String>,
+    },
+}
+
+impl Args {
+    /// Something is set going, and not only looked at.
+    pub fn acts(&self) -> bool {
+        self.verb.is_none() && self.status.is_none()
+    }
+}
+
+/// # Errors
+/// Bad input before anything was made; then how the run ended.
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let runs = Runs::here()?;
+    match &args.verb {
+        Some(Sub::Report { run, html }) => {
+            let id = runs.resolve(run.as_deref())?;
+            return report(context, &runs, &id, html.as_deref());
+        }
+        Some(Sub::Stop { run }) => return halt(context, &runs, run.as_deref()).await,
+        None => {}
+    }
+    if let Some(id) = &args.status {
+        let id = runs.resolve(id.as_deref())?;
+        let run = runs.read(&id)?;
+        if args.follow && attend(context, &runs, &run).await? {
+            return conclude(context, &runs, &runs.read(&id)?);
+        }
+        match context.out.json {
+            true => context.out.document(&document_at(&run, &standing(context, &runs, &run)))?,
+            false => context.out.text(show::status(&run, &standing(context, &runs, &run), Timestamp::now()))?,
+        }
+        // 0 would say that the judge has passed it.
+        return Ok(if args.follow { Exit::Interrupted } else { Exit::Done });
+    }
+    let request = request(args, context, &runs)?;
+    let run_id = request.run_id.clone();
+    let known = if request.resume { Some(runs.chronicle(&run_id)?) } else { None };
+    up(context, &request).await?;
+    if args.detach {
+        match context.out.json {
+            true => context.out.document(&json!({ "run_id": run_id }))?,
+            false => context.out.line(&run_id)?,
+        }
+        return Ok(Exit::Done);
+    }
+    context.out.note(format!("run {run_id} ({})", runs.folder().join(&run_id).display()));
+    follow(context, &runs, &request, known).await?;
+    let run = runs.read(&run_id)?;
+    conclude(context, &runs, &run)
+}
+
+fn report(context: &Context, runs: &Runs, id: &str, html: Option<&Path>) -> Result<Exit, Failure> {
+    let Some(file) = html else {
+        let run = runs.read(id)?;
+        match context.out.json {
+            true => context.out.document(&checkpoint::report(&run, &standing(context, runs, &run)))?,
+            false => context.out.text(show::report(&run, &standing(context, runs, &run)))?,
+        }
+        return Ok(Exit::Done);
+    };
+    let chronicle = runs.chronicle(id)?;
+    let results = context.paths.state_dir.join("sealed").join(id).join("judge-results");
+    let setting = page::Setting {
+        zone: TimeZone::system(),
+        judge_results: results.is_dir().then(|| results.display().to_string()),
+    };
+    let text = page::page(&chronicle, &setting);
+    if file == Path::new("-") {
+        return context.out.bytes(text.as_bytes()).map(|()| Exit::Done);
+    }
+    // A pipe or a device is written to, not replaced.
+    let special = std::fs::metadata(file).is_ok_and(|meta| !meta.is_file());
+    let written = if special {
+        std::fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
+    } else {
+        write_atomic(file, text.as_bytes(), 0o600).map_err(|error| chain(&error))
+    };
+    written.map_err(|error| Failure::new("E_IO", error).file(file))?;
+    match context.out.json {
+        true => context.out.document(&json!({ "run_id": id, "html": absolute(file) }))?,
+        false => context.out.line(file.display().to_string())?,
+    }
+    Ok(Exit::Done)
+}
+
+/// Stops a run that nobody need be looking at, and shows how it stands then. One that rests already is left as it is.
+async fn halt(context: &Context, runs: &Runs, given: Option<&str>) -> Result<Exit, Failure> {
+    let id = match given {
+        Some(_) => runs.resolve(given)?,
+        None => runs.under_way()?,
+    };
+    if runs.read(&id)?.is_live() {
+        stop(context, &id).await?;
+    }
+    let run = runs.read(&id)?;
+    let standing = standing(context, runs, &run);
+    match context.out.json {
+        true => context.out.document(&document_at(&run, &standing))?,
+        false => context.out.text(show::status(&run, &standing, Timestamp::now()))?,
+    }
+    Ok(Exit::Done)
+}
+
+/// A daemon that starts has taken the locks of its runs within this time.
+pub(super) const BOOTING: Duration = Duration::from_secs(2);
+
+/// Whether a daemon carries on a run that was live just now. The run's own lock tells: a daemon that
+/// has the state directory may be unable to host this run. One that starts is waited for until
+/// `deadline`.
+pub(super) fn is_carried_on(context: &Context, runs: &Runs, id: &str, deadline: Duration) -> bool {
+    let folder = runs.folder().join(id);
+    loop {
+        let is_held = context.is_held();
+        // A run that came to its end since was carried on until then.
+        if is_hosted(&folder) || runs.read(id).is_ok_and(|now| !now.is_live()) {
+            return true;
+        }
+        if !is_held || awake() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// How the run stands now, by the files alone: a daemon that hangs must not keep anybody from
+/// seeing that.
+fn standing(context: &Context, runs: &Runs, run: &Run) -> Standing {
+    let hosted = run.is_live() && is_carried_on(context, runs, run.id(), awake() + BOOTING);
+    // Without them nothing is known of what its agents wait for.
+    let fleet = run.is_live().then(|| offline::fleet(context).ok()).flatten();
+    let standing = Standing::of(run, fleet.as_ref(), hosted, Timestamp::now());
+    standing.with_obstacle(run, obstacle(context, run, hosted))
+}
+
+/// Why a daemon that runs does not carry on this run, as far as files tell.
+pub(super) fn obstacle(context: &Context, run: &Run, hosted: bool) -> Option<String> {
+    let is_due = run.is_live() && !hosted && context.is_held();
+    is_due.then(|| muleteer_supervisor::spec_run::obstacle(&context.paths, run.id()))
+}
+
+async fn up(context: &Context, request: &v1::Run) -> Result<(), Failure> {
+    match context.ask(Request::Run(Box::new(request.clone()))).await? {
+        Reply::RunUp { .. } => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Whether links lead from a path of the repository to a file elsewhere.
+fn leads_out(path: &Path, repo: &Path) -> bool {
+    let real = path.canonicalize().ok().zip(repo.canonicalize().ok());
+    real.is_some_and(|(path, repo)| !path.starts_with(repo))
+}
+
+fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failure> {
+    let config = settings::config(context, Some(&runs.repo))?;
+    settings::warn(context, config.ignored(), "");
+    let resumed = match (&args.resume, &args.judge_only) {
+        (Some(id), _) => Some(runs.resolve(id.as_deref())?),
+        (None, Some(id)) => Some(runs.resolve(Some(id))?),
+        (None, None) => None,
+    };
+    let spec = match (&args.spec, &config.run.spec) {
+        _ if resumed.is_some() => None,
+        (Some(path), _) => Some(absolute(path)),
+        (None, Some(path)) => Some(runs.repo.join(path)),
+        (None, None) => {
+            return Err(Failure::new("E_SPEC_NOT_FOUND", "there is no spec")
+                .hint("`muleteer run --spec plan.md`, or set run.spec in .muleteer/config.yaml"));
+        }
+    };
+    if let (None, Some(name), Some(path)) = (&args.spec, &config.run.spec, &spec)
+        && is_below(name)
+        && leads_out(path, &runs.repo)
+    {
+        // Its text becomes part of prompts, and a clone may bring a link to any file.
+        return Err(Failure::new("E_SPEC_NOT_FOUND", format!("run.spec `{name}` is a link out of the repository"))
+            .hint("name the spec with --spec if you mean that file")
+            .file(path));
+    }
+    if let Some(path) = spec.as_ref().filter(|path| !path.is_file()) {
+        let what = if path.exists() { "no file" } else { "not there" };
+        return Err(Failure::new("E_SPEC_NOT_FOUND", format!("the spec {} is {what}", path.display())).file(path));
+    }
+    let backend = spawn::implied_backend(args.backend.as_deref(), args.command.is_some(), args.scenario.is_some());
+    Ok(v1::Run {
+        resume: resumed.is_some(),
+        run_id: resumed.map_or_else(new_id, Ok)?,
+        repo: utf8(&runs.repo)?,
+        spec: spec.as_deref().map(utf8).transpose()?,
+        target: args.target.clone(),
+        bead_label: args.bead_label.clone(),
+        concurrency: args.concurrency,
+        backend,
+        command: args.command.as_deref().map(spawn::command),
+        scenario: spawn::scenario(args.scenario.as_deref())?,
+        model: args.model.clone(),
+        budget_usd: args.budget_usd,
+        max_runtime_s: args.max_runtime,
+        dry_run: args.dry_run,
+        preview_acceptance: args.preview_acceptance,
+        yes: args.yes,
+        from_phase: args
+            .judge_only
+            .as_ref()
+            .map(|_| "judge-only".to_string())
+            .or_else(|| args.from_phase.clone()),
+        env: spawn::passed_env(&config),
+        extra_env: args.env.clone(),
+        push_env: env_pass::for_push(spawn::vars()),
+        config: context.config.as_deref().map(utf8).transpose()?,
+    })
+}
+
+/// Shows what happens until the run rests or has ended. A daemon that goes away is started again, and goes
+/// on with the run. The first Ctrl-C stops the run, the second leaves it to itself.
+async fn follow(context: &Context, runs: &Runs, request: &v1::Run, known: Option<Chronicle>) -> Result<(), Failure> {
+    let mut signals = AsyncSignals::catch(&[Signal::INT, Signal::TERM]).map_err(Failure::from)?;
+    let mut stopped = false;
+    let run_id = &request.run_id;
+    let mut next = known.as_ref().map_or(0, |known| known.run.seq + 1);
+    let live = RefCell::new(LiveRun::new(context, known));
+    loop {
+        let client = context.connect_or_start().await?;
+        let watching = watch(context, client, run_id, &mut next, &live);
+        tokio::pin!(watching);
+        let ended = loop {
+            tokio::select! {
+                ended = &mut watching => break ended?,
+                _ = signals.next() => {}
+            }
+            if stopped {
+                live.borrow_mut().clear();
+                context.out.note(format!("left; `muleteer run --status {run_id}` shows how it stands"));
+                return Ok(());
+            }
+            stopped = true;
+            live.borrow_mut()
+                .note(format!("stopping: its agents are ended; `muleteer run --resume {run_id}` goes on"));
+            stop(context, run_id).await?;
+        };
+        let under_way = runs.read(run_id).is_ok_and(|run| run.is_live());
+        if ended && !under_way {
+            return Ok(());
+        }
+        if stopped {
+            stop(context, run_id).await?;
+            continue;
+        }
+        // The daemon went away; the next one goes on with the run by itself, and this sees to it that there is one.
+        let again = v1::Run { resume: false, ..request.clone() };
+        up(context, &again).await?;
+    }
+}
+
+/// Looks on until the run rests or has ended, without starting or stopping anything, through daemons that come and go.
+/// False when somebody has seen enough.
+///
+/// # Errors
+/// `E_NO_DAEMON`: as long as there is none, it does not end.
+async fn attend(context: &Context, runs: &Runs, run: &Run) -> Result<bool, Failure> {
+    if !run.is_live() {
+        return Ok(true);
+    }
+    let mut client = attended(context, run, Duration::ZERO).await?;
+    let known = runs.chronicle(run.id())?;
+    let mut next = known.run.seq + 1;
+    let live = RefCell::new(LiveRun::new(context, Some(known)));
+    live.borrow_mut().draw();
+    let watching = async {
+        while !watch(context, client, run.id(), &mut next, &live).await? && runs.read(run.id())?.is_live() {
+            live.borrow_mut().clear();
+            client = attended(context, run, NEXT_DAEMON).await?;
+        }
+        Ok::<_, Failure>(())
+    };
+    let mut interrupted = false;
+    tokio::select! {
+        ended = watching => ended?,
+        waited = interrupt::wait() => { waited?; interrupted = true; }
+    }
+    live.borrow_mut().clear();
+    if interrupted {
+        context
+            .out
+            .note(format!("stopped looking; the run goes on (`muleteer run --status {}`)", run.id()));
+    }
+    Ok(!interrupted)
+}
+
+/// A daemon that hosts the run, or will: there, or within `patience`.
+async fn attended(context: &Context, run: &Run, patience: Duration) -> Result<Client, Failure> {
+    context.dial_within(patience).await.map_err(|error| {
+        if !error.is_lost() {
+            return error.into();
+        }
+        let (message, hint) = match context.is_held() {
+            true => (
+                format!("{}: a daemon runs and cannot be reached at {}", run.id(), context.socket.display()),
+                format!(
+                    "run `muleteer doctor`; without --follow, `muleteer run --status {}` shows how it stands",
+                    run.id()
+                ),
+            ),
+            false => (
+                format!("{} is under way, and no daemon is: the next one goes on with it", run.id()),
+                format!(
+                    "`muleteer run --resume {}` starts one; without --follow, --status shows how it stands",
+                    run.id()
+                ),
+            ),
+        };
+        Failure::new("E_NO_DAEMON", message).run(run.id()).hint(hint)
+    })
+}
+
+async fn stop(context: &Context, run_id: &str) -> Result<(), Failure> {
+    context.ask(Request::RunStop { run_id: run_id.into() }).await.map(|_| ())
+}
+
+/// True when the stream has ended, false when the daemon went away.
+async fn watch(
+    context: &Context,
+    mut client: Client,
+    run_id: &str,
+    next: &mut u64,
+    live: &RefCell<LiveRun<'_>>,
+) -> Result<bool, Failure> {
+    let request = Request::RunEvents { run_id: run_id.into(), from_seq: *next, follow: true };
+    let mut stream = match client.stream(request).await {
+        Ok(stream) => stream,
+        Err(error) if error.is_lost() => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    loop {
+        let item = drawn(stream.next(), live).await;
+        match item {
+            Ok(Next::Item(Item::Event { seq, line })) => {
+                *next = (*next).max(seq + 1);
+                if context.out.json {
+                    Failure::unless_closed(context.out.line(&line))?;
+                } else if let Ok(record) = serde_json::from_str::<Record>(&line) {
+                    live.borrow_mut().take(&record, event::line(&record).as_deref());
+                }
+            }
+            Ok(Next::Item(_)) => {}
+            Ok(Next::End(_)) => return Ok(true),
+            Err(ClientError::Lost) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Waits, and meanwhile keeps the times on the screen going.
+async fn drawn<T>(waiting: impl Future<Output = T>, live: &RefCell<LiveRun<'_>>) -> T {
+    tokio::pin!(waiting);
+    if !live.borrow().is_on_screen() {
+        return waiting.await;
+    }
+    loop {
+        tokio::select! {
+            done = &mut waiting => return done,
+            () = tokio::time::sleep(TICK) => live.borrow_mut().draw(),
+        }
+    }
+}
+
+/// What an agent wrote for the judge, for the person who is to approve it.
+fn criteria(run: &Run) -> String {
+    let folder = run.sealed.as_ref().map(|sealed| PathBuf::from(&sealed.path)).unwrap_or_default();
+    let mut names: Vec<_> = std::fs::read_dir(&folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    names.sort();
+    let mut text = String::new();
+    for path in names.iter().filter(|path| path.is_file()).take(CRITERIA_FILES) {
+        let mut said = String::new();
+        // What cannot be read is named all the same.
+        let _ = std::fs::File::open(path).and_then(|file| file.take(CRITERIA_LIMIT).read_to_string(&mut said));
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let _ = writeln!(text, "{}", safe(&name));
+        for line in said.lines() {
+            let _ = writeln!(text, "  {}", safe(line));
+        }
+    }
+    let _ =
+        writeln!(text, "\n`muleteer run --resume {} --yes` goes on with them; {} has them", run.id(), folder.display());
+    text
+}
+
+/// The last word, and the exit code.
+fn conclude(context: &Context, runs: &Runs, run: &Run) -> Result<Exit, Failure> {
+    if context.out.json {
+        Failure::unless_closed(context.out.json_line(&document(run)))?;
+    } else {
+        if run.phase == Phase::Freeze && run.status() == RunStatus::AwaitingApproval {
+            Failure::unless_closed(context.out.text(criteria(run)))?;
+        }
+        let is_plan = run.settings.dry_run && run.outcome.is_none();
+        let report = if is_plan { show::plan(run) } else { show::report(run, &standing(context, runs, run)) };
+        Failure::unless_closed(context.out.text(report))?;
+    }
+    Ok(match (run.status(), checkpoint::shortfall(run)) {
+        (RunStatus::Completed | RunStatus::AwaitingApproval, _) => Exit::Done,
+        (RunStatus::Pending, None) if run.settings.dry_run => Exit::Done,
+        (_, Some(error)) => {
+            if !context.out.json {
+                context.out.failure(&Failure::from(v1::WireError {
+                    code: error.code.clone(),
+                    message: error.message,
+                    run_id: Some(error.run_id),
+                    ..v1::WireError::default()
+                }));
+            }
+            exit::of_code(&error.code)
+        }
+        _ => Exit::Failed,
+    })
+}

@@ -1,0 +1,64 @@
+//! `send`: a further turn.
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::client::connect::unexpected;
+use crate::verbs::dispatch_action;
+use crate::verbs::spawn::{check_prompt, random, read_prompt};
+use muleteer_protocol::v1::{Reply, Request};
+use serde_json::json;
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer send k3f9 \"Now add a test for it\"
+  muleteer send k3f9 - < review.txt
+  muleteer send k3f9 --cli-command /compact
+
+A text always reaches the model, also one that begins with a slash. A command of the
+agent's own CLI runs with --cli-command only.
+
+Answered when the prompt is durable: no crash loses it, and none sends it twice.";
+
+/// Give an agent a further turn in the same session
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The dispatch, by id or its beginning
+    id: String,
+    /// What to do next; `-` reads it from stdin
+    #[arg(required_unless_present = "cli_command")]
+    text: Option<String>,
+    /// Run a command of the agent's own CLI instead (claude-code, acp)
+    #[arg(long, value_name = "COMMAND", conflicts_with = "text")]
+    cli_command: Option<String>,
+}
+
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let text = match (&args.cli_command, args.text.as_deref()) {
+        (Some(command), _) => command.clone(),
+        (None, Some("-")) => read_prompt(std::io::stdin().lock())?,
+        (None, text) => text.unwrap_or_default().to_string(),
+    };
+    if text.trim().is_empty() {
+        return Err(Failure::new("E_PROMPT_MISSING", "the prompt is empty"));
+    }
+    let text = check_prompt(text)?;
+    let id = dispatch_action::target(context, &args.id).await?;
+    // Ours, so that the prompt sent again after a lost answer is known to be the same one.
+    let key = muleteer_model::event::id::encode(&[random()?, random()?].concat());
+    match context
+        .ask(Request::Send { id, key, text, cli_command: args.cli_command.is_some() })
+        .await?
+    {
+        Reply::Sent { dispatch_id, queued } if context.out.json => {
+            context.out.document(&json!({ "dispatch_id": dispatch_id, "queued": queued }))?;
+        }
+        Reply::Sent { dispatch_id, queued: true } => {
+            context.out.note(format!("{dispatch_id}: queued behind the running turn"))
+        }
+        Reply::Sent { dispatch_id, queued: false } => context.out.note(format!("{dispatch_id}: sent")),
+        other => return Err(unexpected(&other)),
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,384 @@
+//! `spawn`: make a dispatch.
+
+use crate::cli::context::{self, Context, absolute};
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::settings;
+use crate::client::connect::unexpected;
+use crate::client::env_pass;
+use crate::client::interrupt;
+use crate::verbs::{follow, wait};
+use muleteer_model::config::{BadSpan, Config, ENV_PREFIX, Span, is_model_name};
+use muleteer_model::event::id::{DispatchId, ID_BYTES};
+use muleteer_model::text::bom::unmarked;
+use muleteer_protocol::codec::PROMPT_LIMIT;
+use muleteer_protocol::v1::{Command, Reply, Request, Spawn};
+use serde_json::json;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer spawn developer . \"Fix the flaky test in tests/net.rs\"
+  muleteer spawn tester web --prompt-file plan.md --wait --json
+  git diff HEAD~1 | muleteer spawn reviewer . --feature review-42
+  muleteer spawn developer . \"list the files\" --backend subprocess --command 'cat; ls' --wait
+
+One word after the role is the project, never the prompt: it must be a directory or a configured
+name. The prompt is then read from --prompt-file or from stdin.
+Prints the id of the dispatch. With --wait, exits 0 on success, 4 if partial, failed, blocked or
+stalled, 6 if killed, 130 at Ctrl-C, which ends only the waiting; --follow exits so too, but 0 at
+Ctrl-C.";
+
+/// Send a role to work on a project; prints the id of the dispatch
+#[derive(Debug, Default, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Who: a role's name (see `muleteer roles`)
+    role: String,
+    /// Where: a directory, or a project's name [default: the current directory]
+    project: Option<String>,
+    /// What to do [default: read from --prompt-file, or stdin]
+    #[arg(conflicts_with = "prompt_file")]
+    prompt: Option<String>,
+    /// Read the prompt from a file (`-` is stdin)
+    #[arg(long, value_name = "FILE")]
+    prompt_file: Option<PathBuf>,
+    /// The model [default: the role's, its category's, the configured default]
+    #[arg(long, value_parser = model_name)]
+    model: Option<String>,
+    /// The agent's program: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// What the `subprocess` backend runs, under `sh -c`; a JSON list of words runs as it is
+    #[arg(long, value_name = "CMD", value_parser = command_line)]
+    command: Option<String>,
+    /// The scenario of the `rehearsal` backend [default: MULETEER_SCENARIO]
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// Stop when it has cost this much
+    #[arg(long, value_name = "USD", value_parser = budget)]
+    budget_usd: Option<f64>,
+    /// Stop after this many turns of the model
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_turns: Option<u32>,
+    /// Stop after this long: 15m, 300s or bare seconds, not counting time asleep
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    timeout: Option<u64>,
+    /// Give the agent a variable, whatever the pass list says
+    #[arg(long, value_name = "K=V", value_parser = variable)]
+    env: Vec<(String, String)>,
+    /// Work in a private clone; its branch comes back as `muleteer/<id>`
+    #[arg(long)]
+    worktree: bool,
+    /// The feature its journal is filed under [default: the id of the dispatch]
+    #[arg(long, value_name = "NAME")]
+    feature: Option<String>,
+    /// Wait until it has ended, and exit by how
+    #[arg(long)]
+    wait: bool,
+    /// Show what it does until it has ended, and exit by how
+    #[arg(long)]
+    follow: bool,
+}
+
+/// # Errors
+/// Bad input before anything was made; then what the daemon says.
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let spawn = request(args, context)?;
+    let id = spawn.id.clone();
+    let reply = context.ask(Request::Spawn(Box::new(spawn))).await?;
+    let Reply::Spawned { dispatch_id, warnings } = reply else { return Err(unexpected(&reply).dispatch(&id)) };
+    for warning in &warnings {
+        context.out.note(format!("warning: {warning}"));
+    }
+    let mut made = json!({ "dispatch_id": dispatch_id });
+    if !warnings.is_empty() {
+        made["warnings"] = json!(warnings);
+    }
+    let out = &context.out;
+    match (out.json, args.follow, args.wait) {
+        (true, false, true) => {}
+        (true, true, _) => out.json_line(&made)?,
+        (true, false, false) => out.document(&made)?,
+        (false, ..) => out.line(&dispatch_id)?,
+    }
+    if args.follow {
+        return follow::dispatch(context, &dispatch_id).await;
+    }
+    if !args.wait {
+        return Ok(Exit::Done);
+    }
+    // With `--json` nobody else has told the id by then.
+    interrupt::or_left(context, wait::left(std::slice::from_ref(&dispatch_id)), wait::one(context, &dispatch_id)).await
+}
+
+fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
+    let project = project(args, context)?;
+    let config = settings::config(context, Some(&project))?;
+    let prompt = prompt(args)?;
+    let backend = implied_backend(args.backend.as_deref(), args.command.is_some(), args.scenario.is_some());
+    Ok(Spawn {
+        id: new_id()?,
+        role: args.role.clone(),
+        project: utf8(project)?,
+        prompt,
+        feature: args.feature.clone(),
+        model: args.model.clone(),
+        backend,
+        command: args.command.as_deref().map(command),
+        scenario: scenario(args.scenario.as_deref())?,
+        budget_usd: args.budget_usd,
+        max_turns: args.max_turns,
+        timeout_s: args.timeout,
+        worktree: args.worktree,
+        env: passed_env(&config),
+        extra_env: args.env.clone(),
+        config: context.config.clone().map(utf8).transpose()?,
+    })
+}
+
+/// Only what was typed chooses a backend: the variable alone must not turn a real agent into a rehearsal.
+pub fn implied_backend(said: Option<&str>, command: bool, scenario: bool) -> Option<String> {
+    let implied = [(command, "subprocess"), (scenario, "rehearsal")];
+    let implied = || implied.into_iter().find(|(given, _)| *given).map(|(_, name)| name);
+    said.or_else(implied).map(String::from)
+}
+
+/// `--scenario`, else `MULETEER_SCENARIO`.
+pub fn scenario(said: Option<&Path>) -> Result<Option<String>, Failure> {
+    let variable = || std::env::var_os("MULETEER_SCENARIO").filter(|path| !path.is_empty()).map(PathBuf::from);
+    said.map(Path::to_path_buf)
+        .or_else(variable)
+        .as_deref()
+        .map(absolute)
+        .map(utf8)
+        .transpose()
+}
+
+fn project(args: &Args, context: &Context) -> Result<PathBuf, Failure> {
+    let here = || context::here("E_PROJECT_NOT_FOUND");
+    let Some(word) = &args.project else { return here() };
+    // Canonical: the daemon and the agent must mean the same directory whatever links lead to it.
+    let directory = |path: &Path| path.is_dir().then(|| path.canonicalize().unwrap_or_else(|_| absolute(path)));
+    if let Some(path) = directory(Path::new(word)) {
+        return Ok(path);
+    }
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let config = settings::config(context, Some(&here()?))?;
+    if let Some(path) = config.project_path(word, home.as_deref()) {
+        return directory(&path).ok_or_else(|| {
+            let message = format!("the project `{word}` is configured as {}, which is no directory", path.display());
+            Failure::new("E_PROJECT_NOT_FOUND", message)
+        });
+    }
+    let message = format!("`{}` is neither a directory nor the name of a configured project", shorten(word));
+    let hint = if args.prompt.is_none() {
+        format!(
+            "one word after the role is the project; to give a prompt, name the project first: muleteer spawn {} . \"…\"",
+            args.role
+        )
+    } else {
+        "`muleteer config show` lists the configured projects under `projects`".to_string()
+    };
+    Err(Failure::new("E_PROJECT_NOT_FOUND", message).hint(hint))
+}
+
+fn prompt(args: &Args) -> Result<String, Failure> {
+    let text = match (&args.prompt, &args.prompt_file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) if path != Path::new("-") => {
+            let unreadable = |error| Failure::new("E_NOT_FOUND", format!("cannot read the prompt: {error}")).file(path);
+            let file = std::fs::File::open(path).map_err(unreadable)?;
+            if file.metadata().is_ok_and(|meta| meta.is_dir()) {
+                return Err(Failure::new("E_NOT_FOUND", "the prompt is to be read from a directory")
+                    .file(path)
+                    .hint("name a file in it"));
+            }
+            read_prompt(file).map_err(|failure| failure.file(path))?
+        }
+        (None, file) => {
+            if file.is_none() && io::stdin().is_terminal() {
+                return Err(Failure::new("E_PROMPT_MISSING", "there is no prompt").hint(format!(
+                    "give it last: muleteer spawn {} . \"…\", or --prompt-file FILE, or on stdin",
+                    args.role
+                )));
+            }
+            read_prompt(io::stdin().lock())?
+        }
+    };
+    if text.trim().is_empty() {
+        return Err(Failure::new("E_PROMPT_MISSING", "the prompt is empty"));
+    }
+    check_prompt(text)
+}
+
+/// No more of it than [`check_prompt`] needs to refuse it.
+///
+/// # Errors
+/// `E_IO`; `E_BAD_INPUT` when it is no text.
+pub fn read_prompt(source: impl Read) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    source
+        .take(PROMPT_LIMIT as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::new("E_IO", format!("cannot read the prompt: {error}")))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        // The limit may have cut a letter in two.
+        if error.as_bytes().len() > PROMPT_LIMIT && error.utf8_error().error_len().is_none() {
+            return too_long();
+        }
+        let at = error.utf8_error().valid_up_to();
+        Failure::new("E_BAD_INPUT", format!("the prompt is not UTF-8 text: byte {} belongs to no letter", at + 1))
+            .hint("convert it (`iconv -f latin1 -t utf-8`), or name the file in the prompt")
+    })?;
+    Ok(unmarked(&text).to_string())
+}
+
+/// Refuses what the daemon would hang up on.
+pub fn check_prompt(text: String) -> Result<String, Failure> {
+    if text.len() > PROMPT_LIMIT {
+        return Err(too_long());
+    }
+    Ok(text)
+}
+
+fn too_long() -> Failure {
+    let message = format!("the prompt is longer than {} MiB", PROMPT_LIMIT >> 20);
+    Failure::new("E_PROMPT_TOO_LONG", message).hint("put the material in a file and name the file in the prompt")
+}
+
+pub fn passed_env(config: &Config) -> Vec<(String, String)> {
+    let mut env = env_pass::filter(vars(), &config.env.pass);
+    if !env.iter().any(|(name, _)| name == "TRACESTATE") {
+        env.extend(env_pass::trace_state(vars()));
+    }
+    // A layer of the configuration, which is merged where the agent is made; it is not the agent's.
+    env.extend(vars().filter(|(name, _)| name.starts_with(ENV_PREFIX)));
+    env
+}
+
+/// Those that are text.
+pub fn vars() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+/// The client chooses the id, so that a request sent again after a lost answer is the same one.
+pub fn new_id() -> Result<String, Failure> {
+    Ok(DispatchId::from_random(random()?).to_string())
+}
+
+/// # Errors
+/// When the system has no randomness to give.
+pub fn random() -> Result<[u8; ID_BYTES], Failure> {
+    let mut bytes = [0; ID_BYTES];
+    getrandom::fill(&mut bytes).map_err(|error| Failure::new("E_IO", format!("no random bytes: {error}")))?;
+    Ok(bytes)
+}
+
+/// What cannot be run is refused before anything is made.
+pub fn command_line(text: &str) -> Result<String, String> {
+    let no_program = "a command is wanted: a line for the shell, or a JSON list that begins with the program";
+    let nothing = match serde_json::from_str::<Vec<serde_json::Value>>(text) {
+        Ok(words) => {
+            if let Some(other) = words.iter().find(|word| !word.is_string()) {
+                return Err(format!("`{other}` is no text: each word of a list is put in quotes"));
+            }
+            words
+                .first()
+                .and_then(|program| program.as_str())
+                .is_none_or(|program| program.trim().is_empty())
+        }
+        Err(_) => text.trim().is_empty(),
+    };
+    if nothing { Err(no_program.into()) } else { Ok(text.into()) }
+}
+
+/// `["a", "b"]` is a list of words, anything else a line for the shell.
+pub fn command(text: &str) -> Command {
+    match serde_json::from_str::<Vec<String>>(text) {
+        Ok(words) if !words.is_empty() => Command::Argv(words),
+        _ => Command::Shell(text.to_string()),
+    }
+}
+
+pub fn utf8(path: PathBuf) -> Result<String, Failure> {
+    path.into_os_string()
+        .into_string()
+        .map_err(|path| Failure::new("E_USAGE", format!("the path {} is not UTF-8", Path::new(&path).display())))
+}
+
+fn shorten(word: &str) -> String {
+    let line = word.lines().next().unwrap_or_default();
+    muleteer_model::agent::event::cut(line, 60)
+}
+
+pub fn budget(text: &str) -> Result<f64, String> {
+    match text.trim_start_matches('$').parse::<f64>() {
+        Ok(usd) if usd.is_finite() && usd > 0.0 => Ok(usd),
+        _ => Err("an amount above 0 is wanted, like 2.50".into()),
+    }
+}
+
+pub fn seconds(text: &str) -> Result<u64, String> {
+    let span: Span = text.parse().map_err(|error: BadSpan| error.to_string())?;
+    Some(span.as_secs())
+        .filter(|seconds| *seconds > 0)
+        .ok_or_else(|| "at least a second is wanted".into())
+}
+
+pub fn model_name(text: &str) -> Result<String, String> {
+    let name = Some(text).filter(|name| is_model_name(name));
+    name.map(str::to_string).ok_or_else(|| "the name of a model is wanted".into())
+}
+
+pub fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, _)) if env_pass::is_ours(name) => {
+            Err(format!("{name} is set by muleteer itself, so that another value would not be kept: leave it out"))
+        }
+        Some((name, value)) if !name.is_empty() && !value.contains('\0') => Ok((name.into(), value.into())),
+        _ => Err("NAME=VALUE is wanted".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_a_line_for_the_shell_unless_it_is_a_list() {
+        assert_eq!(command("[ -f x ] && ls"), Command::Shell("[ -f x ] && ls".into()));
+        assert_eq!(command(r#"["ls","-l"]"#), Command::Argv(vec!["ls".into(), "-l".into()]));
+    }
+
+    #[test]
+    fn values_that_mean_nothing_are_refused() {
+        assert!(budget("0").is_err() && budget("nan").is_err() && budget("$2.5") == Ok(2.5));
+        assert!(seconds("0").is_err() && seconds("soon").is_err() && seconds("15m") == Ok(900));
+        for nothing in ["", "  ", "[]", "[\"\"]", "[\"ls\", 1]", "[[\"ls\"]]"] {
+            assert!(command_line(nothing).is_err(), "{nothing:?}");
+        }
+        assert!(command_line("[ -f x ]").is_ok() && command_line("[\"ls\"]").is_ok());
+        assert!(variable("=x").is_err() && variable("X").is_err());
+        assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
+        for ours in ["MULETEER_ROLE=x", "TRACEPARENT=", "MULETEER_BEAD_ID=b1"] {
+            assert!(variable(ours).is_err_and(|error| error.contains("set by muleteer itself")), "{ours}");
+        }
+        assert!(variable("MULETEER_SCENARIO=s.yaml").is_ok(), "which is the person's to say");
+    }
+
+    #[test]
+    fn an_endless_prompt_is_read_no_further_than_the_limit() {
+        let text = read_prompt(io::repeat(b'x')).expect("text");
+        assert!(check_prompt(text).is_err());
+    }
+
+    #[test]
+    fn a_prompt_that_is_no_text_is_bad_and_not_missing() {
+        let code = |bytes: &[u8]| read_prompt(bytes).expect_err("no text").code().to_string();
+        assert_eq!(code(b"gr\xfc\xdfe"), "E_BAD_INPUT");
+        let long = [b"x".repeat(PROMPT_LIMIT), "\u{fc}".into()].concat();
+        assert_eq!(code(&long), "E_PROMPT_TOO_LONG", "its last letter is cut in two by us");
+    }
+}

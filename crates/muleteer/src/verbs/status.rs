@@ -1,0 +1,99 @@
+//! `status`: dispatches and agents, live or as last recorded.
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::client::connect::unexpected;
+use crate::client::offline;
+use crate::client::watch_report;
+use crate::render::status::{detail, newest, table};
+use jiff::Timestamp;
+use muleteer_protocol::v1::{Reply, Request, StatusReport};
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer status
+  muleteer status k3f9            everything about one dispatch
+  muleteer status --watch
+  muleteer status --state running --state waiting
+  muleteer status --all --limit 100
+  muleteer status --json | jq '.dispatches[] | select(.state == \"running\") | .id'
+
+With no daemon running, shows what was last recorded on disk, and says so.";
+
+/// Show dispatches: their state, cost, tokens and results
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// One dispatch, by id or its beginning
+    #[arg(conflicts_with_all = ["all", "state", "limit"])]
+    id: Option<String>,
+    /// Show in the table also what ended before the 20 that ended last
+    #[arg(short, long)]
+    all: bool,
+    /// Only those in this state; may be repeated
+    #[arg(long, value_name = "STATE", value_parser = STATES)]
+    state: Vec<String>,
+    /// At most so many: the ones that were made last
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Show it again whenever something happens
+    #[arg(short, long)]
+    watch: bool,
+}
+
+const STATES: [&str; 10] =
+    ["queued", "starting", "running", "waiting", "stalled", "success", "partial", "failed", "blocked", "killed"];
+/// Of those that have ended the table has so many.
+const ENDED: usize = 20;
+
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    if args.watch {
+        let fetch = async || fetch(context, args.id.as_deref()).await.map(|report| args.choose(report));
+        return watch_report::run(context, fetch, |report| render(report, args)).await;
+    }
+    let report = args.choose(fetch(context, args.id.as_deref()).await?);
+    if context.out.json {
+        context.out.document(&report)?;
+    } else {
+        if !report.daemon.running {
+            offline::say_so(context);
+        }
+        context.out.text(render(&report, args))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn render(report: &StatusReport, args: &Args) -> String {
+    match (&args.id, report.dispatches.as_slice()) {
+        (Some(_), [one]) => detail(one, Timestamp::now()),
+        (_, dispatches) if args.all || args.limit.is_some() || !args.state.is_empty() => {
+            table(dispatches, Timestamp::now())
+        }
+        (_, dispatches) => newest(dispatches, ENDED, Timestamp::now()),
+    }
+}
+
+impl Args {
+    fn choose(&self, mut report: StatusReport) -> StatusReport {
+        let asked = |state: &String| self.state.is_empty() || self.state.contains(state);
+        report.dispatches.retain(|dispatch| asked(&dispatch.state));
+        let extra = report.dispatches.len().saturating_sub(self.limit.unwrap_or(usize::MAX));
+        report.dispatches.drain(..extra);
+        report
+    }
+}
+
+/// From the daemon if there is one, else from disk.
+pub async fn fetch(context: &Context, id: Option<&str>) -> Result<StatusReport, Failure> {
+    let Some(mut client) = context.connect_if_running().await? else {
+        return offline::status(context, id);
+    };
+    match client.call(Request::Status { id: id.map(str::to_string) }).await {
+        Ok(Reply::Status(report)) => Ok(report),
+        Ok(other) => Err(unexpected(&other)),
+        // It went away between the greeting and the answer.
+        Err(error) if error.is_lost() => offline::status(context, id),
+        Err(error) => Err(error.into()),
+    }
+}

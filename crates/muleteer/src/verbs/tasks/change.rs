@@ -1,0 +1,451 @@
+//! The verbs that change the list and nothing else.
+
+use crate::cli::context::{Context, absolute};
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::verbs::tasks::place::{begin, here, keep_out_of_git, listed, named, not_by_an_agent, root, task, unknown};
+use jiff::Timestamp;
+use muleteer_model::config::Span;
+use muleteer_model::task_list::document::{parse_priority, valid_id};
+use muleteer_model::task_list::log::Entry;
+use muleteer_model::task_list::{DAMAGED, OWN_FILES, Task, TaskList, import as imports, outcome, select};
+use muleteer_store::task_list::{Root, Tx};
+use serde_json::json;
+use std::io::{BufRead, IsTerminal, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// A file to be imported is read whole.
+const IMPORT_LIMIT: u64 = 64 * 1024 * 1024;
+
+/// More dependencies that are left out are only counted on a terminal.
+const DROPPED_SHOWN: usize = 20;
+
+const INIT_SCRIPT: &str = "#!/bin/sh
+# Run at every session start, so it must be safe to run again. Exit 0: the environment is fit to work in.
+set -e
+# npm install, cargo fetch, docker compose up -d, …
+echo \"Environment health check complete\"
+";
+
+/// Begin a task list: harness-tasks.json, harness-progress.txt, .harness-active
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  muleteer tasks init\n  muleteer tasks init ../web --script --gitignore\n\nA list that is there already is kept."
+)]
+pub struct Init {
+    /// The project [default: the current directory]
+    path: Option<PathBuf>,
+    /// Make a harness-init.sh to be filled in
+    #[arg(long)]
+    script: bool,
+    /// Add the harness's files to .gitignore [default: asked on a terminal]
+    #[arg(long, conflicts_with = "no_gitignore")]
+    gitignore: bool,
+    /// Leave .gitignore alone
+    #[arg(long)]
+    no_gitignore: bool,
+    /// Let several workers share the list
+    #[arg(long)]
+    concurrent: bool,
+}
+
+/// Add a task; prints its id
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  muleteer tasks add \"Parse dates\" --validate 'cargo test dates'\n  muleteer tasks add \"Ship\" --depends-on task-001,task-002 --priority P0 --timeout 10m"
+)]
+pub struct Add {
+    /// What is to be done, in a line
+    title: String,
+    #[command(flatten)]
+    fields: Fields,
+    /// Its id [default: task-NNN, the next free one]
+    #[arg(long, value_parser = id)]
+    id: Option<String>,
+}
+
+/// Change a task
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  muleteer tasks edit task-002 --validate 'npm test' --timeout 300")]
+pub struct Edit {
+    /// The task
+    id: String,
+    /// What is to be done, in a line
+    #[arg(long)]
+    title: Option<String>,
+    #[command(flatten)]
+    fields: Fields,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, clap::Args)]
+struct Fields {
+    /// P0 (first), P1, P2
+    #[arg(long, value_name = "P", value_parser = priority)]
+    priority: Option<u32>,
+    /// Tasks that must be completed before; repeated, or separated by commas
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    depends_on: Option<Vec<String>>,
+    /// The command that decides whether it is done, under `sh -c`
+    #[arg(long, value_name = "CMD")]
+    validate: Option<String>,
+    /// How long that may take: 15m, 300s or bare seconds
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    timeout: Option<u64>,
+    /// Run after a failed attempt, under `sh -c`
+    #[arg(long, value_name = "CMD")]
+    cleanup: Option<String>,
+    /// How often it is tried
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_attempts: Option<u32>,
+    /// More words for whoever does it
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
+}
+
+/// Give a failed task its attempts back, and those that it blocked
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  muleteer tasks retry task-002")]
+pub struct Retry {
+    /// The task
+    id: String,
+}
+
+/// Add tasks from beads' issues.jsonl or a markdown checklist
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  muleteer tasks import .beads/issues.jsonl\n  muleteer tasks import PLAN.md\n\nIn a checklist, what is indented below an item comes before it, and `validate: CMD` below one is its\nvalidation. Tasks whose ids are there already are left out."
+)]
+pub struct Import {
+    /// The file
+    file: PathBuf,
+}
+
+fn id(text: &str) -> Result<String, String> {
+    if valid_id(text) {
+        Ok(text.into())
+    } else {
+        Err("1 to 100 letters, digits and any of - _ . / : # @ + are wanted".into())
+    }
+}
+
+fn priority(text: &str) -> Result<u32, String> {
+    parse_priority(text)
+        .filter(|level| *level <= 2)
+        .ok_or_else(|| "P0, P1 or P2 is wanted".into())
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    let span: Span = text.parse().map_err(|error: muleteer_model::config::BadSpan| error.to_string())?;
+    Some(span.as_secs())
+        .filter(|seconds| *seconds > 0)
+        .ok_or_else(|| "at least a second is wanted".into())
+}
+
+pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    let dir = absolute(args.path.as_deref().or(said).unwrap_or(&here()?));
+    if !dir.is_dir() {
+        return Err(Failure::new("E_PROJECT_NOT_FOUND", format!("{} is not a directory", dir.display())));
+    }
+    let root = Root::at(&dir);
+    let created = !root.tasks().exists();
+    if created {
+        let now = Timestamp::now();
+        let mut list = TaskList::new(now);
+        if args.concurrent {
+            list.configure("concurrency_mode", json!("concurrent"));
+        }
+        let mut tx = root.create(list, now).map_err(|error| listed(&error))?;
+        tx.log(Entry::init(&format!("Harness initialized for project {}", root.path().display())));
+        tx.mark_active(true).map_err(|error| listed(&error))?;
+        tx.commit().map_err(|error| listed(&error))?;
+    } else {
+        let tx = begin(&root)?;
+        if !muleteer_model::task_list::stats::is_over(&tx.list) || tx.list.tasks.is_empty() {
+            tx.mark_active(true).map_err(|error| listed(&error))?;
+        }
+    }
+    if args.script && !root.init_script().exists() {
+        let written = std::fs::write(root.init_script(), INIT_SCRIPT)
+            .and_then(|()| std::fs::set_permissions(root.init_script(), std::fs::Permissions::from_mode(0o755)));
+        written.map_err(|error| Failure::new("E_IO", format!("cannot write harness-init.sh: {error}")))?;
+    }
+    if !args.no_gitignore && (args.gitignore || asked(context)) {
+        ignore(&root)?;
+    }
+    keep_out_of_git(&root);
+    if context.out.json {
+        context.out.document(&json!({"root": root.path(), "created": created}))?;
+    } else {
+        let what = if created { "a task list begins in" } else { "there is a task list already, and it is kept, in" };
+        context.out.note(format!("{what} {}", root.path().display()));
+    }
+    Ok(Exit::Done)
+}
+
+/// "Ask user: add harness files to .gitignore?"
+fn asked(context: &Context) -> bool {
+    on_terminal(context)
+        && matches!(answer("Add the harness's files to .gitignore? [y/N]").to_lowercase().as_str(), "y" | "yes")
+}
+
+/// Whether there is somebody to be asked.
+fn on_terminal(context: &Context) -> bool {
+    !context.out.json && !context.out.quiet && std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+fn answer(question: &str) -> String {
+    let mut answer = String::new();
+    drop(write!(std::io::stderr(), "{question} "));
+    drop(std::io::stdin().lock().take(64 * 1024).read_line(&mut answer));
+    answer.trim().to_string()
+}
+
+/// "Prompt user for optional fields"; an empty answer leaves one as it is.
+fn ask() -> Result<Fields, Failure> {
+    let given = |question: &str| Some(answer(question)).filter(|text| !text.is_empty());
+    let refused = |error: String| Failure::new("E_USAGE", error);
+    Ok(Fields {
+        priority: given("Priority (P0, P1, P2) [P1]:")
+            .map(|text| priority(&text))
+            .transpose()
+            .map_err(refused)?,
+        depends_on: given("Depends on (ids, separated by commas) []:")
+            .map(|text| text.split(',').map(|id| id.trim().to_string()).collect()),
+        validate: given("Validation command [none yet]:"),
+        timeout: given("Its timeout [300s]:").map(|text| seconds(&text)).transpose().map_err(refused)?,
+        ..Fields::default()
+    })
+}
+
+fn ignore(root: &Root) -> Result<(), Failure> {
+    let path = root.path().join(".gitignore");
+    let fail = |error: std::io::Error| Failure::new("E_IO", format!("cannot write .gitignore: {error}")).file(&path);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(fail(error)),
+    };
+    let files = OWN_FILES.iter().filter(|name| **name != muleteer_model::task_list::INIT);
+    let missing: Vec<_> = files
+        .map(|name| if *name == DAMAGED { format!("/{name}*") } else { format!("/{name}") })
+        .filter(|line| !text.lines().any(|known| known.trim() == line || known.trim() == &line[1..]))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    std::fs::write(&path, format!("{text}{gap}{}\n", missing.join("\n"))).map_err(fail)
+}
+
+impl Fields {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn apply(&self, task: &mut Task) {
+        if let Some(priority) = self.priority {
+            task.priority = priority;
+        }
+        if let Some(depends_on) = &self.depends_on {
+            task.depends_on = depends_on.iter().filter(|id| !id.is_empty()).cloned().collect();
+        }
+        let text = |text: &String| Some(text.trim().to_string()).filter(|text| !text.is_empty());
+        if let Some(command) = &self.validate {
+            task.command = text(command);
+        }
+        if let Some(timeout) = self.timeout {
+            task.timeout_seconds = Some(timeout);
+        }
+        if let Some(cleanup) = &self.cleanup {
+            task.cleanup = text(cleanup);
+        }
+        if let Some(max_attempts) = self.max_attempts {
+            task.max_attempts = max_attempts;
+        }
+        if let Some(description) = &self.description {
+            task.description = text(description);
+        }
+    }
+}
+
+/// Tasks that are named by the beginnings of their ids; what names none is said to be wrong by [`check`].
+fn known(list: &TaskList, said: &[String]) -> Vec<String> {
+    let said = said.iter().filter(|id| !id.is_empty());
+    said.map(|id| list.find(id).map_or_else(|_| id.clone(), |task| task.id.clone())).collect()
+}
+
+/// A change that would leave a list nobody can read is refused.
+fn check(tx: &Tx) -> Result<(), Failure> {
+    use muleteer_model::task_list::document::Unreadable;
+    match TaskList::parse(&tx.list.to_text()) {
+        Ok(_) => Ok(()),
+        Err(Unreadable::Invalid(faults)) => {
+            let fault = faults.into_iter().next();
+            let (message, hint) = fault.map_or_else(Default::default, |fault| (fault.to_string(), fault.hint));
+            Err(Failure::new("E_TASKS_INVALID", message).hint(hint))
+        }
+        Err(Unreadable::Corrupt { why, .. }) => Err(Failure::new("E_INTERNAL", why)),
+    }
+}
+
+fn tell(context: &Context, task: &Task) -> Result<Exit, Failure> {
+    if context.out.json {
+        context.out.document(&task.to_value())?
+    } else {
+        context.out.line(&task.id)?
+    }
+    if task.command.is_none() {
+        context
+            .out
+            .note(format!("{} has no validation command yet: without one it cannot be completed", task.id));
+    }
+    Ok(Exit::Done)
+}
+
+pub fn add(args: &Add, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    if args.title.trim().is_empty() {
+        return Err(Failure::new("E_USAGE", "the title is empty"));
+    }
+    let root = root(said)?;
+    // Before the lock is taken: people take their time.
+    let asked = if args.fields.is_empty() && on_terminal(context) { Some(ask()?) } else { None };
+    let mut tx = begin(&root)?;
+    let id = args.id.clone().unwrap_or_else(|| tx.list.next_id());
+    let mut task = Task::new(id, args.title.trim());
+    args.fields.apply(&mut task);
+    if let Some(asked) = asked {
+        asked.apply(&mut task);
+    }
+    task.depends_on = known(&tx.list, &task.depends_on);
+    tx.list.tasks.push(task.clone());
+    check(&tx)?;
+    tx.mark_active(true).map_err(|error| listed(&error))?;
+    tx.commit().map_err(|error| listed(&error))?;
+    tell(context, &task)
+}
+
+pub fn edit(args: &Edit, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    if args.title.as_ref().is_some_and(|title| title.trim().is_empty()) {
+        return Err(Failure::new("E_USAGE", "the title is empty"));
+    }
+    let root = root(said)?;
+    not_by_an_agent(&root)?;
+    let mut tx = begin(&root)?;
+    let id = named(&tx.list, &args.id)?;
+    let depends_on = args.fields.depends_on.as_ref().map(|ids| known(&tx.list, ids));
+    let task = tx.list.get_mut(&id).ok_or_else(|| unknown(&id))?;
+    if let Some(title) = &args.title {
+        task.title = title.trim().to_string();
+    }
+    args.fields.apply(task);
+    if let Some(depends_on) = depends_on {
+        task.depends_on = depends_on;
+    }
+    let task = task.clone();
+    check(&tx)?;
+    if let Some(circle) = args.fields.depends_on.as_ref().and_then(|_| select::circle(&tx.list, &task.id)) {
+        let message = format!("{} would depend on itself: {circle}", task.id);
+        return Err(Failure::new("E_GRAPH_CYCLE", message).hint("--depends-on replaces what it depended on before"));
+    }
+    tx.commit().map_err(|error| listed(&error))?;
+    tell(context, &task)
+}
+
+pub fn retry(args: &Retry, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    use muleteer_model::task_list::Status;
+    let root = root(said)?;
+    not_by_an_agent(&root)?;
+    let mut tx = begin(&root)?;
+    let task = task(&tx.list, &args.id)?;
+    let id = task.id.clone();
+    if task.status != Status::Failed {
+        let message = format!("`{}` is {}, not failed", task.id, task.status.as_str());
+        return Err(Failure::new("E_TASK_CLAIMED", message).hint("only a failed task is given its attempts back"));
+    }
+    let again = outcome::retry(&mut tx.list, &id);
+    for id in &again {
+        tx.log(Entry::warn(Some(id), "to be tried again, as a person asked"));
+    }
+    tx.mark_active(true).map_err(|error| listed(&error))?;
+    tx.commit().map_err(|error| listed(&error))?;
+    if context.out.json {
+        context.out.document(&json!({"retried": again}))?;
+    } else {
+        for id in again {
+            context.out.line(id)?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    let root = root(said)?;
+    not_by_an_agent(&root)?;
+    let unreadable = |error: std::io::Error| {
+        let code = if error.kind() == std::io::ErrorKind::NotFound { "E_NOT_FOUND" } else { "E_BAD_INPUT" };
+        Failure::new(code, format!("cannot read it: {error}")).file(&args.file)
+    };
+    let file = std::fs::File::open(&args.file).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    file.take(IMPORT_LIMIT + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > IMPORT_LIMIT {
+        let message = format!("it is over {} MiB", IMPORT_LIMIT >> 20);
+        return Err(Failure::new("E_BAD_INPUT", message).file(&args.file).hint("import it in parts"));
+    }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let line = 1 + error.as_bytes()[..error.utf8_error().valid_up_to()]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count();
+        Failure::new("E_BAD_INPUT", "it is not UTF-8")
+            .file(&args.file)
+            .at(Some(line as u64), None)
+    })?;
+    let mut tx = begin(&root)?;
+    let now = tx.now();
+    let bad = |error: imports::BadLine| {
+        Failure::new("E_BAD_INPUT", error.message).file(&args.file).at(Some(error.line), None)
+    };
+    let tasks = imports::tasks(&text, imports::first_number(&tx.list), now).map_err(bad)?;
+    if tasks.is_empty() {
+        return Err(Failure::new("E_BAD_INPUT", "there is no task in it")
+            .file(&args.file)
+            .hint("beads' issues.jsonl, or a markdown checklist (`- [ ] …`) is wanted"));
+    }
+    let open = imports::open(&tasks);
+    let merged = imports::merge(&mut tx.list, tasks).map_err(|circle| {
+        Failure::new("E_GRAPH_CYCLE", circle.to_string())
+            .file(&args.file)
+            .at(imports::line_of(&text, &circle.task), None)
+            .hint("take one of these dependencies out of the file, and import it again: nothing was added")
+    })?;
+    let imports::Merged { added: ids, skipped, dropped } = merged;
+    check(&tx)?;
+    tx.mark_active(true).map_err(|error| listed(&error))?;
+    tx.commit().map_err(|error| listed(&error))?;
+    if context.out.json {
+        let dropped: Vec<_> = dropped
+            .iter()
+            .map(|one| json!({"task": one.task, "depends_on": one.depends_on}))
+            .collect();
+        context.out.document(&json!({"added": ids, "skipped": skipped, "dropped": dropped}))?;
+    } else {
+        for id in &ids {
+            context.out.line(id)?;
+        }
+        for one in dropped.iter().take(DROPPED_SHOWN) {
+            context.out.note(format!(
+                "{} depends on {}, which is in neither the list nor the file: that is left out",
+                one.task, one.depends_on
+            ));
+        }
+        if dropped.len() > DROPPED_SHOWN {
+            context
+                .out
+                .note(format!("{} more dependencies are left out so", dropped.len() - DROPPED_SHOWN));
+        }
+        context.out.note(format!("{} added ({open} open), {skipped} there already", ids.len()));
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,90 @@
+//! `tasks`: the task-list harness. What changes only the list is done here, under its lock; a run is the
+//! daemon's.
+
+mod change;
+mod look;
+pub mod place;
+mod run;
+mod work;
+
+use crate::block_on;
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer tasks init
+  muleteer tasks add \"Parse dates\" --validate 'cargo test dates' --priority P0
+  muleteer tasks add \"Show dates\" --validate 'cargo test show' --depends-on task-001
+  muleteer tasks run                                   until all is done; Ctrl-C only stops watching
+  muleteer tasks status
+
+The list is harness-tasks.json, the log harness-progress.txt; docs/task-list.md tells the rest.
+`tasks run` exits 0 when all is done, 2 for a bad list, 3 if it is locked, 4 if some failed for
+good, 5 at a limit.";
+
+/// Work through a list of tasks, each validated by its own command
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+pub struct Args {
+    /// The directory of the list [default: HARNESS_STATE_ROOT, else the nearest one upwards]
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Task list")]
+    root: Option<PathBuf>,
+    #[command(subcommand)]
+    verb: Sub,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Sub {
+    Init(change::Init),
+    Run(Box<run::Args>),
+    Stop(run::Stop),
+    Status(look::Status),
+    Add(change::Add),
+    Edit(change::Edit),
+    Show(look::Show),
+    Graph(look::Graph),
+    Retry(change::Retry),
+    Validate(work::Validate),
+    Import(change::Import),
+    Claim(work::Claim),
+    Renew(work::Renew),
+    Checkpoint(work::Checkpoint),
+    Complete(work::Complete),
+    Fail(work::Fail),
+    Recover(work::Recover),
+    Undo(work::Undo),
+}
+
+impl Args {
+    /// Agents are set going.
+    pub fn acts(&self) -> bool {
+        matches!(self.verb, Sub::Run(_))
+    }
+}
+
+pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let root = args.root.as_deref();
+    match &args.verb {
+        Sub::Init(args) => change::init(args, root, context),
+        Sub::Run(args) => block_on(run::run(args, root, context)),
+        Sub::Stop(args) => block_on(run::stop(args, root, context)),
+        Sub::Status(_) => look::status(root, context),
+        Sub::Add(args) => change::add(args, root, context),
+        Sub::Edit(args) => change::edit(args, root, context),
+        Sub::Show(args) => look::show(args, root, context),
+        Sub::Graph(_) => look::graph(root, context),
+        Sub::Retry(args) => change::retry(args, root, context),
+        Sub::Validate(args) => work::validate(args, root, context),
+        Sub::Import(args) => change::import(args, root, context),
+        Sub::Claim(args) => work::claim(args, root, context),
+        Sub::Renew(args) => work::renew(args, root, context),
+        Sub::Checkpoint(args) => work::checkpoint(args, root, context),
+        Sub::Complete(args) => work::complete(args, root, context),
+        Sub::Fail(args) => work::fail(args, root, context),
+        Sub::Recover(args) => work::recover(args, root, context),
+        Sub::Undo(args) => work::undo(args, root, context),
+    }
+}

@@ -1,0 +1,215 @@
+//! Where the list is that a verb means, by what right it changes it, and errors in a user's words.
+
+use crate::cli::context::{self, Context};
+use crate::cli::failure::{Failure, chain};
+use crate::cli::settings;
+use crate::client::env_pass;
+use jiff::Timestamp;
+use muleteer_model::event::id::Unfound;
+use muleteer_model::task_list::{Stand, Task, TaskList};
+use muleteer_process::identity::NONCE_VAR;
+use muleteer_store::task_list::{RUN_VARIABLE, Right, Root, SessionLock, TaskListError, Tx};
+use muleteer_supervisor::task_list::steps::{Hold, Place, StepError, validation_env};
+use muleteer_supervisor::vcs::user_repo::{Git, GitError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The run of the daemon that this process works for, as its agent, or as a command that judges
+/// one. A validation has no variable that says so, but the mark that all processes of Muleteer's
+/// have.
+pub fn of_run() -> Option<String> {
+    variable(RUN_VARIABLE).or_else(|| muleteer_supervisor::task_list::run::marked(&variable(NONCE_VAR)?))
+}
+
+/// What tasks are, and how they are judged, is not for those to say who are judged: an agent of a run may not change it, nor
+/// one that somebody else dispatched while a run works on the list.
+///
+/// # Errors
+/// `E_FORBIDDEN`.
+pub fn not_by_an_agent(root: &Root) -> Result<(), Failure> {
+    let run = of_run().or_else(|| variable("MULETEER_DISPATCH_ID").and_then(|_| SessionLock::run_on(root)));
+    let Some(run) = run else { return Ok(()) };
+    let message = format!("an agent may not change what the tasks of run {run} are, nor how they are judged");
+    Err(Failure::new("E_FORBIDDEN", message)
+        .hint("say in your result what should be changed: a person can when the run has ended (`muleteer tasks add` may add a task)"))
+}
+
+/// `HARNESS_WORKER_ID`, or what is said.
+pub fn worker(said: Option<&str>) -> String {
+    said.map(String::from)
+        .or_else(|| variable("HARNESS_WORKER_ID"))
+        .unwrap_or_else(|| "local".into())
+}
+
+pub fn here() -> Result<PathBuf, Failure> {
+    context::here("E_TASKS_MISSING")
+}
+
+/// # Errors
+/// `E_TASKS_MISSING`.
+pub fn root(said: Option<&Path>) -> Result<Root, Failure> {
+    let pinned = said.map(Path::to_path_buf).or_else(|| variable("HARNESS_STATE_ROOT").map(PathBuf::from));
+    Root::find(&here()?, pinned.as_deref()).map_err(|error| listed(&error))
+}
+
+/// What is ours alone beside a list is kept out of `git status`, and out of reach of `git clean -fd`, in whichever working directory
+/// of the repository. Where that cannot be done the list is worked on all the same.
+pub fn keep_out_of_git(root: &Root) {
+    if let Ok(git) = Git::open(root.path()) {
+        drop(muleteer_supervisor::vcs::worktree::exclude(git.common_dir()));
+    }
+}
+
+/// Begins a change of the list. That it was damaged is said, also to whoever wants to hear nothing else: something of theirs
+/// may be in what was set aside.
+pub fn begin(root: &Root) -> Result<Tx, Failure> {
+    if !root.private().exists() {
+        // Begun by another tool, or by hand.
+        keep_out_of_git(root);
+    }
+    let run = of_run();
+    let right = run.as_deref().map_or(Right::Own, Right::Run);
+    let tx = root.begin(right, Timestamp::now()).map_err(|error| listed(&error))?;
+    if let Some(text) = &tx.restored {
+        drop(writeln!(std::io::stderr(), "warning: {text} (in {})", root.path().display()));
+    }
+    Ok(tx)
+}
+
+/// Where the work of this process is: the repository it stands in, which may be a worktree of its own.
+pub fn place(root: &Root, worker: String, context: &Context) -> Result<Place, Failure> {
+    let project = Git::open(root.path()).map_err(|error| git(&error))?;
+    let here = here()?;
+    // Elsewhere altogether (`--root`): the work is where the list is.
+    let own = Git::open(&here).ok();
+    let (work, dir) = match own {
+        Some(work) if work.top() != project.top() => {
+            let below = root.path().strip_prefix(project.top()).unwrap_or(Path::new("")).to_path_buf();
+            let is_copy = work.exists(&project.head().map_err(|error| git(&error))?) || work.shares(&project);
+            let work =
+                if is_copy { Git::open_clone(&here, &project).map_err(|error| git(&error))? } else { project.clone() };
+            let dir = if is_copy { work.top().join(below) } else { root.path().to_path_buf() };
+            (work, dir)
+        }
+        _ => (project.clone(), root.path().to_path_buf()),
+    };
+    let config = settings::config(context, Some(root.path()))?;
+    settings::warn(context, config.ignored(), "env.pass");
+    let vars =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    Ok(Place {
+        root: root.clone(),
+        hold: of_run().map_or(Hold::Own, Hold::Run),
+        branch: None,
+        stand: Stand::Anywhere,
+        is_everybody_s: false,
+        project,
+        git: work,
+        dir,
+        env: validation_env(&env_pass::filter(vars, &config.env.pass)),
+        worker,
+        session: None,
+        nonce: format!("tasks-{}", std::process::id()),
+    })
+}
+
+/// More candidates are only counted.
+const CANDIDATES: usize = 20;
+
+/// The task that is meant by an id, or by as much of it as names one.
+///
+/// # Errors
+/// `E_TASK_UNKNOWN`, `E_AMBIGUOUS`.
+pub fn task<'a>(list: &'a TaskList, said: &str) -> Result<&'a Task, Failure> {
+    list.find(said).map_err(|unfound| match unfound {
+        Unfound::Unknown => unknown(said),
+        Unfound::Ambiguous(ids) => {
+            let (shown, count) = (ids.iter().take(CANDIDATES).map(String::as_str).collect::<Vec<_>>(), ids.len());
+            let more = if count > shown.len() { ", …" } else { "" };
+            Failure::new("E_AMBIGUOUS", format!("`{said}` fits {count} tasks: {}{more}", shown.join(", ")))
+                .hint("give more of the id")
+        }
+    })
+}
+
+/// Its whole id.
+///
+/// # Errors
+/// As [`task`].
+pub fn named(list: &TaskList, said: &str) -> Result<String, Failure> {
+    task(list, said).map(|task| task.id.clone())
+}
+
+pub fn unknown(id: &str) -> Failure {
+    Failure::new("E_TASK_UNKNOWN", format!("there is no task `{id}`")).hint("`muleteer tasks status` lists them")
+}
+
+pub fn listed(error: &TaskListError) -> Failure {
+    let failure = Failure::new(error.code(), chain(error)).hint(error.hint());
+    match error {
+        TaskListError::Invalid { file, faults } => {
+            let of = |fault: &muleteer_model::task_list::document::Fault| {
+                Failure::new("E_TASKS_INVALID", fault.to_string())
+                    .file(file)
+                    .at(fault.line, fault.column)
+                    .hint(fault.hint.clone())
+            };
+            let mut all = faults.iter().map(of);
+            all.next().unwrap_or(failure).and(all.collect::<Vec<_>>())
+        }
+        TaskListError::Corrupt { file, line, column, .. } => {
+            let some = |number: &u64| Some(*number).filter(|number| *number > 0);
+            failure.file(file).at(some(line), some(column))
+        }
+        _ => failure,
+    }
+}
+
+pub fn git(error: &GitError) -> Failure {
+    let code = match error {
+        GitError::NoRepository(_) | GitError::NoCommit(_) => "E_NOT_A_REPOSITORY",
+        GitError::Distrusted { .. }
+        | GitError::Filter { .. }
+        | GitError::InTheWay { .. }
+        | GitError::Failed { .. }
+        | GitError::Unheard { .. } => "E_TASKS_GIT",
+    };
+    let failure = Failure::of(code, error);
+    match error.hint() {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+pub fn stepped(error: StepError) -> Failure {
+    match error {
+        StepError::List(error) => listed(&error),
+        StepError::Git(error) => git(&error),
+        StepError::Refused(error) => refused(&error),
+        StepError::Dispatch(_, text) | StepError::Other(text) => Failure::new("E_IO", text),
+    }
+}
+
+pub fn refused(error: &muleteer_model::task_list::session::claim::Refused) -> Failure {
+    use muleteer_model::task_list::session::claim::Refused;
+    let failure = |code, hint: &str| Failure::new(code, error.to_string()).hint(hint);
+    match error {
+        Refused::Unknown(id) => unknown(id),
+        Refused::Held { .. } => failure("E_TASK_CLAIMED", "claim another one, or wait until the lease is over"),
+        Refused::NotYours { .. } => {
+            failure("E_TASK_CLAIMED", "claim it first; --worker or HARNESS_WORKER_ID says who you are")
+        }
+        Refused::Interrupted(id) => {
+            let hint = format!("`muleteer tasks recover {id}` looks at what is there and decides");
+            failure("E_TASK_CLAIMED", &hint)
+        }
+        Refused::Completed(_) | Refused::FailedForGood(_) => {
+            failure("E_TASK_CLAIMED", "`muleteer tasks retry ID` gives it its attempts back")
+        }
+        Refused::Waits { .. } => failure("E_TASK_CLAIMED", "`muleteer tasks graph` shows what waits for what"),
+    }
+}

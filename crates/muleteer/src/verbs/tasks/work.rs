@@ -1,0 +1,564 @@
+//! What an agent calls that works through the list in a session of its own, and a person who helps it.
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::render::safe;
+use crate::verbs::tasks::place::{begin, git, listed, named, of_run, place, refused, root, stepped, task, worker};
+use jiff::Timestamp;
+use muleteer_model::config::{BadSpan, Span};
+use muleteer_model::task_list::Category;
+use muleteer_model::task_list::Status;
+use muleteer_model::task_list::TaskList;
+use muleteer_model::task_list::document::iso;
+use muleteer_model::task_list::log::Entry;
+use muleteer_model::task_list::outcome;
+use muleteer_model::task_list::select;
+use muleteer_model::task_list::session::claim as claims;
+use muleteer_process::identity::caller;
+use muleteer_process::signals::Signals;
+use muleteer_store::task_list::{Behind, Root};
+use muleteer_supervisor::task_list::steps::{Recorded, Recovered, Verdict, describe};
+use muleteer_supervisor::vcs::user_repo::Git;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+/// Check the list, or run a task's validation without recording anything
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  muleteer tasks validate             the list: exits 2 if something in it is wrong\n  muleteer tasks validate task-002    run its command: exits 4 if it fails"
+)]
+pub struct Validate {
+    /// The task
+    id: Option<String>,
+}
+
+/// Take a task, or the next one, for a worker; prints its id
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  muleteer tasks claim --worker me\n  muleteer tasks claim task-002 --json\n\nExits 3 if there is nothing to take. A claim lasts 15 minutes unless it is renewed."
+)]
+pub struct Claim {
+    /// The task [default: the next one]
+    id: Option<String>,
+    /// Who takes it [default: HARNESS_WORKER_ID, or `local`]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    worker: Option<String>,
+    /// How long the claim lasts [default: 15m]
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    lease: Option<Duration>,
+}
+
+/// Prolong a claim
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  muleteer tasks renew task-002")]
+pub struct Renew {
+    /// The task
+    id: String,
+    /// Whose claim it is [default: HARNESS_WORKER_ID, or `local`]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    worker: Option<String>,
+    /// How long it lasts from now [default: 15m, or what is left of it]
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    lease: Option<Duration>,
+}
+
+/// Note that a step of a task is done, and prolong its claim
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  muleteer tasks checkpoint task-002 2/4 \"routes written, tests pending\"")]
+pub struct Checkpoint {
+    /// The task
+    id: String,
+    /// Which step of how many
+    #[arg(value_name = "M/N", value_parser = step)]
+    step: (u64, u64),
+    /// What was done
+    #[arg(required = true, num_args = 1.., value_name = "TEXT")]
+    text: Vec<String>,
+    /// Whose task it is [default: HARNESS_WORKER_ID, or `local`]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    worker: Option<String>,
+}
+
+/// Have a task validated, and if it passes, committed and completed
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  muleteer tasks complete task-002\n\nExits 4 if the validation fails; the task stays in progress then, to be mended or given up with `fail`."
+)]
+pub struct Complete {
+    /// The task
+    id: String,
+    /// Whose task it is [default: HARNESS_WORKER_ID, or `local`]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    worker: Option<String>,
+}
+
+/// Give an attempt up: everything since its beginning is saved, then rolled back
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  muleteer tasks fail task-002 \"Redis connection refused\"\n  muleteer tasks fail task-002 --category TEST_FAIL \"2 of 14 fail\"\n\n`muleteer tasks undo task-002` brings the work back."
+)]
+pub struct Fail {
+    /// The task
+    id: String,
+    /// Why
+    #[arg(required = true, num_args = 1.., value_name = "TEXT")]
+    text: Vec<String>,
+    /// ENV_SETUP, CONFIG, TASK_EXEC, TEST_FAIL, TIMEOUT, DEPENDENCY or SESSION_TIMEOUT
+    #[arg(long, value_name = "NAME", value_parser = category, default_value = "TASK_EXEC")]
+    category: Category,
+    /// Whose task it is [default: HARNESS_WORKER_ID, or `local`]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    worker: Option<String>,
+}
+
+/// Deal with a task that was interrupted, by what is there
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  muleteer tasks recover task-002\n  muleteer tasks recover task-002 --force    its worker is gone, though its lease is not over\n\nLooks at uncommitted changes, commits that name the task, and checkpoints; then completes it, has it\nresumed, or rolls it back. What somebody else has claimed is left alone until the lease is over."
+)]
+pub struct Recover {
+    /// The task [default: every interrupted one]
+    id: Option<String>,
+    /// Who goes on with it [default: HARNESS_WORKER_ID, or `local`]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    worker: Option<String>,
+    /// Also if somebody else has claimed it and the lease is not over: that worker is known to be gone
+    #[arg(long, requires = "id")]
+    force: bool,
+}
+
+/// Bring back what a rollback took away
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  muleteer tasks undo                 the newest rollback\n  muleteer tasks undo task-002\n  muleteer tasks undo refs/muleteer/rollback/task-002/1\n\nWhat is there now is saved first, under a name that is printed."
+)]
+pub struct Undo {
+    /// A task, or the name of a ref from the log
+    what: Option<String>,
+    /// Only list what was saved
+    #[arg(long)]
+    list: bool,
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    let span: Span = text.parse().map_err(|error: BadSpan| error.to_string())?;
+    Some(Duration::from_secs(span.as_secs()))
+        .filter(|span| !span.is_zero())
+        .ok_or_else(|| "at least a second".into())
+}
+
+fn step(text: &str) -> Result<(u64, u64), String> {
+    outcome::parse_step(text).map_err(|error| error.to_string())
+}
+
+/// What is said of a step or a failure: whoever comes after has nothing else to go by.
+fn words(text: &[String]) -> Result<String, Failure> {
+    let text = text.join(" ");
+    if text.trim().is_empty() { Err(Failure::new("E_USAGE", "the TEXT is empty")) } else { Ok(text) }
+}
+
+fn category(text: &str) -> Result<Category, String> {
+    let names = || Category::ALL.map(Category::as_str).join(", ");
+    Category::parse(text).ok_or_else(|| format!("one of {} is wanted", names()))
+}
+
+/// Whether somebody has had enough (Ctrl-C, TERM, a terminal that is closed), from now on: what runs in a group of its own
+/// does not hear that by itself, and would go on without us.
+fn interrupt() -> Result<impl Fn() -> bool, Failure> {
+    let signals = [Signal::INT, Signal::TERM, Signal::HUP].map(Signal::as_raw);
+    let signals = RefCell::new(Signals::catch(&signals).map_err(Failure::from)?);
+    Ok(move || !signals.borrow_mut().take().is_empty())
+}
+
+fn stopped(id: &str) -> Failure {
+    Failure::new("E_CANCELLED", format!("{id}: its validation was stopped; nothing is recorded"))
+}
+
+pub fn validate(args: &Validate, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    let root = root(said)?;
+    let read = root.read().map_err(|error| listed(&error))?;
+    let list = read.list;
+    let at = place(&root, worker(None), context)?;
+    let Some(id) = &args.id else {
+        let mut checked = list.clone();
+        let damaged = "harness-tasks.json is damaged: this is its backup, and the next change restores it";
+        let damaged = read.from_backup.then(|| (String::new(), damaged.to_string()));
+        let unmet = select::validate_dependencies(&mut checked, Timestamp::now()).into_iter();
+        let unmet = unmet.map(|one| (one.task, format!("[DEPENDENCY] {}", one.message)));
+        let mut problems: Vec<_> = damaged.into_iter().chain(unmet).collect();
+        for task in list.tasks.iter().filter(|task| muleteer_model::task_list::stats::is_open(task)) {
+            match &task.command {
+                None => problems.push((task.id.clone(), "[CONFIG] Missing validation.command".into())),
+                Some(command) => {
+                    if let Some(program) = at.missing_program(command).map_err(stepped)? {
+                        problems.push((task.id.clone(), format!("[ENV_SETUP] `{program}` is not installed")));
+                    }
+                }
+            }
+        }
+        if context.out.json {
+            let of = |task: &str| if task.is_empty() { Value::Null } else { task.into() };
+            let all: Vec<_> = problems.iter().map(|(task, text)| json!({"task": of(task), "message": text})).collect();
+            context.out.document(&json!({"ok": problems.is_empty(), "problems": all}))?;
+        } else {
+            for (task, text) in &problems {
+                let of = if task.is_empty() { String::new() } else { format!("{task}: ") };
+                context.out.line(format!("{of}{text}"))?;
+            }
+        }
+        return Ok(if problems.is_empty() { Exit::Done } else { Exit::BadInput });
+    };
+    let task = task(&list, id)?;
+    let id = &task.id;
+    let verdict = at.validate(task, &interrupt()?).map_err(stepped)?;
+    if matches!(verdict, Verdict::Stopped) {
+        return Err(stopped(id));
+    }
+    let (output, passed) = match &verdict {
+        Verdict::Passed { output } => (output.as_str(), true),
+        Verdict::Failed { output, .. } | Verdict::TimedOut { output, .. } => (output.as_str(), false),
+        _ => ("", false),
+    };
+    let (category, message) = describe(&verdict, None);
+    if context.out.json {
+        let category = (!passed).then(|| category.as_str());
+        context.out.document(&json!({
+            "task": id, "passed": passed, "category": category, "message": message, "output": output,
+        }))?;
+    } else {
+        context.out.text(output)?;
+        context.out.note(format!("{id}: {message}"));
+    }
+    Ok(match verdict {
+        Verdict::Passed { .. } => Exit::Done,
+        Verdict::NoCommand => Exit::BadInput,
+        Verdict::NoProgram(_) => Exit::Precondition,
+        _ => Exit::Failed,
+    })
+}
+
+pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    let root = root(said)?;
+    let worker = worker(args.worker.as_deref());
+    let at = place(&root, worker.clone(), context)?;
+    let base = at.git.head().map_err(|error| git(&error))?;
+    let mut tx = begin(&root)?;
+    let now = tx.now();
+    tx.forget_ended_holder(&worker);
+    root.end_leases(&mut tx.list, now);
+    for id in claims::expire(&mut tx.list, &worker, now, &[]) {
+        tx.log(Entry::error(Some(&id), Category::SessionTimeout, "the lease of its worker is over"));
+    }
+    for marked in select::validate_dependencies(&mut tx.list, now) {
+        tx.log(Entry::error(Some(&marked.task), Category::Dependency, &marked.message));
+    }
+    let chosen = match &args.id {
+        Some(said) => named(&tx.list, said).and_then(|id| match claims::in_hand(&tx.list, Some(&id), now) {
+            None => Ok(id),
+            Some(other) => Err(refused(&other)),
+        }),
+        None => next(&tx.list, &worker, &root, now),
+    };
+    let claimed = chosen.and_then(|id| {
+        let was_ours = tx.list.get(&id).is_some_and(|task| task.status == Status::InProgress);
+        let lease = args.lease.unwrap_or(claims::LEASE);
+        claims::claim(&mut tx.list, &id, &worker, &base, now, lease).map_err(|error| refused(&error))?;
+        Ok((id, was_ours))
+    });
+    let (id, was_ours) = match claimed {
+        Ok(claimed) => claimed,
+        Err(failure) => {
+            // What was found out about others stands all the same.
+            tx.settle_marker().map_err(|error| listed(&error))?;
+            tx.commit().map_err(|error| listed(&error))?;
+            return Err(failure);
+        }
+    };
+    let task = task(&tx.list, &id)?.clone();
+    if !was_ours {
+        at.git.remember_start(&id, &base).map_err(|error| git(&error))?;
+        if let Some(process) = caller::agent() {
+            tx.remember_holder(&worker, Behind::Process(process));
+        }
+        tx.log(Entry::starting(&task, &base));
+    }
+    tx.commit().map_err(|error| listed(&error))?;
+    if context.out.json {
+        context
+            .out
+            .document(&json!({"task": task.to_value(), "worker": worker, "base": task.started_at_commit}))?;
+    } else {
+        context.out.line(&id)?;
+        context.out.note(format!(
+            "{}: validated by `{}`",
+            task.title,
+            task.command.as_deref().unwrap_or("nothing yet")
+        ));
+    }
+    Ok(Exit::Done)
+}
+
+/// Its own unfinished one first.
+fn next(list: &TaskList, worker: &str, root: &Root, now: Timestamp) -> Result<String, Failure> {
+    let own = list
+        .tasks
+        .iter()
+        .find(|task| task.status == Status::InProgress && task.claimed_by.as_deref() == Some(worker));
+    if let Some(own) = own {
+        return Ok(own.id.clone());
+    }
+    if let Some(other) = claims::in_hand(list, None, now) {
+        return Err(refused(&other));
+    }
+    let next = select::next(list, &root.failure_times(list)).map(|at| list.tasks[at].id.clone());
+    next.ok_or_else(|| {
+        Failure::new("E_TASK_NONE", "no task can be taken now")
+            .hint("all are done, failed for good, or wait for what others have in hand: `muleteer tasks status`")
+    })
+}
+
+pub fn renew(args: &Renew, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    let worker = worker(args.worker.as_deref());
+    let mut tx = begin(&root(said)?)?;
+    let now = tx.now();
+    tx.forget_ended_holder(&worker);
+    let id = named(&tx.list, &args.id)?;
+    let renewed = match args.lease {
+        Some(lease) => claims::set_lease(&mut tx.list, &id, &worker, now, lease),
+        None => claims::renew(&mut tx.list, &id, &worker, now, claims::LEASE),
+    };
+    renewed.map_err(|error| refused(&error))?;
+    let until = tx.list.get(&id).and_then(|task| task.lease_expires_at).map(iso);
+    tx.commit().map_err(|error| listed(&error))?;
+    if context.out.json {
+        context.out.document(&json!({"task": id, "lease_expires_at": until}))?;
+    } else {
+        context.out.note(format!("{id}: until {}", until.unwrap_or_default()));
+    }
+    Ok(Exit::Done)
+}
+
+pub fn checkpoint(args: &Checkpoint, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    let root = root(said)?;
+    let worker = worker(args.worker.as_deref());
+    let (number, total) = args.step;
+    let text = words(&args.text)?;
+    // What the files are now, so that whoever comes after can tell whether they still are.
+    let tree = place(&root, worker.clone(), context)?.git.snapshot().ok();
+    let mut tx = begin(&root)?;
+    let now = tx.now();
+    let id = named(&tx.list, &args.id)?;
+    let task = claims::owned(&mut tx.list, &id, &worker).map_err(|error| refused(&error))?;
+    let before = task.checkpoints.len();
+    outcome::checkpoint(task, number, total, &text, tree, now);
+    let is_new = task.checkpoints.len() > before;
+    claims::renew(&mut tx.list, &id, &worker, now, claims::LEASE).map_err(|error| refused(&error))?;
+    if is_new {
+        tx.log(Entry::checkpoint(&id, number, total, &text));
+    }
+    let list = tx.commit().map_err(|error| listed(&error))?;
+    if context.out.json {
+        let count = list.get(&id).map_or(0, |task| task.checkpoints.len());
+        context
+            .out
+            .document(&json!({"task": id, "step": number, "total": total, "checkpoints": count}))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// An agent of a run does not judge itself.
+fn not_of_a_run() -> Result<(), Failure> {
+    match of_run() {
+        None => Ok(()),
+        Some(run) => {
+            Err(Failure::new("E_FORBIDDEN", format!("run {run} decides by the validation when you have ended"))
+                .hint("end your turn; `muleteer tasks checkpoint` notes what is done"))
+        }
+    }
+}
+
+pub fn complete(args: &Complete, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    not_of_a_run()?;
+    let root = root(said)?;
+    let at = place(&root, worker(args.worker.as_deref()), context)?;
+    let mut list = root.read().map_err(|error| listed(&error))?.list;
+    let id = named(&list, &args.id)?;
+    let task = claims::owned(&mut list, &id, &at.worker).map_err(|error| refused(&error))?.clone();
+    at.disown(&id, task.started_at_commit.as_deref().unwrap_or_default());
+    let verdict = at.validate(&task, &interrupt()?).map_err(stepped)?;
+    if matches!(verdict, Verdict::Stopped) {
+        return Err(stopped(&id));
+    }
+    if let Verdict::Passed { .. } = verdict {
+        let base = task.started_at_commit.clone().unwrap_or_default();
+        let recorded = at.succeed(&task.id, &task.title, &base).map_err(stepped)?;
+        return told(context, &id, &recorded);
+    }
+    at.remember(&task, &verdict);
+    let before = at.kept_output(&task.id, "before");
+    let (category, message) = describe(&verdict, before.as_deref());
+    if matches!(verdict, Verdict::NoCommand | Verdict::NoProgram(_)) {
+        at.note(vec![Entry::error(Some(&id), category, &message)]);
+    }
+    let code = match verdict {
+        Verdict::NoCommand => "E_TASKS_INVALID",
+        Verdict::NoProgram(_) => "E_TASKS_ENV",
+        _ => "E_TASK_FAILED",
+    };
+    let output = match verdict {
+        Verdict::Failed { output, .. } | Verdict::TimedOut { output, .. } => output,
+        _ => String::new(),
+    };
+    if !context.out.json {
+        context.out.note(&output);
+    }
+    let file = root.output(&id, "last");
+    let failure = Failure::new(code, format!("{id}: {message}")).hint(format!(
+        "it is still in progress: mend it and try again, or give up with `muleteer tasks fail {id} --category {category} \"why\"`"
+    ));
+    Err(if output.is_empty() { failure } else { failure.file(file) })
+}
+
+/// Said also to whoever wants to hear nothing else: it is of files of theirs.
+fn warn(id: &str, recorded: &Recorded) {
+    for text in &recorded.warnings {
+        drop(writeln!(std::io::stderr(), "warning: {}", safe(&format!("{id}: {text}"))));
+    }
+}
+
+fn told(context: &Context, id: &str, recorded: &Recorded) -> Result<Exit, Failure> {
+    warn(id, recorded);
+    let status = recorded.list.get(id).map_or("", |task| task.status.as_str());
+    let next = select::next(&recorded.list, &select::FailureTimes::new());
+    let next = next.map(|at| recorded.list.tasks[at].id.clone());
+    if context.out.json {
+        context.out.document(&json!({
+            "task": id, "status": status, "commit": recorded.commit, "message": recorded.message, "next": next,
+        }))?;
+    } else {
+        context.out.line(format!("{id} {status}"))?;
+        context
+            .out
+            .note(next.map_or_else(|| "nothing else can be taken".into(), |next| format!("next: {next}")));
+    }
+    Ok(Exit::Done)
+}
+
+pub fn fail(args: &Fail, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    not_of_a_run()?;
+    let why = words(&args.text)?;
+    let root = root(said)?;
+    let at = place(&root, worker(args.worker.as_deref()), context)?;
+    let mut list = root.read().map_err(|error| listed(&error))?.list;
+    let id = named(&list, &args.id)?;
+    let task = claims::owned(&mut list, &id, &at.worker).map_err(|error| refused(&error))?.clone();
+    let recorded = at.fail(&task, args.category, &why, &interrupt()?).map_err(stepped)?;
+    told(context, &id, &recorded)
+}
+
+/// Whether the holder is gone nobody can tell but a person.
+fn in_other_hands(error: &claims::Refused) -> Failure {
+    let failure = refused(error);
+    match error {
+        claims::Refused::Held { by, .. } => failure.hint(format!(
+            "wait until the lease is over; if {by} is known to be gone, `--force` recovers the task at once"
+        )),
+        _ => failure,
+    }
+}
+
+pub fn recover(args: &Recover, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    not_of_a_run()?;
+    let root = root(said)?;
+    let at = place(&root, worker(args.worker.as_deref()), context)?;
+    let mut list = root.read().map_err(|error| listed(&error))?.list;
+    let now = Timestamp::now();
+    root.end_leases(&mut list, now);
+    let recoverable = |id: &str| claims::recoverable(&list, id, &at.worker, now);
+    let chosen: Vec<_> = match &args.id {
+        Some(said) => {
+            let id = &named(&list, said)?;
+            let task = claims::in_progress(&list, id, &at.worker).map_err(|error| refused(&error))?;
+            if !args.force {
+                recoverable(id).map_err(|error| in_other_hands(&error))?;
+            }
+            vec![task.clone()]
+        }
+        None => claims::interrupted(&list, &at.worker, now, &[])
+            .into_iter()
+            .map(|at| list.tasks[at].clone())
+            .filter(|task| recoverable(&task.id).is_ok())
+            .collect(),
+    };
+    let mut said = vec![];
+    let off = interrupt()?;
+    for task in chosen {
+        let became = match at.recover(&task, &off).map_err(stepped)? {
+            Recovered::Resume => "resume",
+            Recovered::Failed(_) => "failed",
+            Recovered::Passed => {
+                let base = task.started_at_commit.clone().unwrap_or_default();
+                warn(&task.id, &at.succeed(&task.id, &task.title, &base).map_err(stepped)?);
+                "completed"
+            }
+        };
+        said.push(json!({"task": task.id, "action": became}));
+        if !context.out.json {
+            context.out.line(format!("{} {became}", task.id))?;
+        }
+    }
+    if context.out.json {
+        context.out.document(&json!({"recovered": said}))?;
+    } else if said.is_empty() {
+        context.out.note("nothing was interrupted");
+    }
+    Ok(Exit::Done)
+}
+
+pub fn undo(args: &Undo, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+    not_of_a_run()?;
+    let root = root(said)?;
+    let work = Git::open(root.path()).map_err(|error| git(&error))?;
+    let saved = work.saved(args.what.as_deref()).map_err(|error| git(&error))?;
+    if args.list {
+        if context.out.json {
+            let all: Vec<_> = saved
+                .iter()
+                .map(|one| json!({"ref": one.name, "commit": one.commit, "base": one.base}))
+                .collect();
+            context.out.document(&json!({"saved": all}))?;
+        } else {
+            for one in &saved {
+                context.out.line(&one.name)?;
+            }
+        }
+        return Ok(Exit::Done);
+    }
+    let Some(chosen) = work.newest(&saved) else {
+        return Err(Failure::new("E_NOT_FOUND", "no rollback has saved anything by this name")
+            .hint("ROLLBACK lines of harness-progress.txt name the refs"));
+    };
+    // Under the lock: a session that works here must not have its files moved.
+    let mut tx = begin(&root)?;
+    let ignored = tx.list.save_ignored.clone();
+    let kept = work.undo(&chosen, &ignored).map_err(|error| git(&error))?;
+    let task = chosen.task();
+    tx.log(Entry::warn(task.as_deref(), &format!("undone: {} is back in the working directory", chosen.name)));
+    tx.commit().map_err(|error| listed(&error))?;
+    if context.out.json {
+        context
+            .out
+            .document(&json!({"restored": chosen.name, "saved": kept, "head": chosen.head}))?;
+    } else {
+        context.out.line(&chosen.name)?;
+        if let Some(kept) = kept {
+            context.out.note(format!("what was there before is saved as {kept}"));
+        }
+    }
+    Ok(Exit::Done)
+}

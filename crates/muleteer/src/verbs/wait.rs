@@ -1,0 +1,160 @@
+//! `wait`: until dispatches have ended.
+
+use crate::cli::context::Context;
+use crate::cli::exit::{self, Exit};
+use crate::cli::failure::Failure;
+use crate::client::connect::unexpected;
+use crate::client::history::{self, Seen};
+use crate::client::interrupt;
+use crate::client::offline;
+use crate::render::safe;
+use crate::render::status::ending;
+use muleteer_model::agent::ask::AskKind;
+use muleteer_model::event::Event;
+use muleteer_protocol::v1::{DispatchStatus, Reply, Request};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+const EXAMPLES: &str = "\
+Examples:
+  muleteer wait k3f9
+  muleteer wait $(muleteer spawn tester . \"Run the tests\") && echo passed
+
+Exits 0 if every one succeeded, 4 if one was partial, failed, blocked or stalled, 6 if one was
+killed, 130 at Ctrl-C, which ends only the waiting.";
+
+/// Wait until dispatches have ended, and exit by how
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Dispatches, by id or its beginning
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<String>,
+}
+
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    interrupt::or_left(context, left(&args.ids), all(args, context)).await
+}
+
+/// What is said to whoever does not wait any longer.
+pub fn left(ids: &[String]) -> Failure {
+    let all = ids.join(" ");
+    let left = Failure::new("E_CANCELLED", format!("nobody waits for {all} any more; what was under way goes on"))
+        .hint(format!("`muleteer wait {all}` waits again"));
+    if let [one] = ids { left.dispatch(one) } else { left }
+}
+
+async fn all(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let dispatches = each_once(ended(context, args.ids.clone()).await?);
+    let out = &context.out;
+    if out.json {
+        Failure::unless_closed(out.document(&json!({ "dispatches": dispatches })))?;
+    } else {
+        for dispatch in &dispatches {
+            Failure::unless_closed(out.line(ending(dispatch)))?;
+        }
+    }
+    Ok(worst(&dispatches))
+}
+
+/// Whoever puts names together from several places may name one twice, or by two of its beginnings.
+fn each_once(mut dispatches: Vec<DispatchStatus>) -> Vec<DispatchStatus> {
+    let mut known = HashSet::new();
+    dispatches.retain(|dispatch| known.insert(dispatch.id.clone()));
+    dispatches
+}
+
+/// `spawn --wait`: one dispatch, whose id is on stdout already (except with `--json`, where there is
+/// to be one document, and it comes last).
+pub async fn one(context: &Context, id: &str) -> Result<Exit, Failure> {
+    let dispatches = ended(context, vec![id.to_string()]).await?;
+    for dispatch in &dispatches {
+        if context.out.json {
+            Failure::unless_closed(context.out.document(&document(dispatch)))?;
+        } else {
+            context.out.note(ending(dispatch));
+        }
+    }
+    Ok(worst(&dispatches))
+}
+
+/// A dispatch as `status` shows it, with the key of `spawn --json` added.
+pub fn document(dispatch: &DispatchStatus) -> Value {
+    let mut value = json!({ "dispatch_id": dispatch.id });
+    if let (Some(object), Ok(Value::Object(more))) = (value.as_object_mut(), serde_json::to_value(dispatch)) {
+        object.extend(more);
+    }
+    value
+}
+
+/// Waits, however long and through however many daemons.
+///
+/// With none running, what has ended already is answered from disk; otherwise a daemon is started,
+/// because without one nothing that is unfinished ever ends.
+pub async fn ended(context: &Context, ids: Vec<String>) -> Result<Vec<DispatchStatus>, Failure> {
+    if context.connect_if_running().await?.is_none()
+        && let Some(all) = offline::ended(context, &ids)?
+    {
+        offline::say_so(context);
+        return Ok(all);
+    }
+    // Told on the way, and never the reason why waiting fails.
+    let telling = async {
+        let _ = tell(context, &ids).await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        reply = context.ask(Request::Wait { ids: ids.clone() }) => match reply? {
+            Reply::Waited { dispatches } => Ok(dispatches),
+            other => Err(unexpected(&other)),
+        },
+        () = telling => Ok(vec![]),
+    }
+}
+
+/// Says on stderr when one of them waits for an answer: it may be whoever waits here who is asked.
+async fn tell(context: &Context, ids: &[String]) -> Result<(), Failure> {
+    if context.out.quiet {
+        return Ok(());
+    }
+    let mut told: Vec<String> = Vec::new();
+    let from = history::last_seqs(context, 0);
+    for id in ids {
+        let Reply::Status(report) = context.ask(Request::Status { id: Some(id.clone()) }).await? else { continue };
+        let is_new =
+            |dispatch: &&DispatchStatus| dispatch.waiting_for.iter().any(|ask| !told.contains(&ask.request_id));
+        for dispatch in report.dispatches.iter().filter(is_new).collect::<Vec<_>>() {
+            told.extend(dispatch.waiting_for.iter().map(|ask| ask.request_id.clone()));
+            let what = dispatch.reason.as_deref().unwrap_or("it waits for an answer");
+            context.out.note(format!("{}: {}", dispatch.id, safe(what)));
+        }
+    }
+    let mut each = |seen: Seen<'_>| {
+        if let Some(record) = seen.record
+            && let Some(id) = record
+                .entry
+                .dispatch_id
+                .as_ref()
+                .filter(|id| ids.iter().any(|wanted| id.as_str().starts_with(wanted.as_str())))
+            && let Event::PermissionRequested { request_id, answered: false, ask } = &record.entry.event
+            && !told.contains(request_id)
+        {
+            let words = if ask.kind == AskKind::Question { "TEXT|deny" } else { "allow|deny|TEXT" };
+            context
+                .out
+                .note(format!("{id}: {} `muleteer answer {id} {words}`", safe(&ask.describe())));
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    let client = context.connect_if_running().await?;
+    history::events(context, client, from, true, &mut each).await
+}
+
+pub fn worst(dispatches: &[DispatchStatus]) -> Exit {
+    dispatches
+        .iter()
+        .map(|dispatch| exit::of_state(&dispatch.state))
+        .max()
+        .unwrap_or(Exit::Done)
+}

@@ -1,0 +1,536 @@
+//! The sandbox of an agent: a user, mount, pid and ipc namespace in which a [`Plan`] says what is to be
+//! seen and written (docs/design/sandbox.md).
+//!
+//! ```text
+//!  shim's child ── unshare, mounts ── fork ─▶ init (pid 1): its own /proc, reaps, every descriptor closed
+//!   │ deaf to TERM                             └─ fork ─▶ the agent: no capabilities, no new privileges
+//!   └─ ends as the agent ended ◀── its status, by a pipe
+//! ```
+//!
+//! The first two change the calling process for good and are for one with a single thread that was started
+//! for it. Signals reach the agent as a member of the process group; init is deaf to them by nature.
+//! When the agent has ended, init ends, and the kernel with it whatever the agent left.
+
+#![allow(unsafe_code)]
+
+pub mod probe;
+
+#[cfg(target_os = "linux")]
+use crate::host::pipe;
+use serde::{Deserialize, Serialize};
+use std::ffi::CString;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+#[cfg(target_os = "linux")]
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The exit code where the sandbox could not be made; nothing of the agent ran then.
+pub const CANNOT: u8 = 125;
+const VERSION: u16 = 1;
+/// More than anybody is given between TERM and KILL (10 s by default): who ended its own shell has no more either.
+#[cfg(target_os = "linux")]
+const GRACE: std::time::Duration = std::time::Duration::from_secs(15);
+
+/// What is seen in the sandbox. Everything that no place covers is as outside, and read-only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub v: u16,
+    pub places: Vec<Place>,
+}
+
+/// A path, by its real name, and what it is in the sandbox: where it is a link, that stays as it is. Of two, the one
+/// further down wins; of two for the same path, the one that stands later in [`What`]. One that does not exist outside
+/// is left out.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    pub path: PathBuf,
+    pub what: What,
+}
+
+impl Place {
+    /// Where `path`, which is in this place, lies outside; `None` where it is not, or lies where it seems to.
+    pub fn instead_of(&self, path: &Path) -> Option<PathBuf> {
+        let What::Instead(other) = &self.what else { return None };
+        let rest = path.strip_prefix(&self.path).ok()?;
+        Some(if rest.as_os_str().is_empty() { other.clone() } else { other.join(rest) })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// An empty directory that stays so.
+    Hidden,
+    /// An empty directory of the agent's own, gone with it.
+    Scratch,
+    /// As outside, read-only.
+    Show,
+    /// As outside, to be written.
+    Write,
+    /// What lies at another path, to be written.
+    Instead(PathBuf),
+    /// A socket that nobody answers at: what is read-only can be connected to.
+    Closed,
+}
+
+/// Which step failed, and the system's word.
+#[derive(Debug)]
+pub struct SandboxError {
+    pub step: String,
+    pub source: io::Error,
+}
+
+impl fmt::Display for SandboxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.step, self.source)
+    }
+}
+
+impl std::error::Error for SandboxError {}
+
+fn at(step: impl Into<String>) -> impl FnOnce(io::Error) -> SandboxError {
+    let step = step.into();
+    move |source| SandboxError { step, source }
+}
+
+impl Plan {
+    pub fn new(places: Vec<Place>) -> Self {
+        Self { v: VERSION, places }
+    }
+
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let plan: Self = serde_json::from_slice(&std::fs::read(path)?)?;
+        match plan.v {
+            VERSION => Ok(plan),
+            other => Err(io::Error::other(format!("{} has version {other}, this is {VERSION}", path.display()))),
+        }
+    }
+
+    /// Parents before what is in them.
+    #[cfg(any(target_os = "linux", test))]
+    fn in_order(&self) -> Vec<&Place> {
+        let mut places: Vec<&Place> = self.places.iter().collect();
+        places.sort_by_key(|place| (place.path.components().count(), &place.path, &place.what));
+        places
+    }
+}
+
+/// Runs the program in the sandbox of `plan` and ends as it ends. Only from a process with one thread that
+/// was started for this.
+#[cfg(target_os = "linux")]
+pub fn run(plan: &Plan, cwd: &Path, argv: &[CString]) -> Result<std::convert::Infallible, SandboxError> {
+    // SAFETY: getppid has no preconditions.
+    let parent = unsafe { libc::getppid() };
+    deaf();
+    unshare(parent)?;
+    mount_all(plan)?;
+    std::env::set_current_dir(cwd).map_err(at(format!("chdir {}", cwd.display())))?;
+    let (alive, held) = pipe::pair().map_err(at("pipe"))?;
+    let (heard, tell) = pipe::pair().map_err(at("pipe"))?;
+    // SAFETY: this process has one thread.
+    match unsafe { libc::fork() } {
+        -1 => Err(at("fork")(io::Error::last_os_error())),
+        0 => {
+            drop((held, heard));
+            init(&alive, tell, argv)
+        }
+        pid => {
+            drop((alive, tell));
+            let ended = wait_for_init(&heard, pid);
+            drop(held);
+            end_as(ended)
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn run(_: &Plan, _: &Path, _: &[CString]) -> Result<std::convert::Infallible, SandboxError> {
+    Err(at("sandbox")(io::ErrorKind::Unsupported.into()))
+}
+
+/// Signals go to the whole group: the agent answers them, and we answer for the agent.
+#[cfg(target_os = "linux")]
+fn deaf() {
+    for signo in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2] {
+        // SAFETY: ignoring a signal has no preconditions.
+        unsafe { libc::signal(signo, libc::SIG_IGN) };
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn unshare(parent: libc::pid_t) -> Result<(), SandboxError> {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
+    // SAFETY: no pointers; this process has one thread and was started for this.
+    if unsafe { libc::unshare(flags) } != 0 {
+        return Err(at("unshare")(io::Error::last_os_error()));
+    }
+    // New credentials have undone it.
+    die_with(Some(parent));
+    std::fs::write("/proc/self/setgroups", "deny").map_err(at("setgroups"))?;
+    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).map_err(at("uid_map"))?;
+    std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).map_err(at("gid_map"))?;
+    Ok(())
+}
+
+/// Dies when its parent does; at once, if that has happened.
+#[cfg(target_os = "linux")]
+fn die_with(parent: Option<libc::pid_t>) {
+    // SAFETY: prctl with plain numbers; getppid and _exit have no preconditions.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if parent.is_some_and(|parent| libc::getppid() != parent) {
+            libc::_exit(i32::from(CANNOT));
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn mount_all(plan: &Plan) -> Result<(), SandboxError> {
+    use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
+    use rustix::mount::{mount, mount_change, move_mount, open_tree};
+    let errno = |step: String| move |error: rustix::io::Errno| at(step)(error.into());
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(errno("private mounts".into()))?;
+    let places = plan.in_order();
+    // Taken while everything is still to be seen, and to be written.
+    let mut trees: Vec<Option<OwnedFd>> = vec![];
+    // A link is a place itself: what it leads to, if it matters, is another.
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    for place in &places {
+        let from = match &place.what {
+            What::Hidden | What::Scratch => None,
+            What::Show | What::Write => Some(place.path.as_path()),
+            What::Instead(other) => Some(other.as_path()),
+            What::Closed => Some(Path::new("/dev/null")),
+        };
+        trees.push(match from {
+            None => None,
+            Some(path) => match open_tree(rustix::fs::CWD, path, clone) {
+                Ok(tree) => Some(tree),
+                Err(rustix::io::Errno::NOENT) => None,
+                Err(error) => return Err(errno(format!("open {}", path.display()))(error)),
+            },
+        });
+    }
+    set_read_only(Path::new("/"), true).map_err(at("read-only /"))?;
+    let mut hidden = vec![];
+    for (place, tree) in places.iter().zip(&trees) {
+        let (path, shown) = (&place.path, place.path.display());
+        match &place.what {
+            What::Hidden | What::Scratch => {
+                // Below what is hidden or scratch it is gone, and may be needed; elsewhere it never was.
+                if !path.is_dir() && std::fs::create_dir_all(path).is_err() {
+                    continue;
+                }
+                hidden.extend((place.what == What::Hidden).then_some(path));
+                let mode = if place.what == What::Scratch { c"mode=1777" } else { c"mode=0755" };
+                mount("tmpfs", path, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(mode))
+                    .map_err(errno(format!("tmpfs over {shown}")))?;
+            }
+            // Where it is hidden it is closed.
+            What::Closed if path.symlink_metadata().is_err() => {}
+            What::Show | What::Write | What::Instead(_) | What::Closed => {
+                let Some(tree) = tree else { continue };
+                let is_dir = rustix::fs::fstat(tree)
+                    .map_err(errno(format!("stat {shown}")))
+                    .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())?;
+                make_target(path, is_dir).map_err(at(format!("a place for {shown}")))?;
+                move_mount(tree, "", rustix::fs::CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+                    .map_err(errno(format!("mount {shown}")))?;
+                if place.what == What::Show {
+                    set_read_only(path, true).map_err(at(format!("read-only {shown}")))?;
+                }
+            }
+        }
+    }
+    // What was made in them to mount on is there now.
+    for path in hidden {
+        set_read_only(path, false).map_err(at(format!("read-only {}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// Something to mount on, where a hidden directory has left nothing.
+#[cfg(target_os = "linux")]
+fn make_target(path: &Path, is_dir: bool) -> io::Result<()> {
+    if path.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    if is_dir {
+        return std::fs::create_dir_all(path);
+    }
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    std::fs::File::create(path).map(|_| ())
+}
+
+#[cfg(target_os = "linux")]
+#[repr(C)]
+#[derive(Default)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) fn set_read_only(path: &Path, recursive: bool) -> io::Result<()> {
+    const MOUNT_ATTR_RDONLY: u64 = 1;
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let attr = MountAttr { set: MOUNT_ATTR_RDONLY, ..MountAttr::default() };
+    let flags = libc::AT_SYMLINK_NOFOLLOW | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is NUL-terminated, and the structure as large as is said.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            flags,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The first process of the pid namespace. Never returns.
+#[cfg(target_os = "linux")]
+fn init(alive: &OwnedFd, tell: OwnedFd, argv: &[CString]) -> ! {
+    die_with(None);
+    // Our parent holds the other end: where that is closed, it died before we could die with it.
+    let mut fds = [rustix::event::PollFd::new(alive, rustix::event::PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    if rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
+        exit(CANNOT);
+    }
+    if let Err(error) = own_proc() {
+        complain(&error);
+        exit(CANNOT);
+    }
+    // SAFETY: this process has one thread.
+    match unsafe { libc::fork() } {
+        -1 => {
+            complain(&at("fork")(io::Error::last_os_error()));
+            exit(CANNOT)
+        }
+        0 => become_agent(argv),
+        agent => {
+            // A pipe's reader must hear its end when the agent ends, not when we do.
+            let keep = tell.as_raw_fd();
+            // SAFETY: nothing else in this process uses a descriptor from here on.
+            unsafe {
+                for fd in 0..3 {
+                    libc::close(fd);
+                }
+            }
+            close_all_but(keep);
+            loop {
+                let mut status = 0;
+                // SAFETY: waitpid writes one int.
+                let pid = unsafe { libc::waitpid(-1, &raw mut status, 0) };
+                if pid == agent {
+                    if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGTERM {
+                        outlive_grace();
+                    }
+                    let _ = rustix::io::write(&tell, &status.to_ne_bytes());
+                    exit(0);
+                }
+                if pid == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD) {
+                    exit(CANNOT);
+                }
+            }
+        }
+    }
+}
+
+/// Its agent is most often a shell that ran the real one, and that was told to end like itself: all of them have the
+/// time that comes with that, and whoever gives it kills us at its end. Our own end takes the whole namespace along.
+#[cfg(target_os = "linux")]
+fn outlive_grace() {
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < GRACE {
+        let mut status = 0;
+        // SAFETY: waitpid writes one int.
+        match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+            0 => std::thread::sleep(std::time::Duration::from_millis(10)),
+            -1 => return,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn close_all_but(keep: RawFd) {
+    let keep = keep as libc::c_uint;
+    // SAFETY: plain numbers; nothing uses the others any more.
+    unsafe {
+        if keep > 0 {
+            libc::syscall(libc::SYS_close_range, 0 as libc::c_uint, keep - 1, 0);
+        }
+        libc::syscall(libc::SYS_close_range, keep + 1, libc::c_uint::MAX, 0);
+    }
+}
+
+/// A `/proc` of this namespace, through which nothing of the system is set.
+#[cfg(target_os = "linux")]
+fn own_proc() -> Result<(), SandboxError> {
+    use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, move_mount, open_tree};
+    let errno = |step: &'static str| move |error: rustix::io::Errno| at(step)(error.into());
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("proc", "/proc", "proc", flags, None).map_err(errno("proc"))?;
+    for path in ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"] {
+        let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let Ok(tree) = open_tree(rustix::fs::CWD, path, clone) else { continue };
+        move_mount(&tree, "", rustix::fs::CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+            .map_err(errno("/proc/sys"))?;
+        set_read_only(Path::new(path), false).map_err(at("read-only /proc/sys"))?;
+    }
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn become_agent(argv: &[CString]) -> ! {
+    let mut words: Vec<*const libc::c_char> = argv.iter().map(|word| word.as_ptr()).collect();
+    words.push(std::ptr::null());
+    // SAFETY: plain numbers, and strings that are NUL-terminated and live until the exec.
+    unsafe {
+        for signo in 1..32 {
+            libc::signal(signo, libc::SIG_DFL);
+        }
+        if let Err(error) = give_up_rights() {
+            complain(&error);
+            libc::_exit(i32::from(CANNOT));
+        }
+        libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, 0);
+        libc::execvp(words[0], words.as_ptr());
+        let error = io::Error::last_os_error();
+        let name = argv.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+        complain(&at(format!("cannot start {name}"))(error));
+        libc::_exit(127)
+    }
+}
+
+/// No capabilities, none to be had, and no set-uid program that brings any.
+#[cfg(target_os = "linux")]
+fn give_up_rights() -> Result<(), SandboxError> {
+    const NO_ROOT_LOCKED: libc::c_ulong = 0b11;
+    // SAFETY: prctl with plain numbers; capset reads a header and two records of zeros.
+    unsafe {
+        libc::prctl(libc::PR_SET_SECUREBITS, NO_ROOT_LOCKED, 0, 0, 0);
+        for capability in 0..=63 {
+            libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0);
+        }
+        if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1 as libc::c_ulong, 0, 0, 0) != 0 {
+            return Err(at("no_new_privs")(io::Error::last_os_error()));
+        }
+        let header: [u32; 2] = [0x2008_0522, 0];
+        let none = [[0_u32; 3]; 2];
+        if libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) != 0 {
+            return Err(at("capset")(io::Error::last_os_error()));
+        }
+    }
+    Ok(())
+}
+
+/// The agent's wait status; `None` when init died without having told one.
+#[cfg(target_os = "linux")]
+fn wait_for_init(heard: &OwnedFd, init: libc::pid_t) -> Option<i32> {
+    let mut told = [0; 4];
+    let mut have = 0;
+    while have < told.len() {
+        match rustix::io::read(heard, &mut told[have..]) {
+            Ok(0) => break,
+            Ok(count) => have += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => break,
+        }
+    }
+    let mut status = 0;
+    // SAFETY: waitpid writes one int.
+    while unsafe { libc::waitpid(init, &raw mut status, 0) } == -1
+        && io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
+    {}
+    (have == told.len())
+        .then(|| i32::from_ne_bytes(told))
+        .or(Some(status).filter(|status| *status != 0))
+}
+
+#[cfg(target_os = "linux")]
+fn end_as(status: Option<i32>) -> ! {
+    let Some(status) = status else { exit(CANNOT) };
+    if libc::WIFSIGNALED(status) {
+        let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+        let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+        // SAFETY: plain numbers.
+        unsafe {
+            libc::signal(libc::WTERMSIG(status), libc::SIG_DFL);
+            libc::raise(libc::WTERMSIG(status));
+        }
+        exit(CANNOT);
+    }
+    exit(libc::WEXITSTATUS(status) as u8)
+}
+
+#[cfg(target_os = "linux")]
+fn exit(code: u8) -> ! {
+    // SAFETY: nothing of this process needs to be tidied away.
+    unsafe { libc::_exit(i32::from(code)) }
+}
+
+/// On standard error, where the agent's own last words would stand.
+fn complain(error: &SandboxError) {
+    let line = format!("muleteer: sandbox: {error}\n");
+    // SAFETY: descriptor 2 is this process's; where it is closed, nobody listens.
+    let stderr = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(2) });
+    let _ = rustix::io::write(stderr.as_fd(), line.as_bytes());
+}
+
+/// `confine PLAN CWD WORD…`: what a shim runs in an agent's place. Ends with the agent's end.
+pub fn main(args: impl IntoIterator<Item = std::ffi::OsString>) -> std::process::ExitCode {
+    let mut args = args.into_iter();
+    let (Some(plan), Some(cwd)) = (args.next(), args.next()) else { return CANNOT.into() };
+    let argv: Result<Vec<CString>, _> = args.map(|word| CString::new(word.as_bytes())).collect();
+    let outcome = match (Plan::read(Path::new(&plan)), argv) {
+        (Ok(plan), Ok(argv)) if !argv.is_empty() => run(&plan, Path::new(&cwd), &argv),
+        (Err(error), _) => Err(at("plan")(error)),
+        _ => Err(at("plan")(io::ErrorKind::InvalidInput.into())),
+    };
+    match outcome {
+        Err(error) => complain(&error),
+        Ok(never) => match never {},
+    }
+    CANNOT.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parents_come_before_what_is_in_them_and_what_is_shown_after_what_hides_it() {
+        let place = |path: &str, what| Place { path: path.into(), what };
+        let plan = Plan::new(vec![
+            place("/a/b/c", What::Write),
+            place("/a/b", What::Show),
+            place("/a", What::Write),
+            place("/a/b", What::Hidden),
+        ]);
+        let order: Vec<String> = plan
+            .in_order()
+            .iter()
+            .map(|place| format!("{} {:?}", place.path.display(), place.what))
+            .collect();
+        assert_eq!(order, ["/a Write", "/a/b Hidden", "/a/b Show", "/a/b/c Write"]);
+    }
+}

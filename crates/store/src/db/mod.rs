@@ -1,0 +1,304 @@
+//! `muleteer.db`, projected from the events: what is asked for by id, day or model and would be slow
+//! to fold each time.
+//!
+//! Architecture invariant: nothing is in here that is not in the events. So a damaged database is
+//! moved aside, one of an older schema is emptied, and both are filled again; there are no
+//! migrations. The seq applied so far is stored in the same transaction as its effects, so no record
+//! is counted twice or left out, whenever the process dies.
+
+mod schema;
+
+use crate::error::StoreError;
+use crate::events;
+use crate::events::tail::{Cursor, Reader, Start};
+use muleteer_model::agent::event::ModelUsage;
+use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{Event, Record};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Row, Transaction, params};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The schema this version writes. Raise it with any change of the tables *or* of what
+/// [`Projection::apply`] puts into them: older databases are then made anew.
+pub const SCHEMA_VERSION: i64 = 1;
+
+/// Records applied in one transaction when catching up.
+const BATCH: usize = 1024;
+
+#[derive(Debug)]
+pub struct Projection {
+    path: PathBuf,
+    connection: Connection,
+    applied: u64,
+    /// How far the log was read, by this process.
+    read: Option<Cursor>,
+}
+
+/// What opening found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Opened {
+    pub created: bool,
+    /// The old one was damaged (why, where it is kept); the new one is empty.
+    pub moved_aside: Option<(String, PathBuf)>,
+    /// It was of an older schema and was emptied.
+    pub emptied: bool,
+}
+
+impl Projection {
+    /// Opens or creates the database (WAL, `synchronous=FULL`). Afterwards: open the events with its
+    /// [`applied_seq`](Self::applied_seq), then [`catch_up`](Self::catch_up).
+    ///
+    /// # Errors
+    /// `E_DB_VERSION`, `E_DB_FULL`, `E_DB`, `E_STORE_IO`. Not `E_DB_CORRUPT`: see [`Opened`].
+    pub fn open(path: &Path) -> Result<(Self, Opened), StoreError> {
+        let mut opened = Opened { created: !path.exists(), ..Opened::default() };
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let (connection, applied) = match schema::open(path, flags, &mut opened) {
+            Err(StoreError::DbCorrupt { why, .. }) => {
+                opened.moved_aside = Some((why, move_aside(path)?));
+                schema::open(path, flags, &mut opened)?
+            }
+            other => other?,
+        };
+        Ok((Self { path: path.into(), connection, applied, read: None }, opened))
+    }
+
+    /// For clients: looks only. `None` if there is no database, or one that its daemon will make anew.
+    ///
+    /// # Errors
+    /// `E_DB_VERSION`, `E_DB_CORRUPT`, `E_DB`.
+    pub fn open_read_only(path: &Path) -> Result<Option<Self>, StoreError> {
+        if !path.try_exists().map_err(StoreError::io(path, "look at"))? {
+            return Ok(None);
+        }
+        let found = schema::open_read_only(path)?;
+        Ok(found.map(|(connection, applied)| Self { path: path.into(), connection, applied, read: None }))
+    }
+
+    /// The newest record that is in the database.
+    pub fn applied_seq(&self) -> u64 {
+        self.applied
+    }
+
+    /// Applies records and stores their seq, in one transaction. Records applied before are skipped.
+    /// `fleet` has at least these records folded in: states and totals come from it, so that there
+    /// is one fold only; usage per model and day is added up from the records.
+    ///
+    /// # Errors
+    /// `E_DB_GAP` when records between are missing; `E_DB_FULL` (a state: events go on, catch up
+    /// later); `E_DB_CORRUPT`, `E_DB`: open anew. Nothing was applied then.
+    pub fn apply(&mut self, records: &[Record], fleet: &Fleet) -> Result<(), StoreError> {
+        let new = records.partition_point(|record| record.seq <= self.applied);
+        let records = &records[new..];
+        let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
+        if first.seq != self.applied + 1 {
+            return Err(StoreError::DbGap { file: self.path.clone(), applied: self.applied, given: first.seq });
+        }
+        let last = last.seq;
+        write(&mut self.connection, records, last, fleet).map_err(error(&self.path))?;
+        self.applied = last;
+        Ok(())
+    }
+
+    /// Applies from the log what is missing, in bounded batches; returns how many records. `fleet`
+    /// is folded to the end of the log. The first time all of the log is read and checked, afterwards what has come.
+    ///
+    /// # Errors
+    /// `E_DB_AHEAD` if the log ends before [`applied_seq`](Self::applied_seq); as [`Self::apply`],
+    /// [`events::read`] and [`Reader::next_line`].
+    pub fn catch_up(&mut self, events: &Path, fleet: &Fleet) -> Result<u64, StoreError> {
+        let before = self.applied;
+        let mut batch = Vec::with_capacity(BATCH);
+        // A log that has become shorter is looked at whole, to say what is wrong with it.
+        let there = fs::metadata(events).map_or(0, |meta| meta.len());
+        let mut read = self.read.take().filter(|read| read.offset <= there);
+        if let Some(read) = &mut read {
+            let mut reader = Reader::follow(events, Start::Cursor(*read))?;
+            while let Some(line) = reader.next_line()? {
+                batch.push(line.record);
+                if batch.len() == BATCH {
+                    self.apply(&batch, fleet)?;
+                    batch.clear();
+                }
+            }
+            *read = reader.cursor();
+        } else {
+            let mut failed = None;
+            let found = events::read(events, |record| {
+                if record.seq > before && failed.is_none() {
+                    batch.push(record);
+                    if batch.len() == BATCH {
+                        failed = self.apply(&batch, fleet).err();
+                        batch.clear();
+                    }
+                }
+            })?;
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            if before > found.last_seq {
+                return Err(StoreError::DbAhead { file: events.into(), applied: before, last: found.last_seq });
+            }
+            read = Some(Cursor { offset: found.len, seq: found.last_seq });
+        }
+        self.apply(&batch, fleet)?;
+        self.read = read;
+        Ok(self.applied - before)
+    }
+
+    /// Tokens and cost of a dispatch, per model.
+    ///
+    /// # Errors
+    /// `E_DB`, `E_DB_CORRUPT`.
+    pub fn usage_of(&self, id: &DispatchId) -> Result<Vec<ModelUsage>, StoreError> {
+        let sql = "SELECT model, sum(input), sum(output), sum(cache_read), sum(cache_write), sum(cost_usd)
+                   FROM usage WHERE dispatch_id = ?1 GROUP BY model ORDER BY model";
+        let mut statement = self.connection.prepare_cached(sql).map_err(error(&self.path))?;
+        let rows = statement.query_map([id.as_str()], |row| usage(row, 0)).map_err(error(&self.path))?;
+        rows.collect::<Result<_, _>>().map_err(error(&self.path))
+    }
+
+    /// Tokens and cost of all dispatches per day (UTC, `YYYY-MM-DD`, both ends included) and model.
+    ///
+    /// # Errors
+    /// `E_DB`, `E_DB_CORRUPT`.
+    pub fn usage_by_day(&self, from: &str, to: &str) -> Result<Vec<(String, ModelUsage)>, StoreError> {
+        let sql = "SELECT day, model, sum(input), sum(output), sum(cache_read), sum(cache_write), sum(cost_usd)
+                   FROM usage WHERE day BETWEEN ?1 AND ?2 GROUP BY day, model ORDER BY day, model";
+        let mut statement = self.connection.prepare_cached(sql).map_err(error(&self.path))?;
+        let rows = statement
+            .query_map([from, to], |row| Ok((row.get(0)?, usage(row, 1)?)))
+            .map_err(error(&self.path))?;
+        rows.collect::<Result<_, _>>().map_err(error(&self.path))
+    }
+}
+
+fn usage(row: &Row<'_>, at: usize) -> rusqlite::Result<ModelUsage> {
+    let count = |at| row.get::<_, i64>(at).map(i64::unsigned_abs);
+    Ok(ModelUsage {
+        model: row.get(at)?,
+        input: count(at + 1)?,
+        output: count(at + 2)?,
+        cache_read: count(at + 3)?,
+        cache_write: count(at + 4)?,
+        cost_usd: row.get(at + 5)?,
+    })
+}
+
+fn write(connection: &mut Connection, records: &[Record], last: u64, fleet: &Fleet) -> rusqlite::Result<()> {
+    let transaction = connection.transaction()?;
+    let mut touched = BTreeSet::new();
+    for record in records {
+        let Some(id) = &record.entry.dispatch_id else { continue };
+        touched.insert(id);
+        add_usage(&transaction, id, record)?;
+    }
+    for id in touched {
+        put_dispatch(&transaction, id, fleet)?;
+    }
+    transaction.execute("UPDATE meta SET applied_seq = ?1", [count(last)])?;
+    transaction.commit()
+}
+
+fn add_usage(transaction: &Transaction<'_>, id: &DispatchId, record: &Record) -> rusqlite::Result<()> {
+    let Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, .. } = &record.entry.event
+    else {
+        return Ok(());
+    };
+    let sql = "INSERT INTO usage (dispatch_id, model, day, input, output, cache_read, cache_write, cost_usd)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+               ON CONFLICT (dispatch_id, model, day) DO UPDATE SET
+                   input = input + excluded.input,
+                   output = output + excluded.output,
+                   cache_read = cache_read + excluded.cache_read,
+                   cache_write = cache_write + excluded.cache_write,
+                   cost_usd = cost_usd + excluded.cost_usd";
+    let day = record.ts.strftime("%Y-%m-%d").to_string();
+    let tokens = [*input, *output, *cache_read, *cache_write].map(count);
+    transaction.prepare_cached(sql)?.execute(params![
+        id.as_str(),
+        model,
+        day,
+        tokens[0],
+        tokens[1],
+        tokens[2],
+        tokens[3],
+        cost_usd
+    ])?;
+    Ok(())
+}
+
+fn put_dispatch(transaction: &Transaction<'_>, id: &DispatchId, fleet: &Fleet) -> rusqlite::Result<()> {
+    let Some(dispatch) = fleet.get(id) else { return Ok(()) };
+    let sql = "INSERT OR REPLACE INTO dispatches (id, role, category, project, feature, backend, model, parent,
+                   state, created_at, since, turns, attempts, cost_usd, input, output, cache_read, cache_write)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
+    let (created, spend) = (&dispatch.created, &dispatch.spend);
+    transaction.prepare_cached(sql)?.execute(params![
+        id.as_str(),
+        created.role,
+        created.category,
+        created.project_name(),
+        created.feature,
+        created.backend,
+        dispatch.session_model.as_ref().or(created.model.as_ref()),
+        created.parent.as_ref().map(DispatchId::as_str),
+        dispatch.state(),
+        format!("{:.3}", dispatch.created_at),
+        format!("{:.3}", dispatch.since),
+        dispatch.turns,
+        dispatch.attempts,
+        spend.cost_usd,
+        count(spend.input),
+        count(spend.output),
+        count(spend.cache_read),
+        count(spend.cache_write),
+    ])?;
+    Ok(())
+}
+
+/// SQLite's integers are signed, and their sums must not overflow whatever an agent claims.
+fn count(value: u64) -> i64 {
+    const LARGEST: u64 = 1 << 53;
+    i64::try_from(value.min(LARGEST)).unwrap_or(i64::MAX)
+}
+
+fn error(path: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
+    move |source| {
+        let file = path.to_path_buf();
+        match source.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                StoreError::DbCorrupt { file, why: source.to_string() }
+            }
+            Some(ErrorCode::DiskFull) => StoreError::DbFull { file, source },
+            _ => StoreError::Db { file, source },
+        }
+    }
+}
+
+/// To `muleteer.db.corrupt-N`, with its WAL: one put beside the new database would be replayed into it.
+fn move_aside(path: &Path) -> Result<PathBuf, StoreError> {
+    let with = |suffix: &str| {
+        let mut name = path.as_os_str().to_os_string();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let mut n = 1;
+    while with(&format!(".corrupt-{n}")).exists() {
+        n += 1;
+    }
+    // The database last: dying in between, the next start finds it damaged again.
+    for part in ["-wal", "-shm", ""] {
+        let from = with(part);
+        match fs::rename(&from, with(&format!(".corrupt-{n}{part}"))) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(StoreError::io(&from, "move aside")(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(with(&format!(".corrupt-{n}")))
+}

@@ -1,0 +1,671 @@
+//! Every event once: as a sample, and described for `docs/events.md`.
+//!
+//! Adding a variant of [`Event`] without an entry here does not compile: the macro makes of its
+//! entries a match with no wildcard.
+
+use jiff::Timestamp;
+use muleteer_model::admission::api_error::{Terms, Trouble};
+use muleteer_model::agent::ask::{Ask, AskOption, Verdict};
+use muleteer_model::agent::event::TurnError;
+use muleteer_model::agent::result::{AgentResult, ResultStatus};
+use muleteer_model::agent::transcript::{Session, Standing};
+use muleteer_model::config::InForce;
+use muleteer_model::dispatch::work::{LeftWork, WorkHome};
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{
+    Created, Entry, Event, ExitCause, FinalState, Limit, Limits, Outcome, Position, PromptKind, Purse, Record, VERSION,
+};
+use muleteer_model::monitor::{self, Action, Monitor, Response, Responses};
+use muleteer_model::spec_run::event as run;
+use muleteer_model::spec_run::judge::{Acceptance, JudgeResult, NewBead, SpecDrift};
+use muleteer_model::task_list::session::{Finished, Started, Verdict as Judged};
+use serde_json::Value;
+
+macro_rules! catalog {
+    ($($variant:ident: $meaning:literal = $sample:expr;)*) => {
+        fn meaning(event: &Event) -> &'static str {
+            match event {
+                $(Event::$variant { .. } => $meaning,)*
+                Event::Unknown => "Written by a newer version.",
+            }
+        }
+
+        fn events() -> Vec<Event> {
+            vec![$($sample),*]
+        }
+    };
+}
+
+catalog! {
+    DaemonStarted: "A daemon took the state directory over; `generation` fences the ones before it. It goes by `settings` until it \
+                    ends, and so does one after it that cannot read its configuration."
+        = Event::DaemonStarted {
+            pid: 4711,
+            generation: 3,
+            version: "0.1.0".into(),
+            boot_id: "3c8f1a52".into(),
+            settings: Some(InForce { max_agents: 8, max_depth: 2, output_mib: 64 }),
+        };
+    DaemonStopping: "It was asked to stop. `agents` is `keep` or `stop`; `lease_s` is how long kept ones go on alone."
+        = Event::DaemonStopping { agents: "keep".into(), alive: 2, lease_s: 28800 };
+    LogRecovered: "A torn tail was cut from the events at start-up."
+        = Event::LogRecovered { cut_bytes: 120 };
+    ActorRestarted: "A part of the supervisor failed and was started again."
+        = Event::ActorRestarted {
+            actor: "journal".into(),
+            reason: "panicked: index out of bounds".into(),
+            restarts_in_window: 1,
+            delay_ms: 100,
+        };
+    ActorEscalated: "It failed too often: its parent was asked to restart the whole branch."
+        = Event::ActorEscalated { actor: "link".into(), reason: "5 restarts in 60 s".into() };
+    Fault: "Something went wrong that no other event names."
+        = Event::Fault { what: "watcher".into(), message: "inotify limit reached".into() };
+    DispatchCreated: "A role was put to a task. Everything decided then is in here: later configuration does not reach it."
+        = Event::DispatchCreated(Box::new(created()));
+    PromptQueued: "A prompt waits for its turn; `kind` is `initial`, `send`, `repair` or `continue`."
+        = Event::PromptQueued { key: "k1".into(), kind: PromptKind::Initial, by: "operator".into(), trace: Some(TRACE.into()) };
+    WorktreeCreated: "The agent has a clone of its own, made at commit `base`."
+        = Event::WorktreeCreated { path: "/repo/.muleteer/worktrees/abcdefgh".into(), base: "9fceb02d".into() };
+    AttemptStarted: "Written before the shim is started; `resume` is the CLI's session that goes on."
+        = Event::AttemptStarted { attempt: 1, epoch: 1, resume: Some("session-1".into()) };
+    AgentSpawned: "The agent's process runs; `containment` says what ends it with its shim, `awake_ms` is its shim's clock of awake time."
+        = Event::AgentSpawned { pid: 4713, shim_pid: 4712, containment: "cgroup".into(), awake_ms: 86_400_000 };
+    AgentAdopted: "A living shim was found and taken over by this daemon."
+        = Event::AgentAdopted { shim_pid: 4712, epoch: 1 };
+    StartFailed: "The agent could not be started."
+        = Event::StartFailed { epoch: 1, error: "no such file".into(), permanent: true };
+    SessionStarted: "The CLI named its session."
+        = Event::SessionStarted { session_id: "session-1".into(), model: Some("sonnet".into()) };
+    AgentGreeted: "An agent that is spoken to by calls told who it is. `load` is the session it goes on with; null where one is made."
+        = Event::AgentGreeted { agent: "codex-acp 2.6.0".into(), load: Some("session-1".into()) };
+    SessionOpened: "Its session stands. `set_model_by`: the model that was asked for is set next, in that way. \
+        `model_by`: how the model can be changed later, where it can."
+        = Event::SessionOpened {
+            session_id: "session-1".into(),
+            set_model_by: Some("option model".into()),
+            model_by: Some("option model".into()),
+            set_mode: None,
+        };
+    SessionModeSet: "The agent has taken the mode that the policy needs."
+        = Event::SessionModeSet { mode: "default".into() };
+    SessionModeKept: "Its session is in the mode that its policy needs. `by`: how it is set, should the agent leave it."
+        = Event::SessionModeKept { mode: "default".into(), by: "call".into() };
+    SessionModeChanged: "The agent went over to another mode. `back`: the one that is set again, because the agent does not ask in this one and has a policy."
+        = Event::SessionModeChanged { mode: "yolo".into(), back: Some("default".into()) };
+    SessionModeStays: "The agent does not leave a mode in which it does not ask, though it has a policy: it is stopped."
+        = Event::SessionModeStays { mode: "yolo".into(), reason: "it was set back, and the agent went there again".into() };
+    SessionModeRefused: "The agent refused a mode in which it would not have asked; `next` is tried instead. Its policy is open."
+        = Event::SessionModeRefused { mode: "bypassPermissions".into(), reason: "not available".into(), next: Some("default".into()) };
+    SessionModelSet: "The agent has taken the model that was asked for."
+        = Event::SessionModelSet { model: "gpt-5.5".into() };
+    CallFailed: "A call of ours was refused or not answered in time, so the process is ended. `for_good`: no other is tried."
+        = Event::CallFailed {
+            call: "session/load".into(),
+            reason: "not answered in 2m".into(),
+            for_good: false,
+        };
+    PromptSent: "Written before the shim receives the prompt."
+        = Event::PromptSent { key: "k1".into() };
+    PromptWritten: "The shim acknowledged that it wrote the prompt to the agent's stdin: nothing that was printed before can be about it."
+        = Event::PromptWritten { key: "k1".into() };
+    TurnStarted: "The CLI has taken the prompt `key`."
+        = Event::TurnStarted { turn: 1, key: "k1".into() };
+    PromptFolded: "The CLI has made the prompt `key`, sent in the middle of turn `turn`, part of it."
+        = Event::PromptFolded { key: "k2".into(), turn: 1 };
+    PromptProbed: "After its process died: what the CLI's transcript says about a prompt. `standing` is `not_taken` (it is sent again), `unanswered`, `mid_tool`, `answered` (they are gone on with) or `unknown` (a person is asked); `session` is `held`, `empty`, `missing`, `lost` or `unread`. `counted`: what its turn has used stands in `usage_recorded` beside it."
+        = Event::PromptProbed {
+            key: "k1".into(),
+            standing: Standing::MidTool,
+            session: Session::Held,
+            session_id: Some("session-1".into()),
+            counted: true,
+            detail: String::new(),
+        };
+    SessionLost: "The CLI no longer has the session that was to go on."
+        = Event::SessionLost { session_id: "session-1".into() };
+    ToolCalled: "The agent called a tool; `target` is its file or command, cut."
+        = Event::ToolCalled { call_id: "t1".into(), tool: "Edit".into(), target: "src/lib.rs".into(), parent: Some("t0".into()) };
+    ToolSubject: "The whole of what the call just told works on, where `target` is its first line only. Of an agent that is watched because it has a policy."
+        = Event::ToolSubject { call_id: "t1".into(), text: "ls\nrm -rf x".into() };
+    ToolFailed: "The tool answered with an error."
+        = Event::ToolFailed { call_id: "t1".into(), text: "old_string not found".into() };
+    ToolFinished: "The call came to an end, and not to an error."
+        = Event::ToolFinished { call_id: "t1".into() };
+    PolicyBroken: "The agent used a tool without asking, though its policy would have asked about it or refused it, by `rule`: it is stopped. `denied`: it had asked, and `rule` or whoever it names had denied it."
+        = Event::PolicyBroken { call_id: "t1".into(), tool: "Bash".into(), target: "touch x".into(), rule: "mode ask".into(), denied: true };
+    PermissionRequested: "The agent waits to be told. `kind` is `permission`, `question` or `other` (refused at once); `input` may be cut; `answered`: the answer is the next line, as nobody had to be asked."
+        = Event::PermissionRequested { request_id: "r1".into(), answered: true, ask: Box::new(ask()) };
+    PermissionAnswered: "Written before the agent is told. `answer` is `allow`, `deny` or `text`; `rule` is what decided where `by` is `policy`; `key` is of the client's request."
+        = Event::PermissionAnswered {
+            request_id: "r1".into(),
+            answer: Verdict::Deny,
+            text: "use `git clean` instead".into(),
+            by: "operator".into(),
+            rule: Some("Bash(rm *)".into()),
+            key: "k3f9".into(),
+        };
+    PermissionClosed: "The agent no longer wants to know."
+        = Event::PermissionClosed { request_id: "r1".into() };
+    AgentSaid: "Text of the agent, cut."
+        = Event::AgentSaid { text: "The test passes now.".into() };
+    AgentNotice: "It has to do without something: an MCP server, the model that was wanted, settings that are not trusted. Told once in each attempt."
+        = Event::AgentNotice { text: "MCP server `docs` does not work".into() };
+    UsageRecorded: "Tokens and cost since the last such event."
+        = Event::UsageRecorded {
+            model: "sonnet".into(),
+            input: 1200,
+            output: 300,
+            cache_read: 9000,
+            cache_write: 500,
+            cost_usd: 0.0125,
+            cumulative: true,
+            total_usd: None,
+        };
+    TurnFinished: "The agent is done with a prompt; `status` is an HTTP status, if one is to blame."
+        = Event::TurnFinished {
+            turn: 1,
+            ok: false,
+            error: Some(TurnError::ApiError),
+            status: Some(529),
+            text: "overloaded".into(),
+        };
+    ResultReceived: "The agent returned a valid result."
+        = Event::ResultReceived { result: result() };
+    ResultInvalid: "It returned something else; `repair`: it is asked once more."
+        = Event::ResultInvalid { faults: vec!["`status` is missing".into()], repair: true };
+    ResultQuoted: "The result just received stands behind other text on its line. One that the program gives by itself counts in its place."
+        = Event::ResultQuoted {};
+    ResultOvertaken: "A command printed more after its result, which is none then: only its last line is one."
+        = Event::ResultOvertaken {};
+    JournalEntry: "The agent wrote this into its journal."
+        = Event::JournalEntry { text: "Chose a BTreeMap: order matters.".into() };
+    ApiRetried: "The CLI tries a call to its API again."
+        = Event::ApiRetried { attempt: 1, max: 10, status: Some(529), delay_s: 2.5, awake_ms: Some(90_000) };
+    RateLimited: "A limit of the model API is reached, until `until`, or for `wait_s` seconds where only that is told."
+        = Event::RateLimited { until: Some(time()), wait_s: 90.0, awake_ms: Some(90_000) };
+    ApiWaiting: "The model API is asked again at `until`; no process runs meanwhile, and no place is held. `told`: the API said when; `waits`: such waits in a row; `spent_ms`: what they took in all."
+        = Event::ApiWaiting {
+            trouble: Trouble::RateLimit,
+            status: Some(429),
+            until: time(),
+            told: true,
+            waits: 1,
+            spent_ms: 90_000,
+        };
+    ApiGivenUp: "The model API is not asked any more, and the agent is ended: its key is refused, or patience is over."
+        = Event::ApiGivenUp {
+            trouble: Trouble::Refused,
+            status: Some(401),
+            reason: "the model API refused the key ANTHROPIC_API_KEY (HTTP 401)".into(),
+        };
+    Compacted: "The CLI shortened its context, from and to so many tokens."
+        = Event::Compacted { before: 180_000, after: 30_000 };
+    OutputRead: "Output was read up to `at`, and held nothing worth an event."
+        = Event::OutputRead {};
+    BlockedByUs: "We stopped (or went on) reading the agent's output: its silence is ours."
+        = Event::BlockedByUs { on: true };
+    ModelRequested: "It is to go on with another model; a CLI that cannot change it gets it with its next process."
+        = Event::ModelRequested { key: "m1".into(), model: "haiku".into(), by: "operator".into() };
+    ModelChanged: "Its CLI goes on with that model."
+        = Event::ModelChanged { key: "m1".into(), model: "haiku".into() };
+    ModelRefused: "Its CLI would not, and goes on with the one it had."
+        = Event::ModelRefused { key: "m1".into(), reason: "no such model".into() };
+    InterruptRequested: "Someone asked to stop the turn."
+        = Event::InterruptRequested { key: "i1".into(), by: "operator".into() };
+    KillRequested: "Someone asked to end the agent; it is never started again."
+        = Event::KillRequested { reason: "wrong branch".into(), by: "operator".into() };
+    LimitReached: "`budget`, `turns` or `timeout`: the agent is ended."
+        = Event::LimitReached { limit: Limit::Budget, detail: "$10.02 of $10.00".into() };
+    MonitorSpoke: "A monitor (`loop`, `drift`, `spiral`, `budget`) found that the agent works and is sick. `action` is what is done: `note`, `warn`, or `stop`, with which it is ended and its session kept."
+        = Event::MonitorSpoke {
+            monitor: Monitor::Loop,
+            action: Action::Warn,
+            reason: "Bash cargo test failed in the same way 4 times".into(),
+        };
+    StallDetected: "It gave no sign of life for too long, and `evidence` says where one was looked for: it is ended."
+        = Event::StallDetected { silent_s: 300, evidence: "no output, no tool call".into() };
+    AgentExited: "The agent's process is gone; `cause` says by whom. `used_ms`: awake time it lived."
+        = Event::AgentExited {
+            epoch: 1,
+            code: Some(0),
+            signal: Some(9),
+            cause: ExitCause::Exited,
+            stderr_tail: "warning: x".into(),
+            used_ms: 61_500,
+        };
+    SweepFinished: "What a dead shim left was looked for and ended."
+        = Event::SweepFinished { killed: 1, clean: true };
+    AttemptFinished: "How the attempt ended, and whether it counts against `max_restarts`."
+        = Event::AttemptFinished { attempt: 1, outcome: Outcome::Failure, reason: "exit 1".into(), counted: true };
+    RestartScheduled: "The next attempt waits until then."
+        = Event::RestartScheduled { until: time(), delay_ms: 2000 };
+    DispatchClosing: "The final state is decided; what is left is to bring the work home."
+        = Event::DispatchClosing { state: FinalState::Success, reason: "result".into() };
+    WorkFetched: "The work of the agent's clone came home: its commits as `branch`, of which `commit` is the tip (null where there is \
+                  none), the rest as refs (`left`). What is only in the clone is in `skipped`; `trouble` says why the commits are."
+        = Event::WorkFetched(WorkHome {
+            branch: "muleteer/abcdefgh".into(),
+            commit: Some("1a2b3c4d".into()),
+            commits: Some(2),
+            left: vec![LeftWork {
+                name: "refs/muleteer/left/abcdefgh/uncommitted".into(),
+                what: "uncommitted changes in 3 files".into(),
+            }],
+            skipped: vec!["core.1234 (2 GiB, too large)".into()],
+            trouble: None,
+        });
+    DispatchFinished: "Nothing more happens to this dispatch."
+        = Event::DispatchFinished { state: FinalState::Success, reason: "result".into(), result: Some(result()) };
+    FilesRemoved: "Written before what was kept of its agent is removed: output, prompts, request. It cannot be spoken to any more."
+        = Event::FilesRemoved { by: "operator".into() };
+    RunStarted: "A run began. Who it is was decided once; `settings` may change when it is resumed."
+        = Event::RunStarted(Box::new(run_started()));
+    RunResumed: "It goes on, with the configuration read again."
+        = Event::RunResumed { run_id: RUN.into(), settings: Box::new(run_settings()), by: "operator".into(), trace: Some(TRACE.into()) };
+    PhaseChanged: "`freeze`, `decompose`, `implement` (with maintenance beside it), `judge` or `finish`."
+        = Event::PhaseChanged { phase: run::Phase::Implement };
+    SpecFrozen: "The spec was copied and hashed, and the integration branch made at `base_commit`."
+        = Event::SpecFrozen {
+            sha256: "a1b2c3d4".into(),
+            base_branch: "main".into(),
+            base_commit: "9fceb02d".into(),
+            target_branch: format!("muleteer/{RUN}"),
+        };
+    AcceptanceSealed: "The acceptance criteria are there, and this is their hash; an empty path means that there are none."
+        = Event::AcceptanceSealed { path: "/home/u/.cache/muleteer/run/acceptance".into(), sha256: "d4c3b2a1".into() };
+    Decomposed: "The decomposition agent is done; its beads are staged until they are accepted as a whole."
+        = Event::Decomposed {};
+    BeadsCreated: "The beads of the run, as it plans with them."
+        = Event::BeadsCreated { count: 1, dependency_edges: 0, beads: vec![planned()] };
+    BeadsAccepted: "They are no longer staged: everybody sees them."
+        = Event::BeadsAccepted {};
+    RunApproved: "A person has approved the beads."
+        = Event::RunApproved { by: "operator".into() };
+    BeadAssigned: "A bead was given to an agent; `claim` is `run:iteration:attempt`."
+        = Event::BeadAssigned { bead_id: "k3f9abcd".into(), agent: 1, claim: format!("{RUN}:1:0") };
+    AgentStarted: "Written before the agent is: its number, its part, its worktree and its dispatch."
+        = Event::AgentStarted(Box::new(run::AgentStarted {
+            agent: 1,
+            purpose: run::Purpose::Implement,
+            bead_id: Some("k3f9abcd".into()),
+            workdir: format!(".muleteer/worktrees/{RUN}/bead-k3f9abcd-1"),
+            dispatch: "a1b2c3x3".into(),
+            attempt: 0,
+            reuse: true,
+        }));
+    AgentFinished: "It ended: `success`, `failure` or `timeout`."
+        = Event::AgentFinished(Box::new(run::AgentFinished {
+            agent: 1,
+            purpose: run::Purpose::Implement,
+            bead_id: Some("k3f9abcd".into()),
+            status: Outcome::Failure,
+            duration_ms: 779_980,
+            reason: "exit code 1".into(),
+            cost_usd: 0.12,
+        }));
+    AgentRetried: "An agent the run cannot do without is started again."
+        = Event::AgentRetried { purpose: run::Purpose::Judge, reason: "exit code 1".into(), counted: true };
+    BeadCompleted: "It is closed, by the agent or by the harness after it found its commits, and they are on the target."
+        = Event::BeadCompleted { bead_id: "k3f9abcd".into(), by: "agent".into(), no_change: false, commits: 2 };
+    BeadRetried: "Its agent did not finish it; `reuse` says that the next one goes on in the same worktree, `note` what it is told."
+        = Event::BeadRetried {
+            bead_id: "k3f9abcd".into(),
+            attempt: 1,
+            reason: "incomplete: it ended without closing the bead".into(),
+            reuse: true,
+            counted: true,
+            note: "incomplete".into(),
+        };
+    BeadBlocked: "Out of retries: it waits for a person, and so do its dependants."
+        = Event::BeadBlocked { bead_id: "k3f9abcd".into(), reason: "exit code 1".into(), dependants: vec!["x2ab9999".into()] };
+    BeadReopened: "A person reopened what was blocked; it is worked on again, and its failures are forgotten."
+        = Event::BeadReopened { bead_id: "k3f9abcd".into(), by: "operator".into() };
+    OutsideClosed: "Something outside the run that a bead waited for was closed."
+        = Event::OutsideClosed { bead_id: "k3f9abcd".into(), on: "bd-7".into() };
+    PoolSlowed: "The model's provider had no room: the run starts nobody before `until`, and no attempt is counted."
+        = Event::PoolSlowed { until: Timestamp::UNIX_EPOCH, reason: "rate limited".into() };
+    ObservationCreated: "An agent noted something for the judge."
+        = Event::ObservationCreated { bead_id: "m4n5abcd".into(), created_by: "agent-1".into() };
+    MaintenanceStarted: "A maintenance run begins; the count of beads done in this iteration is what triggered it."
+        = Event::MaintenanceStarted { maintenance: "maint-1".into(), bead_id: "a1b2c3m1".into(), trigger_completed_count: 5 };
+    PushUndone: "An agent pushed to the target what was no fast-forward; it is as it was before."
+        = Event::PushUndone { agent: 2, reason: "a push to main that was no fast-forward was undone".into() };
+    MaintenanceCoalesced: "It was due while another was under way, which takes care of it."
+        = Event::MaintenanceCoalesced { completed_count: 10 };
+    MaintenanceFinished: "It ended: `success`, `failure`, `timeout`, or `stopped` with its run, to be triggered again."
+        = Event::MaintenanceFinished { maintenance: "maint-1".into(), status: "success".into() };
+    JudgeStarted: "The judge begins; `round` 2 is after it wrote where it was to read."
+        = Event::JudgeStarted { iteration: 1, round: 1, observations: vec!["m4n5abcd".into()] };
+    JudgeReasoned: "Its first pass is done: the reasoning is kept, and is to be given structure."
+        = Event::JudgeReasoned { round: 1 };
+    JudgeFinished: "`pass`, `fail`, `discarded` (it wrote where it was to read) or `unreadable`."
+        = Event::JudgeFinished(Box::new(run::JudgeFinished {
+            iteration: 1,
+            verdict: run::Verdict::Fail,
+            new_beads: 1,
+            reason: "see its result".into(),
+            result: Some(verdict()),
+        }));
+    VerdictApplied: "The verdict has become beads, and observations are promoted or dismissed."
+        = Event::VerdictApplied {
+            iteration: 1,
+            triage: Box::new(run::Triage {
+                beads: vec![planned()],
+                promoted: vec!["m4n5abcd".into()],
+                dismissed: vec!["m4n5abce".into()],
+            }),
+        };
+    IterationStarted: "What the judge found is worked on."
+        = Event::IterationStarted { iteration: 2, beads: vec![planned()] };
+    BranchPublished: "The integration branch is in the repository; `merge` is how to merge it, `unpushed` why it is nowhere else where there is a remote."
+        = Event::BranchPublished { branch: format!("muleteer/{RUN}"), commit: "9fceb02d".into(), merge: "git merge".into(), unpushed: Some("2 of 15 beads are blocked".into()) };
+    PrCreated: "There is a pull request."
+        = Event::PrCreated { url: "https://example.org/pull/1".into() };
+    BranchPushed: "The branch is at the remote under this name; `page` is where a pull request can be made, where that is known, `trouble` why `gh` made none."
+        = Event::BranchPushed {
+            branch: format!("muleteer/{RUN}"),
+            page: Some(format!("https://github.com/o/r/compare/main...muleteer/{RUN}?expand=1")),
+            trouble: Some("the pull request could not be made: gh: not logged in".into()),
+        };
+    RunWorkKept: "The run ends before it passed, or is stopped: what there is of its branch is in the repository. `clones` are its \
+                  agents', `trouble` says why the branch could not be brought, and where it is."
+        = Event::RunWorkKept(run::KeptWork {
+            branch: Some(format!("muleteer/{RUN}")),
+            commit: Some("9fceb02d".into()),
+            commits: 3,
+            clones: Some(format!("/repo/.muleteer/worktrees/{RUN}")),
+            trouble: Some("cannot bring the branch home: disk full; it is in /state/runs/keep.git".into()),
+        });
+    RunStopping: "No agent is started any more, and those that live are ended. Without a code it is to rest."
+        = Event::RunStopping { code: "E_DEADLOCK".into(), message: "every bead left waits for one that is blocked".into() };
+    RunRested: "Nothing goes on until it is resumed."
+        = Event::RunRested { status: run::RunStatus::AwaitingApproval, reason: "its beads wait for approval".into() };
+    RunCompleted: "`completed`, or `partial` where a bead is blocked."
+        = Event::RunCompleted { status: run::RunStatus::Completed, total_beads: 15 };
+    RunFailed: "It ended before the judge passed it; the code is one of the contract's."
+        = Event::RunFailed {
+            code: "E_MAX_ITERATIONS".into(),
+            message: "the judge found something in each of 3 iterations".into(),
+            status: run::RunStatus::Partial,
+        };
+    TaskListStarted: "A run of a task list began; `list` is its id, `root` the directory of `harness-tasks.json`."
+        = Event::TaskListStarted(Box::new(Started {
+            list: "lstabcde".into(),
+            root: "/repo".into(),
+            concurrency: 1,
+            max_tasks: Some(5),
+            branch: Some("main".into()),
+            role: "developer".into(),
+            backend: Some("claude-code".into()),
+            by: "operator".into(),
+            trace: Some(TRACE.into()),
+        }));
+    TaskListSession: "Its session was counted; the log's lines say `SESSION-N`."
+        = Event::TaskListSession { list: "lstabcde".into(), session: 2 };
+    TaskBegun: "A worker is about to claim a task and to have it done by `dispatch`; `resumed` after an interruption."
+        = Event::TaskBegun {
+            list: "lstabcde".into(),
+            worker: 1,
+            task: "task-001".into(),
+            dispatch: DispatchId::from_random([1, 2, 3, 4, 5]),
+            base: "9fceb02d".into(),
+            resumed: false,
+        };
+    TaskJudged: "What came of the attempt, by the task's own validation; committing or rolling back follows."
+        = Event::TaskJudged {
+            list: "lstabcde".into(),
+            worker: 1,
+            task: "task-001".into(),
+            verdict: Judged { passed: false, category: Some("TEST_FAIL".into()), message: "exit 1".into() },
+        };
+    TaskEnded: "The outcome stands in the list; `status` is `completed`, `failed` or `released`."
+        = Event::TaskEnded {
+            list: "lstabcde".into(),
+            worker: 1,
+            task: "task-001".into(),
+            status: "failed".into(),
+            message: "[TEST_FAIL] exit 1".into(),
+            counted: true,
+        };
+    TaskListStopping: "The run was asked to stop: after the tasks in hand, or `now`."
+        = Event::TaskListStopping { list: "lstabcde".into(), now: false, by: "operator".into() };
+    TaskListFinished: "The run is over; `status` is `completed`, `failed`, `limit`, `interrupted`, `invalid`, `environment` or `error`."
+        = Event::TaskListFinished {
+            list: "lstabcde".into(),
+            finished: Finished { status: "completed".into(), reason: "all tasks are completed".into(), code: None },
+            stats: "tasks_total=5 completed=5 failed=0 pending=0 blocked=0 attempts_total=6 checkpoints=3".into(),
+        };
+}
+
+/// One record of every event, in the order of [`Event`]; optional fields are filled in.
+pub fn samples() -> Vec<Record> {
+    let id = DispatchId::from_random([1, 2, 3, 4, 5]);
+    let records = (1..).zip(events()).map(|(seq, event)| {
+        let name = event.name();
+        // Those before the first dispatch are the daemon's own.
+        let of_dispatch = seq > 6;
+        let read = matches!(event, Event::ToolCalled { .. } | Event::UsageRecorded { .. } | Event::OutputRead {});
+        let at = Position { epoch: 1, offset: 4096 + seq, skip: 17 };
+        let entry = Entry {
+            id: format!("{name}-{seq}"),
+            dispatch_id: of_dispatch.then(|| id.clone()),
+            at: read.then_some(at),
+            more: matches!(event, Event::ToolCalled { .. }),
+            event,
+        };
+        Record { v: VERSION, seq, ts: time(), entry }
+    });
+    records.collect()
+}
+
+fn time() -> Timestamp {
+    Timestamp::from_millisecond(1_767_261_600_250).unwrap_or_default()
+}
+
+fn result() -> AgentResult {
+    AgentResult {
+        status: ResultStatus::Success,
+        summary: "Fixed the parser.".into(),
+        changes: vec!["src/lib.rs".into()],
+        issues: vec!["slow on large files".into()],
+        questions: vec!["keep the old flag?".into()],
+        pr_url: Some("https://example.org/pr/1".into()),
+    }
+}
+
+fn created() -> Created {
+    Created {
+        role: "developer".into(),
+        category: "coding".into(),
+        project: "/repo".into(),
+        repository: Some("/repo".into()),
+        feature: "parser".into(),
+        backend: "claude-code".into(),
+        model: Some("sonnet".into()),
+        model_source: Some("role".into()),
+        limits: Limits {
+            budget_usd: Some(10.0),
+            max_turns: Some(100),
+            timeout_s: Some(3600),
+            inactivity_timeout_s: 300,
+            max_restarts: 3,
+        },
+        purse: Some(Purse { of: "wxyzabcd".into(), usd: 50.0 }),
+        worktree: Some("/repo/.muleteer/worktrees/abcdefgh".into()),
+        branch: Some("main".into()),
+        journal: "/repo/.agents/journals/parser/developer.md".into(),
+        parent: Some(DispatchId::from_random([5, 4, 3, 2, 1])),
+        by: "operator".into(),
+        multi_turn: true,
+        resumable: true,
+        wants_result: true,
+        calls: None,
+        program: None,
+        trace: Some(TRACE.into()),
+        ask_on_crash: false,
+        permissions: muleteer_model::agent::permission::Policy::default(),
+        can_ask: true,
+        unattended_s: Some(600),
+        transcripts: false,
+        folds: false,
+        api: Terms {
+            credential: "ANTHROPIC_API_KEY".into(),
+            channel: "claude-code, ANTHROPIC_API_KEY".into(),
+            ..Terms::default()
+        },
+        watched: monitor::Terms {
+            responses: Responses {
+                loops: Response::Stop,
+                drift: Response::Warn,
+                spiral: Response::Stop,
+                budget: Response::Warn,
+            },
+            scope: vec!["src/parser/**".into()],
+        },
+        fingerprint: "5d41402a".into(),
+    }
+}
+
+fn ask() -> Ask {
+    let option = AskOption { id: "yes".into(), name: "Yes, this once".into(), kind: Some("allow_once".into()) };
+    Ask {
+        call_id: Some("t1".into()),
+        text: "remove what was built".into(),
+        input_cut: true,
+        options: vec![option],
+        ..Ask::tool("Bash", serde_json::json!({"command": "rm -rf build"}))
+    }
+}
+
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+const RUN: &str = "run-2026-02-12-a1b2c3";
+
+fn run_started() -> run::RunStarted {
+    run::RunStarted {
+        run_id: RUN.into(),
+        spec: "plan.md".into(),
+        title: "Feature X".into(),
+        repo: "/repo".into(),
+        target: "auto".into(),
+        bead_label: Some("v2".into()),
+        settings: run_settings(),
+        trace: Some(TRACE.into()),
+    }
+}
+
+fn run_settings() -> run::RunSettings {
+    run::RunSettings {
+        backend: "claude-code".into(),
+        model: Some("opus".into()),
+        max_concurrency: 4,
+        max_retries: 2,
+        timeout_s: 900,
+        maintain_every: 5,
+        maintain_after_all: false,
+        maintain_parallel: true,
+        judge: true,
+        spec_drift: true,
+        acceptance: true,
+        acceptance_path: Some("/criteria".into()),
+        max_iterations: 3,
+        judge_only: false,
+        human_review: false,
+        preview_acceptance: false,
+        dry_run: false,
+        pull_request: true,
+        push: false,
+        cleanup: true,
+        budget_usd: Some(20.0),
+        max_runtime_s: Some(3600),
+        confined: false,
+        unconfined: "unshare: Operation not permitted (os error 1)".into(),
+        exposed: String::new(),
+    }
+}
+
+fn planned() -> run::Planned {
+    run::Planned {
+        id: "k3f9abcd".into(),
+        title: "Parse the header".into(),
+        priority: 1,
+        created_at: "2026-02-12T10:00:00.000Z".into(),
+        depends_on: vec!["x2ab9999".into()],
+        outside: vec!["bd-7".into()],
+        closed: true,
+    }
+}
+
+fn verdict() -> JudgeResult {
+    JudgeResult {
+        status: "success".into(),
+        spec_drift: Some(SpecDrift { detected: true, issues: vec![] }),
+        acceptance: Some(Acceptance { passed: true, results: vec![] }),
+        new_beads: vec![NewBead { title: "Add the callback".into(), description: String::new(), kind: "task".into() }],
+        ..JudgeResult::default()
+    }
+}
+
+const INTRODUCTION: &str = r#"# Events
+
+<!-- Generated from crates/store/src/events/catalog.rs; a test compares them. Write it anew with
+     UPDATE_DOCS=1 cargo test -p muleteer-store events_doc -->
+
+`events.jsonl` holds one JSON object a line. A line begins with `{"crc":"xxxxxxxx",`: the CRC-32C, in
+eight lower-case hex digits, of the bytes after that comma up to the newline. Then, on every line:
+
+| field | is |
+|---|---|
+| `v` | number: the version of the format, 1 |
+| `seq` | number: counts from 1 without gaps |
+| `ts` | string: when it was appended, RFC 3339, UTC, milliseconds |
+| `id` | string: chosen by who appended it, so that sending it again does not repeat it |
+| `dispatch_id` | string: the dispatch it belongs to, if one |
+| `at` | object: how far the agent's output had been read (`epoch`, `offset`, `skip`), on events read from it |
+| `more` | `true` if the next line belongs to the same batch: a batch is recovered whole or not at all |
+| `event` | string: the name, one of those below |
+| `info` | `true` if a reader that does not know the event may fold the rest without it |
+
+"or null" means that the field may be null or missing. Viewers skip events they do not know.
+"#;
+
+/// The text of `docs/events.md`.
+pub fn events_doc() -> String {
+    let mut doc = INTRODUCTION.to_string();
+    for event in events() {
+        doc.push_str(&format!("\n## `{}`\n\n{}\n", event.name(), meaning(&event)));
+        let Ok(Value::Object(fields)) = serde_json::to_value(&event) else { continue };
+        let fields: Vec<_> = fields.iter().filter(|(name, _)| *name != "event").collect();
+        if !fields.is_empty() {
+            doc.push_str("\n| field | is | for example |\n|---|---|---|\n");
+        }
+        for (name, value) in fields {
+            let null = if may_be_null(&event, name) { " or null" } else { "" };
+            doc.push_str(&format!("| `{name}` | {}{null} | `{}` |\n", kind(value), example(value)));
+        }
+    }
+    doc
+}
+
+/// Asks the reader itself, so the documentation cannot be wrong.
+fn may_be_null(event: &Event, field: &str) -> bool {
+    let mut value = serde_json::to_value(event).unwrap_or_default();
+    value[field] = Value::Null;
+    serde_json::from_value::<Event>(value).is_ok()
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn example(value: &Value) -> String {
+    // A bar would end the table's cell.
+    value.to_string().replace('|', "\\|")
+}

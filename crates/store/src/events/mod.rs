@@ -1,0 +1,190 @@
+//! `events.jsonl`, the truth: append, recover, fold.
+//!
+//! ```text
+//!  append:  encode and read back ─▶ write ─▶ fdatasync ─▶ mark ─▶ Ok: durable
+//!                                    │           └ failed ─▶ Poisoned: exit; the next open copies
+//!                                    └ no room ─▶ cut back to the last good byte ─▶ Full: try later
+//!  open:    scan ─▶ (copy anew, if poisoned) ─▶ cut the torn tail ─▶ fdatasync ─▶ mark
+//! ```
+//!
+//! Beside `events.jsonl` stand `events.mark` (the seq known to be durable), `events.poisoned` (only
+//! after a failed fsync, until the next start) and `events.cut-<offset>` (a tail that was cut and was
+//! more than an unfinished write).
+
+pub mod catalog;
+pub mod tail;
+
+mod back;
+mod line;
+mod mark;
+mod medium;
+mod recent;
+mod recover;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+pub use line::MAX_LINE;
+pub use recent::RecentIds;
+pub use recover::{Recovery, fold_fleet, read};
+
+pub(crate) use back::Backwards;
+pub(crate) use line::{Fault, decode};
+pub(crate) use mark::read as read_mark;
+pub(crate) use scan::read_line;
+
+use crate::error::{AppendError, StoreError, is_full};
+use jiff::Timestamp;
+use mark::Mark;
+use medium::Medium;
+use muleteer_model::event::{Entry, Record};
+use muleteer_process::fault;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The only writer of an `events.jsonl`. That it is the only one is the caller's lock's business.
+///
+/// All calls block for as long as the disk takes.
+#[derive(Debug)]
+pub struct EventLog {
+    path: PathBuf,
+    file: Box<dyn Medium>,
+    /// Of the valid, durable part: where the next batch goes.
+    len: u64,
+    seq: u64,
+    mark: Mark,
+    /// Set after [`AppendError::Poisoned`]: why this process may not append any more.
+    poisoned: Option<String>,
+}
+
+impl EventLog {
+    /// Opens (or creates, 0600) the log for appending. Gives every valid record to `each`, in
+    /// order; cuts a torn tail back; makes all that is left durable before it returns, so that nobody acts
+    /// on an event a power failure could still take. `applied_seq` is how far the database is
+    /// ([`Projection::applied_seq`](crate::db::Projection::applied_seq); 0 without one): those events
+    /// were durable. The whole file is never in memory.
+    ///
+    /// # Errors
+    /// `E_EVENTS_CORRUPT`, `E_EVENTS_GAP`, `E_EVENTS_VERSION`, `E_EVENTS_UNKNOWN`, `E_EVENTS_SHORT`,
+    /// `E_DB_AHEAD`, `E_STORE_IO`. Nothing was cut then, and what `each` was given must be dropped.
+    pub fn open(path: &Path, applied_seq: u64, each: impl FnMut(Record)) -> Result<(Self, Recovery), StoreError> {
+        let (file, recovery) = recover::open(path, applied_seq, each)?;
+        let mut mark = Mark::new(path);
+        mark.write(recovery.last_seq);
+        let log = Self {
+            path: path.into(),
+            file: Box::new(file),
+            len: recovery.len,
+            seq: recovery.last_seq,
+            mark,
+            poisoned: None,
+        };
+        Ok((log, recovery))
+    }
+
+    /// The newest durable record's seq; 0 when there is none.
+    pub fn last_seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// Appends all entries, in order, with one write and one fdatasync: group commit is passing
+    /// many. Entries joined by [`Entry::more`] are recovered all or not at all; several such batches
+    /// may go in one call, and the last entry must end one. `now` is cut to milliseconds. Returns their
+    /// records, durable, as a later start will read them. Whether an id was appended before is the
+    /// caller's to know ([`RecentIds`]).
+    ///
+    /// # Errors
+    /// [`AppendError::Full`]: nothing was appended, try later. [`AppendError::Refused`]: nothing was
+    /// appended, leave that entry out. [`AppendError::Poisoned`]: exit.
+    pub fn append(&mut self, entries: &[Entry], now: Timestamp) -> Result<Vec<Record>, AppendError> {
+        if let Some(why) = &self.poisoned {
+            return Err(AppendError::Poisoned { file: self.path.clone(), why: why.clone(), source: None });
+        }
+        if entries.is_empty() {
+            return Ok(vec![]);
+        }
+        let now = Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now);
+        let (bytes, records) = self.encode(entries, now)?;
+        fault::point("ledger.before_write");
+        self.check_file()?;
+        self.write(&bytes)?;
+        fault::point("ledger.after_write");
+        if let Err(error) = self.file.sync() {
+            return Err(self.poison("fsync failed", Some(error)));
+        }
+        fault::point("ledger.after_fsync");
+        self.len += bytes.len() as u64;
+        self.seq += records.len() as u64;
+        self.mark.write(self.seq);
+        Ok(records)
+    }
+
+    fn encode(&self, entries: &[Entry], now: Timestamp) -> Result<(Vec<u8>, Vec<Record>), AppendError> {
+        let mut bytes = Vec::with_capacity(entries.len() * 256);
+        let mut records = Vec::with_capacity(entries.len());
+        for (index, entry) in entries.iter().enumerate() {
+            let seq = self.seq + 1 + index as u64;
+            let record = line::encode(entry, seq, now, &mut bytes).map_err(|why| AppendError::Refused {
+                index,
+                id: entry.id.clone(),
+                why,
+            })?;
+            records.push(record);
+        }
+        match entries.last() {
+            Some(last) if last.more => {
+                let why = "more of its batch is announced, and does not follow".into();
+                Err(AppendError::Refused { index: entries.len() - 1, id: last.id.clone(), why })
+            }
+            _ => Ok((bytes, records)),
+        }
+    }
+
+    /// A second writer, or someone who deleted the file, would make us acknowledge what no start
+    /// will ever read.
+    fn check_file(&mut self) -> Result<(), AppendError> {
+        match self.file.stat() {
+            Ok((len, true)) if len == self.len => Ok(()),
+            Ok((_, false)) => Err(self.poison("the file was deleted", None)),
+            Ok((len, true)) => {
+                let why = format!("it is {len} bytes long, but {} were written: someone else changed it", self.len);
+                Err(self.poison(&why, None))
+            }
+            Err(error) => Err(self.poison("its length cannot be read", Some(error))),
+        }
+    }
+
+    /// Writes all of `bytes` at the end, or nothing.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), AppendError> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let error = match self.file.write_at(&bytes[done..], self.len + done as u64) {
+                Ok(0) => io::ErrorKind::StorageFull.into(),
+                Ok(written) => {
+                    done += written;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => error,
+            };
+            // Without the cut the next batch would begin on the same line as the torn one; without the
+            // fsync a power failure could bring back what we are about to call not appended.
+            if let Err(error) = self.file.truncate(self.len).and_then(|()| self.file.sync()) {
+                return Err(self.poison("an unfinished write cannot be cut back", Some(error)));
+            }
+            if is_full(&error) {
+                return Err(AppendError::Full { file: self.path.clone(), source: error });
+            }
+            return Err(self.poison("writing failed", Some(error)));
+        }
+        Ok(())
+    }
+
+    /// After a failed fsync the kernel calls the pages clean although they are not on disk, and a
+    /// second fsync would succeed: so nothing this process does with the file can be trusted.
+    fn poison(&mut self, why: &str, source: Option<io::Error>) -> AppendError {
+        recover::leave_poison_marker(&self.path, why);
+        self.poisoned = Some(why.into());
+        AppendError::Poisoned { file: self.path.clone(), why: why.into(), source }
+    }
+}

@@ -1,0 +1,636 @@
+//! Reading and changing the list and its log.
+
+use crate::task_list::intent::{self, Mark, mark};
+use crate::task_list::lock::SessionLock;
+use crate::task_list::swap::{self, Stood};
+use crate::task_list::written::Written;
+use crate::task_list::{Locked, Root, TaskListError};
+use jiff::Timestamp;
+use muleteer_model::task_list::document::Unreadable;
+use muleteer_model::task_list::document::merge::merge;
+use muleteer_model::task_list::document::tamper::Overwritten;
+use muleteer_model::task_list::log::{self, Entry};
+use muleteer_model::task_list::select::FailureTimes;
+use muleteer_model::task_list::{BACKUP, Category, TASKS, TaskList, stats};
+use muleteer_process::lock::{LockGuard, lock_within};
+use rustix::fs::OFlags;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// A change takes milliseconds; who waits longer for its turn is told.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A list is read whole.
+pub(super) const LIST_LIMIT: u64 = 256 * 1024 * 1024;
+/// Who writes into the list by hand again and again, whenever it is changed, is not heeded any more.
+const TRIES: u32 = 8;
+/// Of the log, this much of its end is looked at.
+const LOG_TAIL: u64 = 1024 * 1024;
+
+/// A list as it was read without any lock.
+#[derive(Debug)]
+pub struct Reading {
+    pub list: TaskList,
+    /// The file is damaged, and this is its backup.
+    pub from_backup: bool,
+}
+
+/// One change of a list, under lock: others wait until it is dropped.
+#[derive(Debug)]
+pub struct Tx {
+    pub root: Root,
+    pub list: TaskList,
+    /// A lock of a dead process was found and removed.
+    pub stale_lock: bool,
+    /// The list was damaged, and this is its backup: what there is to say about that.
+    pub restored: Option<String>,
+    /// What somebody has written over while a session held the lock, and is put back with this change; the log says so then.
+    pub overwritten: Vec<Overwritten>,
+    now: Timestamp,
+    lines: Vec<Entry>,
+    session: Option<u64>,
+    written: Option<Written>,
+    /// What the file holds, as far as we know; `None` if there is none.
+    disk: Option<Vec<u8>>,
+    /// Whether files can be exchanged here.
+    pub(super) exchanges: bool,
+    /// Given back before the flock, in this order.
+    _lock: Option<SessionLock>,
+    _flock: LockGuard,
+}
+
+/// Where a list comes from that could not be read.
+#[derive(Debug, Clone, Copy)]
+enum Good {
+    Backup,
+    /// A run knows it.
+    Run,
+}
+
+/// What entitles to a change.
+#[derive(Debug, Clone, Copy)]
+pub enum Right<'a> {
+    /// The protocol's lock is taken for this change.
+    Own,
+    /// It is held for the whole session, by us.
+    Session(&'a SessionLock),
+    /// For a run beside others: the protocol's lock is taken for this change.
+    Beside(&'a Written),
+    /// We work for this run: where it holds the lock, we may go on under it.
+    Run(&'a str),
+}
+
+impl Root {
+    /// Reads the list without a lock: `status` and its like.
+    ///
+    /// # Errors
+    /// When neither the list nor its backup can be read.
+    pub fn read(&self) -> Result<Reading, TaskListError> {
+        match parse(&self.tasks()) {
+            Ok(list) => Ok(Reading { list, from_backup: false }),
+            Err(error @ TaskListError::Corrupt { .. }) => match parse(&self.backup()) {
+                Ok(list) => Ok(Reading { list, from_backup: true }),
+                Err(_) => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes the lock for a whole session (exclusive mode).
+    ///
+    /// # Errors
+    /// [`TaskListError::Locked`] at once if somebody has it: a second session fails fast.
+    pub fn lock_session(&self, run: &str) -> Result<(SessionLock, bool), TaskListError> {
+        let _flock = self.flock()?;
+        SessionLock::acquire(self, Some(run))
+    }
+
+    /// Begins a change: locks and reads. A damaged list is restored from its backup; what it held is kept beside it, since
+    /// the backup is one change behind, and a person may have made the damage and the change.
+    ///
+    /// # Errors
+    /// When it is locked, or cannot be read.
+    pub fn begin(&self, right: Right<'_>, now: Timestamp) -> Result<Tx, TaskListError> {
+        let flock = self.flock()?;
+        let (lock, stale_lock) = match right {
+            Right::Session(_) => (None, false),
+            Right::Own | Right::Beside(_) => self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?,
+            Right::Run(run) => match SessionLock::holder(self) {
+                Some(Locked { holder: Some(holder), .. }) if holder.run.as_deref() == Some(run) => (None, false),
+                _ => self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?,
+            },
+        };
+        let disk = swap::bytes(&self.tasks()).ok();
+        let parsed = match &disk {
+            Some(bytes) => parse_bytes(&self.tasks(), bytes),
+            None => parse(&self.tasks()),
+        };
+        let written = match right {
+            Right::Session(lock) => lock.written.clone(),
+            Right::Beside(written) => Some(written.clone()),
+            Right::Own | Right::Run(_) => None,
+        };
+        let (mut list, damage) = match parsed {
+            Ok(list) => (list, None),
+            Err(error) => match self.last_good(&error, written.as_ref()) {
+                Some((list, from)) => (list, Some((error.why(), from))),
+                None => {
+                    if matches!(error, TaskListError::Corrupt { .. }) {
+                        let message = "harness-tasks.json corrupted and unrecoverable";
+                        let line = Entry::error(None, Category::EnvSetup, message).at(1, now);
+                        append(&self.progress(), &format!("{line}\n"))?;
+                    }
+                    return Err(error);
+                }
+            },
+        };
+        if let Some(lines) = intent::unsaid(self) {
+            append(&self.progress(), &lines)?;
+        }
+        intent::forget(self);
+        let overwritten = written.as_ref().map(|written| written.put_back(self, &mut list)).unwrap_or_default();
+        let mut tx = self.begun(list, now, (lock, stale_lock), flock);
+        (tx.written, tx.disk) = (written, disk);
+        if let Some((why, from)) = damage {
+            // What is no file at all gets out of the way as it is replaced.
+            let kept = if tx.disk.is_some() { swap::set_aside(self)? } else { None };
+            tx.replace("")?;
+            let text = restored(&why, from, kept.as_deref());
+            tx.lines.insert(0, Entry::warn(None, &text));
+            tx.flush()?;
+            tx.restored = Some(text);
+        }
+        for kept in swap::left(self)? {
+            let text = format!(
+                "somebody had written into {TASKS} while one that was killed changed it: that is not in it, and is kept as {}",
+                name(&kept)
+            );
+            tx.log(Entry::warn(None, &text));
+            tx.flush()?;
+            tx.restored.get_or_insert(text);
+        }
+        for one in &overwritten {
+            tx.log(Entry::warn(one.task.as_deref(), &one.text));
+        }
+        tx.overwritten = overwritten;
+        if stale_lock {
+            tx.log(Entry::warn(None, "Removed stale lock"));
+        }
+        Ok(tx)
+    }
+
+    /// Writes a new list and its log; nothing that is there is overwritten.
+    ///
+    /// # Errors
+    /// When it cannot be written, or somebody works here.
+    pub fn create(&self, list: TaskList, now: Timestamp) -> Result<Tx, TaskListError> {
+        let flock = self.flock()?;
+        let (lock, stale_lock) = self.lock_within(None)?;
+        if self.tasks().exists() {
+            return Err(TaskListError::io(&self.tasks(), "create")(io::ErrorKind::AlreadyExists.into()));
+        }
+        let mut tx = self.begun(list, now, (Some(lock), stale_lock), flock);
+        tx.replace("")?;
+        Ok(tx)
+    }
+
+    /// What to go on with where the list cannot be read. A run knows it, unless others have changed it since; then, and for
+    /// everybody else, its backup is the best there is.
+    fn last_good(&self, error: &TaskListError, written: Option<&Written>) -> Option<(TaskList, Good)> {
+        let is_parsed = match error {
+            TaskListError::Corrupt { .. } => false,
+            TaskListError::Invalid { .. } => true,
+            TaskListError::Io { source, .. } => {
+                let is_file = fs::metadata(self.tasks()).is_ok_and(|meta| meta.is_file());
+                if is_file && source.kind() != io::ErrorKind::PermissionDenied {
+                    return None;
+                }
+                true
+            }
+            _ => return None,
+        };
+        let backup = swap::bytes(&self.backup()).ok();
+        let backup = backup.and_then(|bytes| Some((parse_bytes(&self.backup(), &bytes).ok()?, mark(&bytes))));
+        let known = written.and_then(|written| written.known(backup.as_ref().map(|(_, mark)| *mark)));
+        match (known, backup) {
+            (Some(list), _) => Some((list, Good::Run)),
+            (None, Some((list, _))) if !is_parsed || written.is_some_and(|written| written.known(None).is_some()) => {
+                Some((list, Good::Backup))
+            }
+            _ => None,
+        }
+    }
+
+    fn begun(
+        &self,
+        list: TaskList,
+        now: Timestamp,
+        (lock, stale_lock): (Option<SessionLock>, bool),
+        flock: LockGuard,
+    ) -> Tx {
+        let root = self.clone();
+        let (restored, overwritten, lines) = (None, vec![], vec![]);
+        let (session, written, disk, exchanges) = (None, None, None, true);
+        Tx {
+            root,
+            list,
+            stale_lock,
+            restored,
+            overwritten,
+            now,
+            lines,
+            session,
+            written,
+            disk,
+            exchanges,
+            _lock: lock,
+            _flock: flock,
+        }
+    }
+
+    /// Others hold it for one change only; an exclusive session of somebody else does not go away.
+    fn lock_within(&self, run: Option<&str>) -> Result<(SessionLock, bool), TaskListError> {
+        const SHORT: Duration = Duration::from_millis(1500);
+        let deadline = muleteer_process::clock::awake() + SHORT;
+        loop {
+            match SessionLock::acquire(self, run) {
+                Err(TaskListError::Locked(locked))
+                    if locked.holder.as_ref().is_none_or(|holder| holder.run.is_none())
+                        && muleteer_process::clock::awake() < deadline =>
+                {
+                    // Another tool's lock is a directory: nothing tells when it goes.
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    pub(super) fn flock(&self) -> Result<LockGuard, TaskListError> {
+        let dir = self.path().join(".muleteer");
+        fs::create_dir_all(&dir).map_err(TaskListError::io(&dir, "create"))?;
+        let path = dir.join("tasks.lock");
+        let guard = lock_within(&path, PATIENCE).map_err(TaskListError::io(&path, "lock"))?;
+        guard.ok_or(TaskListError::Locked(Locked { path, pid: None, holder: None }))
+    }
+
+    /// The last lines of the log, oldest first.
+    pub fn log_tail(&self, lines: usize) -> Vec<String> {
+        self.log_tail_within(lines, usize::MAX)
+    }
+
+    /// The same, of no more than `bytes` in all: the newest.
+    pub fn log_tail_within(&self, lines: usize, bytes: usize) -> Vec<String> {
+        let text = self.log_end();
+        let mut left = bytes;
+        let fits = |line: &&str| {
+            let fits = line.len() < left;
+            left = left.saturating_sub(line.len() + 1);
+            fits
+        };
+        let mut end: Vec<_> = text.lines().rev().take(lines).take_while(fits).map(String::from).collect();
+        end.reverse();
+        end
+    }
+
+    /// When tasks failed that do not say so themselves.
+    pub fn failure_times(&self, list: &TaskList) -> FailureTimes {
+        let unsaid = |task: &muleteer_model::task_list::Task| task.failed_at.is_none() && !task.error_log.is_empty();
+        if list.tasks.iter().any(unsaid) { log::failure_times(self.log_end().lines()) } else { FailureTimes::new() }
+    }
+
+    /// The tasks that were completed lately, with their commits in short.
+    pub fn completions(&self) -> Vec<(String, String)> {
+        log::completions(self.log_end().lines())
+    }
+
+    fn log_end(&self) -> String {
+        self.log_from(self.log_length().saturating_sub(LOG_TAIL))
+    }
+
+    pub(super) fn log_length(&self) -> u64 {
+        fs::metadata(self.progress()).map_or(0, |meta| meta.len())
+    }
+
+    /// What the log says from there on, or all of it where it is another one; `None` if that is more than is looked at.
+    pub(super) fn log_since(&self, at: u64) -> Option<String> {
+        let length = self.log_length();
+        let at = if at > length { 0 } else { at };
+        (length - at <= LOG_TAIL).then(|| self.log_from(at))
+    }
+
+    fn log_from(&self, at: u64) -> String {
+        let read = || -> io::Result<Vec<u8>> {
+            let mut file = regular(&self.progress())?;
+            file.seek(SeekFrom::Start(at))?;
+            let mut bytes = vec![];
+            file.take(LOG_TAIL).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+    }
+
+    /// Appends lines to the log without changing the list. The caller must be alone, or say nothing that
+    /// depends on the list.
+    ///
+    /// # Errors
+    /// When the log cannot be written.
+    pub fn note(&self, session: u64, now: Timestamp, entries: Vec<Entry>) -> Result<(), TaskListError> {
+        let text: String = entries.into_iter().map(|entry| format!("{}\n", entry.at(session, now))).collect();
+        append(&self.progress(), &text)
+    }
+}
+
+impl Tx {
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Adds a line to the log; written with the change.
+    pub fn log(&mut self, entry: Entry) {
+        self.lines.push(entry);
+    }
+
+    /// The session that lines are written under, where it is not the list's newest.
+    pub fn under_session(&mut self, session: u64) {
+        self.session = Some(session);
+    }
+
+    /// Writes the change: backup, list, log, and the marker if all is over.
+    ///
+    /// # Errors
+    /// When a file cannot be written; the list is then as it was, or as it is to be.
+    pub fn commit(mut self) -> Result<TaskList, TaskListError> {
+        self.save()?;
+        Ok(self.list)
+    }
+
+    /// As [`Self::commit`], and goes on under the lock.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn save(&mut self) -> Result<(), TaskListError> {
+        let lines = self.said();
+        self.announce(&lines)?;
+        self.replace(&lines)?;
+        muleteer_process::fault::point("tasks.list_written");
+        append(&self.root.progress(), &lines)?;
+        self.flush()?;
+        intent::forget(&self.root);
+        Ok(())
+    }
+
+    /// What is about to be written, and said in the log.
+    fn announce(&self, lines: &str) -> Result<(), TaskListError> {
+        if !lines.is_empty() {
+            let file = self.root.private();
+            intent::write(&self.root, &self.list.to_text(), lines).map_err(TaskListError::io(&file, "write to"))?;
+        }
+        let Some(written) = &self.written else { return Ok(()) };
+        written
+            .is_about_to_write(&self.root, &self.list)
+            .map_err(TaskListError::io(&self.root.session(), "write"))
+    }
+
+    /// Makes the hooks of agents' own sessions take effect, or not any more.
+    ///
+    /// # Errors
+    /// When the marker cannot be made.
+    pub fn mark_active(&self, active: bool) -> Result<(), TaskListError> {
+        let marker = self.root.active();
+        if active {
+            return OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(&marker)
+                .map(drop)
+                .map_err(TaskListError::io(&marker, "create"));
+        }
+        match fs::remove_file(&marker) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(TaskListError::io(&marker, "remove")(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the marker when nothing is pending, in progress or to be retried.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn settle_marker(&self) -> Result<(), TaskListError> {
+        if stats::is_over(&self.list) { self.mark_active(false) } else { Ok(()) }
+    }
+
+    /// The protocol's backup: copy, write beside, move into place. What somebody has written since the list was
+    /// read is taken over, or kept beside it: what there is to say about that is logged with the change. `lines` is what the
+    /// change itself says.
+    fn replace(&mut self, lines: &str) -> Result<(), TaskListError> {
+        // Of rounds before, until what they held is in the list.
+        let mut taken = vec![];
+        // Our own change is on the disk; what else is to come there is theirs.
+        let mut is_there = false;
+        let mut backup = None;
+        for tries in 1..=TRIES {
+            let text = self.list.to_text();
+            if self.disk.as_deref() == Some(text.as_bytes()) {
+                self.has_placed(text, None);
+                break;
+            }
+            // Only what can be read is worth being the backup.
+            if let Some(old) = self.disk.as_ref().filter(|old| parse_bytes(&self.root.tasks(), old).is_ok()) {
+                write_through(&self.root.backup(), old)?;
+                backup = Some(mark(old));
+            }
+            muleteer_process::fault::point("tasks.backup_written");
+            let stood = swap::put(&self.root, &text, self.disk.as_deref(), self.exchanges)?;
+            if matches!(stood, Stood::AsRead | Stood::Gone) {
+                if matches!(stood, Stood::Gone) {
+                    self.log(Entry::warn(None, &format!("{TASKS} was taken away, and is written anew")));
+                }
+                self.has_placed(text, backup);
+                break;
+            }
+            let base = self.base();
+            let (theirs, out) = match stood {
+                Stood::Out(out) => (parse(&out).ok(), Some(out)),
+                Stood::Still(bytes) if tries == TRIES => {
+                    self.disk = Some(bytes);
+                    let busy = io::Error::other("somebody writes into it whenever it is about to be replaced");
+                    return Err(TaskListError::io(&self.root.tasks(), "replace")(busy));
+                }
+                Stood::Still(bytes) => {
+                    let theirs = parse_bytes(&self.root.tasks(), &bytes).ok();
+                    self.disk = Some(bytes);
+                    (theirs, None)
+                }
+                Stood::AsRead | Stood::Gone => (None, None),
+            };
+            let merged = theirs.and_then(|theirs| self.take_over(&base, theirs, is_there));
+            if out.is_some() {
+                self.has_placed(text, backup);
+                is_there = true;
+            }
+            let meanwhile = format!("somebody has written into {TASKS} while it was being changed");
+            let said = match merged {
+                Some((list, clashes)) if clashes.is_empty() && tries < TRIES => {
+                    self.list = list;
+                    taken.extend(out);
+                    format!("{meanwhile}: both changes are in it")
+                }
+                merged => {
+                    // It was decided before, and what cannot be taken over as it is has to be found beside it.
+                    let kept = match out {
+                        Some(out) => Some(swap::keep(&self.root, &out)?),
+                        None => swap::set_aside(&self.root)?,
+                    };
+                    let kept = kept.as_deref().map(name).unwrap_or_default();
+                    match merged {
+                        None => format!("{TASKS} was damaged and is written anew; what it held is kept as {kept}"),
+                        Some((list, clashes)) if tries < TRIES => {
+                            self.list = list;
+                            let of = clashes.join(", ");
+                            format!(
+                                "{meanwhile}, also of {of}: that is as the harness says, and what they wrote is kept as {kept}"
+                            )
+                        }
+                        Some(_) => format!("{meanwhile}, again and again: what they wrote last is kept as {kept}"),
+                    }
+                }
+            };
+            self.log(Entry::warn(None, &said));
+            self.announce(lines)?;
+        }
+        for path in taken {
+            drop(fs::remove_file(path));
+        }
+        Ok(())
+    }
+
+    fn has_placed(&mut self, text: String, backup: Option<Mark>) {
+        self.disk = Some(text.into_bytes());
+        if let Some(written) = &self.written {
+            written.has_written(&self.root, &self.list, backup);
+        }
+    }
+
+    fn put_back(&self, list: &mut TaskList) -> Vec<Overwritten> {
+        self.written
+            .as_ref()
+            .map(|written| written.put_back(&self.root, list))
+            .unwrap_or_default()
+    }
+
+    /// The list as it was when this change began.
+    fn base(&self) -> TaskList {
+        let read = self.disk.as_ref().and_then(|bytes| parse_bytes(&self.root.tasks(), bytes).ok());
+        let Some(mut list) = read else { return self.list.clone() };
+        self.put_back(&mut list);
+        list
+    }
+
+    /// This change and what somebody has written meanwhile, and where both are of the same; `None` if that makes no list. Where
+    /// `is_there`, what the list has more than the disk they have written too, before.
+    fn take_over(&mut self, base: &TaskList, mut theirs: TaskList, is_there: bool) -> Option<(TaskList, Vec<String>)> {
+        let overwritten = self.put_back(&mut theirs);
+        let merged = if is_there { merge(base, &theirs, &self.list) } else { merge(base, &self.list, &theirs) };
+        let merged = merged.ok()?;
+        for one in &overwritten {
+            self.log(Entry::warn(one.task.as_deref(), &one.text));
+        }
+        Some((merged.list, if is_there { vec![] } else { merged.clashes }))
+    }
+
+    fn flush(&mut self) -> Result<(), TaskListError> {
+        let text = self.said();
+        append(&self.root.progress(), &text)
+    }
+
+    fn said(&mut self) -> String {
+        let session = self.session.unwrap_or_else(|| self.list.session());
+        let now = self.now;
+        self.lines.drain(..).map(|entry| format!("{}\n", entry.at(session, now))).collect()
+    }
+
+    /// As far as one that is killed between the list and the log comes.
+    #[cfg(test)]
+    pub(super) fn die_before_the_log(mut self) {
+        let lines = self.said();
+        intent::write(&self.root, &self.list.to_text(), &lines).expect("an intent");
+        self.replace(&lines).expect("a list");
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// What is said of a list that its backup has replaced.
+fn restored(why: &str, from: Good, kept: Option<&Path>) -> String {
+    if matches!(from, Good::Run) {
+        let kept = kept.map_or_else(String::new, |kept| format!("; what it held is kept as {}", name(kept)));
+        return format!("{TASKS} was damaged and is put back as the run wrote it last{kept} ({why})");
+    }
+    let kept = kept.map_or_else(String::new, |kept| {
+        let kept = name(kept);
+        format!("; what it held is kept as {kept}: what was changed last is only there ({why})")
+    });
+    format!("{TASKS} was corrupted and is restored from {BACKUP}, as it was before its last change{kept}")
+}
+
+pub(super) fn write_through(path: &Path, bytes: &[u8]) -> Result<(), TaskListError> {
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(TaskListError::io(path, "write"))
+}
+
+/// One write: a kill leaves all of it or nothing. A torn line of a full disk gets an end first.
+fn append(path: &Path, text: &str) -> Result<(), TaskListError> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
+        let length = file.metadata()?.len();
+        let mut last = [b'\n'];
+        if length > 0 {
+            file.seek(SeekFrom::Start(length - 1))?;
+            file.read_exact(&mut last)?;
+        }
+        let gap = if last == [b'\n'] { "" } else { "\n" };
+        file.write_all(format!("{gap}{text}").as_bytes())
+    };
+    write().map_err(TaskListError::io(path, "append to"))
+}
+
+/// A file to be read, in a folder that agents work in: what they may have put in its place holds nobody up.
+pub(super) fn regular(path: &Path) -> io::Result<File> {
+    let waits_for_nobody = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(waits_for_nobody).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+}
+
+pub(super) fn parse(path: &Path) -> Result<TaskList, TaskListError> {
+    match swap::bytes(path) {
+        Ok(bytes) => parse_bytes(path, &bytes),
+        // Gone while its backup is there: as good as damaged.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(TaskListError::Corrupt { file: path.into(), line: 0, column: 0, why: "it is gone".into() })
+        }
+        Err(error) => Err(TaskListError::io(path, "read")(error)),
+    }
+}
+
+fn parse_bytes(path: &Path, bytes: &[u8]) -> Result<TaskList, TaskListError> {
+    let corrupt = |line, column, why: String| TaskListError::Corrupt { file: path.into(), line, column, why };
+    if bytes.len() as u64 > LIST_LIMIT {
+        return Err(corrupt(0, 0, format!("it is larger than {} MiB", LIST_LIMIT >> 20)));
+    }
+    TaskList::parse(&String::from_utf8_lossy(bytes)).map_err(|error| match error {
+        Unreadable::Corrupt { line, column, why } => corrupt(line, column, why),
+        Unreadable::Invalid(faults) => TaskListError::Invalid { file: path.into(), faults },
+    })
+}

@@ -1,0 +1,198 @@
+//! The protocol's lock: a directory in `/tmp` with the holder's pid in it. Taken only under our own
+//! flock, so among our processes nobody races for it; towards other tools it is as safe as theirs.
+
+use crate::atomic::write_whole;
+use crate::task_list::written::Written;
+use crate::task_list::{Root, TaskListError};
+use muleteer_process::identity::ProcessId;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Another tool makes the directory first and writes its pid then.
+const PID_GRACE: Duration = Duration::from_secs(1);
+const HOLDER: &str = "muleteer.json";
+
+/// Who has the lock, as far as can be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Locked {
+    pub path: PathBuf,
+    pub pid: Option<u32>,
+    pub holder: Option<Holder>,
+}
+
+/// What a session of ours writes beside its pid.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    pub pid: u32,
+    /// Tells the process from a later one with the same pid.
+    pub start_time: u64,
+    pub boot_id: String,
+    /// The run it is held for: its agents may change the list all the same.
+    #[serde(default)]
+    pub run: Option<String>,
+}
+
+/// The lock, held. Dropping it gives it back.
+#[derive(Debug)]
+pub struct SessionLock {
+    path: PathBuf,
+    holder: Holder,
+    /// Of a run's: what it has written last.
+    pub(super) written: Option<Written>,
+}
+
+impl SessionLock {
+    /// Takes the lock for this process. The caller holds our flock.
+    ///
+    /// A lock of a dead process is moved away first. One of this same run is taken over: the daemon that
+    /// held it is dead, or is we.
+    ///
+    /// # Errors
+    /// [`TaskListError::Locked`] if somebody alive has it.
+    pub(super) fn acquire(root: &Root, run: Option<&str>) -> Result<(Self, bool), TaskListError> {
+        let path = root.lock_dir();
+        let mut stale = false;
+        // Whoever was quicker than we after we moved a stale one away has it.
+        for _ in 0..2 {
+            match fs::create_dir(&path) {
+                Ok(()) => {
+                    let written = run.map(|run| Written::adopt(root, run, None));
+                    return Self::settle(path, run, written).map(|lock| (lock, stale));
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(TaskListError::io(&path, "create")(error)),
+            }
+            let locked = look(&path);
+            if is_alive(&locked) {
+                return Err(TaskListError::Locked(locked));
+            }
+            stale = true;
+            move_away(&path)?;
+        }
+        Err(TaskListError::Locked(look(&path)))
+    }
+
+    /// The run of a daemon's that works on a list, by the lock of an exclusive one, or by what the run of a concurrent one has left
+    /// word of; `None` if nobody alive does.
+    pub fn run_on(root: &Root) -> Option<String> {
+        let of_lock = Self::holder(root).and_then(|locked| locked.holder?.run);
+        of_lock.or_else(|| {
+            let holder = read_file(&root.at_work())?;
+            let said = Locked { path: root.at_work(), pid: Some(holder.pid), holder: Some(holder.clone()) };
+            if is_alive(&said) { holder.run } else { None }
+        })
+    }
+
+    fn settle(path: PathBuf, run: Option<&str>, written: Option<Written>) -> Result<Self, TaskListError> {
+        let holder = us(run);
+        let pid = holder.pid;
+        let lock = Self { path, holder, written };
+        let text = serde_json::to_vec(&lock.holder).map_err(io::Error::from);
+        let written = text
+            .and_then(|text| fs::write(lock.path.join(HOLDER), text))
+            .and_then(|()| fs::write(lock.path.join("pid"), format!("{pid}\n")));
+        written.map_err(TaskListError::io(&lock.path, "write to"))?;
+        Ok(lock)
+    }
+
+    /// Who has the lock now; `None` if nobody alive does. Does not take it.
+    pub fn holder(root: &Root) -> Option<Locked> {
+        let locked = look_once(&root.lock_dir());
+        (root.lock_dir().exists() && is_alive(&locked)).then_some(locked)
+    }
+}
+
+impl Drop for SessionLock {
+    fn drop(&mut self) {
+        // Only if it is still ours: after a pause of ours another tool may have thought us dead.
+        if read_holder(&self.path).as_ref() == Some(&self.holder) {
+            drop(fs::remove_dir_all(&self.path));
+        }
+    }
+}
+
+fn us(run: Option<&str>) -> Holder {
+    let pid = std::process::id();
+    let id = ProcessId::of(pid);
+    let boot_id = muleteer_process::identity::boot_id();
+    Holder { pid, start_time: id.map_or(0, |id| id.start_time), boot_id, run: run.map(String::from) }
+}
+
+impl Root {
+    /// Leaves word that this process works on the list for a run, which holds no lock in between: for `status`, and whoever asks.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn leave_word(&self, run: &str) -> Result<(), TaskListError> {
+        let path = self.at_work();
+        let write = || -> io::Result<()> {
+            fs::create_dir_all(self.private())?;
+            write_whole(&path, &serde_json::to_vec(&us(Some(run)))?, 0o644).map_err(io::Error::other)
+        };
+        write().map_err(TaskListError::io(&path, "write"))
+    }
+
+    /// Takes it back.
+    pub fn take_word_back(&self, run: &str) {
+        if read_file(&self.at_work()).is_some_and(|holder| holder.run.as_deref() == Some(run)) {
+            drop(fs::remove_file(self.at_work()));
+        }
+    }
+}
+
+fn read_file(path: &Path) -> Option<Holder> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+fn read_holder(path: &Path) -> Option<Holder> {
+    read_file(&path.join(HOLDER))
+}
+
+fn look_once(path: &Path) -> Locked {
+    let pid = fs::read_to_string(path.join("pid")).ok().and_then(|text| text.trim().parse().ok());
+    Locked { path: path.into(), pid, holder: read_holder(path) }
+}
+
+fn look(path: &Path) -> Locked {
+    let deadline = muleteer_process::clock::awake() + PID_GRACE;
+    loop {
+        let locked = look_once(path);
+        if locked.pid.is_some() || !path.exists() || muleteer_process::clock::awake() >= deadline {
+            return locked;
+        }
+        // A foreign tool between its `mkdir` and its `echo`: there is nothing to wait on but the file.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// As `kill -0` has it; of a holder of ours also that it is the same process.
+fn is_alive(locked: &Locked) -> bool {
+    let Some(pid) = locked.pid else { return false };
+    // A zombie is dead.
+    let Some(now) = ProcessId::of(pid).filter(|id| id.is_alive()) else { return false };
+    match &locked.holder {
+        Some(holder) if holder.pid == pid => {
+            holder.boot_id == muleteer_process::identity::boot_id()
+                && (holder.start_time == 0 || holder.start_time == now.start_time)
+        }
+        _ => true,
+    }
+}
+
+/// As the protocol has it: moved first, because a rename has one winner.
+fn move_away(path: &Path) -> Result<(), TaskListError> {
+    let mut stale = path.to_path_buf().into_os_string();
+    stale.push(format!(".stale.{}", std::process::id()));
+    match fs::rename(path, &stale) {
+        Ok(()) => {
+            drop(fs::remove_dir_all(&stale));
+            Ok(())
+        }
+        // Another one was quicker; the next look tells who has it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(TaskListError::io(path, "move away")(error)),
+    }
+}

@@ -1,0 +1,108 @@
+//! The files of a task list: found, locked, read, changed.
+//!
+//! ```text
+//!   SessionLock      /tmp/harness-<hash>.lock/   the protocol's: other tools keep out. Exclusive sessions
+//!                                                hold it all through, everybody else for one change
+//!   Tx               .muleteer/tasks.lock        ours: an flock, one change at a time among our processes,
+//!                                                because "stale, remove, create" lets two win
+//! ```
+//!
+//! A change is: read under both locks, decide (in `model`), write the backup, write and rename the list,
+//! append to the log. Killed anywhere in between, the list is the old one or the new one.
+
+mod files;
+mod holders;
+mod intent;
+mod lock;
+mod root;
+mod swap;
+mod written;
+
+pub use files::{Reading, Right, Tx};
+pub use holders::{Behind, RUN_VARIABLE};
+pub use lock::{Holder, Locked, SessionLock};
+pub use root::Root;
+pub use written::Written;
+
+use muleteer_model::task_list::document::Fault;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a list cannot be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskListError {
+    #[error("there is no {} in {} or above it", muleteer_model::task_list::TASKS, .0.display())]
+    Missing(PathBuf),
+    /// Not what a list must be; a person has to mend it.
+    #[error("{}: {}", .file.display(), first(.faults))]
+    Invalid { file: PathBuf, faults: Vec<Fault> },
+    #[error("{} is corrupted and unrecoverable: {why}", .file.display())]
+    Corrupt { file: PathBuf, line: u64, column: u64, why: String },
+    #[error("another harness session is active{}", holder(.0))]
+    Locked(Locked),
+    #[error("cannot {doing} {}", .file.display())]
+    Io {
+        file: PathBuf,
+        doing: &'static str,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl TaskListError {
+    fn io(file: &std::path::Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { file: file.into(), doing, source }
+    }
+
+    /// Of a list that cannot be read: what is wrong, and where in it.
+    fn why(&self) -> String {
+        match self {
+            Self::Corrupt { why, .. } => why.clone(),
+            Self::Invalid { faults, .. } => first(faults),
+            Self::Io { source, .. } => source.to_string(),
+            other => other.to_string(),
+        }
+    }
+
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Missing(_) => "E_TASKS_MISSING",
+            Self::Invalid { .. } => "E_TASKS_INVALID",
+            Self::Corrupt { .. } => "E_TASKS_CORRUPT",
+            Self::Locked(_) => "E_TASKS_LOCKED",
+            Self::Io { .. } => "E_STORE_IO",
+        }
+    }
+
+    /// What a person can do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Missing(_) => "`muleteer tasks init` makes one; HARNESS_STATE_ROOT says where it is".into(),
+            Self::Invalid { faults, .. } => {
+                faults.first().map_or_else(|| "mend the file".into(), |fault| fault.hint.clone())
+            }
+            Self::Corrupt { .. } => "there is no valid backup either: restore the file from version control or by \
+                 hand; the log tells what was done, not the validation commands"
+                .into(),
+            Self::Locked(_) => {
+                "wait until it has ended; `muleteer tasks status` reads without the lock, and `muleteer \
+                 tasks stop` ends a run of ours"
+                    .into()
+            }
+            Self::Io { .. } => "look at the disk, the permissions and the owner of this file".into(),
+        }
+    }
+}
+
+fn first(faults: &[Fault]) -> String {
+    let more = if faults.len() > 1 { format!(" (and {} more)", faults.len() - 1) } else { String::new() };
+    faults.first().map_or_else(|| "it is invalid".into(), |fault| format!("{fault}{more}"))
+}
+
+fn holder(locked: &Locked) -> String {
+    let pid = locked.pid.map_or_else(String::new, |pid| format!(" (pid={pid})"));
+    format!("{pid}: {} is held", locked.path.display())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! Puts a new list in the place of the one that was read, and tells whether that was the one that stood there. Who writes into
+//! the file by hand takes no lock: the two files are exchanged in one step of the kernel, and what comes out of the list's
+//! place is looked at afterwards, so between looking and replacing nothing is lost.
+//!
+//! ```text
+//!   harness-tasks.json.tmp ──rename──▶ next-<read>-<new>.json ◀──exchange──▶ harness-tasks.json
+//!                                      (in .muleteer/tasks/)
+//! ```
+//!
+//! A file of that name is either the new list, whole, or what came out. Killed in between, whoever comes next knows by the
+//! checksums in its name which of them it is ([`left`]).
+//!
+//! What no look afterwards finds: somebody who opened the list before it was replaced, and writes what is not there yet when it
+//! is looked at. Where files cannot be exchanged (NFS, some others) the list is looked at right before it is replaced, and
+//! what is written in the microseconds between the two is lost.
+
+use crate::task_list::files::{LIST_LIMIT, parse, regular, write_through};
+use crate::task_list::intent::{Mark, mark};
+use crate::task_list::{Root, TaskListError};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// More damaged lists are not kept.
+const DAMAGED_LIMIT: u32 = 1000;
+/// Whose list comes and goes faster than it can be exchanged has it looked at instead.
+const EXCHANGES: u32 = 8;
+/// Who writes into the file has emptied it first, and fills it at once.
+const FILLING: Duration = Duration::from_millis(300);
+
+/// What stood in the list's place.
+#[derive(Debug)]
+pub(super) enum Stood {
+    /// What was read.
+    AsRead,
+    /// Nothing any more.
+    Gone,
+    /// What somebody has written since. It is out of its place, and has this name now.
+    Out(PathBuf),
+    /// The same where files cannot be exchanged: it is in its place, and the new list is not.
+    Still(Vec<u8>),
+}
+
+/// The caller holds our flock, here and below. `read` is what was read, unless there was nothing. `exchanges`: whether files can
+/// be exchanged at all.
+pub(super) fn put(root: &Root, text: &str, read: Option<&[u8]>, exchanges: bool) -> Result<Stood, TaskListError> {
+    let (list, temporary) = (root.tasks(), root.temporary());
+    let fail = || TaskListError::io(&list, "replace");
+    write_through(&temporary, text.as_bytes())?;
+    let old = fs::symlink_metadata(&list).ok();
+    // Whoever has taken everybody's right to read it away has taken ours.
+    if let Some(meta) = old.as_ref().filter(|meta| meta.is_file() && meta.mode() & 0o600 == 0o600) {
+        let mode = fs::Permissions::from_mode(meta.permissions().mode());
+        drop(fs::set_permissions(&temporary, mode));
+    }
+    let next = root.private().join(name(read.map(mark), mark(text.as_bytes())));
+    // What stands there by another name means something else in another folder.
+    let is_link = old.is_some_and(|meta| meta.is_symlink());
+    let can = exchanges && !is_link && fs::create_dir_all(root.private()).is_ok();
+    if !can || fs::rename(&temporary, &next).is_err() {
+        return looked_at(root, &temporary, read);
+    }
+    for _ in 0..EXCHANGES {
+        if read.is_some() {
+            match renameat_with(CWD, &next, CWD, &list, RenameFlags::EXCHANGE) {
+                Ok(()) => {
+                    durable(root)?;
+                    muleteer_process::fault::point("tasks.list_exchanged");
+                    return Ok(came_out(next, read));
+                }
+                Err(Errno::NOENT) => {}
+                Err(_) => return looked_at(root, &next, read),
+            }
+        }
+        match renameat_with(CWD, &next, CWD, &list, RenameFlags::NOREPLACE) {
+            Ok(()) => {
+                durable(root)?;
+                return Ok(if read.is_some() { Stood::Gone } else { Stood::AsRead });
+            }
+            // It is there again: or for the first time, and then nothing was read that it could differ from.
+            Err(Errno::EXIST) if read.is_some() => {}
+            Err(Errno::EXIST) => {
+                renameat_with(CWD, &next, CWD, &list, RenameFlags::EXCHANGE).map_err(|error| fail()(error.into()))?;
+                durable(root)?;
+                return Ok(Stood::Out(next));
+            }
+            Err(_) => return looked_at(root, &next, read),
+        }
+    }
+    looked_at(root, &next, read)
+}
+
+/// Without an exchange.
+fn looked_at(root: &Root, new: &Path, read: Option<&[u8]>) -> Result<Stood, TaskListError> {
+    let list = root.tasks();
+    let there = bytes(&list);
+    if let Ok(there) = &there
+        && read != Some(there)
+    {
+        drop(fs::remove_file(new));
+        return Ok(Stood::Still(there.clone()));
+    }
+    fs::rename(new, &list).map_err(TaskListError::io(&list, "replace"))?;
+    durable(root)?;
+    Ok(if there.is_err() && read.is_some() { Stood::Gone } else { Stood::AsRead })
+}
+
+fn durable(root: &Root) -> Result<(), TaskListError> {
+    let folder = File::open(root.path()).and_then(|folder| folder.sync_all());
+    folder.map_err(TaskListError::io(root.path(), "make durable"))
+}
+
+fn came_out(out: PathBuf, read: Option<&[u8]>) -> Stood {
+    if bytes(&out).is_ok_and(|there| read == Some(&there)) {
+        // What could not be read has another name by now.
+        drop(fs::remove_file(&out));
+        return Stood::AsRead;
+    }
+    // It cannot be read while it is being filled.
+    let deadline = muleteer_process::clock::awake() + FILLING;
+    while matches!(parse(&out), Err(TaskListError::Corrupt { .. })) && muleteer_process::clock::awake() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Stood::Out(out)
+}
+
+pub(super) fn name(read: Option<Mark>, new: Mark) -> String {
+    let (before, length) = read.unwrap_or_default();
+    format!("next-{before:08x}-{length}-{:08x}-{}.json", new.0, new.1)
+}
+
+/// What was read, and what was to take its place.
+fn marks(name: &str) -> Option<(Mark, Mark)> {
+    let mut parts = name.strip_prefix("next-")?.strip_suffix(".json")?.split('-');
+    let mut mark = || Some((u32::from_str_radix(parts.next()?, 16).ok()?, parts.next()?.parse().ok()?));
+    Some((mark()?, mark()?))
+}
+
+/// What one that was killed has left: a list that never came to its place goes, and so does one that was read before it was
+/// replaced. What somebody had written in between is kept beside the list. Gives the names it has then.
+pub(super) fn left(root: &Root) -> Result<Vec<PathBuf>, TaskListError> {
+    let Ok(entries) = fs::read_dir(root.private()) else { return Ok(vec![]) };
+    let mut kept = vec![];
+    for entry in entries.flatten() {
+        let Some((read, new)) = entry.file_name().to_str().and_then(marks) else { continue };
+        let path = entry.path();
+        let found = bytes(&path).map(|bytes| mark(&bytes));
+        let is_kept = || fs::symlink_metadata(&path).is_ok_and(|meta| meta.nlink() > 1);
+        let is_known = found.is_ok_and(|found| found == new || found == read);
+        // Not everything that was read was a list, and that has another name.
+        if is_known && (parse(&path).is_ok() || is_kept()) {
+            drop(fs::remove_file(&path));
+            continue;
+        }
+        kept.push(keep(root, &path)?);
+    }
+    Ok(kept)
+}
+
+/// Gives what came out of the list's place a name beside it. None that is there is overwritten.
+pub(super) fn keep(root: &Root, out: &Path) -> Result<PathBuf, TaskListError> {
+    first_free(root, |to| match renameat_with(CWD, out, CWD, to, RenameFlags::NOREPLACE) {
+        Err(Errno::EXIST) => Err(io::ErrorKind::AlreadyExists.into()),
+        // Not every file system can tell.
+        Err(_) if !to.try_exists()? => fs::rename(out, to),
+        Err(_) => Err(io::ErrorKind::AlreadyExists.into()),
+        Ok(()) => Ok(()),
+    })
+}
+
+/// Gives the list a second name, which it has when another one takes its place. None that is there is overwritten.
+pub(super) fn set_aside(root: &Root) -> Result<Option<PathBuf>, TaskListError> {
+    let from = root.tasks();
+    let kept = first_free(root, |to| match fs::hard_link(&from, to) {
+        // By one that was killed before another list took its place.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_same(&from, to) => Ok(()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => Err(error),
+        // Not every file system, and not everybody, has second names.
+        Err(_) => copy_new(&from, to),
+        Ok(()) => Ok(()),
+    });
+    match kept {
+        Err(TaskListError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        kept => kept.map(Some),
+    }
+}
+
+fn first_free(root: &Root, give: impl Fn(&Path) -> io::Result<()>) -> Result<PathBuf, TaskListError> {
+    for number in 1..=DAMAGED_LIMIT {
+        let to = root.damaged(number);
+        match give(&to) {
+            Ok(()) => return Ok(to),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(TaskListError::io(&to, "keep what the list held as")(error)),
+        }
+    }
+    let full = io::Error::other("there are too many of them: look through them, and take them away");
+    Err(TaskListError::io(&root.damaged(1), "keep another list beside")(full))
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let id = |path: &Path| fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    matches!((id(one), id(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+fn copy_new(from: &Path, to: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new().create_new(true).write(true).open(to)?;
+    let copied = regular(from).and_then(|from| io::copy(&mut from.take(LIST_LIMIT), &mut file));
+    let copied = copied.and_then(|_| file.sync_all());
+    if copied.is_err() {
+        drop(fs::remove_file(to));
+    }
+    copied
+}
+
+pub(super) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    regular(path)?.take(LIST_LIMIT + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

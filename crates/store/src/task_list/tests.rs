@@ -1,0 +1,434 @@
+use crate::task_list::*;
+use jiff::Timestamp;
+use muleteer_model::task_list::log::{self, Entry};
+use muleteer_model::task_list::{Task, TaskList};
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+fn now() -> Timestamp {
+    "2025-07-01T10:00:00Z".parse().expect("an instant")
+}
+
+struct Place {
+    dir: tempfile::TempDir,
+    root: Root,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = Root::at(dir.path());
+        let mut tx = root.create(TaskList::new(now()), now()).expect("creates");
+        tx.list.tasks.push(Task::new("task-001", "First"));
+        tx.log(Entry::init("Harness initialized"));
+        tx.commit().expect("commits");
+        Self { dir, root }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.root.progress()).expect("a log")
+    }
+
+    /// What is there beside what belongs there.
+    fn stray(&self) -> Vec<String> {
+        let names = |dir: &Path| -> Vec<String> {
+            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+        };
+        let known =
+            ["harness-tasks.json", "harness-tasks.json.bak", "harness-progress.txt", ".muleteer", "session.json"];
+        let mut all = [names(self.dir.path()), names(&self.root.private())].concat();
+        all.retain(|name| !known.contains(&name.as_str()));
+        all.sort_unstable();
+        all
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(self.root.lock_dir()));
+    }
+}
+
+#[test]
+fn the_lock_s_name_is_the_reference_s() {
+    // printf '%s' / | sha256sum | cut -c1-16
+    assert_eq!(Root::at("/".as_ref()).lock_dir().to_str(), Some("/tmp/harness-8a5edab282632443.lock"));
+}
+
+#[test]
+fn the_root_is_the_nearest_directory_with_a_list_or_the_pinned_one() {
+    let place = Place::new();
+    let deep = place.dir.path().join("src/deep");
+    fs::create_dir_all(&deep).expect("dirs");
+    assert_eq!(Root::find(&deep, None).expect("found"), place.root);
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    assert_eq!(Root::find(elsewhere.path(), Some(place.dir.path())).expect("pinned"), place.root);
+    let error = Root::find(elsewhere.path(), None).expect_err("nothing there");
+    assert_eq!(error.code(), "E_TASKS_MISSING");
+}
+
+#[test]
+fn before_every_write_the_current_file_is_the_backup_and_no_temporary_is_left() {
+    let place = Place::new();
+    let before = fs::read_to_string(place.root.tasks()).expect("reads");
+    let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+    tx.list.tasks[0].title = "Changed".into();
+    tx.commit().expect("commits");
+    assert_eq!(fs::read_to_string(place.root.backup()).expect("a backup"), before);
+    assert!(!place.root.temporary().exists() && !place.root.lock_dir().exists());
+    assert!(place.log().lines().all(|line| log::parse(line).is_some()));
+}
+
+#[test]
+fn a_corrupt_list_is_restored_from_its_backup_and_without_one_it_says_so_and_stops() {
+    let place = Place::new();
+    let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+    tx.list.tasks[0].title = "Changed".into();
+    tx.commit().expect("commits");
+    for damage in ["", "{\"version\": 2, \"tas"] {
+        fs::write(place.root.tasks(), damage).expect("damages");
+        assert!(place.root.read().expect("reads").from_backup);
+        let tx = place.root.begin(Right::Own, now()).expect("restores");
+        assert_eq!(tx.list.tasks[0].title, "First", "the state before the last change");
+        drop(tx);
+        assert!(!place.root.read().expect("reads").from_backup, "restored for good");
+    }
+    assert!(place.log().contains("WARN harness-tasks.json was corrupted and is restored"));
+    fs::write(place.root.tasks(), "{").expect("damages");
+    fs::write(place.root.backup(), "{").expect("damages");
+    let error = place.root.begin(Right::Own, now()).expect_err("unrecoverable");
+    assert_eq!(error.code(), "E_TASKS_CORRUPT");
+    assert!(
+        place
+            .log()
+            .ends_with("ERROR [ENV_SETUP] harness-tasks.json corrupted and unrecoverable\n")
+    );
+    assert!(!place.root.lock_dir().exists(), "the lock is given back");
+}
+
+/// The backup is one change behind, and the damage may come with a change that a person made by hand.
+#[test]
+fn what_a_damaged_list_held_is_kept_beside_it_and_said() {
+    let place = Place::new();
+    let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+    tx.list.tasks[0].title = "Changed".into();
+    tx.commit().expect("commits");
+    let kept = |name: &str| fs::read_to_string(place.dir.path().join(name)).ok();
+    for (damage, name) in [("{,1", "harness-tasks.json.damaged"), ("{,2", "harness-tasks.json.damaged.2")] {
+        fs::write(place.root.tasks(), damage).expect("damages");
+        let tx = place.root.begin(Right::Own, now()).expect("restores");
+        let said = tx.restored.clone().expect("it is said");
+        assert!(said.contains(&format!("kept as {name}: ")) && said.contains("line 1"), "{said}");
+        assert!(place.log().contains(&said), "{}", place.log());
+        assert_eq!(kept(name).as_deref(), Some(damage));
+    }
+    assert_eq!(kept("harness-tasks.json.damaged").as_deref(), Some("{,1"), "none is overwritten");
+    // Damaged while a change is under way.
+    let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+    assert_eq!(tx.restored, None);
+    tx.list.tasks[0].title = "Newer".into();
+    fs::write(place.root.tasks(), "{,3").expect("damages");
+    tx.commit().expect("commits");
+    assert_eq!(kept("harness-tasks.json.damaged.3").as_deref(), Some("{,3"));
+    assert!(place.log().ends_with("what it held is kept as harness-tasks.json.damaged.3\n"), "{}", place.log());
+    assert_eq!(place.root.read().expect("reads").list.tasks[0].title, "Newer");
+}
+
+/// Who writes into the file by hand takes no lock: between reading a list and replacing it there is always time for that.
+#[test]
+fn what_is_written_by_hand_while_a_change_is_made_is_in_the_list_too() {
+    for (exchanges, anew) in [(true, false), (true, true), (false, false)] {
+        let place = Place::new();
+        let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+        tx.exchanges = exchanges;
+        muleteer_model::task_list::outcome::complete(&mut tx.list.tasks[0], now());
+        tx.log(Entry::completed("task-001", "abc1234"));
+        let text = fs::read_to_string(place.root.tasks()).expect("reads");
+        let text = text.replace("First", "In other words");
+        if anew {
+            let beside = place.dir.path().join("beside");
+            fs::write(&beside, text).expect("writes");
+            fs::rename(beside, place.root.tasks()).expect("replaces");
+        } else {
+            fs::write(place.root.tasks(), text).expect("writes");
+        }
+        let list = tx.commit().expect("commits");
+        let read = place.root.read().expect("reads").list;
+        assert_eq!(read, list, "what is told is what was written");
+        let task = &read.tasks[0];
+        assert_eq!((task.title.as_str(), task.status.as_str()), ("In other words", "completed"), "{exchanges} {anew}");
+        let said = "Completed [task-001] (commit abc1234)\n[2025-07-01T10:00:00Z] [SESSION-1] WARN somebody has written into \
+                    harness-tasks.json while it was being changed: both changes are in it\n";
+        assert!(place.log().ends_with(said), "{}", place.log());
+        assert_eq!(place.stray(), [""; 0]);
+    }
+}
+
+#[test]
+fn what_is_written_by_hand_of_the_same_while_a_change_is_made_is_kept_beside_the_list() {
+    for exchanges in [true, false] {
+        let place = Place::new();
+        let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+        tx.exchanges = exchanges;
+        tx.list.tasks[0].title = "Ours".into();
+        let theirs = fs::read_to_string(place.root.tasks()).expect("reads").replace("First", "Theirs");
+        fs::write(place.root.tasks(), &theirs).expect("writes");
+        tx.commit().expect("commits");
+        assert_eq!(place.root.read().expect("reads").list.tasks[0].title, "Ours");
+        let said = "also of tasks[task-001].title: that is as the harness says, and what they wrote is kept as \
+                    harness-tasks.json.damaged\n";
+        assert!(place.log().ends_with(said), "{}", place.log());
+        assert_eq!(place.stray(), ["harness-tasks.json.damaged"]);
+        assert_eq!(fs::read_to_string(place.root.damaged(1)).expect("kept"), theirs);
+    }
+}
+
+#[test]
+fn a_list_that_is_taken_away_while_a_change_is_made_is_written_anew() {
+    for exchanges in [true, false] {
+        let place = Place::new();
+        let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+        tx.exchanges = exchanges;
+        tx.list.tasks[0].title = "Changed".into();
+        fs::remove_file(place.root.tasks()).expect("goes");
+        tx.commit().expect("commits");
+        assert_eq!(place.root.read().expect("reads").list.tasks[0].title, "Changed");
+        assert!(
+            place.log().ends_with("WARN harness-tasks.json was taken away, and is written anew\n"),
+            "{}",
+            place.log()
+        );
+        assert_eq!(place.stray(), [""; 0]);
+    }
+}
+
+/// Whenever it is written, between reading a list and having replaced it, and more than once.
+#[test]
+fn who_writes_by_hand_all_the_time_loses_nothing() {
+    let place = Place::new();
+    let mut number = 0_u64;
+    let by_hand = |list: &TaskList| list.tasks[0].unknown("by_hand").cloned();
+    for _ in 0..40 {
+        std::thread::scope(|scope| {
+            let change = scope.spawn(|| {
+                let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+                tx.list.session_count += 1;
+                tx.commit().expect("commits");
+            });
+            for _ in 0..3 {
+                let mut list = place.root.read().expect("reads").list;
+                number += 1;
+                list.tasks[0].keep("by_hand", number.into());
+                let beside = place.dir.path().join("beside");
+                fs::write(&beside, list.to_text()).expect("writes");
+                fs::rename(beside, place.root.tasks()).expect("replaces");
+                std::thread::yield_now();
+            }
+            change.join().expect("no panic");
+        });
+        assert_eq!(by_hand(&place.root.read().expect("reads").list), Some(number.into()), "{}", place.log());
+    }
+}
+
+/// Killed in the instant in which what came out of the list's place has not been looked at.
+#[test]
+fn what_a_killed_change_has_not_looked_at_is_kept_by_the_next() {
+    let place = Place::new();
+    let text = fs::read_to_string(place.root.tasks()).expect("reads");
+    let (new, theirs) = (text.replace("First", "New"), text.replace("First", "Theirs"));
+    let out = |what: &str| {
+        fs::write(place.root.tasks(), &new).expect("writes");
+        let name = crate::task_list::swap::name(
+            Some(crate::task_list::intent::mark(text.as_bytes())),
+            crate::task_list::intent::mark(new.as_bytes()),
+        );
+        fs::write(place.root.private().join(name), what).expect("writes");
+        drop(place.root.begin(Right::Own, now()).expect("begins"));
+    };
+    fs::create_dir_all(place.root.private()).expect("a folder");
+    for known in [&text, &new] {
+        out(known);
+        assert_eq!(place.stray(), [""; 0]);
+        assert!(!place.log().contains("WARN"), "{}", place.log());
+    }
+    out(&theirs);
+    assert_eq!(place.stray(), ["harness-tasks.json.damaged"]);
+    assert_eq!(fs::read_to_string(place.root.damaged(1)).expect("kept"), theirs);
+    assert!(place.log().ends_with("that is not in it, and is kept as harness-tasks.json.damaged\n"), "{}", place.log());
+    assert_eq!(fs::read_to_string(place.root.tasks()).expect("reads"), new);
+}
+
+#[test]
+fn a_byte_order_mark_is_no_damage() {
+    let place = Place::new();
+    let text = fs::read_to_string(place.root.tasks()).expect("reads");
+    fs::write(place.root.tasks(), format!("\u{feff}{text}")).expect("writes");
+    assert!(!place.root.read().expect("reads").from_backup);
+    let tx = place.root.begin(Right::Own, now()).expect("begins");
+    assert_eq!(tx.restored, None);
+    tx.commit().expect("commits");
+    assert_eq!(fs::read_to_string(place.root.tasks()).expect("reads"), text);
+}
+
+#[test]
+fn an_invalid_list_is_left_alone() {
+    let place = Place::new();
+    let text = "{\"version\": 2, \"tasks\": [{\"id\": \"a\", \"status\": \"odd\"}]}";
+    fs::write(place.root.tasks(), text).expect("writes");
+    let error = place.root.begin(Right::Own, now()).expect_err("invalid");
+    assert_eq!(error.code(), "E_TASKS_INVALID");
+    assert_eq!(fs::read_to_string(place.root.tasks()).expect("reads"), text, "a person mends it, not we");
+}
+
+#[test]
+fn a_second_session_fails_fast_and_a_dead_one_s_lock_is_reclaimed() {
+    let place = Place::new();
+    let (lock, stale) = place.root.lock_session("run1").expect("locks");
+    assert!(!stale);
+    let error = place.root.lock_session("run2").expect_err("held");
+    assert_eq!(error.code(), "E_TASKS_LOCKED");
+    assert!(error.to_string().contains(&format!("pid={}", std::process::id())), "{error}");
+    assert!(place.root.begin(Right::Own, now()).is_err(), "adding needs the lock");
+    drop(place.root.begin(Right::Run("run1"), now()).expect("its own agent may"));
+    assert!(place.root.begin(Right::Run("run2"), now()).is_err());
+    drop(lock);
+    assert!(!place.root.lock_dir().exists());
+
+    // Of a process that is dead, with no trace of ours in it: another tool's.
+    let mut child = muleteer_process::command::helper("true")
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("a process");
+    let pid = child.id();
+    child.wait().expect("it ends");
+    fs::create_dir(place.root.lock_dir()).expect("a lock");
+    fs::write(place.root.lock_dir().join("pid"), format!("{pid}\n")).expect("a pid");
+    let tx = place.root.begin(Right::Own, now()).expect("reclaims");
+    assert!(tx.stale_lock);
+    tx.commit().expect("commits");
+    assert!(place.log().ends_with("WARN Removed stale lock\n"));
+}
+
+#[test]
+fn a_pid_that_was_given_to_another_process_is_no_holder() {
+    let place = Place::new();
+    let (lock, _) = place.root.lock_session("run1").expect("locks");
+    let mut holder: Holder =
+        serde_json::from_slice(&fs::read(place.root.lock_dir().join("muleteer.json")).expect("reads")).expect("JSON");
+    holder.start_time += 1;
+    fs::write(place.root.lock_dir().join("muleteer.json"), serde_json::to_vec(&holder).expect("JSON")).expect("writes");
+    assert!(SessionLock::holder(&place.root).is_none());
+    drop(place.root.lock_session("run2").expect("reclaimed"));
+    drop(lock);
+}
+
+#[test]
+fn the_log_is_only_appended_to_and_a_torn_line_gets_an_end() {
+    let place = Place::new();
+    let before = place.log();
+    let torn = format!("{before}[2025-07-01T10:0");
+    fs::write(place.root.progress(), &torn).expect("tears");
+    place.root.note(1, now(), vec![Entry::warn(None, "on")]).expect("appends");
+    assert_eq!(place.log(), format!("{torn}\n[2025-07-01T10:00:00Z] [SESSION-1] WARN on\n"));
+    assert_eq!(place.root.log_tail(1), ["[2025-07-01T10:00:00Z] [SESSION-1] WARN on"]);
+}
+
+#[test]
+fn what_a_killed_change_had_to_say_is_said_once_by_the_next_and_only_if_it_was_made() {
+    let place = Place::new();
+    let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+    muleteer_model::task_list::outcome::complete(&mut tx.list.tasks[0], now());
+    tx.log(Entry::completed("task-001", "abc1234"));
+    tx.die_before_the_log();
+    assert!(!place.log().contains("Completed"));
+    for _ in 0..2 {
+        drop(place.root.begin(Right::Own, now()).expect("begins"));
+        assert_eq!(place.log().matches("Completed [task-001] (commit abc1234)\n").count(), 1);
+    }
+    let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+    tx.list.tasks.push(Task::new("task-002", "Never"));
+    crate::task_list::intent::write(&place.root, &tx.list.to_text(), "not so\n").expect("an intent");
+    drop(tx);
+    drop(place.root.begin(Right::Own, now()).expect("begins"));
+    assert!(!place.log().contains("not so"));
+}
+
+#[test]
+fn the_marker_goes_when_nothing_is_left_to_do() {
+    let place = Place::new();
+    let mut tx = place.root.begin(Right::Own, now()).expect("begins");
+    tx.mark_active(true).expect("marks");
+    tx.settle_marker().expect("settles");
+    assert!(place.root.active().exists());
+    muleteer_model::task_list::outcome::complete(&mut tx.list.tasks[0], now());
+    tx.settle_marker().expect("settles");
+    assert!(!place.root.active().exists());
+}
+
+/// The folder is one that agents work in.
+#[test]
+fn a_pipe_in_place_of_the_list_holds_nobody_up() {
+    let place = Place::new();
+    fs::remove_file(place.root.tasks()).expect("goes");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    for path in [place.root.tasks(), place.root.progress()] {
+        let _ = fs::remove_file(&path);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+    }
+    assert!(place.root.read().is_err());
+    assert_eq!(place.root.completions(), []);
+}
+
+/// What a session has written last holds against what is written over by hand, also for the daemon that follows a killed one.
+#[test]
+fn what_a_session_wrote_last_is_put_back_and_its_successor_knows_it() {
+    let place = Place::new();
+    let forge = || {
+        let text = fs::read_to_string(place.root.tasks()).expect("reads");
+        fs::write(place.root.tasks(), text.replace("\"pending\"", "\"completed\"")).expect("writes");
+    };
+    let (lock, _) = place.root.lock_session("one").expect("locks");
+    let begin = |lock: &SessionLock| place.root.begin(Right::Session(lock), now()).expect("begins");
+    assert_eq!(begin(&lock).overwritten, []);
+    let mut tx = begin(&lock);
+    tx.list.tasks[0].title = "Changed".into();
+    tx.commit().expect("commits");
+    forge();
+    // Nothing of that was committed: whoever comes next finds it again, by the file.
+    let put_back = |lock: &SessionLock| {
+        let tx = begin(lock);
+        assert_eq!(tx.list.tasks[0].title, "Changed");
+        (tx.overwritten.len(), tx.list.tasks[0].status.as_str())
+    };
+    assert_eq!(put_back(&lock), (1, "pending"));
+    drop(lock);
+    let (next, _) = place.root.lock_session("one").expect("locks");
+    assert_eq!(put_back(&next), (1, "pending"));
+    begin(&next).commit().expect("commits");
+    assert!(place.log().contains("WARN [task-001] somebody has changed its status in"), "{}", place.log());
+    // Killed before the list was replaced: what stands there was written before.
+    let mut decided = place.root.read().expect("reads").list;
+    decided.tasks[0].title = "Decided".into();
+    let written = next.written.clone().expect("a session's");
+    written.is_about_to_write(&place.root, &decided).expect("writes");
+    drop(next);
+    let (next, _) = place.root.lock_session("one").expect("locks");
+    assert_eq!(put_back(&next), (0, "pending"));
+    // The same, and what stands there somebody had written over: that was not written by us.
+    forge();
+    next.written
+        .clone()
+        .expect("a session's")
+        .is_about_to_write(&place.root, &decided)
+        .expect("writes");
+    drop(next);
+    let (next, _) = place.root.lock_session("one").expect("locks");
+    assert_eq!(put_back(&next), (1, "pending"));
+    // Another run begins with what it finds.
+    drop(next);
+    forge();
+    let (other, _) = place.root.lock_session("two").expect("locks");
+    assert_eq!(put_back(&other), (0, "completed"));
+}

@@ -1,0 +1,116 @@
+//! Puts together what an agent says in pieces, on the way from the spool to `life`.
+//!
+//! What is held back has no place in the log yet: nothing that moves the position past it may be decided
+//! before it is given out. So every input that comes from elsewhere gives it out first.
+
+use crate::agent::spool_decoder::{Step, StepInput};
+use muleteer_backends::Assembly;
+use muleteer_backends::Backend;
+use muleteer_model::agent::event::AgentEvent;
+use muleteer_model::dispatch::life::Input;
+use muleteer_model::event::Position;
+
+pub struct Pieces {
+    /// `None` for an agent whose lines are whole.
+    assembly: Option<Assembly>,
+    /// The end of the newest step.
+    before: Position,
+}
+
+impl Pieces {
+    pub fn new(backend: &dyn Backend) -> Self {
+        Self { assembly: backend.by_calls().then(Assembly::default), before: Position::default() }
+    }
+
+    /// What is to be decided on at this step.
+    pub fn put(&mut self, step: Step, epoch: u32) -> Vec<Input> {
+        let Step { at, input, .. } = step;
+        let before = std::mem::replace(&mut self.before, at);
+        match (&mut self.assembly, input) {
+            (_, StepInput::Agent(events)) if events.is_empty() => vec![],
+            (None, StepInput::Agent(events)) => vec![Input::Line { at, events }],
+            (Some(assembly), StepInput::Agent(events)) => {
+                let mut whole = assembly.push(events);
+                whole.retain(is_decided_on);
+                match (whole.is_empty(), assembly.holds()) {
+                    (true, true) => vec![Input::Speaks { epoch }],
+                    (true, false) => vec![],
+                    // This line only began something: what is whole ends before it.
+                    (false, true) => vec![Input::Line { at: before, events: whole }],
+                    (false, false) => vec![Input::Line { at, events: whole }],
+                }
+            }
+            (_, StepInput::Written(_)) => vec![],
+            (_, StepInput::Shim(input)) => {
+                let held = self.finish(at);
+                held.into_iter().chain([*input]).collect()
+            }
+        }
+    }
+
+    /// Gives out what is held back, at a place that is after it.
+    pub fn finish(&mut self, at: Position) -> Option<Input> {
+        let mut events = self.assembly.as_mut()?.finish();
+        events.retain(is_decided_on);
+        (!events.is_empty()).then_some(Input::Line { at, events })
+    }
+}
+
+/// What only fills the context is nothing to decide on.
+fn is_decided_on(event: &AgentEvent) -> bool {
+    !matches!(event, AgentEvent::Usage { total_usd: None, .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muleteer_backends::acp::Acp;
+    use serde_json::json;
+
+    fn at(offset: u64) -> Position {
+        Position { epoch: 1, offset, skip: 0 }
+    }
+
+    fn said(text: &str) -> AgentEvent {
+        AgentEvent::Text { chars: text.chars().count() as u64, text: text.into() }
+    }
+
+    fn called() -> AgentEvent {
+        AgentEvent::ToolCall { id: "c".into(), name: "Bash".into(), input: json!({"command": "ls"}) }
+    }
+
+    fn done() -> AgentEvent {
+        AgentEvent::ToolResult { id: "c".into(), ok: true, text: String::new(), exit_code: None }
+    }
+
+    fn run(events: &[AgentEvent], from: usize) -> Vec<(Position, Vec<AgentEvent>)> {
+        let mut pieces = Pieces::new(&Acp);
+        let steps = events.iter().enumerate().skip(from);
+        let steps = steps.map(|(n, event)| Step {
+            at: at(n as u64 + 1),
+            input: StepInput::Agent(vec![event.clone()]),
+            awake_ms: 0,
+        });
+        let lines = steps.flat_map(|step| pieces.put(step, 1)).filter_map(|input| match input {
+            Input::Line { at, events } => Some((at, events)),
+            _ => None,
+        });
+        lines.collect()
+    }
+
+    /// Wherever a daemon dies, the next one reads on from what is durable and gets the rest, whole.
+    #[test]
+    fn whoever_begins_anew_at_a_durable_place_misses_nothing_and_hears_nothing_twice() {
+        let stream = [said("I l"), said("ook."), called(), called(), done(), said("Do"), said("ne."), done()];
+        let whole = run(&stream, 0);
+        let told: Vec<_> = whole.iter().flat_map(|(_, events)| events.clone()).collect();
+        assert_eq!(told, [said("I look."), called(), done(), said("Done."), done()]);
+        let mut seen = 0;
+        for (place, events) in &whole {
+            seen += events.len();
+            let rest = run(&stream, usize::try_from(place.offset).unwrap_or_default());
+            let rest: Vec<_> = rest.into_iter().flat_map(|(_, events)| events).collect();
+            assert_eq!(rest, told[seen..], "after {place:?}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Finds and reads the transcript of an agent whose process is gone. Looking changes nothing, so it may
+//! be done as often as one likes; what cannot be looked at is said, never taken for absent.
+
+use crate::daemon::context::Daemon;
+use crate::dispatch::confine;
+use muleteer_backends::Backend;
+use muleteer_backends::Place;
+use muleteer_backends::Transcripts;
+use muleteer_model::agent::transcript::{Reading, Seen, Session};
+use muleteer_model::dispatch::life;
+use muleteer_model::dispatch::{Dispatch, Phase};
+use muleteer_shim::launch::Launch;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// Folders and files looked at before we give up looking.
+const ENTRIES: usize = 200_000;
+/// Transcripts read where the session's name is not known.
+const CANDIDATES: usize = 1_000;
+/// How far two clocks' idea of when a dispatch began may differ.
+const SLACK: Duration = Duration::from_secs(24 * 3600);
+
+/// What the transcript of the dispatch's last process says about the prompt `key`.
+pub async fn probe(daemon: &Daemon, dispatch: &Arc<Dispatch>, backend: &'static dyn Backend, key: &str) -> Reading {
+    let Some(transcripts) = backend.transcripts() else {
+        return Reading::unread(format!("{} keeps no transcript", backend.name()));
+    };
+    let (dir, dispatch, key) = (daemon.paths.agent(dispatch.id.as_str()), dispatch.clone(), key.to_string());
+    let reading = tokio::task::spawn_blocking(move || look(&dir, &dispatch, transcripts, &key)).await;
+    reading.unwrap_or_else(|error| Reading::unread(format!("its transcript could not be read: {error}")))
+}
+
+fn look(dir: &Path, dispatch: &Dispatch, transcripts: &dyn Transcripts, key: &str) -> Reading {
+    if let Phase::Gone { exit, .. } = &dispatch.phase
+        && transcripts.says_lost(&exit.stderr_tail)
+    {
+        return Reading { session: Session::Lost, ..Reading::missing() };
+    }
+    let launch = match Launch::read(dir, dispatch.epoch) {
+        Ok(launch) => launch,
+        Err(error) => return Reading::unread(format!("how it was started is not known: {error}")),
+    };
+    let place = match transcripts.place(&launch.env) {
+        Ok(place) => place,
+        Err(why) => return Reading::unread(why),
+    };
+    let place = match confine::outside(dir, dispatch.epoch, &place.root) {
+        Ok(root) => Place { root, ..place },
+        Err(why) => return Reading::unread(why),
+    };
+    let chosen = || transcripts.chooses_session().then(|| life::new_session_id(dispatch));
+    let session = dispatch.session_id.clone().or_else(chosen);
+    let since = SystemTime::from(dispatch.created_at).checked_sub(SLACK).unwrap_or(SystemTime::UNIX_EPOCH);
+    match find(&place, session.as_deref(), since) {
+        Ok(files) => read(&files, transcripts, key),
+        Err(why) => Reading::unread(why),
+    }
+}
+
+/// The files to read: the session's own, or where its name is not known, all that may be it, the
+/// oldest first (a fork repeats what it was forked from).
+fn find(place: &Place, session: Option<&str>, since: SystemTime) -> Result<Vec<PathBuf>, String> {
+    let mut files = vec![];
+    let mut folders = vec![(place.root.clone(), 0)];
+    let mut seen = 0;
+    while let Some((folder, depth)) = folders.pop() {
+        let entries = match std::fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(format!("{}: {error}", folder.display())),
+        };
+        for entry in entries {
+            let entry = entry.map_err(|error| format!("{}: {error}", folder.display()))?;
+            seen += 1;
+            if seen > ENTRIES {
+                return Err(format!("{} holds more than {ENTRIES} files", place.root.display()));
+            }
+            let path = entry.path();
+            if depth < place.depth {
+                if path.is_dir() {
+                    folders.push((path, depth + 1));
+                }
+                continue;
+            }
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let wanted = match session {
+                Some(session) => name.contains(session) && path.is_file(),
+                None => name.ends_with(".jsonl") && changed_since(&path, since),
+            };
+            if !wanted {
+                continue;
+            }
+            if !name.ends_with(".jsonl") {
+                return Err(format!("{} is of an unknown format", path.display()));
+            }
+            files.push(path);
+        }
+    }
+    if files.len() > CANDIDATES {
+        return Err(format!("{} transcripts may be its own", files.len()));
+    }
+    files.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
+    Ok(files)
+}
+
+fn changed_since(path: &Path, since: SystemTime) -> bool {
+    path.metadata().and_then(|meta| meta.modified()).is_ok_and(|changed| changed >= since)
+}
+
+/// One that holds the prompt settles it; one that cannot be read leaves it open.
+fn read(files: &[PathBuf], transcripts: &dyn Transcripts, key: &str) -> Reading {
+    let mut best: Option<Reading> = None;
+    for path in files {
+        let read =
+            File::open(path).and_then(|file| transcripts.read(&mut BufReader::with_capacity(1 << 16, file), key));
+        let reading = match read {
+            Ok(reading) => reading,
+            Err(error) => Reading::unread(format!("{}: {error}", path.display())),
+        };
+        match (&reading.prompt, best.as_ref().map(|best| &best.prompt)) {
+            (Seen::Present(_), _) => return reading,
+            (Seen::Unclear(_), _) | (_, None) => best = Some(reading),
+            (Seen::Absent, Some(_)) => {}
+        }
+    }
+    best.unwrap_or_else(Reading::missing)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use muleteer_backends::by_name;
+
+    const NOW: SystemTime = SystemTime::UNIX_EPOCH;
+
+    fn place(root: &Path, depth: u32) -> Place {
+        Place { root: root.into(), depth }
+    }
+
+    #[test]
+    fn a_session_is_found_in_whichever_folder_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        for (folder, name) in [("a", "s-1.jsonl"), ("b", "s-2.jsonl"), ("b/s-1", "s-1.jsonl")] {
+            std::fs::create_dir_all(root.path().join(folder)).unwrap();
+            std::fs::write(root.path().join(folder).join(name), "").unwrap();
+        }
+        assert_eq!(find(&place(root.path(), 1), Some("s-1"), NOW).unwrap(), [root.path().join("a/s-1.jsonl")]);
+        assert_eq!(find(&place(root.path(), 1), Some("s-3"), NOW).unwrap(), [] as [PathBuf; 0]);
+        assert_eq!(find(&place(root.path(), 1), None, NOW).unwrap().len(), 2);
+        assert_eq!(find(&place(&root.path().join("none"), 1), None, NOW).unwrap(), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_not_taken_for_absent() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("a")).unwrap();
+        std::fs::write(root.path().join("a/s-1.jsonl.zst"), "").unwrap();
+        assert!(find(&place(root.path(), 1), Some("s-1"), NOW).unwrap_err().contains("unknown format"));
+        std::fs::write(root.path().join("file"), "").unwrap();
+        assert!(find(&place(&root.path().join("file"), 1), Some("s-1"), NOW).is_err());
+        let codex = by_name("codex").unwrap().transcripts().unwrap();
+        let reading = read(&[root.path().join("a")], codex, "k");
+        assert!(matches!(reading.prompt, Seen::Unclear(_)), "{reading:?}");
+    }
+
+    #[test]
+    fn the_one_that_holds_the_prompt_settles_it() {
+        let root = tempfile::tempdir().unwrap();
+        let meta = |id: &str| format!("{{\"type\":\"session_meta\",\"payload\":{{\"id\":\"{id}\"}}}}\n");
+        let asked = "{\"type\":\"response_item\",\"payload\":{\"type\":\"message\",\"role\":\"user\",\
+                     \"content\":[{\"type\":\"input_text\",\"text\":\"do\\n\\n[muleteer:prompt:k]\\n\"}]}}\n";
+        let files = ["1.jsonl", "2.jsonl", "3.jsonl"].map(|name| root.path().join(name));
+        std::fs::write(&files[0], meta("other")).unwrap();
+        std::fs::write(&files[1], meta("ours") + asked).unwrap();
+        std::fs::write(&files[2], meta("fork") + asked).unwrap();
+        let codex = by_name("codex").unwrap().transcripts().unwrap();
+        assert_eq!(read(&files, codex, "k").session_id.as_deref(), Some("ours"));
+        assert_eq!(read(&files, codex, "another").prompt, Seen::Absent);
+        assert_eq!(read(&[], codex, "k"), Reading::missing());
+    }
+}

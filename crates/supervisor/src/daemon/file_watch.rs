@@ -1,0 +1,143 @@
+//! One file watcher for every journal: inotify instances are few (128 a user on many machines).
+
+use crate::agent::journal::JournalMsg;
+use crate::daemon::context::Daemon;
+use muleteer_model::event::Event;
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::journal::writer_detection::{Touch, Touches};
+use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
+use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[derive(Debug)]
+pub enum WatchMsg {
+    Boot,
+    /// Tell the journal of this dispatch when the file changes.
+    Watch(PathBuf, DispatchId),
+    Unwatch(DispatchId),
+    /// Some watched folder changed; which files is in the shared set.
+    Changed,
+}
+
+pub struct Watch;
+
+pub struct State {
+    daemon: Arc<Daemon>,
+    /// None where the system gives no more: then agents' lines are picked up when they end.
+    watcher: Option<RecommendedWatcher>,
+    files: HashMap<PathBuf, DispatchId>,
+    folders: HashMap<PathBuf, u32>,
+    changed: Arc<Mutex<HashMap<PathBuf, Touches>>>,
+}
+
+impl Actor for Watch {
+    type Msg = WatchMsg;
+    type State = State;
+    type Arguments = Arc<Daemon>;
+
+    async fn pre_start(&self, myself: ActorRef<WatchMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
+        daemon.watcher.set(myself.clone());
+        myself.cast(WatchMsg::Boot)?;
+        Ok(State { daemon, watcher: None, files: HashMap::new(), folders: HashMap::new(), changed: Arc::default() })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<WatchMsg>,
+        message: WatchMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            WatchMsg::Boot => {
+                match watcher(myself, state.changed.clone()) {
+                    Ok(watcher) => state.watcher = Some(watcher),
+                    Err(error) => {
+                        let message = format!("{error}; agents' own journal lines are picked up when they end");
+                        state.daemon.note(Event::Fault { what: "journal watcher".into(), message });
+                    }
+                }
+                // After a restart the journals that live have to be watched again.
+                for dispatch in state.daemon.snapshot().unfinished() {
+                    state.daemon.agent(&dispatch.id).journal.cast(JournalMsg::WatchAgain);
+                }
+            }
+            WatchMsg::Watch(file, id) => {
+                let Some(folder) = file.parent().map(PathBuf::from) else { return Ok(()) };
+                if state.files.insert(file, id).is_none() {
+                    let users = state.folders.entry(folder.clone()).or_default();
+                    *users += 1;
+                    if *users == 1
+                        && let Some(watcher) = &mut state.watcher
+                        && let Err(error) = watcher.watch(&folder, RecursiveMode::NonRecursive)
+                    {
+                        state.folders.remove(&folder);
+                        let message = format!(
+                            "{}: {error}; an agent's own journal lines are picked up when it ends",
+                            folder.display()
+                        );
+                        state.daemon.note(Event::Fault { what: "journal watcher".into(), message });
+                    }
+                }
+            }
+            WatchMsg::Unwatch(id) => {
+                let gone: Vec<_> = state
+                    .files
+                    .iter()
+                    .filter(|(_, owner)| **owner == id)
+                    .map(|(file, _)| file.clone())
+                    .collect();
+                for file in gone {
+                    state.files.remove(&file);
+                    let Some(folder) = file.parent() else { continue };
+                    if let Some(users) = state.folders.get_mut(folder) {
+                        *users -= 1;
+                        if *users == 0 {
+                            state.folders.remove(folder);
+                            let _ = state.watcher.as_mut().map(|watcher| watcher.unwatch(folder));
+                        }
+                    }
+                }
+            }
+            WatchMsg::Changed => {
+                let changed = std::mem::take(&mut *state.changed.lock().unwrap_or_else(PoisonError::into_inner));
+                for (file, touches) in changed {
+                    if let Some(id) = state.files.get(&file) {
+                        state.daemon.agent(id).journal.cast(JournalMsg::FileChanged(touches));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn watcher(
+    actor: ActorRef<WatchMsg>,
+    changed: Arc<Mutex<HashMap<PathBuf, Touches>>>,
+) -> notify::Result<RecommendedWatcher> {
+    notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        let Ok(event) = event else { return };
+        let touch = match event.kind {
+            EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(Touch::Closed),
+            EventKind::Access(_) => return,
+            // Where no close is told of, who began to write would be at it for ever.
+            EventKind::Modify(ModifyKind::Data(_)) => cfg!(target_os = "linux").then_some(Touch::Written),
+            EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) => Some(Touch::Renamed),
+            // Who makes a file may not have written to it yet; what else there is does not tell who is at it.
+            _ => None,
+        };
+        // However fast an agent writes, at most one message waits.
+        let mut all = changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = all.is_empty();
+        for path in event.paths {
+            let touches = all.entry(path).or_default();
+            touch.into_iter().for_each(|touch| touches.add(touch));
+        }
+        if first && !all.is_empty() {
+            let _ = actor.cast(WatchMsg::Changed);
+        }
+    })
+}

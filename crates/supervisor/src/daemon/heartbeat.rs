@@ -1,0 +1,118 @@
+//! Renews the shims' leases over connections of its own, outside the fleet on purpose: a fleet
+//! that is being restarted must not cost the agents their lives.
+
+use crate::daemon::context::Daemon;
+use crate::daemon::owned_task::{own, survive};
+use crate::dispatch::launch::ShimPort;
+use futures_util::StreamExt;
+use futures_util::stream;
+use muleteer_model::dispatch::Phase;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::task::AbortOnDropHandle;
+
+/// A lease of an hour renewed every five minutes survives eleven lost heartbeats.
+const PERIOD: Duration = Duration::from_secs(300);
+
+/// Every link renews the lease of its shim when it attaches, so the first round is for those whose links do not get
+/// that far; not while a new daemon comes back to all of them at once.
+const FIRST: Duration = Duration::from_secs(10);
+
+/// Shims asked at the same time.
+const AT_ONCE: usize = 32;
+
+#[derive(Debug)]
+pub enum HeartbeatMsg {
+    /// The task that beats has died.
+    Failed(String),
+}
+
+pub struct Heartbeat;
+
+pub struct State {
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Actor for Heartbeat {
+    type Msg = HeartbeatMsg;
+    type State = State;
+    type Arguments = Arc<Daemon>;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<HeartbeatMsg>,
+        daemon: Arc<Daemon>,
+    ) -> Result<State, ActorProcessingErr> {
+        let task = own(async move {
+            tokio::time::sleep(FIRST.min(Duration::from_millis(daemon.lease_ms / 4))).await;
+            loop {
+                if let Err(error) = survive(renew(&daemon, daemon.lease_ms)).await {
+                    let _ = myself.cast(HeartbeatMsg::Failed(error));
+                }
+                tokio::time::sleep(PERIOD.min(Duration::from_millis(daemon.lease_ms / 4))).await;
+            }
+        });
+        Ok(State { _task: task })
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<HeartbeatMsg>,
+        message: HeartbeatMsg,
+        _: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            HeartbeatMsg::Failed(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Gives every living shim a lease of `lease_ms` of awake time; returns how many took it. One that is
+/// stuck holds up none of the others.
+pub async fn renew(daemon: &Daemon, lease_ms: u64) -> u32 {
+    let generation = daemon.generation;
+    let living: Vec<_> = daemon
+        .snapshot()
+        .iter()
+        .filter(|dispatch| matches!(dispatch.phase, Phase::Working { .. } | Phase::Starting { .. }))
+        .map(|dispatch| daemon.paths.agent(dispatch.id.as_str()))
+        .collect();
+    let renewals = living.into_iter().map(|dir| async move {
+        let renewed = match ShimPort::connect(&dir, generation).await {
+            Ok(mut port) => port.heartbeat(lease_ms).await.map_err(|error| error.to_string()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &renewed {
+            tracing::debug!(agent = %dir.display(), %error, "no heartbeat");
+        }
+        u32::from(renewed.is_ok())
+    });
+    stream::iter(renewals)
+        .buffer_unordered(AT_ONCE)
+        .fold(0, |sum, one| async move { sum + one })
+        .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::context::test_daemon;
+    use muleteer_model::config::Pool;
+
+    /// A shim that hears of nobody ends its agent when its lease is over.
+    #[tokio::test(start_paused = true)]
+    async fn leases_are_renewed_again_and_again_beside_one_that_is_stuck() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let _stuck = test_daemon::Shim::of(&daemon, &test_daemon::id("abcd2345"));
+        let shim = test_daemon::Shim::of(&daemon, &test_daemon::id("bcde2345"));
+        #[allow(clippy::disallowed_methods)]
+        let (heartbeat, _) = Heartbeat::spawn(None, Heartbeat, daemon.clone()).await.expect("a heart");
+        for _ in 0..3 {
+            let renewed = tokio::time::timeout(Duration::from_secs(60), shim.lease_ms()).await;
+            assert_eq!(renewed, Ok(daemon.lease_ms));
+        }
+        heartbeat.stop_and_wait(None, None).await.expect("stopped");
+    }
+}

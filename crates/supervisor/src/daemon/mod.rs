@@ -1,0 +1,416 @@
+//! Start-up, which *is* recovery, and the few things that must be in order before the tree runs.
+
+pub mod container;
+pub mod context;
+pub(crate) mod disk_reserve;
+pub mod file_watch;
+pub mod heartbeat;
+pub mod owned_task;
+pub mod paths;
+pub mod projection;
+pub mod prune;
+pub mod sd_notify;
+pub mod settings;
+pub mod trust;
+
+use crate::daemon::context::{Backlog, Boot, Daemon, random_key};
+use crate::daemon::owned_task::own;
+use crate::daemon::paths::Paths;
+use crate::ledger::Opened;
+use crate::signals::AsyncSignals;
+use crate::tree::ROOT;
+use crate::tree::supervisor_actor::{Args, Branch};
+use jiff::Timestamp;
+use muleteer_model::config::{Config, ConfigError, InForce};
+use muleteer_model::doctor;
+use muleteer_model::event::{Entry, Event};
+use muleteer_process::host::descriptors;
+use muleteer_process::identity;
+use muleteer_process::lock;
+use muleteer_shim::start::ShimProgram;
+use muleteer_store::AppendError;
+use muleteer_store::StoreError;
+use muleteer_store::db::Projection;
+use muleteer_store::events::tail::Cursor;
+use muleteer_telemetry as telemetry;
+use muleteer_telemetry::Settings;
+use ractor::Actor;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// After a kill -9 a dead daemon's lock may outlive its sockets by a moment.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// Without a daemon's heartbeat an agent is let go after this much awake time.
+const LEASE: Duration = Duration::from_secs(3600);
+/// Arenas of the allocator: each thread has a cache of its own before it.
+const ARENAS: u8 = 1;
+
+#[derive(Debug)]
+pub struct DaemonOptions {
+    pub paths: Paths,
+    pub config: Option<PathBuf>,
+    /// End when nothing has been going on for this long.
+    pub idle_exit: Option<Duration>,
+    /// Somebody wanted a daemon, whichever: where another one serves already, this one is not needed. Waiting for its
+    /// lock all the same, it would take over from one that is told to stop.
+    pub on_demand: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("a daemon already runs on {}{}", .state_dir.display(), holder(.note))]
+    Running { state_dir: PathBuf, note: Option<Note> },
+    #[error("{}: {source}", .path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{} belongs to another user, or others may enter it", .path.display())]
+    NotPrivate {
+        path: PathBuf,
+        /// What puts it elsewhere.
+        variable: &'static str,
+    },
+    #[error("the configuration is invalid")]
+    Config(Vec<ConfigError>),
+    #[error(transparent)]
+    Unreadable(#[from] settings::Unreadable),
+    #[error("the events cannot be recovered")]
+    Events(#[from] StoreError),
+    #[error("the first event cannot be written: {0}")]
+    Append(String),
+    #[error("the supervision tree failed: {0}")]
+    Tree(String),
+}
+
+/// What the lock's note tells people about its holder. Nobody decides anything by it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Note {
+    pub pid: u32,
+    pub started: String,
+    pub version: String,
+    pub boot_id: String,
+    /// Where it listens, for clients whose environment would have them look elsewhere.
+    #[serde(default)]
+    pub socket: Option<PathBuf>,
+}
+
+fn holder(note: &Option<Note>) -> String {
+    match note {
+        Some(note) => format!(" (pid {}, since {})", note.pid, note.started),
+        None => String::new(),
+    }
+}
+
+/// Runs the daemon until it is told to stop.
+///
+/// # Errors
+/// Before it serves: what keeps it from starting; nothing was changed if another one runs. After:
+/// the tree's own failure.
+pub fn run(options: DaemonOptions) -> Result<(), StartError> {
+    // Many small things that live as long as an agent; each arena would keep free room between them.
+    muleteer_process::host::memory::share_arenas(ARENAS);
+    let paths = options.paths;
+    keep_private(&paths.state_dir)?;
+    for folder in [&paths.agents(), &paths.logs(), &paths.runtime_dir] {
+        private_dir(folder).map_err(|source| StartError::Io { path: folder.clone(), source })?;
+    }
+    check_private(&paths.runtime_dir)?;
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| StartError::Io { path, source }
+    };
+    let lock_path = paths.daemon_lock();
+    let served = || options.on_demand && muleteer_protocol::socket::answers(&paths.socket);
+    let held = lock::lock_unless(&lock_path, LOCK_PATIENCE, served).map_err(io(&lock_path))?;
+    let Some(_held) = held else {
+        return Err(StartError::Running { state_dir: paths.state_dir.clone(), note: lock::read_note(&lock_path) });
+    };
+    let note = Note {
+        pid: std::process::id(),
+        started: format!("{:.0}", Timestamp::now()),
+        version: env!("CARGO_PKG_VERSION").into(),
+        boot_id: identity::boot_id(),
+        socket: Some(paths.socket.clone()),
+    };
+    disk_reserve::at_need(&paths.reserve(), muleteer_store::is_full, || lock::write_note(&lock_path, &note))
+        .map_err(io(&lock_path))?;
+    let (mut log, settings, endpoint, fault) = match configuration(&paths, options.config.as_deref()) {
+        Ok(config) => (Log::open(&paths)?, InForce::of(&config), config.telemetry.endpoint.clone(), None),
+        // Agents are supervised, and can be ended, whatever somebody does to that file.
+        Err(error) => {
+            let log = Log::open(&paths)?;
+            let defaults = Config::defaults().map_err(StartError::Config)?;
+            let Some(settings) = log.opened.fleet.settings_left(InForce::of(&defaults)) else {
+                return Err(log.given_up(error));
+            };
+            (log, settings, None, Some(error))
+        }
+    };
+    descriptors::make_room(doctor::open_files_for(settings.max_agents));
+    operator_key(&paths.operator_key()).map_err(io(&paths.operator_key()))?;
+    let muleteer = std::env::current_exe().map_err(io(Path::new("/proc/self/exe")))?;
+    link_program(&paths.state_dir.join("bin"), &muleteer).map_err(io(&paths.state_dir))?;
+    let shim = ShimProgram::locate().map_err(io(&muleteer))?;
+    // A wrong endpoint must not keep agents from being supervised.
+    let telemetry =
+        Settings::with_default(endpoint.as_deref(), &|name| std::env::var(name).ok()).unwrap_or_else(|error| {
+            tracing::warn!(%error, "no telemetry: {} (or telemetry.endpoint) is wrong", telemetry::VARIABLE);
+            None
+        });
+    for what in telemetry.iter().flat_map(|settings| &settings.unheeded) {
+        tracing::warn!("telemetry: {what}");
+    }
+    log.begin(&paths, &note, settings)?;
+    let Log { opened, backlog, .. } = log;
+    disk_reserve::keep(&paths.reserve());
+    let boot = Boot {
+        generation: opened.fleet.generation,
+        opened: Some(opened),
+        backlog,
+        muleteer,
+        shim,
+        lease_ms: LEASE.as_millis() as u64,
+        pool_limits: settings.pool(),
+        retention: settings.retention(),
+        telemetry,
+    };
+    let daemon = Arc::new(Daemon::new(paths, boot));
+    if let Some(error) = fault {
+        let message = without_configuration(&error);
+        tracing::error!("{message}");
+        daemon.note(Event::Fault { what: "configuration".into(), message });
+    }
+    let crashed = muleteer_process::crash::watch(&daemon.paths.crashed()).unwrap_or_else(|error| {
+        tracing::warn!(%error, "failed to watch for crashes");
+        false
+    });
+    for (run, error) in crate::spec_run::boot(&daemon, crashed) {
+        let message = format!("{}; `muleteer run --resume {run}` tries again", error.message);
+        daemon.note(Event::Fault { what: format!("run {run}"), message });
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(io(Path::new("tokio")))?;
+    let outcome = runtime.block_on(serve(daemon, options.idle_exit));
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    outcome
+}
+
+/// The configuration that the daemon itself goes by: no project's.
+fn configuration(paths: &Paths, given: Option<&Path>) -> Result<Config, StartError> {
+    let sources = settings::sources(paths, None, given)?;
+    // What is no text is nobody's setting.
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    let env: Vec<(String, String)> = std::env::vars_os().filter_map(text).collect();
+    settings::config(&sources, &env).map_err(StartError::Config)
+}
+
+/// What is on record of a daemon that serves without the configuration that it was to have.
+fn without_configuration(error: &StartError) -> String {
+    let what = match error {
+        StartError::Config(errors) => errors.first().map(ConfigError::brief).unwrap_or_default(),
+        other => other.to_string(),
+    };
+    format!(
+        "{what}; until it is mended nothing new is begun, and until the daemon is started again it goes by the settings of \
+         the one before it (`muleteer config check` tells all that is wrong)"
+    )
+}
+
+/// The log as a daemon finds it at its start.
+struct Log {
+    opened: Opened,
+    backlog: Backlog,
+    cut_bytes: u64,
+}
+
+impl Log {
+    /// Reads every event, and cuts a torn tail back.
+    fn open(paths: &Paths) -> Result<Self, StartError> {
+        // What the projection has applied was durable: a log that ends before it has lost something.
+        let applied = Projection::open(&paths.database())?.0.applied_seq();
+        let mut backlog = Backlog::default();
+        let (opened, recovery) = Opened::open(&paths.events(), applied, |fleet, record| backlog.take(fleet, record))?;
+        backlog.until = Cursor { offset: recovery.len, seq: recovery.last_seq };
+        Ok(Self { opened, backlog, cut_bytes: recovery.cut_bytes })
+    }
+
+    /// Begins a new generation.
+    fn begin(&mut self, paths: &Paths, note: &Note, settings: InForce) -> Result<(), StartError> {
+        let generation = self.opened.fleet.generation + 1;
+        let started = Event::DaemonStarted {
+            pid: note.pid,
+            generation,
+            version: note.version.clone(),
+            boot_id: note.boot_id.clone(),
+            settings: Some(settings),
+        };
+        let entries: Vec<_> = self.recovered().into_iter().chain([started]).map(unasked).collect();
+        let no_room = |error: &AppendError| matches!(error, AppendError::Full { .. });
+        disk_reserve::at_need(&paths.reserve(), no_room, || self.opened.append(&entries))
+            .map_err(|error| StartError::Append(error.to_string()))?;
+        tracing::info!(generation, seq = self.opened.fleet.seq, cut_bytes = self.cut_bytes, "recovered");
+        Ok(())
+    }
+
+    fn recovered(&self) -> Option<Event> {
+        (self.cut_bytes > 0).then_some(Event::LogRecovered { cut_bytes: self.cut_bytes })
+    }
+
+    /// Nothing is begun; but what opening the log has cut away is on record.
+    fn given_up(mut self, why: StartError) -> StartError {
+        let entries: Vec<_> = self.recovered().into_iter().map(unasked).collect();
+        match self.opened.append(&entries) {
+            Ok(_) => why,
+            Err(error) => StartError::Append(error.to_string()),
+        }
+    }
+}
+
+fn unasked(event: Event) -> Entry {
+    Entry { id: random_key(), dispatch_id: None, at: None, more: false, event }
+}
+
+async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), StartError> {
+    let args = Args { daemon: daemon.clone(), node: &ROOT, id: None };
+    // The one actor without a supervisor: its supervisor is whoever started this process.
+    #[allow(clippy::disallowed_methods)]
+    let (root, mut ended) = Branch::spawn(None, Branch, args)
+        .await
+        .map_err(|error| StartError::Tree(error.to_string()))?;
+    daemon.root.set(root.clone());
+    crate::spec_run::keep_set_aside(&daemon);
+    let fail = |source| StartError::Io { path: "signals".into(), source };
+    let mut end = AsyncSignals::catch(&[Signal::TERM, Signal::INT]).map_err(fail)?;
+    let mut child = AsyncSignals::catch(&[Signal::CHILD]).map_err(fail)?;
+    let _manager = own(sd_notify::tell(daemon.clone()));
+    let _zygote = own({
+        let daemon = daemon.clone();
+        async move { daemon.shims.warm().await }
+    });
+    let idle = idle(&daemon, idle_exit);
+    tokio::pin!(idle);
+    loop {
+        tokio::select! {
+            () = daemon.stop.cancelled() => break,
+            _ = end.next() => break,
+            () = &mut idle => break,
+            _ = child.next() => daemon.shims.reap(),
+            outcome = &mut ended => {
+                let why = outcome.err().map_or_else(|| "the root has ended".to_string(), |error| error.to_string());
+                return Err(StartError::Tree(why));
+            }
+        }
+    }
+    daemon.stop.cancel();
+    sd_notify::stopping();
+    // An orderly end is no run's doing.
+    for hosted in daemon.runs.all() {
+        crate::spec_run::outlived(&hosted.places);
+    }
+    // Agents live on in their shims; nothing here tells them anything.
+    let _ = root.stop_and_wait(None, Some(Duration::from_secs(10))).await;
+    let _ = std::fs::remove_file(&daemon.paths.socket);
+    daemon.shims.close();
+    Ok(())
+}
+
+/// Ends when there has been no live dispatch and no client for `limit`.
+async fn idle(daemon: &Daemon, limit: Option<Duration>) {
+    let Some(limit) = limit else { return std::future::pending().await };
+    let mut fleet = daemon.fleet.subscribe();
+    let mut connections = daemon.connections.subscribe();
+    loop {
+        let busy = {
+            let fleet = fleet.borrow_and_update();
+            fleet.unfinished().next().is_some() || fleet.task_lists.active().next().is_some()
+        };
+        let talking = *connections.borrow_and_update() > 0;
+        let quiet = async {
+            if busy || talking {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(limit).await;
+        };
+        tokio::select! {
+            () = quiet => return,
+            _ = fleet.changed() => {}
+            _ = connections.changed() => {}
+        }
+    }
+}
+
+/// A directory only its owner may enter, made with its parents if it is not there.
+pub fn private_dir(path: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Somebody else may have made the runtime directory first, where that is possible (`/tmp`).
+pub(crate) fn check_private(path: &Path) -> Result<(), StartError> {
+    for folder in [Some(path), path.parent()].into_iter().flatten() {
+        let meta =
+            std::fs::symlink_metadata(folder).map_err(|source| StartError::Io { path: folder.into(), source })?;
+        let ours =
+            meta.uid() == rustix::process::getuid().as_raw() && meta.is_dir() && meta.permissions().mode() & 0o022 == 0;
+        if !ours {
+            return Err(StartError::NotPrivate { path: folder.into(), variable: "XDG_RUNTIME_DIR" });
+        }
+    }
+    Ok(())
+}
+
+/// The state directory, made if it is not there. Whoever else owned it could put anything in it, the operator's key
+/// among it; what is ours and was opened to others is closed again.
+fn keep_private(path: &Path) -> Result<(), StartError> {
+    let keep = || {
+        private_dir(path)?;
+        let meta = std::fs::metadata(path)?;
+        let (ours, mode) = (meta.uid() == rustix::process::getuid().as_raw(), meta.permissions().mode());
+        if ours && mode & 0o022 != 0 {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
+            let mode = format!("{:o}", mode & 0o7777);
+            tracing::warn!(path = %path.display(), mode, "others could write to the state directory: its mode is 700 now");
+        }
+        Ok(ours)
+    };
+    match keep() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(StartError::NotPrivate { path: path.into(), variable: "XDG_STATE_HOME" }),
+        Err(source) => Err(StartError::Io { path: path.into(), source }),
+    }
+}
+
+fn operator_key(path: &Path) -> io::Result<()> {
+    let key = format!("{}{}\n", random_key(), random_key());
+    let is_key =
+        |text: &str| text.trim().len() == key.trim().len() && text.trim().bytes().all(|b| b.is_ascii_alphanumeric());
+    match std::fs::read(path) {
+        Ok(bytes) if str::from_utf8(&bytes).is_ok_and(is_key) => return Ok(()),
+        Ok(bytes) if !bytes.is_empty() => {
+            tracing::warn!(path = %path.display(), bytes = bytes.len(), "that was no operator's key: it is made anew");
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    muleteer_store::atomic::write_atomic(path, key.as_bytes(), 0o600).map_err(io::Error::other)
+}
+
+/// `muleteer` is on every agent's PATH through this directory, which holds nothing else.
+fn link_program(bin: &Path, program: &Path) -> io::Result<()> {
+    private_dir(bin)?;
+    let link = bin.join("muleteer");
+    if std::fs::read_link(&link).is_ok_and(|target| target == program) {
+        return Ok(());
+    }
+    let fresh = bin.join(".muleteer.new");
+    let _ = std::fs::remove_file(&fresh);
+    std::os::unix::fs::symlink(program, &fresh)?;
+    std::fs::rename(&fresh, &link)
+}

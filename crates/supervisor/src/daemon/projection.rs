@@ -1,0 +1,83 @@
+//! Keeps the SQLite projection up with the events. It reads the log itself, so it can be slow,
+//! fail and restart without anybody waiting for it.
+
+use crate::daemon::context::Daemon;
+use crate::daemon::owned_task::{own, survive};
+use muleteer_store::db::Projection as Database;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Pause between two transactions, so that a burst of events becomes one.
+const PAUSE: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+pub enum ProjectionMsg {
+    Failed(String),
+}
+
+pub struct Projection;
+
+pub struct State {
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Actor for Projection {
+    type Msg = ProjectionMsg;
+    type State = State;
+    type Arguments = Arc<Daemon>;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<ProjectionMsg>,
+        daemon: Arc<Daemon>,
+    ) -> Result<State, ActorProcessingErr> {
+        let task = own(async move {
+            if let Err(error) = survive(keep_up(daemon)).await.and_then(|outcome| outcome) {
+                let _ = myself.cast(ProjectionMsg::Failed(error));
+            }
+        });
+        Ok(State { _task: task })
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<ProjectionMsg>,
+        message: ProjectionMsg,
+        _: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            ProjectionMsg::Failed(error) => Err(error.into()),
+        }
+    }
+}
+
+async fn keep_up(daemon: Arc<Daemon>) -> Result<(), String> {
+    let mut changes = daemon.fleet.subscribe();
+    changes.mark_changed();
+    let mut database: Option<Database> = None;
+    while changes.changed().await.is_ok() {
+        let fleet = changes.borrow_and_update().clone();
+        let (path, events) = (daemon.paths.database(), daemon.paths.events());
+        let mut open = database.take();
+        let caught_up = tokio::task::spawn_blocking(move || {
+            let mut open = match open.take() {
+                Some(open) => open,
+                None => Database::open(&path).map_err(|error| error.to_string())?.0,
+            };
+            open.catch_up(&events, &fleet).map_err(|error| error.to_string())?;
+            Ok::<_, String>(open)
+        });
+        match caught_up.await.map_err(|error| error.to_string())? {
+            Ok(open) => database = Some(open),
+            // The events are the truth: figures that lag are a fault to record, not a reason to stop.
+            Err(message) => {
+                daemon.note(muleteer_model::event::Event::Fault { what: "projection".into(), message });
+                tokio::time::sleep(Duration::from_secs(60)).await;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(())
+}

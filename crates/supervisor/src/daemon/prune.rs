@@ -1,0 +1,164 @@
+//! Removes what is kept of the agents of dispatches that ended long ago: `agents/<id>`, with output, prompts and
+//! request. The events stay, and so does all that follows from them.
+//!
+//! ```text
+//!   nobody speaks to it ──▶ its lock ──▶ FilesRemoved (durable) ──▶ the directory goes
+//! ```
+//!
+//! Killed in between, what is left goes with the next prune.
+
+use crate::daemon::context::Daemon;
+use crate::dispatch::launch::chain;
+use crate::gate::handlers::unappended;
+use crate::ledger::{entry, try_append};
+use crate::spec_run::host::LIVE;
+use jiff::{SignedDuration, Timestamp};
+use muleteer_model::dispatch::retention;
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{Entry, Event};
+use muleteer_process::fault;
+use muleteer_protocol::v1::{Reply, WireError};
+use muleteer_shim::attach::{self, Liveness};
+use muleteer_store::removal;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Looked at in one request: a client hears how it goes, and none keeps the daemon for long.
+const BATCH: usize = 200;
+/// Of what could not be removed, so many are told.
+const FAULTS: usize = 5;
+/// How long the files of one dispatch may take to be measured.
+const SIZE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Removes what may go, beginning with dispatches whose creation is `from_seq` or later.
+///
+/// # Errors
+/// Nothing can be recorded; what was removed until then is.
+pub async fn prune(
+    daemon: &Arc<Daemon>,
+    older_than_s: u64,
+    dry_run: bool,
+    from_seq: u64,
+    by: &str,
+) -> Result<Reply, WireError> {
+    let fleet = daemon.snapshot();
+    let age = SignedDuration::from_secs(i64::try_from(older_than_s).unwrap_or(i64::MAX));
+    let at_work = |run: &str| daemon.runs.find(run).is_some() || daemon.paths.runs().join(run).join(LIVE).exists();
+    let mut found = retention::removable(&fleet, Timestamp::now(), age, at_work)
+        .filter(|dispatch| dispatch.created_seq >= from_seq)
+        .filter(|dispatch| daemon.paths.agent(dispatch.id.as_str()).exists());
+    let batch: Vec<DispatchId> = found.by_ref().take(BATCH).map(|dispatch| dispatch.id.clone()).collect();
+    let next_seq = found.next().map(|dispatch| dispatch.created_seq);
+    let (mut dispatches, mut bytes, mut faults) = (0, 0, vec![]);
+    for id in batch {
+        match prune_one(daemon, &id, dry_run, by).await? {
+            Ok(Some(freed)) => {
+                dispatches += 1;
+                bytes += freed;
+            }
+            Ok(None) => {}
+            Err(error) if faults.len() < FAULTS => faults.push(format!("{id}: {error}")),
+            Err(_) => {}
+        }
+    }
+    Ok(Reply::Pruned { dispatches, bytes, next_seq, faults })
+}
+
+/// The bytes that its files take up on the disk; none where they have to stay.
+async fn prune_one(
+    daemon: &Arc<Daemon>,
+    id: &DispatchId,
+    dry_run: bool,
+    by: &str,
+) -> Result<Result<Option<u64>, String>, WireError> {
+    // Whoever speaks to it waits here, and then hears that it is too late.
+    let _alone = daemon.creating(id.as_str()).await;
+    let Some(dispatch) = daemon.snapshot().get(id).filter(|dispatch| dispatch.is_finished()).cloned() else {
+        return Ok(Ok(None));
+    };
+    let dir = daemon.paths.agent(id.as_str());
+    // Its shim has a few last steps after the end of its agent.
+    let looked = {
+        let dir = dir.clone();
+        blocking(move || Ok((attach::probe(&dir)?, removal::tree_size(&dir, SIZE_PATIENCE)?))).await
+    };
+    let (lock, bytes) = match looked {
+        Ok((Liveness::Dead(lock), bytes)) => (lock, bytes),
+        Ok((Liveness::Alive, _)) => return Ok(Ok(None)),
+        Err(error) => return Ok(Err(error)),
+    };
+    if dry_run {
+        return Ok(Ok(Some(bytes)));
+    }
+    if !dispatch.files_removed {
+        let event = Event::FilesRemoved { by: by.into() };
+        let named = Entry { id: format!("{id}/files-removed"), ..entry(id, None, event) };
+        try_append(daemon, vec![named]).await.map_err(|error| unappended(&error))?;
+    }
+    fault::point("prune.recorded");
+    let removed = blocking(move || {
+        let _held = lock;
+        removal::remove_tree(&dir, removal::PATIENCE)
+    });
+    Ok(removed.await.map(|()| Some(bytes)))
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, String> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(|error| chain(&error)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::context::random_key;
+    use crate::daemon::context::test_daemon;
+    use muleteer_model::config::Pool;
+    use muleteer_model::event::FinalState;
+
+    /// Makes a dispatch that has ended, by `by`, with a file.
+    fn make(daemon: &Daemon, by: &str) -> DispatchId {
+        let id = test_daemon::id(&random_key()[..8]);
+        let Event::DispatchCreated(mut created) = test_daemon::sample("dispatch_created") else { unreachable!() };
+        created.by = by.into();
+        daemon.fold(&id, Event::DispatchCreated(created));
+        let finished = Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
+        daemon.fold(&id, finished);
+        std::fs::create_dir_all(daemon.paths.agent(id.as_str())).expect("a directory");
+        id
+    }
+
+    async fn would(daemon: &Arc<Daemon>, from_seq: u64) -> (u64, Option<u64>) {
+        match prune(daemon, 0, true, from_seq, "operator").await {
+            Ok(Reply::Pruned { dispatches, next_seq, faults, .. }) if faults.is_empty() => (dispatches, next_seq),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn who_has_much_to_remove_is_told_where_to_go_on() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        (0..BATCH + 3).for_each(|_| drop(make(&daemon, "operator")));
+        let (first, next) = would(&daemon, 0).await;
+        let (rest, end) = would(&daemon, next.expect("there is more")).await;
+        assert_eq!((first, rest, end), (BATCH as u64, 3, None));
+    }
+
+    /// It may not have read yet what its agents said last.
+    #[tokio::test]
+    async fn what_the_agents_of_a_run_at_work_have_left_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        make(&daemon, "run/r1");
+        let live = daemon.paths.runs().join("r1").join(LIVE);
+        std::fs::create_dir_all(live.parent().expect("a folder")).expect("a directory");
+        std::fs::write(&live, "").expect("a file");
+        assert_eq!(would(&daemon, 0).await.0, 0);
+        std::fs::remove_file(&live).expect("it ends");
+        assert_eq!(would(&daemon, 0).await.0, 1);
+    }
+}

@@ -1,0 +1,95 @@
+//! What a service manager is told (systemd's `sd_notify`): ready, in a few words how it goes, still
+//! alive, stopping. Without one, nothing.
+//!
+//! Ready means that the socket answers, which is before the agents of an earlier daemon are adopted: with
+//! hundreds of them, a manager that waited for all would give up on a daemon that is well.
+
+use crate::daemon::context::Daemon;
+use crate::tree::supervisor_actor::BranchMsg;
+use muleteer_model::dispatch::Phase;
+use muleteer_model::dispatch::fleet::Fleet;
+use sd_notify::NotifyState;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// A manager wants a word now and then, not one for every event.
+const STATUS_PAUSE: Duration = Duration::from_secs(1);
+
+/// Tells the service manager for as long as the future lives. It never ends by itself.
+///
+/// In a task of its own: a manager that does not read its socket holds up nobody else.
+pub async fn tell(daemon: Arc<Daemon>) {
+    if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        return;
+    }
+    let mut serving = daemon.serving.subscribe();
+    if serving.wait_for(|serving| *serving).await.is_err() {
+        return;
+    }
+    let mut fleet = daemon.fleet.subscribe();
+    let mut said = status(&daemon.snapshot());
+    send(&[NotifyState::Ready, NotifyState::Status(&said)]);
+    // Twice as often as it must: one ping that comes late is no death.
+    let watchdog = sd_notify::watchdog_enabled().map(|limit| limit / 2);
+    let mut ping_at = Instant::now();
+    let mut status_at = Instant::now() + STATUS_PAUSE;
+    let mut changed = false;
+    loop {
+        tokio::select! {
+            () = sleep_until(ping_at), if watchdog.is_some() => {
+                let period = watchdog.unwrap_or(STATUS_PAUSE);
+                // A daemon whose supervisor answers no more is to be killed: it stays silent.
+                if alive(&daemon, period).await {
+                    send(&[NotifyState::Watchdog]);
+                }
+                ping_at = Instant::now() + period;
+            }
+            () = sleep_until(status_at), if changed => {
+                changed = false;
+                status_at = Instant::now() + STATUS_PAUSE;
+                let now = status(&daemon.snapshot());
+                if now != said {
+                    said = now;
+                    send(&[NotifyState::Status(&said)]);
+                }
+            }
+            outcome = fleet.changed(), if !changed => match outcome {
+                Ok(()) => changed = true,
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// The daemon is about to end.
+pub fn stopping() {
+    send(&[NotifyState::Stopping, NotifyState::Status("stopping; agents go on")]);
+}
+
+fn send(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "the service manager cannot be told");
+    }
+}
+
+async fn alive(daemon: &Daemon, within: Duration) -> bool {
+    let Some(root) = daemon.root.get() else { return false };
+    matches!(root.call(BranchMsg::Ping, Some(within)).await, Ok(ractor::rpc::CallResult::Success(())))
+}
+
+/// `3 agents run, 2 dispatches wait`.
+fn status(fleet: &Fleet) -> String {
+    let running = fleet.unfinished().filter(|dispatch| dispatch.is_active()).count();
+    let waiting = fleet.unfinished().filter(|dispatch| matches!(dispatch.phase, Phase::Queued)).count();
+    let agents = match running {
+        0 => "idle".to_string(),
+        1 => "1 agent runs".to_string(),
+        many => format!("{many} agents run"),
+    };
+    match waiting {
+        0 => agents,
+        1 => format!("{agents}, 1 dispatch waits"),
+        many => format!("{agents}, {many} dispatches wait"),
+    }
+}

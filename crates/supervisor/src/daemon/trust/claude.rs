@@ -1,0 +1,247 @@
+//! Claude Code's own settings in a repository: their hooks, variables and MCP servers run before
+//! anybody is asked, so they count only where the user trusts them as they are.
+//!
+//! Claude Code cannot be told to leave out one of the files. Where one is untrusted, an agent starts
+//! without any of the repository's settings.
+
+use crate::daemon::paths::Paths;
+use crate::daemon::settings::{Unreadable, outermost, read_if_there, repository};
+use crate::daemon::trust::{Candidate, Records, candidate};
+use crate::dispatch::request::Saved;
+use muleteer_backends::Command;
+use muleteer_backends::ProjectSettings;
+use muleteer_model::config::Trust;
+use muleteer_model::config::trust::claude::{SERVERS, SETTINGS, allows};
+use muleteer_model::dispatch::Dispatch;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The ACP agent that is Claude Code.
+const AGENT: &str = "claude-agent-acp";
+
+/// The files that count for an agent which starts in `dir`, and that the user does not trust as they
+/// are. A file that is there and cannot be read is one of them. `dir` must be absolute.
+pub fn untrusted(paths: &Paths, dir: &Path) -> Vec<PathBuf> {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
+    let top = repository(&dir);
+    let is_untrusted = |file: &PathBuf| match read_if_there(file) {
+        Ok(None) => false,
+        Err(_) => true,
+        Ok(Some(text)) => {
+            let top = file.parent().map_or_else(|| top.clone(), repository_of);
+            let name = file.strip_prefix(&top).unwrap_or(file).display().to_string();
+            Records::of(paths, Some(&top)).trust(&name, &text) == Trust::Untrusted
+        }
+    };
+    read_from(&top, &dir).into_iter().filter(is_untrusted).collect()
+}
+
+/// Whether the settings of the repository that `dir` lies in count for an agent which starts there.
+pub fn settings_in(paths: &Paths, dir: &Path) -> ProjectSettings {
+    if untrusted(paths, dir).is_empty() { ProjectSettings::Count } else { ProjectSettings::Ignored }
+}
+
+/// Says in one line that an agent in `dir` starts without the settings; `None` if it starts with them.
+pub fn note(paths: &Paths, dir: &Path) -> Option<String> {
+    let files = untrusted(paths, dir);
+    let first = files.first()?.display();
+    let more = match files.len() {
+        1 => String::new(),
+        count => format!(" (and {} more)", count - 1),
+    };
+    let root = outermost(&dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf()));
+    Some(format!(
+        "Claude Code starts without the settings, MCP servers, agents and skills of this repository: you have not \
+         trusted {first}{more} (read it, then run `muleteer trust {}`)",
+        root.display()
+    ))
+}
+
+/// [`note`] for the user who dispatches Claude Code, of the project as it is now.
+pub fn warning(paths: &Paths, dispatch: &Dispatch) -> Option<String> {
+    let saved = Saved::read(&paths.agent(dispatch.id.as_str())).ok()?;
+    let is_claude = is_claude(&dispatch.created.backend, &saved);
+    is_claude.then(|| note(paths, Path::new(&dispatch.created.project))).flatten()
+}
+
+/// Whether the agent of a dispatch is Claude Code, as far as that is known before it starts.
+pub fn is_claude(backend: &str, saved: &Saved) -> bool {
+    let named = || match &saved.command {
+        Some(Command::Shell(text)) => text.contains(AGENT),
+        Some(Command::Argv(words)) => words.iter().any(|word| word.contains(AGENT)),
+        None => false,
+    };
+    match backend {
+        "claude-code" => true,
+        "acp" => saved.agent.as_deref() == Some(AGENT) || named(),
+        _ => false,
+    }
+}
+
+/// What could be trusted of a repository, as seen from `dir` in it: there, at its top, and what was
+/// trusted before.
+pub(super) fn candidates(records: &Records, root: &Path, dir: &Path) -> Result<Vec<Candidate>, Unreadable> {
+    let known = records.names().filter(|name| is_claude_file(name)).map(|name| root.join(name));
+    let inside = read_from(root, dir).into_iter().filter(|file| file.starts_with(root));
+    let mut found = vec![];
+    for file in inside.chain(known).collect::<BTreeSet<_>>() {
+        let Some(text) = read_if_there(&file)? else { continue };
+        let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
+        let allows = allows(&name, &text);
+        found.push(Candidate { allows, ..candidate(records, name, &text) });
+    }
+    Ok(found)
+}
+
+fn is_claude_file(name: &str) -> bool {
+    let ends = |file: &str| name == file || name.ends_with(&format!("/{file}"));
+    SETTINGS.iter().any(|file| ends(file)) || ends(SERVERS)
+}
+
+/// Every file that Claude Code may read when it starts in `dir`, whether it is there or not.
+fn read_from(top: &Path, dir: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = [dir, top].iter().flat_map(|dir| SETTINGS.map(|file| dir.join(file))).collect();
+    // Above the top only within another repository: what lies in no repository is the user's own.
+    let above = dir.ancestors().filter(|dir| dir.starts_with(top) || is_in_repository(dir));
+    files.extend(above.map(|dir| dir.join(SERVERS)));
+    files.sort();
+    files.dedup();
+    files
+}
+
+fn is_in_repository(dir: &Path) -> bool {
+    dir.ancestors().any(|dir| dir.join(".git").exists() || dir.join(".muleteer").is_dir())
+}
+
+/// The repository of the directory that a file configures.
+fn repository_of(folder: &Path) -> PathBuf {
+    let dir = if folder.ends_with(".claude") { folder.parent().unwrap_or(folder) } else { folder };
+    repository(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::trust::{examine, record, revoke};
+    use std::ffi::OsString;
+    use std::fs;
+
+    struct Place {
+        root: PathBuf,
+        paths: Paths,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().expect("a directory");
+            let root = dir.path().canonicalize().expect("a path");
+            let home = root.join("home");
+            let env = |name: &str| (name == "HOME").then(|| OsString::from(&home));
+            let paths = Paths::resolve(&env, 1000, &Path::to_path_buf).expect("paths");
+            Self { root, paths, _dir: dir }
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            let path = self.root.join(name);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        }
+
+        fn trust(&self, name: &str) {
+            let examined = examine(&self.paths, &self.root.join(name)).expect("a repository");
+            record(&self.paths, &examined, "2026-01-01T00:00:00Z".into()).expect("a record");
+        }
+
+        fn untrusted(&self, name: &str) -> Vec<String> {
+            let files = untrusted(&self.paths, &self.root.join(name));
+            let name = |file: &PathBuf| file.strip_prefix(&self.root).expect("inside").display().to_string();
+            files.iter().map(name).collect()
+        }
+    }
+
+    #[test]
+    fn repository_without_such_files_counts_as_before() {
+        let place = Place::new();
+        place.write("shop/.git/HEAD", "");
+        place.write("shop/CLAUDE.md", "text");
+        place.write("shop/.claude/agents/a.md", "text");
+        assert_eq!(settings_in(&place.paths, &place.root.join("shop")), ProjectSettings::Count);
+        assert_eq!(note(&place.paths, &place.root.join("shop")), None);
+    }
+
+    #[test]
+    fn each_file_is_untrusted_until_it_is_trusted_as_it_is() {
+        for name in [".claude/settings.json", ".claude/settings.local.json", ".mcp.json"] {
+            let place = Place::new();
+            place.write("shop/.git/HEAD", "");
+            let file = format!("shop/{name}");
+            place.write(&file, "{}");
+            assert_eq!(place.untrusted("shop"), std::slice::from_ref(&file));
+            place.trust("shop");
+            assert!(place.untrusted("shop").is_empty(), "{name}");
+            place.write(&file, "{ }");
+            assert_eq!(place.untrusted("shop"), std::slice::from_ref(&file));
+            place.write(&file, "{}");
+            assert!(place.untrusted("shop").is_empty(), "{name}");
+            revoke(&place.paths, &place.root.join("shop")).expect("revoked");
+            assert_eq!(place.untrusted("shop"), [file]);
+        }
+    }
+
+    #[test]
+    fn clone_has_the_trust_of_its_repository_until_its_agent_changes_a_file() {
+        let place = Place::new();
+        place.write("shop/.git/HEAD", "");
+        place.write("shop/.claude/settings.json", "{}");
+        place.trust("shop");
+        let clone = "shop/.muleteer/worktrees/abcd2345";
+        place.write(&format!("{clone}/.git/HEAD"), "");
+        place.write(&format!("{clone}/.claude/settings.json"), "{}");
+        assert!(place.untrusted(clone).is_empty());
+        place.write(&format!("{clone}/.claude/settings.json"), "{\"hooks\": {}}");
+        assert_eq!(place.untrusted(clone), [format!("{clone}/.claude/settings.json")]);
+        assert!(place.untrusted("shop").is_empty());
+        let said = note(&place.paths, &place.root.join(clone)).expect("a note");
+        assert!(said.ends_with(&format!("`muleteer trust {}`)", place.root.join("shop").display())), "{said}");
+    }
+
+    #[test]
+    fn servers_of_directories_above_count_too() {
+        let place = Place::new();
+        place.write("shop/.git/HEAD", "");
+        place.write("shop/.mcp.json", "{}");
+        place.write("shop/web/.claude/settings.json", "{}");
+        place.write(".mcp.json", "{}");
+        assert_eq!(place.untrusted("shop/web"), ["shop/.mcp.json", "shop/web/.claude/settings.json"]);
+        place.trust("shop");
+        assert_eq!(place.untrusted("shop/web"), ["shop/web/.claude/settings.json"]);
+        place.trust("shop/web");
+        assert!(place.untrusted("shop/web").is_empty());
+        // What was trusted further below stays so.
+        place.trust("shop");
+        assert!(place.untrusted("shop/web").is_empty());
+        let clone = "shop/.muleteer/worktrees/abcd2345";
+        place.write(&format!("{clone}/.git/HEAD"), "");
+        place.write("shop/.mcp.json", "{ }");
+        assert_eq!(place.untrusted(clone), ["shop/.mcp.json"]);
+    }
+
+    #[test]
+    fn file_that_cannot_be_read_is_untrusted() {
+        let place = Place::new();
+        place.write("shop/.git/HEAD", "");
+        fs::create_dir_all(place.root.join("shop/.claude/settings.json")).expect("a folder");
+        assert_eq!(place.untrusted("shop"), ["shop/.claude/settings.json"]);
+        assert!(examine(&place.paths, &place.root.join("shop")).is_err());
+    }
+
+    #[test]
+    fn directory_in_no_repository_has_settings_of_its_own() {
+        let place = Place::new();
+        place.write("plain/.claude/settings.json", "{}");
+        assert_eq!(place.untrusted("plain"), ["plain/.claude/settings.json"]);
+        place.trust("plain");
+        assert!(place.untrusted("plain").is_empty());
+    }
+}

@@ -1,0 +1,67 @@
+//! Which agent a dispatch to `acp` gets, and whether it is there.
+
+use crate::dispatch::request::fault;
+use muleteer_backends::BackendError;
+use muleteer_backends::acp::{self, Known};
+use muleteer_backends::find_program;
+use muleteer_model::config::{self, Config};
+use muleteer_protocol::v1::{Spawn, WireError};
+use std::ffi::OsStr;
+
+/// `acp:NAME` asks for an agent that is known by name.
+pub fn split(backend: &str) -> (&str, Option<&str>) {
+    match backend.split_once(':') {
+        Some((backend, agent)) => (backend, Some(agent)),
+        None => (backend, None),
+    }
+}
+
+/// The known agent to run; `None` where a command is all there is to it.
+///
+/// # Errors
+/// An unknown name, or a program that is not on `path`.
+pub fn agent(spawn: &Spawn, config: &Config, path: Option<&str>) -> Result<Option<Known>, WireError> {
+    let wire = |error: BackendError| fault(error.code(), &error.to_string(), &error.hint());
+    let path = path.map(OsStr::new);
+    let asked = spawn.backend.as_deref().and_then(|backend| split(backend).1);
+    let configured = &config.backends.acp;
+    let name = match asked {
+        Some(name) => Some(name),
+        // A command of its own is another agent than the configured one.
+        None if spawn.command.is_some() => None,
+        None => configured.agent.as_deref(),
+    };
+    let has_command = spawn.command.is_some() || configured.command.is_some();
+    let known = match name {
+        Some(name) => acp::known(name).map_err(wire)?,
+        None if has_command => return Ok(None),
+        None => acp::installed(path).ok_or_else(|| wire(BackendError::NoAgent))?,
+    };
+    if !has_command && find_program(known.program, path).is_none() {
+        let message = format!("the ACP agent {} needs `{}`, which is not on PATH", known.name, known.program);
+        let hint = format!("{}, then make sure its directory is on PATH", known.get);
+        return Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint));
+    }
+    Ok(Some(known))
+}
+
+/// Awake seconds for the answer to a call of ours.
+pub fn call_timeout_s(config: &Config) -> u64 {
+    let configured = config.backends.acp.call_timeout.map(config::Span::as_secs);
+    configured.unwrap_or(muleteer_model::agent::acp_handshake::CALL_TIMEOUT_S)
+}
+
+/// Only `acp` has agents to choose from.
+///
+/// # Errors
+/// Another backend with a name behind it.
+pub fn check_name(backend: &str) -> Result<(), WireError> {
+    match split(backend) {
+        (name, Some(agent)) if name != "acp" => {
+            let message = format!("the backend `{name}` has no agents to choose from");
+            let hint = format!("leave `:{agent}` out; `acp:NAME` names an agent that speaks ACP");
+            Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,128 @@
+//! Which backend a dispatch gets, and whether there is a program for it.
+
+use crate::dispatch::acp_program;
+use crate::dispatch::launch;
+use crate::dispatch::request::fault;
+use muleteer_backends::Backend;
+use muleteer_backends::BackendError;
+use muleteer_backends::Command;
+use muleteer_backends::claude_code;
+use muleteer_backends::codex;
+use muleteer_backends::subprocess;
+use muleteer_model::agent::role;
+use muleteer_model::config::{self, BackendChoice, Config};
+use muleteer_protocol::v1::{self, WireError};
+use std::ffi::OsStr;
+use std::path::Path;
+
+pub type Chosen = (&'static dyn Backend, Option<config::Backend>);
+
+pub(crate) fn choose_backend(
+    spawn: &v1::Spawn,
+    place: Option<&Path>,
+    role: &role::Role,
+    config: &Config,
+    path: Option<&str>,
+) -> Result<Chosen, WireError> {
+    let otherwise = role.backend.unwrap_or(config.backend);
+    backend_of(spawn.backend.as_deref(), otherwise, (spawn.command.as_ref(), place), config, path)
+}
+
+/// The backend that was asked for (`acp:NAME` too), or else the configured one, and how it is configured. One
+/// whose program is not on `path` is refused, unless there is a command in its place; the program that one names is
+/// looked for too, a relative one from `place`, and where that is not there yet, not at all.
+///
+/// # Errors
+/// `E_BACKEND_UNAVAILABLE`; `E_CONFIG_INVALID` where a command is wanted and there is none.
+pub fn backend_of(
+    asked: Option<&str>,
+    otherwise: BackendChoice,
+    (command, place): (Option<&v1::Command>, Option<&Path>),
+    config: &Config,
+    path: Option<&str>,
+) -> Result<Chosen, WireError> {
+    let choice = match asked {
+        Some(name) => {
+            acp_program::check_name(name)?;
+            BackendChoice::parse(acp_program::split(name).0)
+                .map_err(|error| fault("E_BACKEND_UNAVAILABLE", &error.to_string(), &error.hint))?
+        }
+        None => otherwise,
+    };
+    let wire = |error: BackendError| fault(error.code(), &error.to_string(), &error.hint());
+    let backend = match choice {
+        BackendChoice::Auto => muleteer_backends::auto(path.map(OsStr::new)).map_err(wire)?,
+        named => muleteer_backends::by_name(named.as_str()).map_err(wire)?,
+    };
+    let configured = config.backends.get(choice_of(backend));
+    let own = || configured.as_ref().and_then(|backend| backend.command.clone()).map(from_config);
+    if let Some(command) = command.cloned().map(from_wire).or_else(own) {
+        let chosen = [configured.as_ref().and_then(|backend| backend.env.get("PATH")).map(String::as_str), path];
+        let in_a_shell = match backend.name() {
+            "acp" => asked.is_none_or(|asked| acp_program::split(asked).1.is_none()),
+            name => name == subprocess::NAME,
+        };
+        check_program(backend.name(), (&command, in_a_shell), place, chosen).map_err(wire)?;
+        return Ok((backend, configured));
+    }
+    let (program, get) = match backend.name() {
+        "subprocess" => {
+            let hint = "give --command 'CMD', or set backends.subprocess.command";
+            return Err(fault(config::CODE, "the subprocess backend has no command", hint));
+        }
+        "claude-code" => (claude_code::PROGRAM, claude_code::GET),
+        "codex" => (codex::PROGRAM, codex::GET),
+        _ => return Ok((backend, configured)),
+    };
+    if muleteer_backends::find_program(program, path.map(OsStr::new)).is_none() {
+        let message = format!("the {} backend needs `{program}`, which is not on PATH", backend.name());
+        let hint = format!("{get}, then make sure its directory is on PATH");
+        return Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint));
+    }
+    Ok((backend, configured))
+}
+
+/// The program that a command names is there, as far as that can be told before there is a place to begin in.
+fn check_program(
+    backend: &'static str,
+    (command, in_a_shell): (&Command, bool),
+    place: Option<&Path>,
+    chosen: [Option<&str>; 2],
+) -> Result<(), BackendError> {
+    let Some(program) = muleteer_backends::named_program(command, in_a_shell) else { return Ok(()) };
+    let is_seen_from_there = program.contains('/') && !program.starts_with('/');
+    // We are on the PATH of every agent.
+    if program == "muleteer" || (is_seen_from_there && place.is_none()) {
+        return Ok(());
+    }
+    let name = muleteer_backends::seen_from(place.unwrap_or("/".as_ref()), program);
+    let paths = chosen
+        .into_iter()
+        .flatten()
+        .chain([launch::USUAL_PATH].into_iter().filter(|_| chosen == [None, None]));
+    if paths
+        .into_iter()
+        .any(|path| muleteer_backends::find_program(&name, Some(path.as_ref())).is_some())
+    {
+        return Ok(());
+    }
+    Err(BackendError::ProgramMissing { backend, program: program.into(), get: subprocess::GET })
+}
+
+pub(crate) fn choice_of(backend: &dyn Backend) -> BackendChoice {
+    BackendChoice::parse(backend.name()).unwrap_or(BackendChoice::Auto)
+}
+
+pub(crate) fn from_wire(command: v1::Command) -> Command {
+    match command {
+        v1::Command::Shell(text) => Command::Shell(text),
+        v1::Command::Argv(words) => Command::Argv(words),
+    }
+}
+
+pub(crate) fn from_config(command: config::Command) -> Command {
+    match command {
+        config::Command::Text(text) => Command::Shell(text),
+        config::Command::Argv(words) => Command::Argv(words),
+    }
+}

@@ -1,0 +1,620 @@
+//! Plans what an agent of a run sees and may write (docs/design/sandbox.md), for
+//! [`muleteer_process::sandbox`].
+//!
+//! | | |
+//! |---|---|
+//! | hidden | our state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory, the sockets of container engines and of keys' agents |
+//! | its own, gone with it | `/tmp`, `/var/tmp`, `/dev/shm`, TMPDIR |
+//! | written | its worktree (the judge: read-only), HOME, the hub (whoever pushes), its own folders |
+//! | read-only | everything else; inside HOME the repository and our configuration too, with what they are links to. Of a repository that HOME is, its `.git` and `.muleteer` |
+//!
+//! Who pushes can write the hub, and so can also destroy it: then it is built again from the harness's own repository.
+
+use crate::daemon::context::Daemon;
+use muleteer_process::sandbox::{Place, Plan, What};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+/// Where those listen that do for whoever connects what the sandbox keeps an agent from: folders of theirs, and
+/// sockets beside what others have there. `/var/run` is `/run` nearly everywhere.
+const ENGINES: [&str; 9] = [
+    "/run/user",
+    "/run/podman",
+    "/run/containerd",
+    "/run/crio",
+    "/run/k3s",
+    "/run/buildkit",
+    "/run/libvirt",
+    "/run/incus",
+    "/var/run/podman",
+];
+const SOCKETS: [&str; 5] = [
+    "/run/docker.sock",
+    "/var/run/docker.sock",
+    "/var/lib/incus/unix.socket",
+    "/var/lib/lxd/unix.socket",
+    "/var/snap/lxd/common/lxd/unix.socket",
+];
+const SOCKETS_AT_HOME: [&str; 7] = [
+    ".docker/run/docker.sock",
+    ".docker/desktop/docker.sock",
+    ".rd/docker.sock",
+    ".gnupg/S.gpg-agent",
+    ".gnupg/S.gpg-agent.extra",
+    ".gnupg/S.gpg-agent.browser",
+    ".gnupg/S.gpg-agent.ssh",
+];
+/// Variables that name such a socket, by its path or as `unix://PATH`.
+const NAMING: [&str; 3] = ["DOCKER_HOST", "CONTAINER_HOST", "SSH_AUTH_SOCK"];
+/// Below an agent's folder, what its own program reads and writes.
+const OWN: [&str; 4] = ["rehearsal", "claude", "codex", "acp"];
+/// Where Claude Code and Codex keep what was said, below HOME and CODEX_HOME: a sealed agent's own.
+const CLAUDE_TALK: [&str; 6] = ["projects", "todos", "file-history", "debug", "shell-snapshots", "session-env"];
+
+/// What is particular about one agent; kept with its request.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Confined {
+    pub write: Vec<PathBuf>,
+    pub show: Vec<PathBuf>,
+    /// What would be shown otherwise.
+    #[serde(default)]
+    pub hide: Vec<PathBuf>,
+    /// Where its CLI's conversations go instead of HOME, if nobody else may read them.
+    #[serde(default)]
+    pub talk: Option<PathBuf>,
+}
+
+/// Whether agents can be confined here: found out by doing it, once. The step that failed, and why.
+pub async fn possible(daemon: &Daemon) -> Result<(), String> {
+    static FOUND: tokio::sync::OnceCell<Result<(), String>> = tokio::sync::OnceCell::const_new();
+    FOUND.get_or_init(|| attempt(daemon)).await.clone()
+}
+
+async fn attempt(daemon: &Daemon) -> Result<(), String> {
+    let file = daemon.paths.state_dir.join("sandbox-probe.json");
+    let closed = Place { path: file.clone(), what: What::Closed };
+    let plan = Plan::new(vec![Place { path: "/tmp".into(), what: What::Scratch }, closed]);
+    write(&file, &plan).map_err(|error| crate::dispatch::launch::chain(&error))?;
+    let words = daemon.shims.program().confining(&daemon.muleteer, &file, Path::new("/"));
+    let (program, rest) = words.split_first().ok_or("no program")?;
+    let mut command = muleteer_process::command::helper(program);
+    command.args(rest).arg("/bin/sh").args(["-c", "exit 0"]);
+    let ended = tokio::task::spawn_blocking(move || command.output())
+        .await
+        .map_err(|error| error.to_string())?;
+    let output = ended.map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(said.trim().trim_start_matches("muleteer: sandbox: ").to_string()),
+    }
+}
+
+/// The plan of one of an agent's processes.
+pub fn file(agent_dir: &Path, epoch: u32) -> PathBuf {
+    agent_dir.join(format!("sandbox-{epoch:08}.json"))
+}
+
+/// Where what a process of the agent calls `path` lies outside of its sandbox, if it had one.
+///
+/// # Errors
+/// When its plan cannot be read.
+pub fn outside(agent_dir: &Path, epoch: u32, path: &Path) -> Result<PathBuf, String> {
+    let file = file(agent_dir, epoch);
+    let fault = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+    let bytes = match std::fs::read(&file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(path.to_owned()),
+        Err(error) => return Err(fault(&error)),
+    };
+    let plan: Plan = serde_json::from_slice(&bytes).map_err(|error| fault(&error))?;
+    let path = real(path.to_owned());
+    Ok(plan.places.iter().find_map(|place| place.instead_of(&path)).unwrap_or(path))
+}
+
+/// # Errors
+/// When it cannot be written.
+pub fn write(file: &Path, plan: &Plan) -> Result<(), muleteer_store::StoreError> {
+    let bytes = serde_json::to_vec(plan).unwrap_or_default();
+    muleteer_store::atomic::write_atomic(file, &bytes, 0o600)
+}
+
+/// What is the same for all.
+pub struct Ground<'a> {
+    pub state: &'a Path,
+    pub cache: &'a Path,
+    pub config: &'a Path,
+    pub runtime: &'a Path,
+    /// The program, and the folder it lies in.
+    pub muleteer: &'a Path,
+    /// Repositories with runs or worktrees.
+    pub repos: Vec<PathBuf>,
+    /// What is named by the daemon's own environment.
+    pub sockets: Vec<PathBuf>,
+}
+
+/// The sockets that an environment names.
+fn named(value: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
+    let path = |text: String| PathBuf::from(text.strip_prefix("unix://").unwrap_or(&text));
+    NAMING
+        .iter()
+        .filter_map(|name| value(name))
+        .map(path)
+        .filter(|path| path.is_absolute())
+        .collect()
+}
+
+/// Makes the folders that the plan hides, so that what comes to be in them later is hidden too, and that of the
+/// configuration: what is not there could not be kept from being made.
+pub fn plan_of(
+    daemon: &Daemon,
+    confined: &Confined,
+    backend: &str,
+    env: &[(String, String)],
+    argv: &[String],
+    agent_dir: &Path,
+) -> Plan {
+    let mut repos: BTreeSet<PathBuf> = daemon.runs.all().iter().map(|hosted| hosted.repo.clone()).collect();
+    let fleet = daemon.snapshot();
+    for dispatch in fleet.unfinished() {
+        repos.insert(crate::daemon::settings::outermost(Path::new(&dispatch.created.project)));
+    }
+    repos.extend(crate::spec_run::host::repos(daemon));
+    let ground = Ground {
+        state: &daemon.paths.state_dir,
+        cache: &daemon.paths.cache_dir,
+        config: &daemon.paths.config_dir,
+        runtime: &daemon.paths.runtime_dir,
+        muleteer: &daemon.muleteer,
+        repos: repos.into_iter().collect(),
+        sockets: named(|name| std::env::var(name).ok()),
+    };
+    for dir in [ground.state.join("sealed"), ground.cache.to_owned()] {
+        let _ = std::fs::create_dir_all(dir);
+    }
+    let _ = muleteer_store::atomic::create_dir_durable(ground.config, 0o700);
+    let home = env
+        .iter()
+        .rev()
+        .find(|(name, _)| name == "HOME")
+        .map(|(_, home)| real(PathBuf::from(home)));
+    for repo in ground.repos.iter().filter(|repo| Some(real((*repo).clone())) == home) {
+        let _ = std::fs::create_dir(repo.join(".muleteer"));
+    }
+    plan(&ground, confined, backend, env, argv, agent_dir)
+}
+
+pub fn plan(
+    ground: &Ground<'_>,
+    confined: &Confined,
+    backend: &str,
+    env: &[(String, String)],
+    argv: &[String],
+    agent_dir: &Path,
+) -> Plan {
+    let value = |name: &str| env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    let absolute = |name: &str| value(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let mut places: BTreeMap<PathBuf, What> = BTreeMap::new();
+    // Later words replace earlier ones for the same path.
+    let mut set = |path: PathBuf, what: What| drop(places.insert(real(path), what));
+
+    let mut scratch: Vec<PathBuf> = SCRATCH.map(PathBuf::from).to_vec();
+    scratch.extend(absolute("TMPDIR"));
+    let mut hidden = vec![ground.state.to_owned(), ground.cache.to_owned(), ground.runtime.to_owned()];
+    hidden.extend(absolute("XDG_RUNTIME_DIR"));
+    hidden.extend(ENGINES.map(PathBuf::from).into_iter().filter(|dir| dir.is_dir()));
+    for repo in &ground.repos {
+        hidden.extend(["runs", "worktrees"].map(|name| repo.join(".muleteer").join(name)));
+    }
+    // What hiding /tmp would take away, and is no secret: programs, what they are told, repositories.
+    let secret = |path: &Path| {
+        [ground.state, ground.cache].iter().any(|dir| path.starts_with(dir))
+            || hidden.iter().any(|dir| path.starts_with(dir))
+    };
+    let mut wanted: Vec<PathBuf> = value("PATH").unwrap_or_default().split(':').map(PathBuf::from).collect();
+    wanted.extend(ground.muleteer.parent().map(Path::to_owned));
+    for word in argv.iter().flat_map(|word| word.split([' ', '\t', '\n', '"', '\'', ';', '='])) {
+        let word = Path::new(word);
+        if word.is_absolute() && word.is_file() {
+            wanted.push(word.to_owned());
+            wanted.extend(std::fs::canonicalize(word).ok());
+        }
+    }
+    wanted.extend(ground.repos.iter().cloned());
+    for path in wanted {
+        let gone = scratch.iter().chain(&hidden).any(|root| path.starts_with(root) && path != *root);
+        if path.is_absolute() && gone && !secret(&path) {
+            set(path, What::Show);
+        }
+    }
+    for path in ground.repos.iter().cloned().chain([ground.config.to_owned()]) {
+        set(path, What::Show);
+    }
+    if let Some(home) = absolute("HOME").filter(|home| home.components().count() > 1) {
+        set(home, What::Write);
+    }
+    // Their CLIs' own homes, which a person may have put elsewhere.
+    for home in ["CLAUDE_CONFIG_DIR", "CODEX_HOME"].into_iter().filter_map(absolute) {
+        set(home, What::Write);
+    }
+    for path in scratch {
+        set(path, What::Scratch);
+    }
+    for path in hidden {
+        set(path, What::Hidden);
+    }
+    let at_home = |home: PathBuf| SOCKETS_AT_HOME.map(|name| home.join(name));
+    let known = SOCKETS
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(absolute("HOME").into_iter().flat_map(at_home));
+    let named = named(|name| value(name).map(String::from));
+    for path in known.chain(named).chain(ground.sockets.iter().cloned()).filter(|path| is_socket(path)) {
+        set(path, What::Closed);
+    }
+    for path in [agent_dir.join("pub"), agent_dir.join("prompt"), ground.state.join("bin")] {
+        set(path, What::Show);
+    }
+    for name in OWN {
+        set(agent_dir.join(name), What::Write);
+    }
+    for path in &confined.hide {
+        set(path.clone(), What::Hidden);
+    }
+    for path in &confined.show {
+        set(path.clone(), What::Show);
+    }
+    for path in &confined.write {
+        set(path.clone(), What::Write);
+    }
+    if let Some(talk) = &confined.talk {
+        let home = absolute("HOME").unwrap_or_default();
+        let claude = absolute("CLAUDE_CONFIG_DIR").unwrap_or_else(|| home.join(".claude"));
+        let codex = absolute("CODEX_HOME").unwrap_or_else(|| home.join(".codex"));
+        // A CLI that was never used here makes its home itself, and what is said must not be left in there.
+        let certain = |home: &Path| match backend {
+            "claude-code" => home == claude,
+            "codex" => home == codex,
+            "acp" => true,
+            _ => false,
+        };
+        let folders = CLAUDE_TALK.iter().map(|name| claude.join(name)).chain([codex.join("sessions")]);
+        let kept = |folder: &PathBuf| folder.parent().is_some_and(|home| home.is_dir() || certain(home));
+        for (at, folder) in folders.enumerate().filter(|(_, folder)| kept(folder)) {
+            let instead = talk.join(at.to_string());
+            let made = std::fs::create_dir_all(&folder).and_then(|()| std::fs::create_dir_all(&instead));
+            if made.is_ok() {
+                set(folder, What::Instead(instead));
+            }
+        }
+    }
+    let folders = ground.repos.iter().map(|repo| repo.join(".muleteer")).chain([ground.config.to_owned()]);
+    let settings = folders.flat_map(|folder| settings_of(&folder)).flat_map(|path| followed(&path));
+    for path in settings.chain(ground.repos.iter().flat_map(|repo| git_dirs(repo))) {
+        let above = path.ancestors().find_map(|above| places.get(above));
+        if above == Some(&What::Write) {
+            places.entry(path).or_insert(What::Show);
+        }
+    }
+    pin(&mut places);
+    Plan::new(places.into_iter().map(|(path, what)| Place { path, what }).collect())
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
+}
+
+/// A mountpoint cannot be moved away, but a directory above it can: each of those is made one too.
+fn pin(places: &mut BTreeMap<PathBuf, What>) {
+    let roots: Vec<PathBuf> = places
+        .iter()
+        .filter(|(_, what)| **what == What::Write)
+        .map(|(path, _)| path.clone())
+        .collect();
+    let mut pins = BTreeSet::new();
+    for path in places.keys() {
+        // The nearest place above decides whether what lies between can be written at all.
+        let above = path.ancestors().skip(1).find(|above| places.contains_key(*above));
+        if let Some(root) = above.filter(|above| roots.iter().any(|root| root == above)) {
+            pins.extend(path.ancestors().skip(1).take_while(|between| *between != root).map(Path::to_owned));
+        }
+    }
+    for path in pins {
+        places.entry(path).or_insert(What::Write);
+    }
+}
+
+/// What is read of a folder of configuration, the user's or a repository's: any of it may be a link to elsewhere.
+fn settings_of(folder: &Path) -> Vec<PathBuf> {
+    let files = |dir: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        entries.take(crate::daemon::settings::ROLES_LIMIT).collect()
+    };
+    let dirs = ["roles", "guidelines"].map(|name| folder.join(name));
+    let within = dirs.iter().flat_map(|dir| files(dir)).collect();
+    [vec![folder.to_owned(), folder.join("config.yaml")], dirs.to_vec(), within].concat()
+}
+
+/// Whether HOME, which agents may write, is the repository or lies in it.
+pub fn holds(repo: &Path, home: &str) -> bool {
+    let home = Path::new(home);
+    home.is_absolute() && real(home.to_owned()).starts_with(real(repo.to_owned()))
+}
+
+/// What git works with in a repository: with its `.git`, where that is a file, what it leads to, and what several
+/// checkouts share.
+fn git_dirs(repo: &Path) -> Vec<PathBuf> {
+    let leads = |file: PathBuf, before: &str| {
+        let text = crate::daemon::settings::read_if_there(&file).ok()??;
+        Some(file.parent()?.join(text.trim_end().strip_prefix(before)?))
+    };
+    let top = repo.join(".git");
+    let own = leads(top.clone(), "gitdir: ");
+    let shared = leads(own.as_ref().unwrap_or(&top).join("commondir"), "");
+    let there = [Some(top), own, shared].into_iter().flatten().filter(|path| path.exists());
+    there.flat_map(|path| followed(&path)).collect()
+}
+
+/// The links that lead to what `path` is, which anybody who may write beside them could lead elsewhere, and what it
+/// is; where that is not there, the folder where it would be made.
+fn followed(path: &Path) -> Vec<PathBuf> {
+    const LINKS: usize = 40;
+    let mut found = vec![];
+    let mut at = PathBuf::from("/");
+    let mut rest: Vec<OsString> = path.components().rev().map(|part| part.as_os_str().to_owned()).collect();
+    while let Some(name) = rest.pop() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        // An absolute one begins anew.
+        let next = at.join(name);
+        match std::fs::read_link(&next) {
+            Ok(to) if found.len() < LINKS => {
+                rest.extend(to.components().rev().map(|part| part.as_os_str().to_owned()));
+                found.push(next);
+            }
+            Ok(_) => return found,
+            Err(_) if next.symlink_metadata().is_ok() => at = next,
+            Err(_) => break,
+        }
+    }
+    found.push(at);
+    found
+}
+
+/// By its real name, as far as it exists: mounts follow links, and so would what is hidden.
+fn real(path: PathBuf) -> PathBuf {
+    let mut rest = vec![];
+    let mut at = path.as_path();
+    loop {
+        if let Ok(found) = std::fs::canonicalize(at) {
+            return rest.iter().rev().fold(found, |path: PathBuf, name| path.join(name));
+        }
+        let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else { return path };
+        rest.push(name.to_owned());
+        at = parent;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Where everything is below one directory, unless a test says otherwise.
+    struct Base {
+        state: PathBuf,
+        cache: PathBuf,
+        config: PathBuf,
+        runtime: PathBuf,
+    }
+
+    impl Base {
+        fn of(root: &Path) -> Self {
+            let [state, cache, config, runtime] = ["state", "cache", "config", "run"].map(|name| root.join(name));
+            Self { state, cache, config, runtime }
+        }
+
+        fn ground(&self, repos: Vec<PathBuf>) -> Ground<'_> {
+            let muleteer = Path::new("/usr/bin/muleteer");
+            let Self { state, cache, config, runtime } = self;
+            Ground { state, cache, config, runtime, muleteer, repos, sockets: vec![] }
+        }
+    }
+
+    #[test]
+    fn what_lies_above_a_protected_path_is_pinned_and_the_repository_in_home_is_read_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let (home, state, repo) =
+            (root.join("home"), root.join("home/.local/state/muleteer"), root.join("home/src/repo"));
+        let worktree = repo.join(".muleteer/worktrees/run/bead-1");
+        for path in [&state, &worktree, &repo.join(".muleteer/runs")] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        let base = Base {
+            state: state.clone(),
+            cache: home.join(".cache/muleteer"),
+            config: home.join(".config/muleteer"),
+            ..Base::of(&root)
+        };
+        let ground = base.ground(vec![repo.clone()]);
+        let confined = Confined { write: vec![worktree.clone()], ..Confined::default() };
+        let env = [("HOME".to_string(), home.display().to_string())];
+        let plan = plan(&ground, &confined, "subprocess", &env, &[], &state.join("agents/a"));
+        let what = |path: &Path| plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone());
+        assert_eq!(what(&home), Some(What::Write));
+        assert_eq!(what(&state), Some(What::Hidden));
+        for pinned in [home.join(".local"), home.join(".local/state"), home.join("src"), home.join(".cache")] {
+            assert_eq!(what(&pinned), Some(What::Write), "{}", pinned.display());
+        }
+        assert_eq!(what(&repo), Some(What::Show));
+        assert_eq!(what(&repo.join(".muleteer/worktrees")), Some(What::Hidden));
+        assert_eq!(what(&worktree), Some(What::Write));
+        assert_eq!(what(&state.join("agents/a/pub")), Some(What::Show));
+        assert_eq!(what(&repo.join(".muleteer")), None, "nothing in a read-only tree needs a pin");
+    }
+
+    /// As `stow` has it, with a link on the way to what is linked to.
+    #[test]
+    fn what_the_configuration_is_a_link_to_is_read_only_and_so_is_every_link_on_the_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let (home, state, config) = (root.join("home"), root.join("state"), root.join("home/.config/muleteer"));
+        for path in [&home.join("dot/v2/roles"), &home.join("lone"), &config, &state] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        for file in ["dot/v2/config.yaml", "dot/v2/roles/a.md", "lone/b.md"] {
+            std::fs::write(home.join(file), "").unwrap();
+        }
+        let link = |to: &Path, at: &Path| std::os::unix::fs::symlink(to, at).unwrap();
+        link(Path::new("v2"), &home.join("dot/current"));
+        link(Path::new("../../dot/current/config.yaml"), &config.join("config.yaml"));
+        link(&home.join("dot/current/roles"), &config.join("roles"));
+        link(&home.join("lone/b.md"), &home.join("dot/v2/roles/b.md"));
+        let base = Base { config: config.clone(), ..Base::of(&root) };
+        let ground = base.ground(vec![]);
+        let env = [("HOME".to_string(), home.display().to_string())];
+        let plan = plan(&ground, &Confined::default(), "subprocess", &env, &[], &state.join("agents/a"));
+        let what = |path: &str| {
+            let path = home.join(path);
+            plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone())
+        };
+        for shown in ["dot/v2/config.yaml", "dot/current", "dot/v2/roles", "lone/b.md", ".config/muleteer"] {
+            assert_eq!(what(shown), Some(What::Show), "{shown}");
+        }
+        for pinned in ["dot", "dot/v2", "lone", ".config"] {
+            assert_eq!(what(pinned), Some(What::Write), "{pinned}");
+        }
+        assert_eq!(what(".config/muleteer/config.yaml"), None, "it lies in what is read-only");
+    }
+
+    #[test]
+    fn of_a_repository_that_home_is_what_others_go_by_is_read_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let (home, state) = (root.join("home"), root.join("state"));
+        let (linked, worktree) = (home.join("src/linked"), home.join(".muleteer/worktrees/run/bead-1"));
+        let shared = home.join("src/main/.git");
+        let own = shared.join("worktrees/linked");
+        for path in [&home.join(".git/hooks"), &home.join(".muleteer/runs"), &linked, &own, &worktree, &state] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        std::fs::write(linked.join(".git"), format!("gitdir: {}\n", own.display())).unwrap();
+        std::fs::write(own.join("commondir"), "../..\n").unwrap();
+        let (moved, link) = (home.join("elsewhere"), home.join("src/moved/.git"));
+        std::fs::create_dir_all(home.join("src/moved")).unwrap();
+        let dots = home.join("dots");
+        for path in [&moved, &dots] {
+            std::fs::create_dir(path).unwrap();
+        }
+        std::os::unix::fs::symlink(&moved, &link).unwrap();
+        std::os::unix::fs::symlink(&dots, home.join(".muleteer/guidelines")).unwrap();
+        let base = Base { config: home.join(".config/muleteer"), ..Base::of(&root) };
+        let ground = base.ground(vec![home.clone(), linked.clone(), home.join("src/moved")]);
+        let confined = Confined { write: vec![worktree.clone()], ..Confined::default() };
+        let env = [("HOME".to_string(), home.display().to_string())];
+        let plan = plan(&ground, &confined, "subprocess", &env, &[], &state.join("agents/a"));
+        let what = |path: &Path| plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone());
+        assert_eq!(what(&home), Some(What::Write));
+        for shown in
+            [home.join(".git"), home.join(".muleteer"), home.join(".config/muleteer"), linked, shared, moved, dots]
+        {
+            assert_eq!(what(&shown), Some(What::Show), "{}", shown.display());
+        }
+        assert_eq!(what(&home.join("src/main")), Some(What::Write), "pinned");
+        assert_eq!(what(&home.join(".muleteer/runs")), Some(What::Hidden));
+        assert_eq!(what(&worktree), Some(What::Write));
+    }
+
+    #[test]
+    fn whether_home_is_in_the_repository() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let home = root.join("home");
+        std::fs::create_dir_all(home.join("repo")).unwrap();
+        std::os::unix::fs::symlink(&home, root.join("link")).unwrap();
+        let text = |path: &Path| path.display().to_string();
+        for (repo, named, expected) in [
+            (home.clone(), text(&home), true),
+            (home.clone(), text(&root.join("link")), true),
+            (root.clone(), text(&home), true),
+            (PathBuf::from("/"), text(&home), true),
+            (home.join("repo"), text(&home), false),
+            (home.clone(), text(&root.join("home2")), false),
+            (home.clone(), String::new(), false),
+        ] {
+            assert_eq!(holds(&repo, &named), expected, "{named} in {}", repo.display());
+        }
+    }
+
+    #[test]
+    fn a_socket_that_the_environment_names_is_closed_unless_the_configuration_shows_it() {
+        use std::os::unix::net::UnixListener;
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let (home, state) = (root.join("home"), root.join("state"));
+        let (docker, keys, signing) =
+            (home.join("engine/docker.sock"), home.join("keys.sock"), home.join(".gnupg/S.gpg-agent"));
+        for path in [&home.join("engine"), &home.join(".gnupg"), &state] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        let _listening = [&docker, &keys, &signing].map(|path| UnixListener::bind(path).unwrap());
+        std::fs::write(home.join("file"), "").unwrap();
+        std::os::unix::fs::symlink(&docker, home.join("link")).unwrap();
+        let base = Base::of(&root);
+        let ground = Ground { sockets: vec![keys.clone()], ..base.ground(vec![]) };
+        let env = |docker: &str| {
+            let docker = format!("unix://{}", home.join(docker).display());
+            [("HOME".to_string(), home.display().to_string()), ("DOCKER_HOST".to_string(), docker)]
+        };
+        let what = |env: &[(String, String)], confined: &Confined, path: &Path| {
+            let plan = plan(&ground, confined, "subprocess", env, &[], &state.join("agents/a"));
+            plan.places.into_iter().find(|place| place.path == path).map(|place| place.what)
+        };
+        let none = Confined::default();
+        for named in ["engine/docker.sock", "link"] {
+            assert_eq!(what(&env(named), &none, &docker), Some(What::Closed), "{named}");
+            assert_eq!(what(&env(named), &none, &home.join("engine")), Some(What::Write), "pinned, so that it stays");
+        }
+        assert_eq!(what(&env("file"), &none, &home.join("file")), None, "only what is a socket");
+        assert_eq!(what(&env("file"), &none, &keys), Some(What::Closed), "the daemon's environment counts too");
+        assert_eq!(what(&env("file"), &none, &signing), Some(What::Closed));
+        let shown = Confined { show: vec![docker.clone()], ..Confined::default() };
+        assert_eq!(what(&env("link"), &shown, &docker), Some(What::Show));
+    }
+
+    /// A judge's conversations are kept apart, on a machine its CLI was never used on too, and its transcript
+    /// is looked for where they are: an absent one would mean that its prompt was not taken.
+    #[test]
+    fn what_is_said_by_a_sealed_agent_lies_elsewhere_and_is_found_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let (home, state, talk) = (root.join("home"), root.join("state"), root.join("sealed/talk"));
+        let agent = state.join("agents/a");
+        for path in [&home, &agent] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        let base = Base::of(&root);
+        let ground = base.ground(vec![]);
+        let confined = Confined { talk: Some(talk.clone()), ..Confined::default() };
+        let codex = root.join("elsewhere/codex");
+        let env =
+            [("HOME", &home), ("CODEX_HOME", &codex)].map(|(name, path)| (name.into(), path.display().to_string()));
+        let projects = home.join(".claude/projects");
+        assert_eq!(outside(&agent, 1, &projects), Ok(projects.clone()), "it has no sandbox yet");
+        write(&file(&agent, 1), &plan(&ground, &confined, "claude-code", &env, &[], &agent)).unwrap();
+        let found = outside(&agent, 1, &projects).unwrap();
+        assert!(found.starts_with(&talk) && found.is_dir(), "{}", found.display());
+        assert!(!codex.exists(), "what it does not use is left alone");
+        let plan = plan(&ground, &confined, "codex", &env, &[], &agent);
+        let what = |path: &Path| plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone());
+        assert_eq!(what(&codex), Some(What::Write));
+        assert!(matches!(what(&codex.join("sessions")), Some(What::Instead(_))));
+    }
+}

@@ -1,0 +1,11 @@
+//! Dispatches from the request to the shim: who runs, with which program, under which limits.
+
+pub mod acp_program;
+pub(crate) mod backend_choice;
+pub mod confine;
+pub mod launch;
+pub mod pool;
+pub mod request;
+pub(crate) mod shim_watchdog;
+pub mod shims;
+pub mod view;

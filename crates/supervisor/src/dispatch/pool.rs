@@ -1,0 +1,168 @@
+//! The pool: admission. Who is active and who waits is read from the folded fleet each time; what it holds
+//! besides is whom it has told to start and has not seen start yet. When it is restarted the whole fleet
+//! is, so that word is forgotten on both sides.
+
+use crate::agent::life::LifeMsg;
+use crate::daemon::context::Daemon;
+use jiff::Timestamp;
+use muleteer_model::admission;
+use muleteer_model::config::Pool as Limits;
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{Entry, Event};
+use ractor::rpc::CallResult;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+#[derive(Debug)]
+pub enum PoolMsg {
+    /// Somebody waits, or a place has become free.
+    Look,
+    /// A dispatch is about to be made by these entries: answered with the events with which it begins at once, none
+    /// where it has to wait.
+    Reserve(DispatchId, Vec<Entry>, RpcReplyPort<Vec<Event>>),
+    /// It was made, or will not be.
+    Release(DispatchId),
+}
+
+/// Who makes a dispatch waits no longer for the word that it may begin at once: without, it waits in the queue.
+const RESERVE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The place of a dispatch that is being made. Held until that is durable, or has failed.
+#[derive(Debug)]
+pub struct Reservation {
+    daemon: Arc<Daemon>,
+    id: DispatchId,
+}
+
+impl Reservation {
+    /// Asks for a place for a dispatch that will be made by these entries, and with what it begins if it has one.
+    /// Given up meanwhile, the place is given back.
+    pub async fn ask(daemon: &Arc<Daemon>, id: &DispatchId, made: &[Entry]) -> (Self, Vec<Event>) {
+        let reservation = Self { daemon: daemon.clone(), id: id.clone() };
+        let Some(pool) = daemon.pool.get() else { return (reservation, vec![]) };
+        let asked = pool.call(|reply| PoolMsg::Reserve(id.clone(), made.to_vec(), reply), Some(RESERVE_PATIENCE));
+        let begun = match asked.await {
+            Ok(CallResult::Success(events)) => events,
+            _ => vec![],
+        };
+        (reservation, begun)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.daemon.pool.cast(PoolMsg::Release(self.id.clone()));
+    }
+}
+
+pub struct Pool;
+
+pub struct State {
+    daemon: Arc<Daemon>,
+    limits: Limits,
+    /// A look is on its way, for this moment.
+    armed: Option<Timestamp>,
+    door: admission::Door,
+}
+
+/// The clock may be set, and a machine may sleep: nobody waits longer than this for a look.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+impl Actor for Pool {
+    type Msg = PoolMsg;
+    type State = State;
+    type Arguments = Arc<Daemon>;
+
+    async fn pre_start(&self, myself: ActorRef<PoolMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
+        daemon.pool.set(myself.clone());
+        // Whatever a predecessor was still asked is answered by this look.
+        daemon.looking.store(false, Ordering::SeqCst);
+        myself.cast(PoolMsg::Look)?;
+        let limits = daemon.pool_limits;
+        Ok(State { daemon, limits, armed: None, door: admission::Door::default() })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<PoolMsg>,
+        message: PoolMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            PoolMsg::Look => {
+                muleteer_process::fault::point("pool.look");
+                // Before the fleet is read: whoever comes later is not in it.
+                state.daemon.looking.store(false, Ordering::SeqCst);
+                let now = Timestamp::now();
+                let fleet = state.daemon.snapshot();
+                let admission = state.door.look(state.limits, &fleet, now);
+                for dispatch in admission.start.iter().filter_map(|id| fleet.get(id)) {
+                    // Not there yet: its life asks again as soon as it is.
+                    state.daemon.agent(&dispatch.id).life.cast(LifeMsg::Admitted(dispatch.ticket()));
+                }
+                state.armed = state.armed.filter(|at| *at > now);
+                if let Some(at) = admission.look_again
+                    && state.armed.is_none_or(|armed| at < armed)
+                {
+                    let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+                    let wait = wait.min(LONGEST_SLEEP) + Duration::from_millis(1);
+                    state.armed = now.checked_add(wait).ok();
+                    myself.send_after(wait, || PoolMsg::Look);
+                }
+            }
+            PoolMsg::Reserve(id, made, reply) => {
+                let fleet = state.daemon.snapshot();
+                let begun = state.door.reserve(state.limits, &fleet, (&id, made), Timestamp::now());
+                // Whoever gave up waiting has given the place back: that word is behind this one.
+                let _ = reply.send(begun);
+            }
+            PoolMsg::Release(id) => {
+                if state.door.release(&id) && state.daemon.snapshot().get(&id).is_none() {
+                    state.daemon.look();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::context::test_daemon;
+    use crate::ledger::entry;
+
+    /// Nobody else might come or go, and so ask the pool to look.
+    #[tokio::test]
+    #[allow(clippy::disallowed_methods)]
+    async fn the_place_of_one_that_was_not_made_after_all_goes_to_who_waits() {
+        let daemon = test_daemon::daemon("/nowhere".as_ref(), Limits { max_agents: 1, ..Limits::default() });
+        let (pool, _) = Pool::spawn(None, Pool, daemon.clone()).await.expect("a pool");
+        let (first, second) = (test_daemon::id("abcd2345"), test_daemon::id("bcde2345"));
+        let (reservation, begun) =
+            Reservation::ask(&daemon, &first, &[entry(&first, None, test_daemon::sample("dispatch_created"))]).await;
+        assert!(!begun.is_empty(), "the only place is its");
+
+        let (life, mut heard) = test_daemon::stand_in().await;
+        daemon.agent(&second).life.set(life);
+        daemon.fold(&second, test_daemon::sample("dispatch_created"));
+        daemon.look();
+        // Answered behind the look.
+        let third = test_daemon::id("cdef2345");
+        assert_eq!(
+            Reservation::ask(&daemon, &third, &[entry(&third, None, test_daemon::sample("dispatch_created"))])
+                .await
+                .1,
+            []
+        );
+        assert!(heard.is_empty());
+
+        drop(reservation);
+        let told = tokio::time::timeout(Duration::from_secs(20), heard.recv()).await;
+        let ticket = daemon.snapshot().get(&second).expect("it waits").ticket();
+        assert!(matches!(&told, Ok(Some(LifeMsg::Admitted(given))) if *given == ticket), "{told:?}");
+        pool.stop_and_wait(None, None).await.expect("stopped");
+    }
+}

@@ -1,0 +1,61 @@
+//! What a request is refused with.
+
+use crate::dispatch::launch;
+use muleteer_model::config::ConfigError;
+use muleteer_protocol::v1::WireError;
+
+pub(super) fn located(error: ConfigError) -> WireError {
+    WireError {
+        code: error.code.into(),
+        message: error.message,
+        hint: error.hint,
+        snippet: error.snippet,
+        file: error.file,
+        line: error.line.map(u64::from),
+        column: error.column.map(u64::from),
+        ..WireError::default()
+    }
+}
+
+pub fn fault(code: &str, message: &str, hint: &str) -> WireError {
+    let hint = (!hint.is_empty()).then(|| hint.to_string());
+    WireError { code: code.into(), message: message.into(), hint, ..WireError::default() }
+}
+
+/// A file that could not be written; a full disk is a state with a name, and neither that nor what else the system
+/// refuses us (permissions, descriptors, a file system that is mounted for reading) is a fault of ours.
+pub fn unwritten(error: &muleteer_store::StoreError) -> WireError {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<std::io::Error>().is_some_and(muleteer_store::is_full) {
+            return disk_full();
+        }
+        cause = error.source();
+    }
+    let file = Some(error.file().display().to_string());
+    WireError { file, ..fault(error.code(), &launch::chain(error), &error.hint()) }
+}
+
+pub fn disk_full() -> WireError {
+    fault("E_DISK_FULL", "the disk with the state directory is full: nothing new is begun", "make room, then ask again")
+}
+
+pub fn internal(message: &str) -> WireError {
+    fault("E_INTERNAL", message, "the daemon's log has more")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muleteer_store::StoreError;
+    use std::io::{self, ErrorKind};
+
+    #[test]
+    fn a_quota_that_is_used_up_is_a_full_disk_too() {
+        let codes = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::PermissionDenied].map(|kind| {
+            let source = io::Error::from(kind);
+            unwritten(&StoreError::Io { file: "/state/request.json".into(), doing: "write", source }).code
+        });
+        assert_eq!(codes, ["E_DISK_FULL", "E_DISK_FULL", "E_STORE_IO"]);
+    }
+}

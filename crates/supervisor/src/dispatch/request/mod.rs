@@ -1,0 +1,503 @@
+//! Making a dispatch: everything is decided and checked here, before anything is durable. Later
+//! changes of configuration or roles do not reach a dispatch that was made.
+
+mod error;
+mod resolve;
+
+use crate::daemon::context::Daemon;
+use crate::daemon::settings;
+use crate::dispatch::acp_program;
+pub use crate::dispatch::backend_choice::backend_of;
+use crate::dispatch::backend_choice::{choice_of, from_config, from_wire};
+use crate::dispatch::confine::Confined;
+use crate::dispatch::pool::Reservation;
+use crate::vcs::worktree;
+use crate::vcs::worktree::Repository;
+pub use error::{disk_full, fault, internal, unwritten};
+use muleteer_backends::Command;
+use muleteer_backends::is_of_another;
+use muleteer_model::admission;
+use muleteer_model::admission::api_error::Terms;
+use muleteer_model::agent::acp_handshake::Calls;
+use muleteer_model::agent::prompt;
+use muleteer_model::agent::prompt::{Briefing, ResultForm};
+use muleteer_model::config::{self, Pool};
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::dispatch::child_limits;
+use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{Created, Entry, Event, PromptKind, Purse};
+use muleteer_model::monitor;
+use muleteer_protocol::v1::{self, WireError};
+use muleteer_store::atomic;
+pub use resolve::check;
+use resolve::{Means, means, permissions, terms};
+pub(crate) use resolve::{ignored, load};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What a start needs beyond the events: the agent's environment, which may hold secrets and so is
+/// kept in a private file and not in the ledger.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Saved {
+    pub v: u16,
+    pub env: Vec<(String, String)>,
+    /// Other CLIs' keys, which passed and are not this agent's business; who it dispatches may be one of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub withheld: Vec<(String, String)>,
+    pub extra_env: Vec<(String, String)>,
+    pub backend_env: Vec<(String, String)>,
+    /// Where its program is looked for; none where that is its own PATH.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program_path: Option<String>,
+    /// The agent of `acp` that is known by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    pub command: Option<Command>,
+    pub args: Vec<String>,
+    pub scenario: Option<String>,
+    pub system_prompt: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confined: Option<Confined>,
+    /// What its answer is to look like, where that is not a dispatch's result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<serde_json::Value>,
+}
+
+const SAVED: &str = "request.json";
+const SAVED_VERSION: u16 = 1;
+
+impl Saved {
+    pub fn read(agent_dir: &Path) -> Result<Self, String> {
+        let path = agent_dir.join(SAVED);
+        let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let saved: Self = serde_json::from_slice(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
+        if saved.v > SAVED_VERSION {
+            return Err(format!("{} has version {}, this muleteer knows {SAVED_VERSION}", path.display(), saved.v));
+        }
+        Ok(saved)
+    }
+
+    /// Makes `agents/<id>/` with what must be there before anything is durable: this, the first prompt, and the
+    /// directories of the rest.
+    fn write(&self, agent_dir: &Path, key: &str, prompt: &str) -> Result<(), WireError> {
+        let bytes = serde_json::to_vec_pretty(self).map_err(|error| internal(&error.to_string()))?;
+        let prompt_file = prompt_file(agent_dir, key)?;
+        let put = || {
+            let above = agent_dir.parent().unwrap_or(agent_dir);
+            atomic::create_dir_durable(above, 0o700)?;
+            let prompts = agent_dir.join("prompt");
+            for dir in [agent_dir, &prompts, &agent_dir.join("spool"), &agent_dir.join("pub")] {
+                atomic::create_dir(dir, 0o700)?;
+            }
+            // There is no such dispatch yet: nobody reads what is there in part.
+            let files = [(agent_dir.join(SAVED), bytes.as_slice()), (prompt_file, prompt.as_bytes())];
+            let files = files.each_ref().map(|(path, bytes)| (path.as_path(), *bytes));
+            atomic::write_first(&files, &[agent_dir, &prompts, above], 0o600)
+        };
+        put().map_err(|error| unwritten(&error))
+    }
+}
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Asker {
+    Operator,
+    Agent(DispatchId),
+    /// A run of a task list, for one of its agents: the repository it is about.
+    Tasks(PathBuf),
+    /// A spec run asks for one of its agents.
+    Run(Box<Part>),
+}
+
+/// What is different about an agent of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    pub run: String,
+    /// The repository the run is about: its clones are elsewhere in it.
+    pub repo: PathBuf,
+    /// Its journal, where that is nobody's business.
+    pub journals: Option<PathBuf>,
+    /// What it may see and write, if it is to be held to it.
+    pub confined: Option<Confined>,
+    /// The run's money, if it has a budget.
+    pub purse: Option<Purse>,
+    /// It is to change nothing, and no sandbox sees to that: its CLI is asked to.
+    pub only_reads: bool,
+    /// What goes beside its briefing.
+    pub rules: String,
+    /// What its answer is to look like, as JSON schema.
+    pub schema: Option<serde_json::Value>,
+}
+
+impl Asker {
+    pub fn name(&self) -> String {
+        match self {
+            Self::Operator | Self::Tasks(_) => "operator".into(),
+            Self::Agent(id) => format!("agent/{id}"),
+            Self::Run(part) => format!("run/{}", part.run),
+        }
+    }
+}
+
+/// Checks a request and writes the files of its dispatch; returns the entries that make it durable, and the place it
+/// then has where they say that it begins: to be held until they are appended.
+///
+/// # Errors
+/// What is wrong with the request; nothing that matters was changed then.
+pub async fn prepare(
+    daemon: &Arc<Daemon>,
+    spawn: &v1::Spawn,
+    asker: &Asker,
+    trace: Option<String>,
+) -> Result<(Vec<Entry>, Reservation), WireError> {
+    let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
+    let project = PathBuf::from(&spawn.project);
+    if !project.is_absolute() || !project.is_dir() {
+        let message = format!("the project {} is not a directory", project.display());
+        return Err(fault(
+            "E_PROJECT_NOT_FOUND",
+            &message,
+            "name an existing directory, or a project of the configuration",
+        ));
+    }
+    if spawn.prompt.trim().is_empty() {
+        return Err(fault(
+            "E_PROMPT_MISSING",
+            "the prompt is empty",
+            "give it as an argument, with --prompt-file, or on stdin",
+        ));
+    }
+    // A clone of its own is not made yet; who works through a list or a spec was told at its beginning.
+    let place = (!spawn.worktree && matches!(asker, Asker::Operator | Asker::Agent(_))).then_some(project.as_path());
+    let parent = match asker {
+        Asker::Agent(parent) => Some(parent.clone()),
+        Asker::Operator | Asker::Tasks(_) | Asker::Run(_) => None,
+    };
+    let fleet = daemon.snapshot();
+    let above = parent.as_ref().and_then(|parent| fleet.get(parent));
+    let held = above.map(|above| child_limits::policy(&above.created, &spawn.project, spawn.worktree));
+    let held = held.filter(|policy| !policy.is_open());
+    let holder = above.map(|above| &*above.created).filter(|_| held.is_some());
+    let fingerprint = fingerprint(spawn);
+    let spawn = &match above.filter(|_| held.is_some()) {
+        Some(above) => resolve::of_parent(daemon, spawn, &above.id)?,
+        None => spawn.clone(),
+    };
+    let Means { config, role, backend, configured, agent } = means(daemon, spawn, &project, place, holder)?;
+    let category = config
+        .category(&role.category)
+        .map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?;
+    let parent_of = |id: &DispatchId| fleet.get(id)?.created.parent.clone();
+    // The configuration comes with the request, so an agent could choose it: it may only ask for less than the daemon's.
+    let max_depth = config.pool.max_depth.min(daemon.pool_limits.max_depth);
+    admission::depth(Pool { max_depth, ..daemon.pool_limits }, parent.as_ref(), parent_of).map_err(|error| {
+        let hint = "let the dispatching agent do it itself, or raise pool.max_depth where the daemon is started";
+        fault("E_TOO_DEEP", &error.to_string(), hint)
+    })?;
+
+    let command = spawn
+        .command
+        .clone()
+        .map(from_wire)
+        .or_else(|| configured.as_ref().and_then(|backend| backend.command.clone()).map(from_config));
+    let (model, source) = config::resolve_model(spawn.model.as_deref(), role.model.as_deref(), &role.category, &config);
+    let capabilities = backend.capabilities();
+    let mut limits = category.limits();
+    limits.budget_usd = match asker {
+        // What the run has left: nobody meant one agent to use all of it.
+        Asker::Run(_) => spawn.budget_usd.into_iter().chain(limits.budget_usd).reduce(f64::min),
+        Asker::Operator | Asker::Agent(_) | Asker::Tasks(_) => spawn.budget_usd.or(limits.budget_usd),
+    };
+    limits.max_turns = spawn.max_turns.or(limits.max_turns);
+    limits.timeout_s = spawn.timeout_s.or(limits.timeout_s);
+
+    if let Some(above) = above {
+        let asked = limits.budget_usd;
+        limits.budget_usd = child_limits::budget(&fleet, &above.id, asked);
+        if limits.budget_usd != asked {
+            tracing::info!(dispatch = %id, parent = %above.id, ?asked, left = ?limits.budget_usd, "a child's budget is what its parent has left");
+        }
+    }
+    let permissions = permissions(backend, &role, &config, category, (spawn, agent), held)?;
+    let mut own = passed(daemon, spawn, asker);
+    own.retain(|(name, _)| !name.starts_with(config::ENV_PREFIX));
+    let keeps = |name: &str| config.env.pass.iter().any(|named| named == name) || !is_of_another(backend.name(), name);
+    let (env, withheld): (Vec<_>, Vec<_>) = own.into_iter().partition(|(name, _)| keeps(name));
+    let part = match asker {
+        Asker::Run(part) => Some(part),
+        _ => None,
+    };
+    if part.is_some() {
+        // The run starts its agents again by rules of its own.
+        limits.max_restarts = 0;
+    }
+    let feature = spawn.feature.clone().unwrap_or_else(|| id.to_string());
+    check_feature(&feature)?;
+    // A run's agents have theirs from a configuration that the run began with.
+    if part.is_none() {
+        check_model(spawn.model.as_deref())?;
+    }
+    let repository = daemon.repositories.of(&project).await;
+    let top = repository.as_ref().map_or(&project, |repository| &repository.top);
+    let open = || {
+        settings::main_checkout(part.map_or(top, |part| &part.repo))
+            .join(".agents/journals")
+            .join(&feature)
+    };
+    let journal = part.and_then(|part| part.journals.clone()).unwrap_or_else(open).join(format!("{id}.md"));
+    let clone = top.join(".muleteer/worktrees").join(id.as_str());
+    if let Some(Repository { git_dir, .. }) = &repository {
+        worktree::exclude(git_dir)
+            .map_err(|error| internal(&format!("{}: {error}", git_dir.join("info/exclude").display())))?;
+    } else if spawn.worktree {
+        if let Some(why) = worktree::refusal(&project).await {
+            let message = format!("--worktree needs a git repository, and that of {}: {why}", project.display());
+            return Err(fault("E_NOT_A_REPOSITORY", &message, ""));
+        }
+        let message = format!("--worktree needs a git repository, and {} is in none", project.display());
+        return Err(fault("E_NOT_A_REPOSITORY", &message, "run `git init` there, or leave --worktree out"));
+    }
+    if spawn.worktree {
+        worktree::lends(top)
+            .map_err(|why| fault("E_NOT_A_REPOSITORY", &format!("--worktree: {why}"), worktree::RENAME))?;
+    }
+    if spawn.worktree && worktree::head(top).await.is_none() {
+        let message = format!("--worktree makes a clone of a commit, and {} has none yet", top.display());
+        return Err(fault("E_NOT_A_REPOSITORY", &message, "commit something first, or leave --worktree out"));
+    }
+    if spawn.worktree {
+        check_branch(top, &id).await?;
+    }
+    let checked_out = repository.as_ref().and_then(|repository| repository.branch.clone());
+    let branch = if spawn.worktree { Some(format!("muleteer/{id}")) } else { checked_out };
+    let wants_result = part.is_none() && category.result && (capabilities.multi_turn || capabilities.resumable);
+    let clone = spawn.worktree.then(|| clone.display().to_string());
+    let briefing = Briefing {
+        role: &role.name,
+        body: &role.body,
+        limits: &limits,
+        journal: &journal.display().to_string(),
+        worktree: clone.as_deref(),
+        result: match (wants_result, capabilities.structured) {
+            (false, _) => ResultForm::None,
+            (true, true) => ResultForm::Enforced,
+            (true, false) => ResultForm::InText,
+        },
+    };
+    let mut args = config.backends.get(choice_of(backend)).map(|backend| backend.args).unwrap_or_default();
+    if part.is_some_and(|part| part.only_reads) {
+        backend.keep_from_writing(&mut args);
+    }
+    let price = model.as_ref().and_then(|model| config.models.prices.get(model)).copied();
+    let created = Created {
+        role: role.name.clone(),
+        category: role.category.clone(),
+        project: spawn.project.clone(),
+        repository: repository_of(asker, &fleet, &project),
+        feature,
+        backend: backend.name().into(),
+        model_source: model.is_some().then(|| source.as_str().to_string()),
+        model,
+        limits,
+        purse: part.map_or_else(|| above.and_then(|above| above.created.purse.clone()), |part| part.purse.clone()),
+        worktree: clone.clone(),
+        branch,
+        journal: journal.display().to_string(),
+        parent,
+        by: asker.name(),
+        multi_turn: capabilities.multi_turn,
+        resumable: capabilities.resumable,
+        calls: backend.by_calls().then(|| Calls { timeout_s: acp_program::call_timeout_s(&config) }),
+        program: backend
+            .by_calls()
+            .then(|| muleteer_backends::acp::program(agent, command.as_ref(), &args))
+            .flatten(),
+        wants_result,
+        transcripts: backend.transcripts().is_some(),
+        folds: capabilities.folds,
+        trace,
+        api: Terms {
+            price,
+            ..terms(backend.name(), (spawn, &env), configured.as_ref(), category, (&args, command.as_ref()))
+        },
+        watched: watched(category, &role.scope, part.is_some()),
+        ask_on_crash: part.is_none() && category.on_crash == config::OnCrash::Ask,
+        permissions,
+        can_ask: capabilities.asks,
+        unattended_s: is_unattended(asker, above).then(|| category.answer_timeout.as_secs()),
+        fingerprint,
+    };
+    let saved = Saved {
+        v: SAVED_VERSION,
+        env,
+        withheld,
+        extra_env: spawn.extra_env.clone(),
+        program_path: holder.and_then(|_| resolve::program_path(resolve::path_of(spawn))),
+        backend_env: configured.map(|backend| backend.env.into_iter().collect()).unwrap_or_default(),
+        agent: agent.map(|agent| agent.name.to_string()),
+        command,
+        args,
+        scenario: spawn.scenario.clone(),
+        system_prompt: Some(match part.map(|part| part.rules.trim()).filter(|rules| !rules.is_empty()) {
+            Some(rules) => format!("{}\n\n## Guidelines\n\n{rules}\n", prompt::system_append(&briefing).trim_end()),
+            None => prompt::system_append(&briefing),
+        }),
+        confined: part.and_then(|part| part.confined.clone()),
+        schema: part.and_then(|part| part.schema.clone()),
+    };
+    let dir = daemon.paths.agent(id.as_str());
+    let key = muleteer_model::dispatch::life::prompt_key(&id, PromptKind::Initial, 0);
+    let (prompt_key, text) = (key.clone(), spawn.prompt.clone());
+    // Many at once wait for the disk together.
+    let written = tokio::task::spawn_blocking(move || saved.write(&dir, &prompt_key, &text));
+    let mut entries = vec![
+        named(&id, "created", Event::DispatchCreated(Box::new(created))),
+        named(&id, "initial", Event::PromptQueued { key, kind: PromptKind::Initial, by: asker.name(), trace: None }),
+    ];
+    let ((reservation, begun), written) = tokio::join!(Reservation::ask(daemon, &id, &entries), written);
+    written.map_err(|error| internal(&error.to_string()))??;
+    entries.extend(begun.into_iter().enumerate().map(|(n, event)| named(&id, &format!("begun/{n}"), event)));
+    Ok((entries, reservation))
+}
+
+/// Nobody watches the agents of runs and task lists, and those that they dispatch.
+fn is_unattended(asker: &Asker, above: Option<&Arc<Dispatch>>) -> bool {
+    match asker {
+        Asker::Run(_) | Asker::Tasks(_) => true,
+        Asker::Operator | Asker::Agent(_) => above.is_some_and(|above| above.created.unattended_s.is_some()),
+    }
+}
+
+/// What an agent of this category and scope is watched for.
+fn watched(category: &config::Category, scope: &[String], in_a_run: bool) -> monitor::Terms {
+    let mut responses = category.monitors;
+    if in_a_run && scope.is_empty() {
+        // What it is handed lies outside of its directory too, and what it is not the sandbox keeps from it.
+        responses.drift = monitor::Response::Ignore;
+    }
+    monitor::Terms { responses, scope: scope.to_vec() }
+}
+
+/// What the work in a directory is for, where that is a clone made for it.
+fn repository_of(asker: &Asker, fleet: &Fleet, dir: &Path) -> Option<String> {
+    let whole = match asker {
+        Asker::Operator => None,
+        Asker::Agent(id) => fleet.get(id)?.created.repository_of(dir).map(String::from),
+        Asker::Tasks(repo) => Some(repo.display().to_string()),
+        Asker::Run(part) => Some(part.repo.display().to_string()),
+    };
+    whole.filter(|whole| Path::new(whole) != dir)
+}
+
+/// What passes from the asker's environment; and what an agent that asks was not given itself.
+fn passed(daemon: &Daemon, spawn: &v1::Spawn, asker: &Asker) -> Vec<(String, String)> {
+    let mut env = spawn.env.clone();
+    if let Asker::Agent(parent) = asker
+        && let Ok(saved) = Saved::read(&daemon.paths.agent(parent.as_str()))
+    {
+        let has = |name: &str| spawn.env.iter().any(|(known, _)| known == name);
+        env.extend(saved.withheld.into_iter().filter(|(name, _)| !has(name)));
+    }
+    env
+}
+
+/// The branch that the work is to come home as can be made. That it cannot would be known only once the work is done.
+async fn check_branch(top: &Path, id: &DispatchId) -> Result<(), WireError> {
+    let name = format!("muleteer/{id}");
+    let Some(other) = worktree::branch_in_the_way(top, &name).await else { return Ok(()) };
+    let message = format!(
+        "--worktree brings the work home as the branch {name}, and the branch {other} leaves git no room for it"
+    );
+    let hint = format!("rename that branch: git branch -m {other} {}-old", other.replace('/', "-"));
+    Err(fault("E_BRANCH_IN_THE_WAY", &message, &hint))
+}
+
+/// Ids made from the dispatch's: the same create again is recognised by the ledger.
+fn named(id: &DispatchId, what: &str, event: Event) -> Entry {
+    Entry { id: format!("{id}/{what}"), dispatch_id: Some(id.clone()), at: None, more: false, event }
+}
+
+/// A prompt is on disk before it is durable in the ledger.
+pub fn write_prompt(agent_dir: &Path, key: &str, text: &str) -> Result<(), WireError> {
+    atomic::write_atomic(&prompt_file(agent_dir, key)?, text.as_bytes(), 0o600).map_err(|error| unwritten(&error))
+}
+
+/// What is said to an agent that is there.
+#[derive(Debug, Clone, Copy)]
+pub struct Further<'a> {
+    pub key: &'a str,
+    pub text: &'a str,
+    /// A command of the agent's own CLI, and no prompt.
+    pub cli_command: bool,
+}
+
+/// Writes it where [`crate::dispatch::launch::prompt_text`] finds it.
+///
+/// # Errors
+/// A command is refused where the CLI would hand it to its model, and where the CLI has none.
+pub fn write_further(agent_dir: &Path, backend: &str, said: &Further<'_>) -> Result<(), WireError> {
+    if !said.cli_command {
+        return write_prompt(agent_dir, said.key, said.text);
+    }
+    if !said.text.starts_with('/') {
+        return Err(fault("E_USAGE", "a command of the agent's CLI begins with a slash", "leave out --cli-command"));
+    }
+    let known = muleteer_backends::by_name(backend);
+    if !known.is_ok_and(|known| known.cli_command(None, said.key, said.text).is_some()) {
+        let message = format!("the {backend} backend has no commands of its CLI's own");
+        return Err(fault("E_UNSUPPORTED", &message, "leave out --cli-command"));
+    }
+    let file = prompt_file(agent_dir, said.key)?.with_file_name(crate::dispatch::launch::command_file(said.key));
+    atomic::write_atomic(&file, said.text.as_bytes(), 0o600).map_err(|error| unwritten(&error))
+}
+
+fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireError> {
+    let ok = !key.is_empty() && key.len() <= 64 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    if !ok {
+        return Err(fault("E_BAD_INPUT", "a prompt's key is 1 to 64 letters, digits and dashes", ""));
+    }
+    Ok(agent_dir.join("prompt").join(format!("{key}.md")))
+}
+
+/// # Errors
+/// What is asked for as a model and cannot be one.
+pub fn check_model(model: Option<&str>) -> Result<(), WireError> {
+    match model.filter(|model| !config::is_model_name(model)) {
+        None => Ok(()),
+        Some(_) => Err(fault("E_BAD_INPUT", "that is no name of a model", "leave it out for the default")),
+    }
+}
+
+/// A feature becomes a directory's name.
+fn check_feature(feature: &str) -> Result<(), WireError> {
+    let ok = !feature.is_empty()
+        && feature.len() <= 100
+        && !feature.starts_with('.')
+        && feature.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    if ok {
+        return Ok(());
+    }
+    Err(fault(
+        "E_BAD_INPUT",
+        &format!("`{feature}` cannot be a feature's name"),
+        "use letters, digits, `-`, `_` and `.`, at most 100, not beginning with `.`",
+    ))
+}
+
+/// Of what was asked, so that the same id with another content is told apart.
+fn fingerprint(spawn: &v1::Spawn) -> String {
+    let asked =
+        (&spawn.role, &spawn.project, &spawn.prompt, &spawn.command, &spawn.backend, &spawn.feature, &spawn.model);
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in format!("{asked:?}").bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    format!("{hash:016x}")
+}
+
+/// Whether a dispatch that is there was made by this very request.
+pub fn is_same(created: &Created, spawn: &v1::Spawn) -> bool {
+    created.fingerprint == fingerprint(spawn)
+}

@@ -1,0 +1,377 @@
+//! Who does what is asked for: configuration, role and backend, the way to the model, and what it may do.
+
+use crate::daemon::context::{Daemon, Loaded};
+use crate::daemon::settings;
+use crate::dispatch::acp_program;
+use crate::dispatch::backend_choice::{choice_of, choose_backend, from_config, from_wire};
+use crate::dispatch::request::Saved;
+use crate::dispatch::request::error::{fault, internal, located};
+use muleteer_backends::Backend;
+use muleteer_backends::Command;
+use muleteer_backends::acp::Known;
+use muleteer_backends::codex;
+use muleteer_backends::flag_words;
+use muleteer_backends::rehearsal::scenario::Scenario;
+use muleteer_model::admission::api_error::{self, Terms};
+use muleteer_model::agent::permission::{Mode, PermissionMode, Policy};
+use muleteer_model::agent::role::{Catalog, InForce, Role, RoleError};
+use muleteer_model::config::{self, Config, Ignored};
+use muleteer_model::dispatch::child_limits;
+use muleteer_model::event::Created;
+use muleteer_model::event::id::DispatchId;
+use muleteer_protocol::v1::{self, WireError};
+use muleteer_store::hash::sha256;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+
+/// Who is to do what is asked for.
+pub(super) struct Means {
+    pub config: Arc<Config>,
+    pub role: Role,
+    pub backend: &'static dyn Backend,
+    pub configured: Option<config::Backend>,
+    pub agent: Option<Known>,
+}
+
+/// `place`: where the agent will work, as far as that is there already. `holder`: whoever asks, if a policy holds it.
+pub(super) fn means(
+    daemon: &Daemon,
+    spawn: &v1::Spawn,
+    project: &Path,
+    place: Option<&Path>,
+    holder: Option<&Created>,
+) -> Result<Means, WireError> {
+    let top = settings::repository(project);
+    let mut config = load_config(daemon, spawn, &top)?;
+    if holder.is_some() {
+        // Another program, or a flag of its own, would take the policy away: these are the user's to say.
+        if spawn.command.is_some() {
+            return Err(unheld("which program it runs is not an agent's to say"));
+        }
+        let own = load(daemon, None, None, vec![])?;
+        config = Arc::new(config.with_backends_of(&own));
+    }
+    let role = find_role(daemon, spawn, &top, &config)?.role;
+    let held = holder.and_then(|_| program_path(path_of(spawn)));
+    let path = held.as_deref().or_else(|| path_of(spawn));
+    let (backend, configured) = choose_backend(spawn, place, &role, &config, path)?;
+    // It does what its scenario says, and asks only where that says so.
+    if backend.name() == "rehearsal" && holder.is_some_and(|holder| !child_limits::is_rehearsed(holder)) {
+        return Err(unheld("a rehearsal is held by no policy"));
+    }
+    let capabilities = backend.capabilities();
+    if spawn.max_turns.is_some() && !(capabilities.multi_turn || capabilities.resumable) {
+        let message = format!("--max-turns cannot be kept: the {} backend has no turns to count", backend.name());
+        return Err(fault("E_USAGE", &message, "leave --max-turns out; --timeout ends a command that takes too long"));
+    }
+    let agent = if backend.by_calls() { acp_program::agent(spawn, &config, path)? } else { None };
+    if backend.name() == "rehearsal"
+        && let Some(scenario) = &spawn.scenario
+    {
+        check_scenario(scenario)?;
+    }
+    Ok(Means { config, role, backend, configured, agent })
+}
+
+/// The PATH that a request comes with.
+pub(super) fn path_of(spawn: &v1::Spawn) -> Option<&str> {
+    let all = spawn.env.iter().chain(&spawn.extra_env).rev();
+    all.into_iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str())
+}
+
+/// Where the program of a child is looked for whose parent a policy holds: on the daemon's PATH, and then on the one
+/// that its parent was given. What the parent itself says does not count.
+pub(super) fn program_path(given: Option<&str>) -> Option<String> {
+    let own = std::env::var("PATH").ok().filter(|path| !path.is_empty());
+    match (own, given.filter(|path| !path.is_empty())) {
+        (Some(own), Some(given)) => Some(format!("{own}:{given}")),
+        (own, given) => own.or_else(|| given.map(String::from)),
+    }
+}
+
+/// The request of an agent that a policy holds, with what decides which code its child runs as its own: by such a variable
+/// the child would run what the policy does not allow, before anybody is asked.
+///
+/// # Errors
+/// `E_FORBIDDEN` where the agent asks for another value by name.
+pub(super) fn of_parent(daemon: &Daemon, spawn: &v1::Spawn, parent: &DispatchId) -> Result<v1::Spawn, WireError> {
+    if let Some((name, _)) = spawn.extra_env.iter().find(|(name, _)| child_limits::loads_code(name)) {
+        let message =
+            format!("{name} decides which code a child runs, and {parent} is held by a policy: it may not set it");
+        return Err(fault("E_FORBIDDEN", &message, "leave that variable out: the child gets its parent's value"));
+    }
+    let own = Saved::read(&daemon.paths.agent(parent.as_str())).map_err(|error| internal(&error))?;
+    let mut spawn = spawn.clone();
+    spawn.env.retain(|(name, _)| !child_limits::loads_code(name));
+    for (name, value) in own.env.iter().chain(&own.extra_env).filter(|(name, _)| child_limits::loads_code(name)) {
+        spawn.env.retain(|(known, _)| known != name);
+        spawn.env.push((name.clone(), value.clone()));
+    }
+    Ok(spawn)
+}
+
+/// Whether there is somebody to do what dispatches like this one will ask for.
+///
+/// # Errors
+/// As [`crate::dispatch::request::prepare`]: nothing is wrong with a prompt.
+pub fn check(daemon: &Daemon, spawn: &v1::Spawn) -> Result<(), WireError> {
+    means(daemon, spawn, Path::new(&spawn.project), None, None).map(drop)
+}
+
+/// Its way to the model API, as far as its environment tells: names of variables, never their values.
+pub(super) fn terms(
+    backend: &str,
+    (spawn, env): (&v1::Spawn, &[(String, String)]),
+    configured: Option<&config::Backend>,
+    category: &config::Category,
+    (args, command): (&[String], Option<&Command>),
+) -> Terms {
+    let find = |name: &str| {
+        let given = spawn.extra_env.iter().chain(env).find(|(known, _)| known == name).map(|(_, value)| value);
+        given.or_else(|| configured?.env.get(name)).filter(|value| !value.is_empty())
+    };
+    let mut credential = api_error::credential(backend, |name| find(name).is_some());
+    let address = match backend {
+        "claude-code" => find("ANTHROPIC_BASE_URL").cloned(),
+        "codex" => {
+            let named = find("CODEX_HOME").map(PathBuf::from);
+            let home = named.or_else(|| Some(Path::new(find("HOME")?).join(".codex")));
+            let provider = codex::provider(&codex_config(home.as_deref()), args);
+            credential = provider.env_key.unwrap_or(credential);
+            provider.base_url.or_else(|| find("OPENAI_BASE_URL").cloned())
+        }
+        _ => None,
+    };
+    let mut channel = api_error::channel(backend, &credential, address.as_deref());
+    if let Some(command) = command.filter(|_| backend == "subprocess") {
+        // What one command prints of its limits says nothing of another's. By a hash: it may hold a secret.
+        let hash = sha256(format!("{command:?}").as_bytes());
+        channel = format!("{channel}, command {}", &hash[..8]);
+    }
+    Terms {
+        channel,
+        credential,
+        price: None,
+        patience_s: category.api_patience.as_secs(),
+        timeout_s: category.api_timeout.as_secs(),
+    }
+}
+
+/// Codex's own configuration; empty where there is none that can be read.
+fn codex_config(home: Option<&Path>) -> String {
+    const LONGEST: u64 = 1024 * 1024;
+    let path = home.filter(|home| home.is_absolute()).map(|home| home.join("config.toml"));
+    // What is no file might not end, or not even begin.
+    let file = path.filter(|path| path.is_file()).and_then(|path| std::fs::File::open(path).ok());
+    let mut text = String::new();
+    match file.map(|file| file.take(LONGEST).read_to_string(&mut text)) {
+        Some(Ok(_)) => text,
+        _ => String::new(),
+    }
+}
+
+/// What the agent may do without asking, and whether its backend can be held to it; `held`: to what by those above it.
+pub(super) fn permissions(
+    backend: &dyn Backend,
+    role: &Role,
+    config: &Config,
+    category: &config::Category,
+    (spawn, agent): (&v1::Spawn, Option<Known>),
+    held: Option<Policy>,
+) -> Result<Policy, WireError> {
+    // What a rehearsal asks was written to be asked.
+    let otherwise = if backend.name() == "rehearsal" { Mode::Ask } else { Mode::Allow };
+    let mut policy = Policy::of(&[&role.permissions, &category.permissions, &config.permissions], otherwise);
+    policy.restrict(role.tools.as_deref(), &role.disallowed_tools, role.permission_mode);
+    let env = spawn.env.iter().chain(&spawn.extra_env).rev();
+    if let Some((_, home)) = env.into_iter().find(|(name, home)| name == "HOME" && home.starts_with('/')) {
+        policy.at_home(home);
+    }
+    if let Some(held) = held {
+        policy.hold_within(held);
+    }
+    if !policy.is_open() {
+        check_arguments(backend, &policy, config, (spawn, role))?;
+    }
+    let only_claude = policy.permission_mode == Some(PermissionMode::Auto) && backend.name() != "claude-code";
+    let never_asks = (backend.by_calls() && !policy.is_open())
+        .then(|| never_asks(agent, config, spawn))
+        .flatten();
+    if let Some(why) = never_asks {
+        if policy.is_held() {
+            return Err(unheld(&why));
+        }
+        let hint = "name an agent that asks (`--backend acp:claude-agent-acp`) and leave out what makes it not ask \
+                    (backends.acp.command, backends.acp.args, backends.acp.env or --command), \
+                    or give its role, category or the configuration an open policy (`permissions: {mode: allow}` \
+                    without `ask` and `deny`)";
+        return Err(fault("E_UNSUPPORTED", &why, hint));
+    }
+    if backend.keeps(&policy) && !only_claude {
+        return Ok(policy);
+    }
+    let message = format!("the {} backend can neither ask for permission nor be refused it", backend.name());
+    if policy.is_held() {
+        return Err(unheld(&message));
+    }
+    if let Some(keys) = role.restricts() {
+        let message = format!("the {} backend cannot keep what role `{}` says of {keys}", backend.name(), role.name);
+        let hint = format!("name a backend that can (`--backend claude-code`), or take {keys} out of {}", role.file);
+        return Err(fault("E_UNSUPPORTED", &message, &hint));
+    }
+    Err(fault(
+        "E_UNSUPPORTED",
+        &message,
+        "give the role, its category or the configuration `permissions: {mode: allow}` without `ask` and `deny`, and \
+         bound the agent by its CLI's own means (backends.<name>.args)",
+    ))
+}
+
+/// Refuses an argument of the configuration by which the agent could do what its policy restricts.
+fn check_arguments(
+    backend: &dyn Backend,
+    policy: &Policy,
+    config: &Config,
+    (spawn, role): (&v1::Spawn, &Role),
+) -> Result<(), WireError> {
+    let choice = choice_of(backend);
+    let configured = config.backends.get(choice);
+    let own = || configured.as_ref()?.command.clone().map(from_config);
+    let section = format!("backends.{}", choice.as_str().replace('-', "_"));
+    let command_key = if spawn.command.is_some() { "--command".into() } else { format!("{section}.command") };
+    let command = spawn.command.clone().map(from_wire).or_else(own);
+    let args = configured.as_ref().map(|backend| backend.args.clone()).unwrap_or_default();
+    for (key, words) in
+        [(format!("{section}.args"), flag_words(None, &args)), (command_key, flag_words(command.as_ref(), &[]))]
+    {
+        let Some(found) = backend.loosened_by(policy, &words) else { continue };
+        let name = &role.name;
+        let message =
+            format!("`{found}` in {key} would let the agent do what the permissions of role `{name}` restrict");
+        if policy.is_held() {
+            return Err(unheld(&message));
+        }
+        let hint = format!(
+            "take it out of {key}, or give the role, its category and the configuration an open policy \
+             (`permissions: {{mode: allow}}` without `ask` and `deny`)"
+        );
+        return Err(fault("E_UNSUPPORTED", &message, &hint));
+    }
+    Ok(())
+}
+
+/// Why an ACP agent that is started like this is held by no policy, as far as that can be told.
+fn never_asks(agent: Option<Known>, config: &Config, spawn: &v1::Spawn) -> Option<String> {
+    let configured = &config.backends.acp;
+    let own = || configured.command.clone().map(from_config);
+    let command = spawn.command.clone().map(from_wire).or_else(own);
+    let env = spawn
+        .env
+        .iter()
+        .chain(&spawn.extra_env)
+        .map(|(name, value)| (name.as_str(), value.as_str()));
+    let env = configured.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).chain(env);
+    muleteer_backends::acp::refusal(agent, command.as_ref(), &configured.args, env)
+}
+
+/// What would take the policy away that holds whoever asks.
+fn unheld(message: &str) -> WireError {
+    let hint = "whoever dispatches it is held by a policy, and so must be whom it dispatches: name a backend that asks";
+    fault("E_UNSUPPORTED", message, hint)
+}
+
+fn load_config(daemon: &Daemon, spawn: &v1::Spawn, top: &Path) -> Result<Arc<Config>, WireError> {
+    let env = spawn.env.iter().chain(&spawn.extra_env).cloned().collect();
+    load(daemon, spawn.config.as_deref(), Some(top), env)
+}
+
+/// The configuration in force for a project, as the asking client's environment has it; `top` is the project's
+/// [`settings::repository`], if it is to count.
+pub(crate) fn load(
+    daemon: &Daemon,
+    given: Option<&str>,
+    top: Option<&Path>,
+    mut env: Vec<(String, String)>,
+) -> Result<Arc<Config>, WireError> {
+    let given = given.map(Path::new);
+    let sources = settings::sources(&daemon.paths, top, given).map_err(|error| WireError {
+        file: Some(error.path.display().to_string()),
+        ..fault(config::CODE, &error.to_string(), "")
+    })?;
+    env.retain(|(name, _)| name.starts_with(config::ENV_PREFIX));
+    let known = || daemon.config.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = known().as_ref().filter(|known| known.sources == sources && known.env == env) {
+        return Ok(known.config.clone());
+    }
+    let config = settings::config(&sources, &env).map_err(|errors| {
+        let count = errors.len();
+        let mut wire = errors
+            .into_iter()
+            .next()
+            .map_or_else(|| internal("the configuration is invalid"), located);
+        if count > 1 {
+            wire.message = format!("{} (and {} more: `muleteer config check` lists them)", wire.message, count - 1);
+        }
+        wire
+    })?;
+    let config = Arc::new(config);
+    *known() = Some(Loaded { sources, env, config: config.clone() });
+    Ok(config)
+}
+
+/// What the repository says and does not count, because the user has not trusted it.
+pub(crate) fn ignored(daemon: &Daemon, spawn: &v1::Spawn) -> Vec<Ignored> {
+    let top = settings::repository(Path::new(&spawn.project));
+    let Ok(config) = load_config(daemon, spawn, &top) else { return vec![] };
+    let of_role = find_role(daemon, spawn, &top, &config).map(|found| found.ignored);
+    config.ignored().iter().cloned().chain(of_role.unwrap_or_default()).collect()
+}
+
+fn find_role(daemon: &Daemon, spawn: &v1::Spawn, top: &Path, config: &Config) -> Result<InForce, WireError> {
+    let sources = settings::roles(&daemon.paths, Some(top)).map_err(|error| WireError {
+        file: Some(error.path.display().to_string()),
+        ..fault(config::CODE, &error.to_string(), "")
+    })?;
+    let catalog = Catalog::new(&sources);
+    let found = catalog.in_force(&spawn.role, config, &sources).map_err(|error| match error {
+        RoleError::Unknown(unknown) => fault("E_ROLE_UNKNOWN", &unknown.to_string(), &unknown.hint),
+        RoleError::Invalid(invalid) => located(invalid),
+    })?;
+    match catalog
+        .without_category(config, &sources)
+        .into_iter()
+        .find(|(name, _)| *name == found.role.name)
+    {
+        Some((_, error)) => Err(located(error)),
+        None => Ok(found),
+    }
+}
+
+/// A scenario's faults are told to whoever wrote it, not to the journal of an agent that cannot start.
+fn check_scenario(path: &str) -> Result<(), WireError> {
+    let in_file = |error: WireError| WireError { file: Some(path.into()), ..error };
+    let unreadable = |why: &dyn std::fmt::Display| {
+        in_file(fault(
+            "E_SCENARIO_INVALID",
+            &format!("cannot read {path}: {why}"),
+            "docs/rehearsal.md describes the format",
+        ))
+    };
+    let text = settings::read_if_there(Path::new(path))
+        .map_err(|error| unreadable(&error.source))?
+        .ok_or_else(|| unreadable(&"there is no such file"))?;
+    match Scenario::parse(&text, path) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(in_file(WireError {
+            line: Some(error.line).filter(|line| *line > 0),
+            column: Some(error.column).filter(|column| *column > 0),
+            snippet: error.snippet.clone(),
+            ..fault(
+                "E_SCENARIO_INVALID",
+                &error.message,
+                error.hint.as_deref().unwrap_or("docs/rehearsal.md describes the format"),
+            )
+        })),
+    }
+}

@@ -1,0 +1,71 @@
+//! Looks after a shim that does not do what it was asked, and carries out what [`ShimWatch`] decides.
+
+use crate::daemon::context::Daemon;
+use crate::ledger::{append, entry};
+use muleteer_model::event::Event;
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::restart::shim_watch::{Act, ShimWatch, Why};
+use muleteer_process::host::host;
+use muleteer_process::identity::Pinned;
+use muleteer_shim::attach;
+use rustix::process::Signal;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// So long a shim is given to do what it was asked before it is looked at, and then again.
+pub const EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub struct Stuck {
+    watch: ShimWatch,
+    looked: Instant,
+}
+
+impl Stuck {
+    pub fn new() -> Self {
+        Self { watch: ShimWatch::default(), looked: Instant::now() }
+    }
+
+    /// When it is to be looked at, if there is still something that it was asked.
+    pub fn due(&self) -> Instant {
+        self.looked + EVERY
+    }
+
+    /// What it was asked is done, or nothing was asked: the next wait begins anew.
+    pub fn content(&mut self) {
+        *self = Self::new();
+    }
+
+    /// Looks at the shim of a dispatch, if one lives. `ending` says that it was told to end its agent and has not
+    /// answered.
+    ///
+    /// # Errors
+    /// It could not be recorded, so nothing was done.
+    pub async fn look(&mut self, daemon: &Daemon, id: &DispatchId, ending: bool) -> Result<(), String> {
+        let since = std::mem::replace(&mut self.looked, Instant::now()).elapsed();
+        let shim = attach::shim_of(&daemon.paths.agent(id.as_str()));
+        let Some(shim) = shim.and_then(|shim| Pinned::open_exact(shim).ok()) else { return Ok(()) };
+        let stopped = host().stat(shim.id().pid).is_some_and(|stat| stat.stopped);
+        let pid = shim.id().pid;
+        let (signal, tell, message) = match self.watch.look(stopped, ending.then_some(since)) {
+            Act::Nothing => return Ok(()),
+            Act::GoOn { tell } => {
+                (Signal::CONT, tell, format!("process {pid} was stopped by a signal: it is told to go on"))
+            }
+            Act::Kill { why, tell } => {
+                let why = match why {
+                    Why::StoppedAgain => "was stopped by a signal again and again",
+                    Why::Silent => "was told to end its agent and does not answer",
+                };
+                (Signal::KILL, tell, format!("process {pid} {why}: it is killed, and its agent with it"))
+            }
+        };
+        if tell {
+            let event = Event::Fault { what: format!("the shim of {id}"), message };
+            append(daemon, vec![entry(id, None, event)]).await.map_err(|error| error.to_string())?;
+        }
+        // Gone meanwhile is as good.
+        let _ = shim.signal(signal.as_raw());
+        Ok(())
+    }
+}

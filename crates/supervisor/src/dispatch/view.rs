@@ -1,0 +1,163 @@
+//! The folded fleet as `status` shows it: the same for a live daemon and for one read from disk.
+
+use jiff::Timestamp;
+use muleteer_model::admission;
+use muleteer_model::admission::api_backpressure;
+use muleteer_model::agent::ask::{AskKind, Pending};
+use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_model::dispatch::work::WorkHome;
+use muleteer_model::dispatch::{Dispatch, Phase};
+use muleteer_protocol::v1::{AskStatus, DispatchStatus, LeftDoc, ProcessStatus, ResultDoc, Tokens, WorkDoc};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
+
+/// Every dispatch, oldest first.
+pub fn statuses(fleet: &Fleet) -> Vec<DispatchStatus> {
+    fleet.iter().map(|dispatch| status(fleet, dispatch)).collect()
+}
+
+pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
+    let created = &d.created;
+    DispatchStatus {
+        id: d.id.to_string(),
+        role: created.role.clone(),
+        project: created.project_name().to_string(),
+        feature: created.feature.clone(),
+        state: d.state().into(),
+        since: time(d.since),
+        backend: created.backend.clone(),
+        model: d.session_model.clone().or_else(|| created.model.clone()),
+        model_source: created.model_source.clone(),
+        session_id: d.session_id.clone(),
+        turns: d.turns,
+        attempts: d.attempts,
+        last_activity: d.last_activity.map(time),
+        cost_usd: d.spend.cost_usd,
+        tokens: Tokens {
+            input: d.spend.input,
+            output: d.spend.output,
+            cache_read: d.spend.cache_read,
+            cache_write: d.spend.cache_write,
+        },
+        worktree: created.clone_of_its_own().map(String::from),
+        journal: Some(created.journal.clone()),
+        pid: d.pid(),
+        reason: reason(d).or_else(|| held_back(fleet, d)),
+        containment: d.containment.clone(),
+        waiting_for: d.asks.open().filter(|_| d.waits_for_an_answer()).map(waiting).collect(),
+        result: d.result.as_ref().filter(|_| d.is_finished()).map(|result| ResultDoc {
+            status: serde_json::to_value(result.status)
+                .ok()
+                .and_then(|status| status.as_str().map(String::from))
+                .unwrap_or_default(),
+            summary: result.summary.clone(),
+            changes: result.changes.clone(),
+            issues: result.issues.clone(),
+            questions: result.questions.clone(),
+            pr_url: result.pr_url.clone(),
+        }),
+        work: d.work.as_ref().map(|work| work_doc(work, created.worktree.as_deref())),
+    }
+}
+
+fn work_doc(work: &WorkHome, clone: Option<&str>) -> WorkDoc {
+    WorkDoc {
+        branch: work.commit.is_some().then(|| work.branch.clone()),
+        commit: work.commit.clone(),
+        commits: work.commits,
+        left: work
+            .left
+            .iter()
+            .map(|left| LeftDoc { name: left.name.clone(), what: left.what.clone() })
+            .collect(),
+        skipped: work.skipped.clone(),
+        trouble: work.trouble.clone(),
+        summary: work.describe(clone),
+    }
+}
+
+/// Its agent has put something out at that time, which left no event.
+pub fn heard(status: &mut DispatchStatus, at: Timestamp) {
+    // Of one format, so they compare as times do.
+    status.last_activity = status.last_activity.take().max(Some(time(at)));
+}
+
+fn waiting(pending: &Pending) -> AskStatus {
+    let Pending { id, ask, since, .. } = pending;
+    let kind = if ask.kind == AskKind::Question { "question" } else { "permission" };
+    AskStatus {
+        request_id: id.clone(),
+        kind: kind.into(),
+        tool: ask.tool.clone(),
+        target: ask.target.clone(),
+        text: ask.text.clone(),
+        options: ask.options.iter().map(|option| option.name.clone()).collect(),
+        since: time(*since),
+    }
+}
+
+/// What it waits for, and how to say it.
+pub fn how_to_answer(d: &Dispatch) -> Option<String> {
+    let mut open = d.asks.open().filter(|_| d.waits_for_an_answer());
+    let first = open.next()?;
+    let more = open.count();
+    let words = if first.ask.kind == AskKind::Question { "TEXT|deny" } else { "allow|deny|TEXT" };
+    let which = if more > 0 { format!(" --request {}", first.id) } else { String::new() };
+    let rest = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+    Some(format!("{}{rest} `muleteer answer {} {words}{which}`", first.ask.describe(), d.id))
+}
+
+fn reason(d: &Dispatch) -> Option<String> {
+    if let Some(outage) = d.outage.as_ref().filter(|_| d.waits_for_api()) {
+        return Some(outage.waiting(Timestamp::now()));
+    }
+    match &d.phase {
+        Phase::Backoff { until, .. } => {
+            let why = d.reason.as_deref().unwrap_or_default();
+            Some(format!("restarts at {}: {why}", time(*until)))
+        }
+        Phase::Working { .. } if d.blocked_by_us => {
+            Some("its output is held back: the spool or the disk is full".into())
+        }
+        _ if d.waits_for_an_answer() => how_to_answer(d),
+        Phase::Working { turn, .. } if turn.was_interrupted() && !d.has_unheard() => {
+            Some(format!("interrupted: `muleteer send {} …` goes on in its session", d.id))
+        }
+        Phase::Working { .. } if d.warned.is_some() && d.stop.is_none() => d.warned.clone(),
+        _ => d.reason.clone().filter(|reason| !reason.is_empty()),
+    }
+}
+
+/// Why a dispatch does not start, where it is others who have met a limit.
+fn held_back(fleet: &Fleet, d: &Dispatch) -> Option<String> {
+    let channel = api_backpressure::channel(d);
+    let pressure = fleet.pressures.get(channel).filter(|_| d.phase == Phase::Queued)?;
+    let now = Timestamp::now();
+    (pressure.places_at(now) < admission::at_work(fleet, channel).saturating_add(1))
+        .then(|| pressure.describe(channel, now))
+}
+
+/// What the pool holds back, for `tree`.
+pub fn pool_state(fleet: &Fleet, max_agents: u32) -> Option<String> {
+    let now = Timestamp::now();
+    let pressed = fleet.pressures.iter().filter(|(_, pressure)| pressure.places_at(now) < max_agents);
+    let texts: Vec<_> = pressed.map(|(channel, pressure)| pressure.describe(channel, now)).collect();
+    (!texts.is_empty()).then(|| format!("running; {}", texts.join("; ")))
+}
+
+fn time(at: Timestamp) -> String {
+    format!("{at:.3}")
+}
+
+/// Memory and cpu of one process; none when it is gone.
+pub fn process(pid: u32) -> Option<ProcessStatus> {
+    // Kept between calls: cpu is measured from one look to the next.
+    static SYSTEM: LazyLock<Mutex<Option<System>>> = LazyLock::new(|| Mutex::new(System::new().ok()));
+    let mut system = SYSTEM.lock().unwrap_or_else(PoisonError::into_inner);
+    let system = system.as_mut()?;
+    let pid_of = Pid::from_u32(pid);
+    let what = ProcessRefreshKind::nothing().with_memory().with_cpu();
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid_of]), true, what);
+    let process = system.process(pid_of)?;
+    Some(ProcessStatus { pid, rss_bytes: process.memory(), cpu_percent: process.cpu_usage() })
+}

@@ -1,0 +1,478 @@
+//! Beginning a run, going on with one, and what a new daemon does with those that were under way.
+
+mod preconditions;
+pub(super) mod recovery;
+
+use crate::daemon::context::Daemon;
+use crate::daemon::paths::Paths;
+use crate::dispatch::launch;
+use crate::dispatch::request::{fault, internal, unwritten};
+use crate::spec_run::actor::RunMsg;
+use crate::spec_run::host::{Chosen, Hosted, Places, Saved, key_of, take_lock};
+use crate::telemetry::mark;
+use crate::tree::supervisor_actor::BranchMsg;
+use crate::vcs::worktree;
+use jiff::Timestamp;
+use muleteer_model::beads::Status;
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::trace_ids;
+use muleteer_model::event::{Entry, Event};
+use muleteer_model::spec_run::event::{RunStarted, RunStatus};
+use muleteer_model::spec_run::{self, GoOn, Input, Run, Settled, Stage, checkpoint};
+use muleteer_protocol::v1::{self, WireError};
+use muleteer_store::StoreError;
+use muleteer_store::atomic::{create_dir_durable, write_atomic};
+use muleteer_store::beads::Store;
+use muleteer_store::events::EventLog;
+use preconditions::{check_base, check_branch, chosen, confine, load_config, run_settings, scope, shown, spec};
+use ractor::rpc::CallResult;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+const SAVED_VERSION: u16 = 1;
+const CHECKPOINT_LIMIT: u64 = 64 * 1024 * 1024;
+
+/// Begins a run, or goes on with one; answers with its id once it is under way.
+///
+/// # Errors
+/// What keeps it from beginning; then nothing that matters was made.
+pub async fn begin(daemon: &Arc<Daemon>, request: &v1::Run, trace: Option<String>) -> Result<String, WireError> {
+    let _one = daemon.runs.gate.lock().await;
+    let run_id = request.run_id.clone();
+    // Of a run that never began there is nothing to be asked for by its id.
+    let is_there = || {
+        let places = Places::new(daemon, Path::new(&request.repo), &run_id);
+        places.events().exists() && !matches!(read(&places), Ok(None))
+    };
+    let named = |error: WireError| match request.resume || is_there() {
+        true => WireError { run_id: Some(run_id.clone()), ..error },
+        false => error,
+    };
+    let key = key_of(&run_id).ok_or_else(|| fault("E_BAD_INPUT", &format!("`{run_id}` is no run's id"), ""))?;
+    match request.resume {
+        true => resume(daemon, request, key, trace).await,
+        false => create(daemon, request, key, trace).await,
+    }
+    .map_err(named)?;
+    Ok(run_id)
+}
+
+async fn create(
+    daemon: &Arc<Daemon>,
+    request: &v1::Run,
+    key: DispatchId,
+    trace: Option<String>,
+) -> Result<(), WireError> {
+    let run_id = &request.run_id;
+    let repo = PathBuf::from(&request.repo);
+    let places = Places::new(daemon, &repo, run_id);
+    if let Some(hosted) = daemon.runs.find(run_id) {
+        hosted.give_for_push(&request.push_env);
+        return Ok(());
+    }
+    if places.saved().exists() && places.events().exists() && read(&places)?.is_some() {
+        // The same request again, after a lost answer: it was begun, and may even be over.
+        return match places.live().exists() {
+            true => host(daemon, &places, key, None).map(|hosted| hosted.give_for_push(&request.push_env)),
+            false => Ok(()),
+        };
+    }
+    let config = load_config(daemon, request, &repo)?;
+    let (spec, title) = spec(request)?;
+    worktree::lends(&repo).map_err(|why| fault("E_NOT_A_REPOSITORY", &why, worktree::RENAME))?;
+    let top = worktree::top(&repo).await;
+    if top.is_none()
+        && let Some(why) = worktree::refusal(&repo).await
+    {
+        return Err(fault("E_NOT_A_REPOSITORY", &format!("{}: {why}", repo.display()), ""));
+    }
+    if top.is_none_or(|top| top != repo) {
+        let message = format!("{} is not the top of a git repository", repo.display());
+        return Err(fault("E_NOT_A_REPOSITORY", &message, "a run works in a git repository: `git init` makes one"));
+    }
+    if worktree::head(&repo).await.is_none() {
+        let message = format!("{} has no commit yet", repo.display());
+        return Err(fault("E_NOT_A_REPOSITORY", &message, "commit something first: agents start from a commit"));
+    }
+    let settings = confine(daemon, request, &config, run_settings(request, &config)?).await;
+    let bead_label = request
+        .bead_label
+        .clone()
+        .or_else(|| config.run.phases.decompose.existing_selector.clone());
+    let store = Store::new(&crate::daemon::settings::beads_home(&repo), &config.run.beads, Some(request.env.clone()));
+    scope(store, bead_label.clone(), config.run.phases.decompose.auto).await?;
+    let target = request.target.clone().unwrap_or_else(|| config.run.target_branch.clone());
+    check_branch(&repo, &target).await?;
+    check_base(&repo, &config).await?;
+    if let Some(path) = &settings.acceptance_path
+        && !repo.join(path).is_dir()
+    {
+        let message = format!("the acceptance criteria {path} are no directory");
+        return Err(fault("E_ACCEPTANCE_MISSING", &message, "it is `run.acceptance.path`, relative to the repository"));
+    }
+    for dir in [&places.private, &places.sealed] {
+        create_dir_durable(dir, 0o700).map_err(|error| unwritten(&error))?;
+    }
+    if let Some(git) = worktree::git_dir(&repo).await {
+        worktree::exclude(&git).map_err(|error| internal(&error.to_string()))?;
+    }
+    create_dir_durable(&places.public, 0o755).map_err(|error| unwritten(&error))?;
+    write_atomic(&places.spec(), spec.as_bytes(), 0o400).map_err(|error| unwritten(&error))?;
+    save(&places, request, &chosen(&config))?;
+    let started = RunStarted {
+        run_id: run_id.clone(),
+        spec: shown(&repo, request.spec.as_deref().unwrap_or_default()),
+        title,
+        repo: request.repo.clone(),
+        target,
+        bead_label,
+        settings,
+        trace: Some(daemon.place_in_trace(trace, trace_ids::run(run_id, 0))),
+    };
+    let lock = take_lock(&places, run_id)?;
+    let (mut log, _) = EventLog::open(&places.events(), 0, |_| ()).map_err(|error| internal(&launch::chain(&error)))?;
+    let entry =
+        |name: &str, event| Entry { id: format!("{run_id}/{name}"), dispatch_id: None, at: None, more: false, event };
+    let begun = [
+        Entry { more: true, ..entry("started", Event::RunStarted(Box::new(started))) },
+        entry("freeze", Event::PhaseChanged { phase: spec_run::event::Phase::Freeze }),
+    ];
+    mark::expect(daemon, run_id, &places);
+    muleteer_process::fault::point("run.before_started");
+    if log.last_seq() == 0 {
+        log.append(&begun, Timestamp::now()).map_err(|error| internal(&error.to_string()))?;
+    }
+    drop(log);
+    write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
+    let hosted = host(daemon, &places, key, Some(lock))?;
+    hosted.give_for_push(&request.push_env);
+    hosted.claim();
+    bring_up(daemon, &hosted).await;
+    Ok(())
+}
+
+/// As a phase to go on from: the judge, and nothing after it but the end.
+const JUDGE_ONLY: &str = "judge-only";
+
+async fn resume(
+    daemon: &Arc<Daemon>,
+    request: &v1::Run,
+    key: DispatchId,
+    trace: Option<String>,
+) -> Result<(), WireError> {
+    let repo = PathBuf::from(&request.repo);
+    let places = Places::new(daemon, &repo, &request.run_id);
+    recovery::leave_aside(daemon, &request.run_id).await;
+    let missing = || fault("E_NOT_FOUND", &format!("there is no run {}", request.run_id), "`muleteer runs` lists them");
+    if !places.saved().exists() {
+        return Err(missing());
+    }
+    let before = saved(&places.saved())?;
+    let kept = merged(request, before.request);
+    let config = load_config(daemon, &kept, &repo)?;
+    let mut chosen = chosen(&config);
+    // How the store is called may change, which it is may not.
+    chosen.beads.store = before.chosen.beads.store;
+    let mut settings = confine(daemon, &kept, &config, run_settings(&kept, &config)?).await;
+    settings.judge_only = request.from_phase.as_deref() == Some(JUDGE_ONLY);
+    let from = match request.from_phase.as_deref() {
+        None => None,
+        Some("implement") => Some(GoOn::Implement),
+        Some("maintain") => Some(GoOn::Maintain),
+        Some("judge" | JUDGE_ONLY) => Some(GoOn::Judge),
+        Some(other) => {
+            let message = format!("`{other}` is no phase to go on from");
+            return Err(fault("E_BAD_INPUT", &message, "implement, maintain or judge"));
+        }
+    };
+    let look = |run: &Run| -> Result<Vec<Settled>, WireError> {
+        let store = Store::new(&crate::daemon::settings::beads_home(&repo), &chosen.beads, Some(kept.env.clone()));
+        let settled = settled(store, run)?;
+        match from.map(|from| spec_run::may_go_on(run, from, request.yes, &settled)) {
+            Some(Err(barred)) => {
+                let message = format!("run {} cannot go on from there: {}", request.run_id, barred.message);
+                let hint = format!("`muleteer run --resume {}` goes on where it stands", request.run_id);
+                Err(fault(barred.code, &message, &hint))
+            }
+            _ => Ok(settled),
+        }
+    };
+    let known = daemon.runs.find(&request.run_id);
+    let completed = |run: &Run| run.outcome == Some(RunStatus::Completed);
+    if from.is_none() {
+        let done = match &known {
+            Some(hosted) => hosted.run().is_some_and(|run| completed(&run)),
+            None => {
+                check_checkpoint(&places)?;
+                read(&places)?.is_some_and(|run| completed(&run))
+            }
+        };
+        // There is nothing left to be done, and what was published is not published again.
+        if done {
+            return Ok(());
+        }
+    }
+    let (hosted, settled, fresh) = match known {
+        Some(hosted) => {
+            let settled = match hosted.run() {
+                Some(run) => look(&run)?,
+                None => look(&read(&places)?.ok_or_else(missing)?)?,
+            };
+            if !hosted.claim() {
+                let message = format!("run {} is already in progress (pid {})", request.run_id, std::process::id());
+                return Err(fault("E_RUN_LOCKED", &message, "`muleteer run --status` shows how it stands"));
+            }
+            (hosted, settled, false)
+        }
+        None => {
+            check_checkpoint(&places)?;
+            let lock = take_lock(&places, &request.run_id)?;
+            let run = read(&places)?.ok_or_else(missing)?;
+            let settled = look(&run)?;
+            crate::spec_run::steps::verified_spec(&places, &run).map_err(|error| WireError {
+                file: Some(places.frozen_spec().display().to_string()),
+                ..fault(&error.code, &error.message, "put it back")
+            })?;
+            crate::spec_run::criteria::check(&run).await.map_err(|error| {
+                fault(
+                    &error.code,
+                    &error.message,
+                    "put them back; a second copy is in the sealed tree of the state directory",
+                )
+            })?;
+            let hosted = host(daemon, &places, key, Some(lock))?;
+            hosted.claim();
+            (hosted, settled, true)
+        }
+    };
+    hosted.give_for_push(&request.push_env);
+    let (settings, by, approve) = (Box::new(settings), "operator".to_string(), request.yes);
+    let trace = daemon.given_place(trace);
+    let input = Input::Resume { settings, by, approve, from, settled, trace };
+    let outcome = go_on(daemon, &places, &hosted, (kept, chosen), input).await;
+    if outcome.is_err() {
+        if from.is_none() && hosted.run().is_some_and(|run| completed(&run)) {
+            // It came to its end just now, by itself.
+            return Ok(());
+        }
+        // Nobody has it now: the next one who asks is not told that it is in progress.
+        *hosted.claimed.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        if fresh && hosted.actor.get().is_none() {
+            daemon.runs.remove(&hosted.key);
+            daemon.connections.send_modify(|count| *count = count.saturating_sub(1));
+        }
+    }
+    outcome
+}
+
+/// Makes it durable that the run goes on, and sees that somebody drives it.
+async fn go_on(
+    daemon: &Arc<Daemon>,
+    places: &Places,
+    hosted: &Arc<Hosted>,
+    (kept, chosen): (v1::Run, Chosen),
+    input: Input,
+) -> Result<(), WireError> {
+    save(places, &kept, &chosen)?;
+    *hosted.beads.lock().await = Store::new(&hosted.repo, &chosen.beads, Some(kept.env.clone()));
+    *hosted.chosen.lock().unwrap_or_else(PoisonError::into_inner) = chosen;
+    *hosted.request.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+    mark::expect(daemon, &hosted.run_id, places);
+    // A person wants it: what daemons it has ended counts no more.
+    recovery::taken_up(places);
+    // Marked before it is so: a daemon that dies in between looks once more, and finds it resting.
+    write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
+    if hosted.actor.get().is_none() && hosted.run().is_none() {
+        let (opened, now) = (hosted.clone(), Timestamp::now());
+        let appended = tokio::task::spawn_blocking(move || -> Result<bool, String> {
+            let run = opened.open_log().map_err(|error| launch::chain(&error))?;
+            let events = run.map(|run| spec_run::decide(&run, input, now)).unwrap_or_default();
+            let taken = !events.is_empty();
+            opened.append(events)?;
+            Ok(taken)
+        });
+        let appended = appended.await.map_err(|error| internal(&error.to_string()))?;
+        if !appended.map_err(|error| internal(&error))? {
+            return Err(not_taken(&hosted.run_id));
+        }
+        bring_up(daemon, hosted).await;
+        return Ok(());
+    }
+    if hosted.actor.get().is_none() {
+        bring_up(daemon, hosted).await;
+    }
+    let Some(actor) = hosted.actor.get() else { return Err(not_taken(&hosted.run_id)) };
+    match actor
+        .call(|reply| RunMsg::Command(Box::new(input), reply), Some(Duration::from_secs(30)))
+        .await
+    {
+        Ok(CallResult::Success(true)) => Ok(()),
+        _ => Err(not_taken(&hosted.run_id)),
+    }
+}
+
+fn not_taken(run_id: &str) -> WireError {
+    let hint = "`muleteer run --status` shows how it stands; try again";
+    fault("E_BUSY", &format!("run {run_id} has moved on meanwhile, and was not told to go on"), hint)
+}
+
+/// What a person has closed or reopened while nobody of the run was at it.
+fn settled(mut store: Store, run: &Run) -> Result<Vec<Settled>, WireError> {
+    if !run.accepted || run.beads.values().all(|task| task.stage == Stage::Done) {
+        return Ok(vec![]);
+    }
+    let beads =
+        tokio::task::block_in_place(|| store.read().cloned()).map_err(|error| crate::spec_run::beads::wire(&error))?;
+    let left = run.beads.iter().filter(|(_, task)| matches!(task.stage, Stage::Open | Stage::Blocked));
+    Ok(left
+        .filter_map(|(id, task)| {
+            let bead = beads.get(id)?;
+            let closed = bead.status == Status::Closed;
+            let reopened = task.stage == Stage::Blocked && bead.status == Status::Open;
+            (closed || reopened).then(|| Settled { bead: id.clone(), closed, no_change: bead.no_change })
+        })
+        .collect())
+}
+
+/// What is not said again stays as it was said.
+fn merged(request: &v1::Run, before: v1::Run) -> v1::Run {
+    let now = request.clone();
+    v1::Run {
+        spec: before.spec,
+        target: before.target,
+        bead_label: before.bead_label,
+        concurrency: now.concurrency.or(before.concurrency),
+        backend: now.backend.or(before.backend),
+        command: now.command.or(before.command),
+        scenario: now.scenario.or(before.scenario),
+        model: now.model.or(before.model),
+        budget_usd: now.budget_usd.or(before.budget_usd),
+        max_runtime_s: now.max_runtime_s.or(before.max_runtime_s),
+        preview_acceptance: now.preview_acceptance || before.preview_acceptance,
+        extra_env: if now.extra_env.is_empty() { before.extra_env } else { now.extra_env },
+        config: now.config.or(before.config),
+        push_env: vec![],
+        ..request.clone()
+    }
+}
+
+fn host(
+    daemon: &Daemon,
+    places: &Places,
+    key: DispatchId,
+    lock: Option<muleteer_process::lock::LockGuard>,
+) -> Result<Arc<Hosted>, WireError> {
+    let saved = saved(&places.saved())?;
+    let run_id = saved.request.run_id.clone();
+    let lock = match lock {
+        Some(lock) => lock,
+        None => take_lock(places, &run_id)?,
+    };
+    let hosted = Arc::new(Hosted::new(places.clone(), &run_id, key, saved, lock));
+    daemon.runs.insert(hosted.clone(), daemon.telemetry.is_some());
+    // A daemon that hosts a run is not idle.
+    daemon.connections.send_modify(|count| *count += 1);
+    Ok(hosted)
+}
+
+async fn bring_up(daemon: &Daemon, hosted: &Hosted) {
+    if let Some(branch) = daemon.runs_branch.get() {
+        let _ = branch
+            .call(|reply| BranchMsg::Add(hosted.key.clone(), reply), Some(Duration::from_secs(10)))
+            .await;
+    }
+}
+
+fn saved(path: &Path) -> Result<Saved, WireError> {
+    let bytes = std::fs::read(path).map_err(|error| internal(&format!("{}: {error}", path.display())))?;
+    let saved: Saved =
+        serde_json::from_slice(&bytes).map_err(|error| internal(&format!("{}: {error}", path.display())))?;
+    if saved.v > SAVED_VERSION {
+        return Err(fault(
+            "E_CHECKPOINT_CORRUPT",
+            &format!("{} has version {}, this muleteer knows {SAVED_VERSION}", path.display(), saved.v),
+            "a newer muleteer wrote it: use that one",
+        ));
+    }
+    Ok(saved)
+}
+
+/// Why a daemon that has this state directory does not carry on a run that is under way, as far as
+/// files tell.
+pub fn obstacle(paths: &Paths, run_id: &str) -> String {
+    let private = paths.run(run_id);
+    if !private.exists() {
+        let dir = paths.state_dir.display();
+        return format!("its state directory, {dir}, has no such run: it was begun with another one");
+    }
+    match saved(&private.join("run.json")) {
+        Err(error) if error.code == "E_CHECKPOINT_CORRUPT" => {
+            format!("{}; {}", error.message, error.hint.unwrap_or_default())
+        }
+        Err(error) => error.message,
+        Ok(_) => "its events say why: `muleteer events` shows the faults".into(),
+    }
+}
+
+fn save(places: &Places, request: &v1::Run, chosen: &Chosen) -> Result<(), WireError> {
+    let request = v1::Run { push_env: vec![], ..request.clone() };
+    let saved = Saved { v: SAVED_VERSION, request, chosen: chosen.clone() };
+    let bytes = serde_json::to_vec_pretty(&saved).map_err(|error| internal(&error.to_string()))?;
+    write_atomic(&places.saved(), &bytes, 0o600).map_err(|error| unwritten(&error))
+}
+
+/// The run as its events tell.
+fn read(places: &Places) -> Result<Option<Run>, WireError> {
+    let mut run: Option<Run> = None;
+    let path = places.events();
+    muleteer_store::events::read(&path, |record| match &mut run {
+        Some(run) => run.apply(&record),
+        None => run = Run::begin(&record),
+    })
+    .map_err(|error| WireError {
+        file: Some(path.display().to_string()),
+        ..match &error {
+            StoreError::Short { .. } => fault(error.code(), &launch::chain(&error), &error.hint()),
+            _ => fault("E_CHECKPOINT_CORRUPT", &launch::chain(&error), "the run cannot be gone on with as it stands"),
+        }
+    })?;
+    let checkpoint = places.public.join("checkpoint.yml");
+    if run.is_none() && checkpoint.exists() {
+        let message = format!("{} has no events, but {} tells of some", path.display(), checkpoint.display());
+        let hint = "durable events are missing: restore the file from a backup";
+        return Err(WireError { file: Some(path.display().to_string()), ..fault("E_EVENTS_SHORT", &message, hint) });
+    }
+    Ok(run)
+}
+
+/// The checkpoint is a snapshot, but one that is damaged or newer says that something is wrong.
+fn check_checkpoint(places: &Places) -> Result<(), WireError> {
+    let path = places.public.join("checkpoint.yml");
+    let corrupt = |why: String| {
+        let at_fault = if path.exists() { "checkpoint.yml" } else { "checkpoint.yml.tmp" };
+        let last = match read(places) {
+            Ok(Some(run)) => format!(
+                "the last good state, by events.jsonl, is event {} in phase {}: delete {at_fault} to go on from it",
+                run.seq,
+                run.phase.as_str()
+            ),
+            _ => "events.jsonl cannot be read either".into(),
+        };
+        WireError {
+            file: Some(path.display().to_string()),
+            ..fault("E_CHECKPOINT_CORRUPT", &format!("{}: {why}", path.display()), &last)
+        }
+    };
+    let read = crate::vcs::untrusted_path::read_file(&path, CHECKPOINT_LIMIT);
+    match read.and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other)) {
+        Ok(text) => checkpoint::parse(&text).map(|_| ()).map_err(corrupt),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            if places.public.join("checkpoint.yml.tmp").exists() {
+                return Err(corrupt("it is missing, and only an unfinished one is there".into()));
+            }
+            Ok(())
+        }
+        Err(error) => Err(corrupt(error.to_string())),
+    }
+}

@@ -1,0 +1,326 @@
+//! What a run is begun with, and what keeps it from that: its spec, its branch, its backend, its settings.
+
+use crate::daemon::context::Daemon;
+use crate::dispatch::acp_program;
+use crate::dispatch::request::{backend_of, check_model, fault, internal};
+use crate::spec_run::host::Chosen;
+use crate::vcs::worktree;
+use muleteer_model::beads::graph::Graph;
+use muleteer_model::beads::{Bead, Scope};
+use muleteer_model::config::{self, BackendChoice, Config, MaintainTrigger, OnComplete, WorktreeStrategy};
+use muleteer_model::spec_run;
+use muleteer_model::spec_run::event::RunSettings;
+use muleteer_protocol::v1::{self, WireError};
+use muleteer_store::beads::Store;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A spec goes into every prompt.
+const SPEC_LIMIT: u64 = 2 * 1024 * 1024;
+
+pub(super) fn load_config(daemon: &Daemon, request: &v1::Run, repo: &Path) -> Result<Arc<Config>, WireError> {
+    crate::dispatch::request::load(
+        daemon,
+        request.config.as_deref(),
+        Some(&crate::daemon::settings::repository(repo)),
+        request.env.iter().chain(&request.extra_env).cloned().collect(),
+    )
+}
+
+pub(super) fn spec(request: &v1::Run) -> Result<(String, String), WireError> {
+    let path = request.spec.clone().unwrap_or_default();
+    let bad = |why: String| WireError {
+        file: Some(path.clone()),
+        ..fault("E_SPEC_NOT_FOUND", &why, "--spec names a markdown file")
+    };
+    let meta = std::fs::metadata(&path).map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
+    if !meta.is_file() || meta.len() > SPEC_LIMIT {
+        return Err(bad(format!("the spec {path} is no file of at most {SPEC_LIMIT} bytes")));
+    }
+    let text = std::fs::read_to_string(&path).map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
+    if spec_run::spec::is_blank(&text) {
+        return Err(bad(format!("the spec {path} is empty")));
+    }
+    let title = spec_run::spec::title(&text);
+    Ok((text, title))
+}
+
+pub(super) fn shown(repo: &Path, spec: &str) -> String {
+    Path::new(spec)
+        .strip_prefix(repo)
+        .map_or_else(|_| spec.to_string(), |path| path.display().to_string())
+}
+
+/// Open beads that nothing selects are somebody else's; those that are selected can be worked on.
+pub(super) async fn scope(mut store: Store, label: Option<String>, auto: bool) -> Result<(), WireError> {
+    let asked = label.clone();
+    let looked = tokio::task::spawn_blocking(move || {
+        let beads = store.read()?;
+        let own: Vec<&Bead> = match &asked {
+            Some(label) => beads.values().filter(|bead| bead.has_label(label) && bead.is_free("")).collect(),
+            None => vec![],
+        };
+        let circle = spec_run::circle(&Graph::of_beads(own.iter().copied()), &own);
+        Ok((Scope::of(beads, asked.as_deref()), circle))
+    });
+    let looked = looked.await.map_err(|error| internal(&error.to_string()))?;
+    let (count, circle) = looked.map_err(|error| crate::spec_run::beads::wire(&error))?;
+    if let Some(message) = circle {
+        let hint = "`muleteer bead dep rm ID DEPENDS_ON` takes one of these dependencies away";
+        return Err(fault(spec_run::GRAPH_CYCLE, &message, hint));
+    }
+    match label {
+        Some(label) if count.selected == 0 => Err(fault(
+            "E_NOT_FOUND",
+            &format!("no open bead has the label `{label}`"),
+            "`muleteer bead list` shows them; without --bead-label an agent makes them from the spec",
+        )),
+        None if count.unscoped > 0 => Err(fault(
+            "E_BEAD_SCOPE_AMBIGUOUS",
+            &unscoped(count.unscoped),
+            "give --bead-label LABEL (or run.phases.decompose.existing_selector), or close them",
+        )),
+        None if !auto => Err(fault(
+            "E_CONFIG_INVALID",
+            "run.phases.decompose.auto is false, and no label says which beads make up the run",
+            "give --bead-label LABEL",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn unscoped(count: usize) -> String {
+    match count {
+        1 => "a bead is open, and nothing says whether the run is about it".into(),
+        _ => format!("{count} beads are open, and nothing says whether the run is about them"),
+    }
+}
+
+/// With the place of the key that is at fault.
+fn placed(config: &Config, key: &str, error: WireError) -> WireError {
+    let Some(origin) = config.origin(key) else { return error };
+    let (file, line, column) = (origin.file.clone(), origin.line.map(u64::from), origin.column.map(u64::from));
+    WireError { file, line, column, ..error }
+}
+
+/// A base branch that is configured is there: found out at the start, not by the first git.
+pub(super) async fn check_base(repo: &Path, config: &Config) -> Result<(), WireError> {
+    let Some(name) = &config.run.worktree.base_branch else { return Ok(()) };
+    if worktree::tip(repo, name).await.is_some() {
+        return Ok(());
+    }
+    let message = format!("run.worktree.base_branch is `{name}`, which is no branch of the repository");
+    let hint = "name a branch that `git branch` lists, or leave it out";
+    Err(placed(config, "run.worktree.base_branch", fault(config::CODE, &message, hint)))
+}
+
+pub(super) async fn check_branch(repo: &Path, target: &str) -> Result<(), WireError> {
+    if target == "auto" || worktree::is_branch_name(repo, target).await {
+        return Ok(());
+    }
+    Err(fault("E_BAD_INPUT", &format!("`{target}` cannot be a branch"), "`auto` makes one of the run's own"))
+}
+
+/// The backend of a run's agents, as each of them is asked for: `acp:NAME` keeps its agent.
+fn backend(request: &v1::Run, config: &Config) -> Result<String, WireError> {
+    let path = request.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
+    let otherwise = match config.run.agent.backend {
+        BackendChoice::Auto => config.backend,
+        own => own,
+    };
+    let command = request.command.clone().or_else(|| own_command(config));
+    let asked = request.backend.as_deref();
+    let (backend, _) = backend_of(asked, otherwise, (command.as_ref(), None), config, path)?;
+    let name = match asked {
+        Some(name) if acp_program::split(name).1.is_some() => name,
+        _ => backend.name(),
+    };
+    if backend.by_calls() {
+        let spawn = v1::Spawn { backend: Some(name.into()), command, ..v1::Spawn::default() };
+        acp_program::agent(&spawn, config, path)?;
+    }
+    Ok(name.into())
+}
+
+fn own_command(config: &Config) -> Option<v1::Command> {
+    config.run.agent.command.clone().map(|command| match command {
+        config::Command::Text(text) => v1::Command::Shell(text),
+        config::Command::Argv(words) => v1::Command::Argv(words),
+    })
+}
+
+pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSettings, WireError> {
+    let run = &config.run;
+    let (maintain, judge) = (run.phases.maintain, &run.phases.judge);
+    if maintain.max_concurrency > 1 {
+        let message =
+            format!("run.phases.maintain.max_concurrency is {}: there is one at most", maintain.max_concurrency);
+        return Err(fault(
+            config::CODE,
+            &message,
+            "triggers that come while it runs are taken together; leave it at 1",
+        ));
+    }
+    for name in &run.phases.implement.guidelines {
+        if crate::spec_run::job::guideline(Path::new(&request.repo), name).is_none() {
+            let message = format!("run.phases.implement.guidelines names `{name}`, and there are no such guidelines");
+            let hint = format!("they are .muleteer/guidelines/{name}.md in the repository");
+            return Err(placed(config, "run.phases.implement.guidelines", fault(config::CODE, &message, &hint)));
+        }
+    }
+    // Agents that share a branch without clones of their own would work one after the other: so do these.
+    let places = match run.worktree.strategy {
+        WorktreeStrategy::PerAgent => request.concurrency.unwrap_or(run.agent.max_concurrency).max(1),
+        WorktreeStrategy::Shared => 1,
+    };
+    check_model(request.model.as_deref())?;
+    Ok(RunSettings {
+        backend: backend(request, config)?,
+        model: request.model.clone(),
+        max_concurrency: places,
+        max_retries: run.agent.max_retries_per_bead,
+        timeout_s: run.agent.timeout_per_bead.as_secs().max(1),
+        maintain_every: if maintain.trigger == MaintainTrigger::EveryNBeads { maintain.n } else { 0 },
+        maintain_after_all: maintain.trigger == MaintainTrigger::AfterAll,
+        maintain_parallel: maintain.parallel,
+        judge: judge.enabled,
+        spec_drift: judge.spec_drift,
+        acceptance: judge.acceptance && (run.acceptance.generate || run.acceptance.path.is_some()),
+        acceptance_path: run.acceptance.path.clone(),
+        max_iterations: judge.max_iterations.max(1),
+        judge_only: false,
+        human_review: run.phases.decompose.human_review && (request.resume || !request.yes),
+        preview_acceptance: request.preview_acceptance && !request.yes,
+        dry_run: request.dry_run,
+        pull_request: judge.on_complete == OnComplete::Pr,
+        push: judge.on_complete == OnComplete::Push,
+        cleanup: run.worktree.cleanup,
+        budget_usd: request.budget_usd,
+        max_runtime_s: request.max_runtime_s,
+        confined: false,
+        unconfined: String::new(),
+        exposed: String::new(),
+    })
+}
+
+/// What its agents are started with, whatever the files say later.
+pub(super) fn chosen(config: &Config) -> Chosen {
+    let exceptions = config.sandbox.exceptions().unwrap_or_default();
+    Chosen {
+        command: own_command(config),
+        judge_model: config.run.phases.judge.model.clone(),
+        acceptance_model: config.run.acceptance.model.clone(),
+        guidelines: config.run.phases.implement.guidelines.clone(),
+        completion_checks: config.run.phases.implement.completion_checks.clone(),
+        write: exceptions.write,
+        show: exceptions.show,
+        beads: config.run.beads.clone(),
+    }
+}
+
+/// Whether its agents are held back by the kernel, or it is only looked at afterwards what they did.
+pub(super) async fn confine(daemon: &Daemon, request: &v1::Run, config: &Config, settings: RunSettings) -> RunSettings {
+    let repo = Path::new(&request.repo);
+    let unconfined = match config.sandbox.exceptions() {
+        None => "the configuration says `sandbox: off`".into(),
+        Some(_) => crate::dispatch::confine::possible(daemon).await.err().unwrap_or_default(),
+    };
+    let confined = unconfined.is_empty();
+    // Criteria that are committed are in every clone, and cannot be hidden there.
+    let committed = match &settings.acceptance_path {
+        Some(path) if confined && worktree::has(repo, path).await => {
+            format!("the criteria in {path} are committed, so every agent's clone has them")
+        }
+        _ => unconfined,
+    };
+    let exposed = if confined { exposed(request, config) } else { String::new() };
+    RunSettings { confined, unconfined: committed, exposed, ..settings }
+}
+
+/// Why the run's agents may write files of its repository: one of them may have a HOME that is there.
+fn exposed(request: &v1::Run, config: &Config) -> String {
+    let asked = request.env.iter().chain(&request.extra_env).rev().find(|(name, _)| name == "HOME");
+    let of_backends = BackendChoice::ALL
+        .into_iter()
+        .filter_map(|name| config.backends.get(name)?.env.get("HOME").cloned());
+    let repo = Path::new(&request.repo);
+    let mut homes = asked.map(|(_, home)| home.clone()).into_iter().chain(of_backends);
+    match homes.any(|home| crate::dispatch::confine::holds(repo, &home)) {
+        true => format!("HOME, which agents may write, is in the repository {}", repo.display()),
+        false => String::new(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn one_bead_is_no_beads() {
+        assert!(unscoped(1).starts_with("a bead is open, ") && unscoped(1).ends_with("about it"));
+        assert!(unscoped(2).starts_with("2 beads are open, "));
+    }
+
+    /// Whoever gives agents a HOME, it is theirs to write.
+    #[test]
+    fn a_home_in_the_repository_is_told_whoever_says_it() {
+        let elsewhere = Config::defaults().unwrap();
+        let source =
+            config::Source::new(config::Layer::User, "config.yaml", "backends: {codex: {env: {HOME: /repo/h}}}\n");
+        let of_a_backend = config::load(&[source], &[]).unwrap();
+        let home = |path: Option<&str>| path.map(|path| ("HOME".into(), path.into())).into_iter().collect();
+        for (env, extra, config, expected) in [
+            (Some("/home/p"), None, &elsewhere, false),
+            (Some("/repo"), None, &elsewhere, true),
+            (Some("/home/p"), Some("/repo/h"), &elsewhere, true),
+            (Some("/repo"), Some("/home/p"), &elsewhere, false),
+            (None, None, &elsewhere, false),
+            (Some("/home/p"), None, &of_a_backend, true),
+        ] {
+            let request =
+                v1::Run { repo: "/repo".into(), env: home(env), extra_env: home(extra), ..v1::Run::default() };
+            assert_eq!(!exposed(&request, config).is_empty(), expected, "{env:?} {extra:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_asks_for_a_model_by_its_name() {
+        let config = Config::defaults().unwrap();
+        let asked = |model: &str| {
+            let (backend, command) = (Some("subprocess".into()), Some(v1::Command::Shell("true".into())));
+            let request = v1::Run { backend, command, model: Some(model.into()), ..v1::Run::default() };
+            run_settings(&request, &config).map(|settings| settings.model).map_err(|error| error.code)
+        };
+        assert_eq!(asked("haiku").unwrap().as_deref(), Some("haiku"));
+        assert_eq!(asked(" ").unwrap_err(), "E_BAD_INPUT");
+    }
+
+    /// An agent that is known by name is still that agent when the run's own agents are asked for.
+    #[test]
+    fn a_run_s_backend_is_what_its_agents_are_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("gemini");
+        std::fs::write(&program, "").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let config = Config::defaults().unwrap();
+        let asked = |name: &str, command: Option<&str>| {
+            let request = v1::Run {
+                backend: Some(name.into()),
+                command: command.map(|text| v1::Command::Shell(text.into())),
+                env: vec![("PATH".into(), dir.path().display().to_string())],
+                ..v1::Run::default()
+            };
+            backend(&request, &config).map_err(|error| error.code)
+        };
+        assert_eq!(asked("acp:gemini", None).unwrap(), "acp:gemini");
+        assert_eq!(asked("acp", Some("mine")).unwrap(), "acp");
+        assert_eq!(asked("claude_code", Some("gemini")).unwrap(), "claude-code");
+        assert_eq!(asked("claude_code", Some("mine")).unwrap_err(), "E_BACKEND_UNAVAILABLE");
+        for name in ["telepathy", "acp:telepathy", "codex:gemini", "codex"] {
+            assert_eq!(asked(name, None).unwrap_err(), "E_BACKEND_UNAVAILABLE", "{name}");
+        }
+        assert_eq!(asked("subprocess", None).unwrap_err(), "E_CONFIG_INVALID");
+    }
+}

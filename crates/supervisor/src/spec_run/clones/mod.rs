@@ -1,0 +1,596 @@
+//! The private clones of a run's agents (docs/design/git-and-clones.md).
+//! Nothing is run *in* one once it is an agent's: what is
+//! looked at is looked at with the harness's own repository, an index of our own, and the clone as a mere
+//! directory of files.
+
+mod index;
+
+use crate::spec_run::host::Hosted;
+use crate::spec_run::private_repo::{self, LEFT, RESCUE, WORK};
+use crate::spec_run::reflog;
+use crate::vcs::untrusted_path;
+use crate::vcs::user_repo::large_files::{self, Large};
+use crate::vcs::worktree::{
+    AGENT_EMAIL, AGENT_NAME, exclude, free_name, git, is_clone, lists_too_much, no_room, own_config, run,
+};
+use index::Index;
+use muleteer_process::clock;
+use muleteer_process::fault;
+use muleteer_store::atomic::{create_dir_durable, put_dir, write_atomic};
+use muleteer_store::removal;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// A hash and the end of its line.
+const HASH_LIMIT: u64 = 100;
+/// Of more commits than these, the newest are looked at.
+const COMMITS_LIMIT: usize = 10_000;
+/// A reflog that is longer is not read.
+const REFLOG_LIMIT: u64 = 4 << 20;
+/// A clone with more branches than these is not taken away: what it holds would be lost.
+const BRANCHES_LIMIT: usize = 50;
+
+/// Keeping what was not committed takes no longer.
+const RESCUING: Duration = Duration::from_secs(5 * 60);
+
+/// Where the clones began that could not be looked at, by their names.
+const LOST: &str = "lost";
+const LOG: &str = "logs/HEAD";
+const BESIDE: &str = "worktrees";
+
+/// What a clone's commits come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Work {
+    /// Since the clone was made.
+    pub commits: u32,
+    pub on_target: bool,
+    /// Some of these were made here, and the target has everything that was: no branch of it and no rebase that
+    /// was broken off has more. Who was cut off and left it so had pushed what it did.
+    pub whole: bool,
+    /// What its agent has made of it is nothing that could be looked at: why.
+    pub unreadable: Option<String>,
+}
+
+impl Work {
+    pub fn new(commits: u32, on_target: bool) -> Self {
+        Self { commits, on_target, whole: commits > 0 && on_target, unreadable: None }
+    }
+}
+
+fn name_of(dir: &Path) -> String {
+    dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    make_parent(path).and_then(|()| std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display())))
+}
+
+/// Writes down what is counted on later.
+fn note(hosted: &Hosted, folder: &str, clone: &str, commit: &str) -> Result<(), String> {
+    let folder = hosted.places.private.join(folder);
+    create_dir_durable(&folder, 0o700)
+        .and_then(|()| write_atomic(&folder.join(clone), commit.as_bytes(), 0o600))
+        .map_err(|error| crate::dispatch::launch::chain(&error))
+}
+
+fn known(hosted: &Hosted, folder: &str, clone: &str) -> Option<String> {
+    let path = hosted.places.private.join(folder).join(clone);
+    private_repo::hash(&untrusted_path::read_file(&path, HASH_LIMIT).ok()?)
+}
+
+/// Where the clone began.
+fn base(hosted: &Hosted, clone: &str) -> Option<String> {
+    known(hosted, "bases", clone)
+}
+
+/// Writes down where a clone stands; its commits are in the harness's own repository.
+pub fn remember(hosted: &Hosted, clone: &str, head: &str) -> Result<(), String> {
+    note(hosted, "heads", clone, head)
+}
+
+/// Writes down the newest commit that was made in a clone.
+pub fn remember_own(hosted: &Hosted, clone: &str, commit: &str) -> Result<(), String> {
+    note(hosted, "own", clone, commit)
+}
+
+/// Makes a clone of the target for an agent; with `branch` on a branch of its own, else detached.
+/// What is there of an attempt whose agent never began is made anew, unless it is to be gone on with. That is made anew
+/// as well where the machine went down since, with what was committed in it: nobody knows what else the disk had of it.
+/// Tells what was put aside, if anything, which is a fault to be recorded.
+pub async fn worktree(
+    hosted: &Hosted,
+    dir: &Path,
+    target: &str,
+    branch: Option<&str>,
+    reuse: bool,
+) -> Result<Option<String>, String> {
+    let clone = name_of(dir);
+    let mut fault = None;
+    if reuse && dir.is_dir() {
+        let whole = is_clone(dir);
+        if whole && !outlived_the_machine(hosted, dir) {
+            return Ok(None);
+        }
+        match discard(hosted, dir, target).await {
+            Err(why) if no_room(&why) => return Err(why),
+            Err(why) => fault = Some(set_aside(dir, &why)?),
+            Ok(kept) if !whole => {
+                let kept = kept.unwrap_or_else(|| "nothing: there was nothing but what had been committed".into());
+                fault = Some(format!("its agent took the git directory away; kept of its files is {kept}"));
+            }
+            Ok(_) => {}
+        }
+    }
+    // Also where we were killed since it was taken away.
+    let gone_on_with = if reuse { known(hosted, "heads", &clone).zip(base(hosted, &clone)) } else { None };
+    let tip = crate::spec_run::hub::tip(hosted, target).await?;
+    let form = form(hosted, target).await?;
+    let (begin, base) = gone_on_with.unwrap_or_else(|| (tip.clone(), tip.clone()));
+    let partial = dir.with_file_name(format!(".{clone}.partial"));
+    remove(&partial).await?;
+    remove(dir).await?;
+    copy(&form, &partial.join(".git")).map_err(|error| format!("{}: {error}", partial.display()))?;
+    write(
+        &partial.join(".git/packed-refs"),
+        &format!(
+            "# pack-refs with: peeled fully-peeled sorted \n{tip} refs/heads/{target}\n{tip} refs/remotes/origin/{target}\n"
+        ),
+    )?;
+    let mut checkout = git(&partial);
+    checkout.args(["checkout", "--quiet"]);
+    match branch {
+        Some(name) => checkout.arg("-B").arg(format!("bead-{name}")),
+        None => checkout.arg("--detach"),
+    };
+    run(checkout.arg(&begin), "cannot check the clone out").await?;
+    if !reuse {
+        // What an earlier one of that name had is not this one's.
+        for folder in ["heads", "own", LOST] {
+            let _ = std::fs::remove_file(hosted.places.private.join(folder).join(&clone));
+        }
+    }
+    note(hosted, "bases", &clone, &base)?;
+    std::fs::rename(&partial, dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    Ok(fault)
+}
+
+/// The machine was started anew since the clone was made: git does not sync what it checks out, nor an agent what it writes.
+pub fn outlived_the_machine(hosted: &Hosted, dir: &Path) -> bool {
+    made_at(hosted, dir).is_some_and(clock::is_before_boot)
+}
+
+/// When the clone had been made, and nobody had written to it yet.
+fn made_at(hosted: &Hosted, dir: &Path) -> Option<SystemTime> {
+    let noted = hosted.places.private.join("bases").join(name_of(dir));
+    std::fs::metadata(noted).and_then(|meta| meta.modified()).ok()
+}
+
+/// Out of the way of another clone of its name: it may hold what is nowhere else. Says so.
+fn set_aside(dir: &Path, why: &str) -> Result<String, String> {
+    let aside = free_name(dir, "broken");
+    std::fs::rename(dir, &aside).map_err(|error| format!("{}: {error}", dir.display()))?;
+    Ok(format!("it cannot be gone on with ({why}), and is put aside as {}", aside.display()))
+}
+
+/// The git directory that every clone of the run begins with; made once, for asking git for one takes longer than
+/// all else about an agent's beginning.
+async fn form(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
+    let _one = hosted.git.lock().await;
+    let form = hosted.places.private.join("clone");
+    if form.join("HEAD").exists() {
+        return Ok(form);
+    }
+    let partial = hosted.places.private.join(".clone.partial");
+    remove(&partial).await?;
+    let own = hosted.places.keep();
+    let format = run(git(&own).args(["rev-parse", "--show-object-format"]), "cannot make a clone").await?;
+    let format = format!("--object-format={format}");
+    run(git(&own).args(["init", "--quiet", "--template=", &format]).arg(&partial), "cannot make a clone").await?;
+    let hub = hosted.places.hub().display().to_string();
+    let name = format!("refs/heads/{target}");
+    run(git(&partial).args(["symbolic-ref", "HEAD", &name]), "cannot make a clone").await?;
+    let user = own_config(&hosted.repo, "user.name").await;
+    let email = own_config(&hosted.repo, "user.email").await;
+    for (key, value) in [
+        ("user.name", user.unwrap_or_else(|| AGENT_NAME.into())),
+        ("user.email", email.unwrap_or_else(|| AGENT_EMAIL.into())),
+        ("remote.origin.url", hub),
+        ("remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*".into()),
+        (&format!("branch.{target}.remote"), "origin".into()),
+        (&format!("branch.{target}.merge"), name),
+    ] {
+        run(git(&partial).args(["config", key]).arg(value), "cannot configure the clone").await?;
+    }
+    let made = partial.join(".git");
+    write(&made.join("objects/info/alternates"), &format!("{}\n", own.join("objects").display()))?;
+    if let Ok(roots) = std::fs::read_to_string(own.join(private_repo::SHALLOW)) {
+        write(&made.join(private_repo::SHALLOW), &roots)?;
+    }
+    exclude(&made).map_err(|error| format!("{}: {error}", made.display()))?;
+    put_dir(&made, &form).map_err(|error| crate::dispatch::launch::chain(&error))?;
+    remove(&partial).await?;
+    Ok(form)
+}
+
+/// Files and folders; there is nothing else in a git directory that was made just now.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy(&entry.path(), &to.join(entry.file_name()))?;
+        } else if kind.is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Brings the clone's commits to where they are safe, and says whether the target has them.
+pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String> {
+    let clone = name_of(dir);
+    if !is_clone(dir) {
+        if dir.is_dir()
+            && let Some(base) = base(hosted, &clone)
+        {
+            // What its agent had pushed before it took the git directory away nobody can tell.
+            note(hosted, LOST, &clone, &base)?;
+        }
+        return Ok(Work::new(0, true));
+    }
+    let _one = hosted.git.lock().await;
+    private_repo::ensure(hosted, target, None).await?;
+    let found = of_its_own_doing(look(hosted, dir, target).await?)?;
+    let unknown = || known(hosted, "own", &clone).is_none() && outlived_the_machine(hosted, dir);
+    if (found.unreadable.is_some() || forgot(&dir.join(".git")) || unknown())
+        && let Some(base) = base(hosted, &clone)
+    {
+        note(hosted, LOST, &clone, &base)?;
+    }
+    Ok(found)
+}
+
+/// A clone that could not be read because the disk is full is not broken: its agent has not failed, and the run waits or
+/// ends with what it is.
+fn of_its_own_doing(found: Work) -> Result<Work, String> {
+    match found.unreadable {
+        Some(why) if no_room(&why) => Err(why),
+        _ => Ok(found),
+    }
+}
+
+async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String> {
+    let clone = name_of(dir);
+    let tip = crate::spec_run::hub::commit(hosted, target).await;
+    let base = base(hosted, &clone);
+    let head = match bring(hosted, dir, &[&tip, &base, &known(hosted, "heads", &clone)]).await {
+        Ok(head) => head,
+        Err(why) => return Ok(Work { unreadable: Some(why), ..Work::new(0, false) }),
+    };
+    remember(hosted, &clone, &head)?;
+    let branch = format!("refs/heads/{target}");
+    let reached = async |commit: &str| {
+        Some(commit) == tip.as_deref()
+            || Some(commit) == base.as_deref()
+            || private_repo::is_ancestor(hosted, commit, &branch).await
+    };
+    let on_target = reached(&head).await;
+    let git_dir = dir.join(".git");
+    let others = match others(hosted, &git_dir, branch_of(&clone), &head).await {
+        Ok(others) => others,
+        Err(why) => return Ok(Work { unreadable: Some(why), ..Work::new(0, false) }),
+    };
+    if others.len() > BRANCHES_LIMIT {
+        let why = format!("it has {} branches, and at most {BRANCHES_LIMIT} are looked at", others.len());
+        return Ok(Work { unreadable: Some(why), ..Work::new(0, false) });
+    }
+    let mut whole = on_target;
+    for other in &others {
+        if reached(other).await {
+            continue;
+        }
+        whole = false;
+        let name = format!("{LEFT}/{clone}/{other}");
+        if let Err(why) = private_repo::fetch(hosted, &git_dir, other, &[&name], "cannot keep a branch").await {
+            return Ok(Work { unreadable: Some(why), ..Work::new(0, false) });
+        }
+    }
+    // After a rebase what lies between is also what others did.
+    let since = match &base {
+        Some(base) if *base == head => vec![],
+        Some(base) => {
+            let mut list = git(&hosted.places.keep());
+            list.args(["rev-list", &format!("--max-count={COMMITS_LIMIT}"), &format!("{base}..{head}")]);
+            run(&mut list, "cannot count commits").await?.lines().map(String::from).collect()
+        }
+        None => vec![head.clone()],
+    };
+    let made = made_in(&git_dir, branch_of(&clone));
+    let mut count = since.len();
+    let mut own = since
+        .iter()
+        .find(|commit| made.as_ref().is_none_or(|made| made.contains(*commit)))
+        .cloned();
+    if let (None, Some(made), Some(base)) = (&own, &made, &base) {
+        // It may have made and pushed it on another branch, or gone back since.
+        let mut list = git(&hosted.places.keep());
+        list.args(["rev-list", &format!("--max-count={COMMITS_LIMIT}"), &format!("{base}..{branch}")]);
+        let pushed = run(&mut list, "cannot count commits").await?;
+        let pushed: Vec<&str> = pushed.lines().filter(|commit| made.contains(*commit)).collect();
+        own = pushed.first().map(ToString::to_string);
+        count = count.max(pushed.len());
+    }
+    if let Some(own) = &own {
+        remember_own(hosted, &clone, own)?;
+    }
+    Ok(Work { whole: whole && own.is_some(), ..Work::new(count as u32, on_target) })
+}
+
+/// `bead-<id>-<number>` begins on the branch `bead-<id>`.
+fn branch_of(clone: &str) -> &str {
+    clone.rsplit_once('-').map_or(clone, |(branch, _)| branch)
+}
+
+/// What was made in it was written down once, and is not any more, or not to where it stands, as a power cut may leave it.
+fn forgot(git_dir: &Path) -> bool {
+    let Ok(Some(log)) = untrusted_path::read(git_dir, Path::new(LOG), REFLOG_LIMIT) else { return false };
+    let newest = log.trim_ascii_end().rsplit(|byte| *byte == b'\n').next();
+    let newest = newest.and_then(|line| private_repo::hash(line.split(|byte| *byte == b' ').nth(1)?));
+    newest.is_none() || private_repo::head(git_dir).is_some_and(|head| newest != Some(head))
+}
+
+/// What was made in a clone, by its reflogs; `None` where it keeps none.
+fn made_in(git_dir: &Path, branch: &str) -> Option<BTreeSet<String>> {
+    let mut logs = vec![LOG.to_string(), format!("logs/refs/heads/{branch}")];
+    // Working directories that its agent has made beside it.
+    let beside = std::fs::read_dir(git_dir.join(BESIDE))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .take(BRANCHES_LIMIT);
+    logs.extend(beside.filter_map(|entry| Some(format!("{BESIDE}/{}/{LOG}", entry.file_name().to_str()?))));
+    let read = |name: &String| untrusted_path::read(git_dir, Path::new(name), REFLOG_LIMIT).ok().flatten();
+    let found: Vec<_> = logs.iter().filter_map(read).collect();
+    (!found.is_empty()).then(|| found.iter().flat_map(|log| reflog::made(&String::from_utf8_lossy(log))).collect())
+}
+
+/// Where the clone's work stands beside what is checked out: on its branches, and on the one that is being rebased.
+async fn others(hosted: &Hosted, git_dir: &Path, branch: &str, head: &str) -> Result<BTreeSet<String>, String> {
+    let rebased = ["rebase-merge/orig-head", "rebase-apply/orig-head"]
+        .iter()
+        .filter_map(|name| private_repo::hash(&untrusted_path::read(git_dir, Path::new(name), HASH_LIMIT).ok()??));
+    let mut found: BTreeSet<String> = rebased.collect();
+    match only_branch(git_dir, branch) {
+        Some(commit) => drop(found.insert(commit)),
+        None => found.extend(private_repo::branches(hosted, git_dir).await?),
+    }
+    found.remove(head);
+    Ok(found)
+}
+
+/// Where its branch is, if it has no other than those it began with; else git is to be asked.
+fn only_branch(git_dir: &Path, branch: &str) -> Option<String> {
+    let packed = untrusted_path::read(git_dir, Path::new("packed-refs"), REFLOG_LIMIT).ok()??;
+    let packed = packed
+        .split(|byte| *byte == b'\n')
+        .filter(|line| line.windows(12).any(|part| part == b" refs/heads/"));
+    let mut loose = std::fs::read_dir(git_dir.join("refs/heads")).ok()?;
+    let alone = loose.all(|entry| entry.is_ok_and(|entry| entry.file_name() == branch));
+    (alone && packed.count() <= 1).then(|| private_repo::loose(git_dir, &format!("refs/heads/{branch}")))?
+}
+
+/// The commit that is checked out, brought into the harness's own repository unless it is one of those, which
+/// are there.
+async fn bring(hosted: &Hosted, dir: &Path, there: &[&Option<String>]) -> Result<String, String> {
+    let (clone, git_dir, what) = (name_of(dir), dir.join(".git"), "cannot look at the agent's commits");
+    let head = match private_repo::head(&git_dir) {
+        Some(head) => head,
+        None => private_repo::asked(hosted, &git_dir, "HEAD")
+            .await?
+            .ok_or("it has no commit checked out")?,
+    };
+    if !there.iter().any(|one| one.as_ref() == Some(&head)) {
+        private_repo::fetch(hosted, &git_dir, &head, &[&format!("+{WORK}/{clone}")], what).await?;
+    }
+    Ok(head)
+}
+
+/// Whether an earlier attempt at the bead has brought commits of its own to the target. Of one whose clone could not be
+/// looked at it may be so where the target has any since: nobody can tell whose they are, and whoever finds nothing
+/// left to be done is believed.
+pub async fn was_pushed(hosted: &Hosted, bead: &str, target: &str) -> Result<bool, String> {
+    let target = format!("refs/heads/{target}");
+    for clone in attempts(hosted, "own", bead) {
+        if let Some(own) = known(hosted, "own", &clone)
+            && private_repo::is_ancestor(hosted, &own, &target).await
+        {
+            return Ok(true);
+        }
+    }
+    for clone in attempts(hosted, LOST, bead) {
+        let Some(base) = known(hosted, LOST, &clone) else { continue };
+        let mut list = git(&hosted.places.keep());
+        list.args(["rev-list", "--max-count=1", &format!("{base}..{target}")]);
+        if !run(&mut list, "cannot look for what was pushed").await?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The clones of a bead of which something is written down.
+fn attempts(hosted: &Hosted, folder: &str, bead: &str) -> Vec<String> {
+    let prefix = format!("bead-{bead}-");
+    let entries = std::fs::read_dir(hosted.places.private.join(folder));
+    let names = entries.into_iter().flatten().flatten();
+    let is_one = |clone: &String| {
+        let number = clone.strip_prefix(&prefix).unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    names.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_one).collect()
+}
+
+/// Whether a file that was checked out was changed, or one was added; `.gitignore` is heeded.
+pub async fn is_dirty(hosted: &Hosted, dir: &Path) -> Result<bool, String> {
+    let base = base(hosted, &name_of(dir));
+    match changes(hosted, dir, base.as_deref()).await {
+        Err(why) if lists_too_much(&why) => {
+            tracing::warn!(dir = %dir.display(), "dirty: too many untracked files to list");
+            Ok(true)
+        }
+        changes => Ok(!changes?.is_empty()),
+    }
+}
+
+async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<String, String> {
+    const WHAT: &str = "cannot compare";
+    if !dir.is_dir() {
+        return Ok(String::new());
+    }
+    let index = Index::new(hosted, dir);
+    let base = base.unwrap_or("--empty");
+    run(index.git(hosted, dir).args(["read-tree", base]), "cannot read the tree").await?;
+    let left_out = index.leave_out_large(hosted, dir, base).await?;
+    let left_out = left_out.all.iter().map(|one| format!("?? {}", one.path.display()));
+    // Against the commit as well: an index made anew says nothing of files that are gone. What is a repository
+    // of its own in there is never asked: it would be asked with its own configuration.
+    let status = [
+        "status",
+        "--porcelain",
+        // With the branch's line before them: what `run` trims is the beginning of the first line.
+        "--branch",
+        "--untracked-files=normal",
+        "--no-renames",
+        "--ignore-submodules=all",
+    ];
+    let text = match run(index.git(hosted, dir).args(status), WHAT).await {
+        Err(why) if !no_room(&why) && !lists_too_much(&why) => {
+            // Over some attributes git fails.
+            run(index.plain(hosted, dir, base).args(status), WHAT).await?
+        }
+        text => text?,
+    };
+    Ok(text
+        .lines()
+        .filter(|line| !line.starts_with("## "))
+        .filter(|line| !line.starts_with("M ") && !line.starts_with("A ") && !line.starts_with("D "))
+        .map(String::from)
+        .chain(left_out)
+        .collect::<Vec<_>>()
+        .join("\n"))
+}
+
+/// Keeps what stands in a clone and in no commit as a commit: its name, and the files that are too large to be kept.
+async fn rescue(hosted: &Hosted, dir: &Path) -> Result<(Option<String>, Vec<Large>), String> {
+    let clone = name_of(dir);
+    let head = known(hosted, "heads", &clone).or_else(|| base(hosted, &clone));
+    let Some(head) = head else { return Ok((None, vec![])) };
+    let changes = changes(hosted, dir, Some(&head)).await.map_err(|why| match lists_too_much(&why) {
+        // The clone is the only place where they are, and stays.
+        true => "it is dirty, and has too many untracked files to list and to keep elsewhere".into(),
+        false => why,
+    });
+    if changes?.is_empty() {
+        return Ok((None, vec![]));
+    }
+    let what = "cannot keep what was not committed";
+    let index = Index::new(hosted, dir);
+    run(index.git(hosted, dir).args(["read-tree", &head]), "cannot read the tree").await?;
+    index.forget_submodules(hosted, dir).await?;
+    let left_out = index.leave_out_large(hosted, dir, &head).await?;
+    index.add_all(hosted, dir, &head, (RESCUING, what)).await?;
+    index.forget(hosted, dir, &left_out.new).await?;
+    let tree = run(index.git(hosted, dir).args(["write-tree"]), what).await?;
+    if !left_out.all.is_empty() {
+        let before = format!("{head}^{{tree}}");
+        let before = run(git(&hosted.places.keep()).args(["rev-parse", &before]), what).await?;
+        if before == tree {
+            return Ok((None, left_out.all));
+        }
+    }
+    let mut commit = git(&hosted.places.keep());
+    for role in ["AUTHOR", "COMMITTER"] {
+        commit
+            .env(format!("GIT_{role}_NAME"), "Muleteer")
+            .env(format!("GIT_{role}_EMAIL"), "rescue@muleteer.invalid");
+    }
+    let message = format!("what {clone} had not committed");
+    let commit = run(commit.args(["commit-tree", &tree, "-p", &head, "-m", &message]), what).await?;
+    let name = format!("{RESCUE}/{clone}");
+    private_repo::set(hosted, &name, &commit, what).await?;
+    Ok((Some(name), left_out.all))
+}
+
+/// Of a clone that nobody needs any more, which may be half taken away: `.<name>.gone`.
+const GONE: &str = ".gone";
+
+/// Takes a clone away, after what exists nowhere else is kept. Killed on the way it is done with by the next call
+/// for the folder's new name: half a clone could not be looked at any more.
+pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option<String>, String> {
+    let name = name_of(dir);
+    if name.starts_with('.') && name.ends_with(GONE) {
+        return remove(dir).await.map(|()| None);
+    }
+    if !dir.is_dir() {
+        return Ok(None);
+    }
+    if let Some(why) = work(hosted, dir, target).await?.unreadable {
+        // It may hold what nobody else does, and stays.
+        return Err(why);
+    }
+    let (kept, left_out) = rescue(hosted, dir).await?;
+    if !left_out.is_empty() {
+        // It is the only place where they are, and stays.
+        let names = large_files::names(&left_out);
+        let rest = kept.map(|kept| format!("; what else was not committed is {kept}")).unwrap_or_default();
+        return Err(format!("it holds files that are too large to be kept elsewhere: {names}{rest}"));
+    }
+    let gone = dir.with_file_name(format!(".{name}{GONE}"));
+    remove(&gone).await?;
+    std::fs::rename(dir, &gone).map_err(|error| format!("{}: {error}", dir.display()))?;
+    fault::point("run.mid_discard");
+    remove(&gone).await?;
+    Ok(kept)
+}
+
+/// Removes a tree that may be an agent's, of any depth. A killed daemon's git, or a killed shim's agent, may be at work in it
+/// for a moment longer.
+pub async fn remove(path: &Path) -> Result<(), String> {
+    const TRIES: usize = 20;
+    for last in (0..=TRIES).map(|n| n == TRIES) {
+        let tree = path.to_owned();
+        // An agent decides how long it takes: no task of the daemon's waits for it.
+        let removing = tokio::task::spawn_blocking(move || removal::remove_tree(&tree, removal::PATIENCE));
+        match removing.await.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if last || error.kind() == std::io::ErrorKind::TimedOut => {
+                return Err(format!("{}: {error}", path.display()));
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+    Ok(())
+}
+
+fn make_parent(path: &Path) -> Result<(), String> {
+    let parent = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_breaks_no_clone() {
+        let found = |why: &str| Work { unreadable: Some(why.into()), ..Work::new(0, false) };
+        let full = "cannot take its work: error: file write error: No space left on device; fatal: index-pack failed";
+        assert_eq!(of_its_own_doing(found(full)).err().as_deref(), Some(full));
+        let broken = of_its_own_doing(found("cannot take its work: fatal: bad object HEAD"));
+        assert!(broken.is_ok_and(|work| work.unreadable.is_some()));
+        assert!(of_its_own_doing(Work::new(1, true)).is_ok_and(|work| work.whole));
+    }
+}

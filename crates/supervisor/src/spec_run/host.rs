@@ -1,0 +1,515 @@
+//! What a run has on disk and in memory while this daemon hosts it.
+//!
+//! ```text
+//! <repo>/.muleteer/runs/<id>/    frozen-spec.md checkpoint.yml run-log.yml events.jsonl lock lock.json
+//! <state>/runs/<id>/             run.json (private: the agents' environment) spec.md hub.git keep.git clone/ bases/ heads/ live
+//!                                undone-<dispatch> recovering keeping
+//! <state>/sealed/<id>/           acceptance/ judge-results/
+//! <cache>/<id>/acceptance/       the criteria
+//! ```
+//!
+//! `live` is there while the run is under way: the next daemon goes on with those runs.
+
+use crate::daemon::context::{Daemon, Slot};
+use crate::spec_run::actor::RunMsg;
+use jiff::Timestamp;
+use muleteer_model::config::Beads;
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{Entry, Event, Record};
+use muleteer_model::spec_run::{Run, checkpoint};
+use muleteer_process::lock::{self, LockGuard};
+use muleteer_protocol::v1;
+use muleteer_store::atomic::{create_dir_durable, replace_snapshots, write_atomic};
+use muleteer_store::beads::Store;
+use muleteer_store::events::EventLog;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Of a run's directory in the state directory, the file that is there while it is under way.
+pub const LIVE: &str = "live";
+/// Reading the log of a run that is taken over takes no longer.
+const LOG_PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+/// `lock.json` is a few lines.
+const NOTE_LIMIT: u64 = 64 * 1024;
+
+/// All runs this daemon hosts, by the key of their actor (the random part of their id).
+#[derive(Debug, Default)]
+pub struct Runs {
+    hosted: Mutex<HashMap<DispatchId, Arc<Hosted>>>,
+    begun: Mutex<BTreeMap<String, Places>>,
+    /// One begins at a time, so that two cannot begin the same.
+    pub gate: tokio::sync::Mutex<()>,
+    /// Held by the suspect run that goes on now: see `begin::recovery`.
+    pub trial: Arc<tokio::sync::Mutex<()>>,
+    /// Runs that were set aside when this daemon began, whose work is still to be kept.
+    pub aside: Mutex<Vec<Hosted>>,
+    /// Keeping the work of those, by run.
+    pub keeping: Mutex<HashMap<String, AbortOnDropHandle<()>>>,
+    /// Changes whenever one of them has moved on.
+    pub moved: watch::Sender<u64>,
+}
+
+impl Runs {
+    pub fn get(&self, key: &DispatchId) -> Option<Arc<Hosted>> {
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    pub fn find(&self, run_id: &str) -> Option<Arc<Hosted>> {
+        self.get(&key_of(run_id)?).filter(|hosted| hosted.run_id == run_id)
+    }
+
+    pub fn all(&self) -> Vec<Arc<Hosted>> {
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Those that this daemon has come to host since its export looked last, where it exports: by then they may be over.
+    pub fn begun(&self) -> MutexGuard<'_, BTreeMap<String, Places>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `told`: its export will look at it, and finds it hosted unless it is over.
+    pub fn insert(&self, hosted: Arc<Hosted>, told: bool) {
+        let begun = told.then(|| (hosted.run_id.clone(), hosted.places.clone()));
+        self.hosted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(hosted.key.clone(), hosted);
+        self.begun().extend(begun);
+    }
+
+    pub fn remove(&self, key: &DispatchId) {
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+
+    /// The run one of whose agents this dispatch is. One that this daemon has only just taken over is waited
+    /// for: its agents speak as soon as there is a socket, and its log may not be read yet.
+    pub async fn of_dispatch(&self, dispatch: &str) -> Option<(Arc<Hosted>, Arc<Run>)> {
+        for hosted in self.all() {
+            let part = dispatch.strip_prefix(hosted.key.as_str()).is_some_and(|rest| rest.starts_with('x'));
+            if !part {
+                continue;
+            }
+            let mut state = hosted.state.subscribe();
+            let known = state.wait_for(Option::is_some);
+            let Ok(Ok(run)) = tokio::time::timeout(LOG_PATIENCE, known).await else { return None };
+            let run = run.clone()?;
+            return run.job_by_dispatch(dispatch).is_some().then(|| (hosted.clone(), run));
+        }
+        None
+    }
+}
+
+/// The repositories that have had runs here.
+pub fn repos(daemon: &Daemon) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(daemon.paths.runs()).into_iter().flatten().flatten();
+    let saved = entries.filter_map(|entry| std::fs::read(entry.path().join("run.json")).ok());
+    saved
+        .filter_map(|bytes| serde_json::from_slice::<Saved>(&bytes).ok())
+        .map(|saved| PathBuf::from(saved.request.repo))
+        .collect()
+}
+
+/// The repository that this run is, or was, about.
+pub fn repo_of(daemon: &Daemon, run_id: &str) -> Option<PathBuf> {
+    let bytes = std::fs::read(daemon.paths.run(run_id).join("run.json")).ok()?;
+    let saved: Saved = serde_json::from_slice(&bytes).ok()?;
+    Some(PathBuf::from(saved.request.repo))
+}
+
+/// `run-<date>-<hash>`: the hash names the actor.
+pub fn key_of(run_id: &str) -> Option<DispatchId> {
+    let mut parts = run_id.splitn(2, '-');
+    let fine = parts.next() == Some("run") && run_id.len() <= 40;
+    let hash = run_id.rsplit('-').next()?;
+    let clean = run_id
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    (fine && clean).then(|| DispatchId::try_from(hash.to_string()).ok())?
+}
+
+/// What is kept of the request: the agents' environment may hold secrets, so it is private.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Saved {
+    pub v: u16,
+    pub request: v1::Run,
+    #[serde(default)]
+    pub chosen: Chosen,
+}
+
+impl Saved {
+    /// The store of its beads.
+    pub fn store(&self) -> Store {
+        Store::new(
+            &crate::daemon::settings::beads_home(Path::new(&self.request.repo)),
+            &self.chosen.beads,
+            Some(self.request.env.clone()),
+        )
+    }
+}
+
+/// What the configuration chose for the run's agents, read when it begins and when it is gone on with. An agent
+/// that is not confined can write the repository's file meanwhile: that must not choose the judge's program.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Chosen {
+    pub command: Option<v1::Command>,
+    pub judge_model: Option<String>,
+    pub acceptance_model: Option<String>,
+    pub guidelines: Vec<String>,
+    pub completion_checks: Vec<String>,
+    /// Exceptions from the sandbox.
+    pub write: Vec<String>,
+    pub show: Vec<String>,
+    /// Where its beads are: which store that is stays as it was when the run began.
+    pub beads: Beads,
+}
+
+/// One run under this daemon's care.
+#[derive(Debug)]
+pub struct Hosted {
+    pub run_id: String,
+    pub key: DispatchId,
+    pub repo: PathBuf,
+    pub places: Places,
+    pub actor: Slot<RunMsg>,
+    /// The newest folded state; none before the log is read.
+    pub state: watch::Sender<Option<Arc<Run>>>,
+    pub request: Mutex<v1::Run>,
+    /// Of whoever asked last: for the push alone, and on no disk.
+    pub push_env: Mutex<Vec<(String, String)>>,
+    pub chosen: Mutex<Chosen>,
+    pub beads: Arc<tokio::sync::Mutex<Store>>,
+    pub log: Mutex<Option<EventLog>>,
+    /// Its agents are being ended: none may begin any more. Cancelled once and for good, for a run that is gone on
+    /// with is hosted anew.
+    pub halt: CancellationToken,
+    /// Held for reading by whoever makes a worktree and a dispatch; whoever ends one passes through for writing, and
+    /// then knows whether there is one.
+    pub begins: tokio::sync::RwLock<()>,
+    /// Whoever writes refs of the harness's own repository.
+    pub git: tokio::sync::Mutex<()>,
+    /// What was repaired and is on no record yet.
+    repairs: Mutex<Vec<String>>,
+    /// When the real remote was asked last, in awake time.
+    pub remote_asked: Mutex<Option<std::time::Duration>>,
+    /// Somebody began it or went on with it through this daemon: the next one is refused.
+    pub claimed: Mutex<bool>,
+    _lock: LockGuard,
+}
+
+/// Where a run's things are.
+#[derive(Debug, Clone)]
+pub struct Places {
+    pub public: PathBuf,
+    pub private: PathBuf,
+    pub sealed: PathBuf,
+    pub acceptance: PathBuf,
+    pub worktrees: PathBuf,
+}
+
+impl Places {
+    pub fn new(daemon: &Daemon, repo: &Path, run_id: &str) -> Self {
+        Self {
+            public: repo.join(".muleteer/runs").join(run_id),
+            private: daemon.paths.run(run_id),
+            sealed: daemon.paths.state_dir.join("sealed").join(run_id),
+            acceptance: daemon.paths.cache_dir.join(run_id).join("acceptance"),
+            worktrees: repo.join(".muleteer/worktrees").join(run_id),
+        }
+    }
+
+    pub fn events(&self) -> PathBuf {
+        self.public.join("events.jsonl")
+    }
+
+    pub fn frozen_spec(&self) -> PathBuf {
+        self.public.join("frozen-spec.md")
+    }
+
+    pub fn hub(&self) -> PathBuf {
+        self.private.join("hub.git")
+    }
+
+    /// What was undone of what the agent of this dispatch, or somebody while it was at work, had pushed.
+    pub fn undone(&self, job: &str) -> PathBuf {
+        self.private.join(format!("undone-{job}"))
+    }
+
+    /// The harness's own repository.
+    pub fn keep(&self) -> PathBuf {
+        self.private.join("keep.git")
+    }
+
+    pub fn spec(&self) -> PathBuf {
+        self.private.join("spec.md")
+    }
+
+    pub fn live(&self) -> PathBuf {
+        self.private.join(LIVE)
+    }
+
+    pub fn saved(&self) -> PathBuf {
+        self.private.join("run.json")
+    }
+
+    /// What is said by and to those whose words coding agents must not read.
+    pub fn talk(&self) -> PathBuf {
+        self.sealed.join("talk")
+    }
+
+    pub fn verdicts(&self) -> PathBuf {
+        self.sealed.join("judge-results")
+    }
+
+    pub fn lock(&self) -> PathBuf {
+        self.public.join("lock")
+    }
+}
+
+/// What `lock.json` tells people. The flock decides, not this.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LockNote {
+    pub run_id: String,
+    pub pid: u32,
+    pub hostname: String,
+    #[serde(default)]
+    pub boot_id: String,
+    pub started_at: Timestamp,
+    pub heartbeat_at: Timestamp,
+}
+
+/// The name of this machine, as `lock.json` has it.
+pub fn hostname() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .or_else(|| std::env::var("HOSTNAME").ok())
+        .map_or_else(|| "localhost".into(), |name| name.trim().to_string())
+}
+
+/// Whether a daemon carries on the run whose folder this is. Of one on another machine only its
+/// note tells.
+pub fn is_hosted(folder: &Path) -> bool {
+    let note: Option<LockNote> = crate::vcs::untrusted_path::read_file(&folder.join("lock.json"), NOTE_LIMIT)
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    note.is_some_and(|note| !is_here(&note)) || lock::is_held(&folder.join("lock"))
+}
+
+/// A container's name changes when it is made anew. Of one kernel and one file the lock itself
+/// decides.
+fn is_here(note: &LockNote) -> bool {
+    let boot = muleteer_process::identity::boot_id();
+    note.hostname == hostname() || (!note.boot_id.is_empty() && note.boot_id == boot)
+}
+
+/// Takes the run's lock, or says who has it.
+///
+/// # Errors
+/// `E_RUN_LOCKED`, also where the lock is another machine's: such a lock is never stolen.
+pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireError> {
+    let note: Option<LockNote> = crate::vcs::untrusted_path::read_file(&places.public.join("lock.json"), NOTE_LIMIT)
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let locked = |who: String| v1::WireError {
+        run_id: Some(run_id.into()),
+        ..crate::dispatch::request::fault(
+            "E_RUN_LOCKED",
+            &format!("run {run_id} is already in progress{who}"),
+            "`muleteer run --status` shows how it stands",
+        )
+    };
+    if let Some(note) = note.as_ref().filter(|note| !is_here(note)) {
+        return Err(v1::WireError {
+            hint: Some(format!(
+                "see to it there; if {} is gone for good (a container's name may be), delete {} and resume again",
+                note.hostname,
+                places.public.join("lock.json").display()
+            )),
+            ..locked(format!(" on {} (pid {})", note.hostname, note.pid))
+        });
+    }
+    let io =
+        |error: std::io::Error| crate::dispatch::request::internal(&format!("{}: {error}", places.lock().display()));
+    create_dir_durable(&places.public, 0o755).map_err(|error| crate::dispatch::request::unwritten(&error))?;
+    match lock::lock_within(&places.lock(), std::time::Duration::from_secs(2)).map_err(io)? {
+        Some(guard) => Ok(guard),
+        None => Err(locked(note.map(|note| format!(" (pid {})", note.pid)).unwrap_or_default())),
+    }
+}
+
+impl Hosted {
+    pub fn new(places: Places, run_id: &str, key: DispatchId, saved: Saved, lock: LockGuard) -> Self {
+        let store = saved.store();
+        let Saved { request, chosen, .. } = saved;
+        Self {
+            run_id: run_id.into(),
+            key,
+            beads: Arc::new(tokio::sync::Mutex::new(store)),
+            repo: PathBuf::from(&request.repo),
+            places,
+            actor: Slot::default(),
+            state: watch::Sender::new(None),
+            request: Mutex::new(request),
+            push_env: Mutex::default(),
+            chosen: Mutex::new(chosen),
+            log: Mutex::new(None),
+            halt: CancellationToken::new(),
+            begins: tokio::sync::RwLock::default(),
+            git: tokio::sync::Mutex::new(()),
+            repairs: Mutex::default(),
+            remote_asked: Mutex::new(None),
+            claimed: Mutex::new(false),
+            _lock: lock,
+        }
+    }
+
+    pub fn note_repair(&self, message: String) {
+        tracing::warn!(run = %self.run_id, %message, "the hub is repaired");
+        self.repairs.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+    }
+
+    pub fn take_repairs(&self) -> Vec<String> {
+        std::mem::take(&mut *self.repairs.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn request(&self) -> v1::Run {
+        self.request.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Who asks from a place without any leaves what there is.
+    pub fn give_for_push(&self, variables: &[(String, String)]) {
+        if !variables.is_empty() {
+            *self.push_env.lock().unwrap_or_else(PoisonError::into_inner) = variables.to_vec();
+        }
+    }
+
+    /// The environment of whoever asked, with what is for the push alone.
+    pub fn person_env(&self) -> Vec<(String, String)> {
+        let given = self.push_env.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_given = |name: &str| given.iter().any(|(given, _)| given == name);
+        let mut env = self.request().env;
+        env.retain(|(name, _)| !is_given(name));
+        env.extend(given);
+        env
+    }
+
+    pub fn chosen(&self) -> Chosen {
+        self.chosen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Claims it for whoever asks; false if somebody has it.
+    pub fn claim(&self) -> bool {
+        let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        !std::mem::replace(&mut *claimed, true)
+    }
+
+    pub fn run(&self) -> Option<Arc<Run>> {
+        self.state.borrow().clone()
+    }
+
+    /// Opens the log if it is not open, and folds it. Blocks.
+    pub fn open_log(&self) -> Result<Option<Run>, muleteer_store::StoreError> {
+        let mut slot = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        // Opened anew each time: that is recovery, and only one of us has it open.
+        *slot = None;
+        let mut run: Option<Run> = None;
+        let (log, _) = EventLog::open(&self.places.events(), 0, |record| match &mut run {
+            Some(run) => run.apply(&record),
+            None => run = Run::begin(&record),
+        })?;
+        *slot = Some(log);
+        Ok(run)
+    }
+
+    /// Appends events, durably, as one batch. Blocks.
+    pub fn append(&self, events: Vec<Event>) -> Result<Vec<Record>, String> {
+        let mut slot = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = slot.as_mut().ok_or("the run's log is not open")?;
+        let last = events.len().saturating_sub(1);
+        let entries: Vec<Entry> = events
+            .into_iter()
+            .enumerate()
+            .map(|(at, event)| Entry {
+                id: crate::daemon::context::random_key(),
+                dispatch_id: None,
+                at: None,
+                more: at < last,
+                event,
+            })
+            .collect();
+        loop {
+            match log.append(&entries, Timestamp::now()) {
+                // A state, not a failure: it goes on when there is room.
+                Err(muleteer_store::AppendError::Full { .. }) => std::thread::sleep(std::time::Duration::from_secs(1)),
+                outcome => return outcome.map_err(|error| crate::dispatch::launch::chain(&error)),
+            }
+        }
+    }
+
+    /// Writes the snapshots. That they cannot be written stops nothing: the events are the truth.
+    pub fn write_snapshots(&self, daemon: &Daemon, run: &Run) {
+        let fleet = daemon.snapshot();
+        let pid = |dispatch: &str| {
+            let id = DispatchId::try_from(dispatch.to_string()).ok()?;
+            fleet.get(&id)?.pid()
+        };
+        let texts = checkpoint::snapshots(run, pid).map(|(name, text)| (name, self.places.public.join(name), text));
+        let good = texts
+            .iter()
+            .filter_map(|(_, path, text)| Some((path.as_path(), text.as_ref().ok()?.as_bytes())));
+        let mut written = replace_snapshots(&good.collect::<Vec<_>>(), 0o644).into_iter();
+        for (name, _, text) in texts {
+            let written = text.and_then(|_| match written.next() {
+                Some(Err(error)) => Err(crate::dispatch::launch::chain(&error)),
+                _ => Ok(()),
+            });
+            if let Err(message) = written {
+                daemon.note(Event::Fault { what: format!("{} of {}", name, self.run_id), message });
+            }
+        }
+    }
+
+    pub fn write_lock_note(&self, since: Timestamp) {
+        let note = LockNote {
+            run_id: self.run_id.clone(),
+            pid: std::process::id(),
+            hostname: hostname(),
+            boot_id: muleteer_process::identity::boot_id(),
+            started_at: since,
+            heartbeat_at: Timestamp::now(),
+        };
+        if let Ok(bytes) = serde_json::to_vec_pretty(&note) {
+            // It only informs.
+            let _ = write_atomic(&self.places.public.join("lock.json"), &bytes, 0o644);
+        }
+    }
+
+    pub fn remove_lock_note(&self) {
+        let _ = std::fs::remove_file(self.places.public.join("lock.json"));
+    }
+}
+
+#[cfg(test)]
+impl Hosted {
+    /// Of the repository `repo` below `root`; what else it has is beside that.
+    pub fn alone(root: &Path, run_id: &str) -> Self {
+        let repo = root.join("repo");
+        let places = Places {
+            public: repo.join(".muleteer/runs").join(run_id),
+            private: root.join("state"),
+            sealed: root.join("sealed"),
+            acceptance: root.join("acceptance"),
+            worktrees: repo.join(".muleteer/worktrees").join(run_id),
+        };
+        std::fs::create_dir_all(&places.private).expect("a directory");
+        let lock = lock::lock_within(&root.join("lock"), std::time::Duration::from_secs(5)).expect("a lock");
+        let request = v1::Run { repo: repo.display().to_string(), ..v1::Run::default() };
+        let saved = Saved { v: 1, request, chosen: Chosen::default() };
+        Self::new(places, run_id, key_of(run_id).expect("a key"), saved, lock.expect("nobody has it"))
+    }
+}

@@ -1,0 +1,291 @@
+//! The hub of a run: a bare repository that its agents push to. They can write it, so the harness never has git
+//! work *in* it: it fetches from it into a repository of its own (`keep`), decides there, and writes the one
+//! ref that it puts back as a file.
+
+mod repair;
+mod structure;
+mod taken;
+
+use crate::daemon::context::Daemon;
+use crate::spec_run::host::Hosted;
+use crate::spec_run::private_repo::{self, HUB, UNDONE};
+use crate::vcs::untrusted_path;
+use crate::vcs::worktree::{DURABLE, git, no_room, run};
+use muleteer_model::event::Event;
+use muleteer_process::fault;
+use muleteer_store::atomic::put_dir;
+use repair::Pushes;
+use std::path::{Path, PathBuf};
+
+pub use crate::spec_run::clones::{discard, is_dirty, outlived_the_machine, was_pushed, work, worktree};
+
+/// Makes the hub and the harness's own repository, with the integration branch at `base`, unless they are there.
+pub async fn ensure(hosted: &Hosted, base: &str, target: &str) -> Result<(), String> {
+    let _one = hosted.git.lock().await;
+    private_repo::ensure(hosted, target, Some(base)).await?;
+    let hub = hosted.places.hub();
+    if std::fs::symlink_metadata(&hub).is_ok() || repair::is_known(&hosted.places) {
+        return repair::mend(hosted, target, false).await;
+    }
+    let partial = build(hosted, target).await?;
+    put_dir(&partial, &hub).map_err(|error| crate::dispatch::launch::chain(&error))
+}
+
+/// Makes a hub beside its place, with the integration branch at what was verified.
+async fn build(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
+    let name = format!("refs/heads/{target}");
+    let tip = private_repo::at(hosted, &name).await.ok_or("the integration branch is gone")?;
+    let partial = hosted.places.private.join(".hub.partial");
+    crate::spec_run::clones::remove(&partial).await?;
+    private_repo::bare(hosted, &partial).await?;
+    // What was gathered is there whatever becomes of the hub's own objects.
+    let lenders = partial.join("objects/info/alternates");
+    let own = format!("{}\n", hosted.places.keep().join("objects").display());
+    std::fs::read_to_string(&lenders)
+        .and_then(|known| std::fs::write(&lenders, known + &own))
+        .map_err(|error| format!("{}: {error}", lenders.display()))?;
+    // There to be shown read-only.
+    let hooks = partial.join("hooks");
+    std::fs::create_dir_all(&hooks).map_err(|error| format!("{}: {error}", hooks.display()))?;
+    for (key, value) in [
+        // A push of anything but a fast-forward is refused, and so is deleting a branch.
+        ("receive.denyNonFastForwards", "true"),
+        ("receive.denyDeletes", "true"),
+        // Who pushes here is told that it is done, and its clone is let go.
+        DURABLE.split_once('=').unwrap_or((DURABLE, "")),
+        ("gc.auto", "0"),
+        ("core.logAllRefUpdates", "true"),
+        // Who pushes need not be told what else the person's repository has.
+        ("core.alternateRefsCommand", "true"),
+    ] {
+        run(git(&partial).args(["config", key, value]), "cannot configure the hub").await?;
+    }
+    // Nor is there anything else that may be pushed: what is not the target's nobody would look at.
+    for hidden in ["refs", &format!("!{name}")] {
+        run(git(&partial).args(["config", "--add", "receive.hideRefs", hidden]), "cannot configure the hub").await?;
+    }
+    run(git(&partial).args(["symbolic-ref", "HEAD", &name]), "cannot set the hub's branch").await?;
+    // Made before any agent can write here.
+    run(git(&partial).args(["update-ref", &name, &tip]), "cannot make the integration branch").await?;
+    repair::remember(&hosted.places, &partial)?;
+    Ok(partial)
+}
+
+/// Repairs the hub, if nobody is at work with it just now. Agents that work meanwhile can push again.
+pub async fn watch(hosted: &Hosted, target: &str) -> Result<(), String> {
+    let Ok(_one) = hosted.git.try_lock() else { return Ok(()) };
+    if !hosted.places.keep().join("HEAD").exists() {
+        return Ok(());
+    }
+    repair::mend(hosted, target, false).await
+}
+
+/// Puts on record what was repaired.
+pub fn report(daemon: &Daemon, hosted: &Hosted) {
+    for message in hosted.take_repairs() {
+        daemon.note(Event::Fault { what: format!("the hub of {}", hosted.run_id), message });
+    }
+}
+
+/// Where the objects of a clone are borrowed from, and whoever lends to those.
+pub async fn lenders(hosted: &Hosted) -> Vec<PathBuf> {
+    let own = hosted.places.keep().join("objects");
+    let mut found = vec![own.clone()];
+    let mut next = vec![own];
+    while let Some(objects) = next.pop().filter(|_| found.len() < 100) {
+        let lent = untrusted_path::read(&objects, Path::new("info/alternates"), private_repo::ALTERNATES_LIMIT);
+        let lent = lent.ok().flatten().unwrap_or_default();
+        for line in String::from_utf8_lossy(&lent).lines().filter(|line| line.starts_with('/')) {
+            let path = PathBuf::from(line);
+            if !found.contains(&path) {
+                next.push(path.clone());
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// So often a fetch of what was pushed is tried before the hub is taken for damaged.
+const TAKE_TRIES: u32 = 2;
+
+/// What the hub's target is to what was verified before.
+enum Pushed {
+    Nothing,
+    Forward,
+    /// It is no fast-forward, or gone.
+    Rewritten(Option<String>),
+}
+
+/// What an agent that can write the hub has done to the target: anything but a fast-forward is undone, and
+/// kept beside it. Says so, to the job that has ended also when it is asked again.
+pub async fn guard(hosted: &Hosted, target: &str, job: Option<&str>) -> Result<Option<String>, String> {
+    let _one = hosted.git.lock().await;
+    private_repo::ensure(hosted, target, None).await?;
+    repair::mend(hosted, target, true).await?;
+    let hub = hosted.places.hub();
+    // It would lead everybody's git to another repository; nobody but an agent makes one.
+    let led_away = untrusted_path::remove(&hub, Path::new("commondir"));
+    let pushed = take(hosted, target).await?;
+    if let Pushed::Rewritten(now) = pushed {
+        let kept = kept_as(now.as_deref());
+        if let Some(now) = &now {
+            private_repo::set(hosted, &kept, now, "cannot keep what was pushed").await?;
+        }
+        let said = format!("a push to {target} that was no fast-forward was undone: {kept} is what it brought");
+        return undo(hosted, target, job, said).await.map(Some);
+    }
+    let noted = noted(hosted, job)?;
+    Ok(noted.or_else(|| {
+        led_away.then(|| "a file `commondir` that led the hub to another repository was taken away".into())
+    }))
+}
+
+/// Lets the target be what it was verified to be: from when it is judged nobody has anything more to push. What was
+/// pushed nevertheless is undone, and kept beside it. Says so, as [`guard`] does.
+pub async fn hold(hosted: &Hosted, target: &str, job: Option<&str>) -> Result<Option<String>, String> {
+    let _one = hosted.git.lock().await;
+    private_repo::ensure(hosted, target, None).await?;
+    repair::mend(hosted, target, true).await?;
+    let hub = hosted.places.hub();
+    let name = format!("refs/heads/{target}");
+    untrusted_path::remove(&hub, Path::new("commondir"));
+    let seen = private_repo::at(hosted, &name).await;
+    let now = match stands(hosted, &name).await {
+        Err(why) if !no_room(&why) => {
+            repair::rebuild(hosted, target, &why, Pushes::Taken).await?;
+            stands(hosted, &name).await?
+        }
+        now => now?,
+    };
+    if now == seen {
+        return noted(hosted, job);
+    }
+    let mut kept = kept_as(now.as_deref());
+    if let Some(now) = &now
+        && let Err(why) =
+            private_repo::fetch(hosted, &hub, now, &[&format!("+{kept}")], "cannot keep what was pushed").await
+    {
+        if no_room(&why) {
+            return Err(why);
+        }
+        kept = format!("nothing that can be read ({why})");
+    }
+    let said = format!("a push to {target} while it was judged, or after, was undone: {kept} is what it brought");
+    undo(hosted, target, job, said).await.map(Some)
+}
+
+/// What was said when a push was undone for this job.
+fn noted(hosted: &Hosted, job: Option<&str>) -> Result<Option<String>, String> {
+    let Some(path) = job.map(|job| hosted.places.undone(job)) else { return Ok(None) };
+    crate::daemon::settings::read_if_there(&path).map_err(|error| crate::dispatch::launch::chain(&error))
+}
+
+/// Where a push that is undone is kept, in words where it brought nothing.
+fn kept_as(now: Option<&str>) -> String {
+    now.map_or_else(|| "nothing".into(), |now| format!("{UNDONE}/{now}"))
+}
+
+/// Puts the target back to what was verified. What it was is kept by then. What is `said` of it is noted for the job
+/// first: once it is undone nothing shows it any more, and whoever dies before it is on record would have let the job
+/// pass for one that pushed nothing.
+async fn undo(hosted: &Hosted, target: &str, job: Option<&str>, said: String) -> Result<String, String> {
+    let hub = hosted.places.hub();
+    let name = format!("refs/heads/{target}");
+    let seen = private_repo::at(hosted, &name).await.ok_or("the integration branch is gone")?;
+    if let Some(job) = job {
+        muleteer_store::atomic::write_atomic(&hosted.places.undone(job), said.as_bytes(), 0o600)
+            .map_err(|error| crate::dispatch::launch::chain(&error))?;
+    }
+    fault::point("hub.push_noted");
+    if let Err(error) = untrusted_path::replace(&hub, Path::new(&name), format!("{seen}\n").as_bytes()) {
+        repair::rebuild(hosted, target, &format!("{name}: {error}"), Pushes::LeftOut).await?;
+    }
+    fault::point("hub.push_undone");
+    Ok(said)
+}
+
+/// Where a branch of the hub is; none if it is gone.
+async fn stands(hosted: &Hosted, name: &str) -> Result<Option<String>, String> {
+    let hub = hosted.places.hub();
+    match private_repo::loose(&hub, name) {
+        Some(now) => Ok(Some(now)),
+        // Where no file says it, git may know.
+        None => private_repo::asked(hosted, &hub, name).await,
+    }
+}
+
+/// The commit to begin from: the target, with what was pushed to it since. What is to be undone is left to
+/// [`guard`].
+pub async fn tip(hosted: &Hosted, target: &str) -> Result<String, String> {
+    let _one = hosted.git.lock().await;
+    private_repo::ensure(hosted, target, None).await?;
+    repair::mend(hosted, target, true).await?;
+    take(hosted, target).await?;
+    commit(hosted, target).await.ok_or_else(|| format!("the branch {target} is gone"))
+}
+
+/// Brings what was pushed, if it is a fast-forward. A hub that git cannot read is built again, and what could be taken out
+/// of it is looked at.
+async fn take(hosted: &Hosted, target: &str) -> Result<Pushed, String> {
+    if let Some(pushed) = take_once(hosted, target).await? {
+        return Ok(pushed);
+    }
+    Ok(take_once(hosted, target).await?.unwrap_or(Pushed::Nothing))
+}
+
+/// `None` where the hub was built again.
+async fn take_once(hosted: &Hosted, target: &str) -> Result<Option<Pushed>, String> {
+    let hub = hosted.places.hub();
+    let name = format!("refs/heads/{target}");
+    let seen = private_repo::at(hosted, &name).await.ok_or("the integration branch is gone")?;
+    let now = match stands(hosted, &name).await {
+        Err(why) if !no_room(&why) => {
+            repair::rebuild(hosted, target, &why, Pushes::Taken).await?;
+            return Ok(None);
+        }
+        now => now?,
+    };
+    let Some(now) = now else { return Ok(Some(Pushed::Rewritten(None))) };
+    if now == seen {
+        return Ok(Some(Pushed::Nothing));
+    }
+    // The first is refused by git where it is no fast-forward; the second brings it nevertheless.
+    let names = [name.as_str(), &format!("+{HUB}")];
+    let mut why = String::new();
+    for _ in 0..TAKE_TRIES {
+        why = match private_repo::fetch(hosted, &hub, &now, &names, "cannot look at what was pushed").await {
+            Ok(()) => return Ok(Some(Pushed::Forward)),
+            Err(why) => why,
+        };
+        let brought = private_repo::at(hosted, HUB).await.as_ref() == Some(&now);
+        if brought && !private_repo::is_ancestor(hosted, &seen, &now).await {
+            return Ok(Some(Pushed::Rewritten(Some(now))));
+        }
+        // A fast-forward that could not be: another time.
+        if brought || no_room(&why) {
+            return Err(why);
+        }
+    }
+    // The branch names what is not there, or cannot be read: nobody can work with that.
+    repair::rebuild(hosted, target, &why, Pushes::Taken).await?;
+    Ok(None)
+}
+
+/// The commit that the target has rightly come to.
+pub async fn commit(hosted: &Hosted, branch: &str) -> Option<String> {
+    private_repo::at(hosted, &format!("refs/heads/{branch}")).await
+}
+
+/// A git that was killed leaves its locks behind, and nobody could push any more.
+pub async fn unlock(hosted: &Hosted, target: &str) {
+    if !std::fs::symlink_metadata(hosted.places.hub()).is_ok_and(|meta| meta.is_dir()) {
+        return;
+    }
+    let locks = ["HEAD.lock", "packed-refs.lock", "config.lock"].map(String::from);
+    let locks = locks.into_iter().chain([format!("refs/heads/{target}.lock")]).collect::<Vec<_>>();
+    private_repo::unlock(&hosted.places.hub(), &locks).await;
+}
+
+#[cfg(test)]
+mod tests;

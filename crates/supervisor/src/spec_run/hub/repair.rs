@@ -1,0 +1,151 @@
+//! The repair of a hub that an agent has removed or damaged. It is built again from the harness's own repository, which
+//! has everything that was gathered. A push that was only in the damaged one is taken out of it first, where its commits
+//! can be read whole, and put back: it is looked at then as any push is. The damaged one is put aside as `hub.damaged`. An
+//! agent whose push could not be read finds that its commits are not there, and pushes them again.
+//!
+//! The directory itself stays where it can: the sandbox of an agent that is at work shows it that very one.
+
+use crate::spec_run::clones;
+use crate::spec_run::host::{Hosted, Places};
+use crate::spec_run::hub::{structure, taken};
+use crate::spec_run::private_repo::SHALLOW;
+use crate::vcs::untrusted_path;
+use crate::vcs::worktree::free_name;
+use muleteer_store::atomic::{create_dir_durable, put_dir, write_atomic};
+use std::path::Path;
+
+/// Files that no push changes, and the names under which [`FORM`] has what they are to be.
+pub(super) const FIXED: [(&str, &str); 3] =
+    [("HEAD", "HEAD"), ("config", "config"), ("objects/info/alternates", "alternates")];
+/// In the run's private folder.
+const FORM: &str = "hub-form";
+pub(super) const FIXED_LIMIT: u64 = 64 << 10;
+
+/// Whether pushes are taken out of a damaged hub before it is built again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pushes {
+    Taken,
+    /// They are kept already, and are not to come back.
+    LeftOut,
+}
+
+/// Notes what the fixed files of a hub are to be, which is made and where nobody has been yet.
+pub(super) fn remember(places: &Places, made: &Path) -> Result<(), String> {
+    let form = places.private.join(FORM);
+    create_dir_durable(&form, 0o700).map_err(|error| crate::dispatch::launch::chain(&error))?;
+    for (name, kept) in FIXED {
+        let path = made.join(name);
+        let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        write_atomic(&form.join(kept), &bytes, 0o600).map_err(|error| crate::dispatch::launch::chain(&error))?;
+    }
+    // Empty where the person's repository has its whole past.
+    let roots = std::fs::read(made.join(SHALLOW)).unwrap_or_default();
+    write_atomic(&form.join(SHALLOW), &roots, 0o600).map_err(|error| crate::dispatch::launch::chain(&error))
+}
+
+/// Whether this run has had a hub.
+pub(super) fn is_known(places: &Places) -> bool {
+    places.private.join(FORM).join("HEAD").exists()
+}
+
+/// Repairs the hub if it is damaged, and notes that. `objects` says whether its objects are looked at, too.
+///
+/// The caller holds [`Hosted::git`].
+pub(super) async fn mend(hosted: &Hosted, target: &str, objects: bool) -> Result<(), String> {
+    let (places, branch, halt) = (hosted.places.clone(), target.to_owned(), hosted.halt.clone());
+    // An agent decides how much there is to be looked at: no task of the daemon's waits for it.
+    let looking = tokio::task::spawn_blocking(move || {
+        structure::damage(&places, &branch)
+            .or_else(|| objects.then(|| structure::broken_object(&places.hub(), &halt))?)
+    });
+    match looking.await.map_err(|error| error.to_string())? {
+        Some(why) => rebuild(hosted, target, &why, Pushes::Taken).await,
+        None => restore_fixed(hosted, target).await,
+    }
+}
+
+/// Puts back the fixed files that were changed: that costs no push.
+async fn restore_fixed(hosted: &Hosted, target: &str) -> Result<(), String> {
+    let hub = hosted.places.hub();
+    for (name, kept) in FIXED {
+        let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join(kept)) else { continue };
+        if untrusted_path::read(&hub, Path::new(name), FIXED_LIMIT).is_ok_and(|there| there.as_ref() == Some(&wanted)) {
+            continue;
+        }
+        let lock = format!("{name}.lock");
+        untrusted_path::remove(&hub, Path::new(&lock));
+        if let Err(error) = untrusted_path::replace(&hub, Path::new(name), &wanted) {
+            return rebuild(hosted, target, &format!("{name}: {error}"), Pushes::Taken).await;
+        }
+        hosted.note_repair(format!("the file {name} of the hub was changed, and is put back"));
+    }
+    // A hub that an earlier version made has no form of this one.
+    let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join(SHALLOW)) else { return Ok(()) };
+    match untrusted_path::read(&hub, Path::new(SHALLOW), structure::REFS_LIMIT) {
+        Ok(there) if there.as_deref().unwrap_or_default() == wanted => Ok(()),
+        _ => rebuild(hosted, target, "shallow was changed", Pushes::Taken).await,
+    }
+}
+
+/// Puts back where the objects of the hub are borrowed from, so that they can be read. Where that cannot be, they are not.
+pub(super) fn put_back_alternates(hosted: &Hosted) {
+    let (name, hub) = (Path::new("objects/info/alternates"), hosted.places.hub());
+    let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join("alternates")) else { return };
+    if untrusted_path::read(&hub, name, FIXED_LIMIT).is_ok_and(|there| there.as_ref() == Some(&wanted)) {
+        return;
+    }
+    untrusted_path::remove(&hub, Path::new("objects/info/alternates.lock"));
+    untrusted_path::remove(&hub, name);
+    drop(untrusted_path::replace(&hub, name, &wanted));
+}
+
+/// Builds the hub again, and notes why. What is pushed to it is put back as it was, for the caller to look at.
+///
+/// The caller holds [`Hosted::git`].
+pub(super) async fn rebuild(hosted: &Hosted, target: &str, why: &str, pushes: Pushes) -> Result<(), String> {
+    let pushed = match pushes {
+        Pushes::Taken => taken::take(hosted, target).await?,
+        Pushes::LeftOut => None,
+    };
+    let partial = crate::spec_run::hub::build(hosted, target).await?;
+    let name = format!("refs/heads/{target}");
+    if let Some(pushed) = &pushed {
+        untrusted_path::replace(&partial, Path::new(&name), format!("{pushed}\n").as_bytes())
+            .map_err(|error| format!("{name}: {error}"))?;
+    }
+    let hub = hosted.places.hub();
+    let aside = free_name(&hub, "damaged");
+    let io = |error: std::io::Error| format!("cannot put the damaged hub aside: {error}");
+    match std::fs::symlink_metadata(&hub) {
+        Ok(meta) if meta.is_dir() => {
+            std::fs::create_dir(&aside).map_err(io)?;
+            match untrusted_path::exchange(&hub, &partial, &aside) {
+                Ok(()) => clones::remove(&partial).await?,
+                Err(error) => {
+                    tracing::warn!(%error, "failed to repair the hub in place");
+                    clones::remove(&partial).await?;
+                    let partial = crate::spec_run::hub::build(hosted, target).await?;
+                    if let Some(pushed) = &pushed {
+                        untrusted_path::replace(&partial, Path::new(&name), format!("{pushed}\n").as_bytes())
+                            .map_err(io)?;
+                    }
+                    std::fs::rename(&hub, aside.join("whole")).map_err(io)?;
+                    put_dir(&partial, &hub).map_err(|error| crate::dispatch::launch::chain(&error))?;
+                }
+            }
+        }
+        Ok(_) => {
+            std::fs::rename(&hub, &aside).map_err(io)?;
+            put_dir(&partial, &hub).map_err(|error| crate::dispatch::launch::chain(&error))?;
+        }
+        Err(_) => put_dir(&partial, &hub).map_err(|error| crate::dispatch::launch::chain(&error))?,
+    }
+    let what = match pushed {
+        Some(pushed) => format!("with the push of {pushed} that was in it"),
+        None => "a push that was not gathered by then is not in it".into(),
+    };
+    hosted.note_repair(format!(
+        "the hub was damaged ({why}) and is built again from the harness's own repository; {what}"
+    ));
+    Ok(())
+}

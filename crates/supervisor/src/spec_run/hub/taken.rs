@@ -1,0 +1,80 @@
+//! Takes what agents have pushed out of a hub that is to be built again. Nothing but its objects is read, through a
+//! repository of the harness's own: whatever else is damaged leads no git astray.
+
+use crate::spec_run::clones;
+use crate::spec_run::host::Hosted;
+use crate::spec_run::hub::repair;
+use crate::spec_run::hub::structure::{PACKED, REFS_LIMIT, packed};
+use crate::spec_run::private_repo::{self, UNDONE};
+use crate::vcs::untrusted_path;
+use crate::vcs::worktree::no_room;
+use std::path::Path;
+
+/// What was taken out of a damaged hub last, in the harness's own repository.
+const TAKEN: &str = "refs/muleteer/taken";
+const REFLOG_LIMIT: u64 = 4 << 20;
+
+/// The commit that the hub's target was at, brought into the harness's own repository, unless that has it on the target.
+/// `None` where the hub does not say, or its objects cannot be read.
+pub(super) async fn take(hosted: &Hosted, target: &str) -> Result<Option<String>, String> {
+    let name = format!("refs/heads/{target}");
+    let objects = hosted.places.hub().join("objects");
+    let is_folder = |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
+    if !is_folder(&hosted.places.hub()) || !is_folder(&objects) {
+        return Ok(None);
+    }
+    let Some(now) = stood_at(hosted, &name).await else { return Ok(None) };
+    if private_repo::is_ancestor(hosted, &now, &name).await {
+        return Ok(None);
+    }
+    let dir = hosted.places.private.join(".hub.lent");
+    clones::remove(&dir).await?;
+    let found = bring(hosted, &dir, &objects, &now).await;
+    clones::remove(&dir).await?;
+    match found {
+        Ok(()) => Ok(Some(now)),
+        Err(why) if no_room(&why) => Err(why),
+        Err(why) => {
+            tracing::warn!(run = %hosted.run_id, %why, "failed to take a push out of a damaged hub");
+            Ok(None)
+        }
+    }
+}
+
+/// Where the hub's branch was: its file says so, or the list of packed refs, or else the end of its log. What was undone
+/// is in the log too, and does not come back.
+async fn stood_at(hosted: &Hosted, name: &str) -> Option<String> {
+    let hub = hosted.places.hub();
+    let loose = private_repo::loose(&hub, name);
+    let read =
+        |file: &str, limit: u64| untrusted_path::read(&hub, Path::new(file), limit).ok().flatten().unwrap_or_default();
+    let packed = || {
+        let text = read(PACKED, REFS_LIMIT);
+        let found = text.split(|byte| *byte == b'\n').filter_map(packed);
+        let mut found = found.filter(|(_, known)| *known == name.as_bytes());
+        found.next().map(|(commit, _)| commit)
+    };
+    if let Some(now) = loose.or_else(packed) {
+        return Some(now);
+    }
+    let log = read(&format!("logs/{name}"), REFLOG_LIMIT);
+    let last = log.trim_ascii_end().rsplit(|byte| *byte == b'\n').next()?;
+    let now = private_repo::hash(last.split(|byte| *byte == b' ').nth(1)?)?;
+    private_repo::at(hosted, &format!("{UNDONE}/{now}")).await.is_none().then_some(now)
+}
+
+/// Fetches a commit from objects of an agent's.
+async fn bring(hosted: &Hosted, dir: &Path, objects: &Path, now: &str) -> Result<(), String> {
+    repair::put_back_alternates(hosted);
+    let lent = objects.to_owned();
+    let checking = tokio::task::spawn_blocking(move || private_repo::check_files(&lent));
+    checking.await.map_err(|error| error.to_string())??;
+    private_repo::bare(hosted, dir).await?;
+    let io = |error: std::io::Error| format!("{}: {error}", dir.display());
+    let lenders = dir.join("objects/info/alternates");
+    let known = std::fs::read_to_string(&lenders).map_err(io)?;
+    let own = hosted.places.keep().join("objects");
+    std::fs::write(&lenders, format!("{known}{}\n{}\n", own.display(), objects.display())).map_err(io)?;
+    std::fs::write(dir.join("refs/heads/taken"), format!("{now}\n")).map_err(io)?;
+    private_repo::fetch(hosted, dir, now, &[&format!("+{TAKEN}")], "cannot take what was pushed").await
+}

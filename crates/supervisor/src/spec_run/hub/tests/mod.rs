@@ -1,0 +1,636 @@
+//! What agents can do to the hub and their clones, and what the harness makes of it.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod endless;
+
+use crate::spec_run::clones::Work;
+use crate::spec_run::host::Hosted;
+use crate::spec_run::hub::*;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+mod damage;
+
+const RUN: &str = "run-2026-01-01-abcdef";
+const TARGET: &str = "muleteer/run-2026-01-01-abcdef";
+
+struct Stage {
+    _dir: tempfile::TempDir,
+    root: PathBuf,
+    hosted: Hosted,
+}
+
+fn git_in(dir: &Path, args: &[&str]) -> String {
+    let who = ["-c", "user.name=a", "-c", "user.email=a@example.invalid", "-c", "init.defaultBranch=main"];
+    let output = Command::new("git").arg("-C").arg(dir).args(who).args(args).output().unwrap();
+    assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_string()
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let stage = Self::empty();
+        let base = git_in(&stage.hosted.repo, &["rev-parse", "HEAD"]);
+        ensure(&stage.hosted, &base, TARGET).await.unwrap();
+        stage
+    }
+
+    fn empty() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let repo = root.join("repo");
+        std::fs::create_dir_all(&repo).unwrap();
+        git_in(&repo, &["init", "--quiet"]);
+        git_in(&repo, &["config", "user.name", "A Person"]);
+        std::fs::write(repo.join("README.md"), "read me\n").unwrap();
+        git_in(&repo, &["add", "--all"]);
+        git_in(&repo, &["commit", "--quiet", "--message=first"]);
+        let hosted = Hosted::alone(&root, RUN);
+        Self { _dir: dir, root, hosted }
+    }
+
+    fn hub(&self) -> PathBuf {
+        self.hosted.places.hub()
+    }
+
+    fn keep(&self) -> PathBuf {
+        self.hosted.places.keep()
+    }
+
+    /// A clone, in which an agent has committed and pushed.
+    async fn bead(&self, name: &str) -> PathBuf {
+        let dir = self.hosted.places.worktrees.join(format!("bead-{name}-1"));
+        worktree(&self.hosted, &dir, TARGET, Some(name), false).await.unwrap();
+        self.commit(&dir, name);
+        git_in(&dir, &["push", "--quiet", self.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
+        dir
+    }
+
+    fn commit(&self, dir: &Path, name: &str) {
+        std::fs::write(dir.join(name), name).unwrap();
+        git_in(dir, &["add", name]);
+        git_in(dir, &["commit", "--quiet", "--message", name]);
+    }
+
+    /// A program that says that it ran.
+    fn trap(&self) -> String {
+        let path = self.root.join("trap.sh");
+        std::fs::write(&path, format!("#!/bin/sh\ntouch {}/ran\ncat\n", self.root.display())).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    }
+
+    /// Everything the harness does after an agent, and after the last one.
+    async fn after(&self, dir: &Path) -> (Option<String>, Work) {
+        unlock(&self.hosted, TARGET).await;
+        let said = guard(&self.hosted, TARGET, None).await.unwrap();
+        let work = work(&self.hosted, dir, TARGET).await.unwrap();
+        is_dirty(&self.hosted, dir).await.unwrap();
+        discard(&self.hosted, dir, TARGET).await.unwrap();
+        assert!(!self.root.join("ran").exists(), "the harness ran the agent's code");
+        (said, work)
+    }
+}
+
+#[tokio::test]
+async fn what_is_pushed_is_taken_and_what_is_not_committed_is_kept() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    assert_eq!(git_in(&dir, &["log", "-1", "--format=%cn", "HEAD~1"]), "a");
+    assert_eq!(git_in(&dir, &["config", "--local", "user.name"]), "A Person");
+    assert_eq!(git_in(&dir, &["rev-parse", "--abbrev-ref", "HEAD"]), "bead-one");
+    assert_eq!(git_in(&dir, &["status", "--porcelain"]), "");
+    let head = git_in(&dir, &["rev-parse", "HEAD"]);
+    std::fs::write(dir.join("left"), "left\n").unwrap();
+    assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
+    assert!(!dir.exists());
+    assert_eq!(commit(&stage.hosted, TARGET).await, Some(head.clone()));
+    assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:left"]), "left");
+    // The next one begins there, and what it commits and does not push is safe.
+    let next = stage.hosted.places.worktrees.join("bead-two-1");
+    worktree(&stage.hosted, &next, TARGET, Some("two"), false).await.unwrap();
+    assert_eq!(git_in(&next, &["rev-parse", "HEAD"]), head);
+    assert_eq!(git_in(&next, &["rev-parse", &format!("origin/{TARGET}")]), head);
+    stage.commit(&next, "two");
+    let second = git_in(&next, &["rev-parse", "HEAD"]);
+    assert_eq!(stage.after(&next).await, (None, Work::new(1, false)));
+    assert_eq!(git_in(&stage.keep(), &["rev-parse", "refs/muleteer/work/bead-two-1"]), second);
+    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
+    assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+}
+
+/// Who has pushed is told so, and its clone is let go: what came is on the hub's disk by then.
+#[tokio::test]
+async fn what_is_pushed_waits_for_the_disk() {
+    let stage = Stage::new().await;
+    let dir = stage.hosted.places.worktrees.join("bead-one-1");
+    worktree(&stage.hosted, &dir, TARGET, Some("one"), false).await.unwrap();
+    stage.commit(&dir, "one");
+    let trace = stage.root.join("git.trace");
+    let pushed = Command::new("git")
+        .arg("-C")
+        .arg(&dir)
+        .args(["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")])
+        .env("GIT_TRACE2_EVENT", &trace)
+        .status();
+    assert!(pushed.unwrap().success());
+    let text = std::fs::read_to_string(&trace).unwrap();
+    // A counter, or up to 2.45 a value.
+    let counts = text.lines().filter(|line| line.contains("hardware-flush"));
+    let counts = counts
+        .filter_map(|line| line.rsplit_once("\"count\":").or_else(|| line.rsplit_once("\"value\":")))
+        .filter_map(|(_, count)| count.trim_matches(['"', '}']).parse::<u64>().ok());
+    assert_eq!(counts.sum::<u64>(), 4, "a commit, a tree, a file and the branch: {text}");
+}
+
+/// Found by the crash campaign: between the two halves of a rebase HEAD is at what others have pushed.
+#[tokio::test]
+async fn a_rebase_that_was_broken_off_is_no_work_that_was_pushed_and_is_kept() {
+    let stage = Stage::new().await;
+    let dir = stage.hosted.places.worktrees.join("bead-two-1");
+    worktree(&stage.hosted, &dir, TARGET, Some("two"), false).await.unwrap();
+    stage.commit(&dir, "two");
+    let own = git_in(&dir, &["rev-parse", "HEAD"]);
+    let other = git_in(&stage.bead("one").await, &["rev-parse", "HEAD"]);
+    git_in(&dir, &["fetch", "--quiet", stage.hub().to_str().unwrap(), TARGET]);
+    git_in(&dir, &["-c", "sequence.editor=sed -i 1ibreak", "rebase", "--quiet", "--interactive", "FETCH_HEAD"]);
+    assert_eq!(git_in(&dir, &["rev-parse", "HEAD"]), other);
+    let (_, done) = stage.after(&dir).await;
+    assert_eq!((done.on_target, done.whole), (true, false));
+    assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+    assert_eq!(git_in(&stage.keep(), &["rev-parse", &format!("refs/muleteer/left/bead-two-1/{own}")]), own);
+}
+
+/// A real agent often begins with a pull: what it brings is not the agent's.
+#[tokio::test]
+async fn what_was_only_pulled_is_nobody_s_own_and_what_was_rebased_and_pushed_is() {
+    let stage = Stage::new().await;
+    let dir = stage.hosted.places.worktrees.join("bead-two-1");
+    worktree(&stage.hosted, &dir, TARGET, Some("two"), false).await.unwrap();
+    stage.bead("one").await;
+    let (hub, target) = (stage.hub(), format!("HEAD:{TARGET}"));
+    let hub = hub.to_str().unwrap();
+    git_in(&dir, &["pull", "--quiet", "--ff-only", hub, TARGET]);
+    guard(&stage.hosted, TARGET, None).await.unwrap();
+    let pulled = work(&stage.hosted, &dir, TARGET).await.unwrap();
+    assert_eq!(pulled, Work { whole: false, ..Work::new(1, true) });
+    assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+    stage.commit(&dir, "two");
+    stage.bead("three").await;
+    git_in(&dir, &["pull", "--quiet", "--rebase", hub, TARGET]);
+    git_in(&dir, &["push", "--quiet", hub, &target]);
+    assert_eq!(stage.after(&dir).await, (None, Work::new(3, true)));
+    assert!(was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+}
+
+/// A power cut may empty the log by which an agent's commits are told from those of others.
+#[tokio::test]
+async fn who_has_forgotten_what_it_made_may_have_pushed_it() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    std::fs::write(dir.join(".git/logs/HEAD"), "").unwrap();
+    std::fs::write(dir.join(".git/logs/refs/heads/bead-one"), "").unwrap();
+    assert_eq!(stage.after(&dir).await, (None, Work { whole: false, ..Work::new(1, true) }));
+    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
+    assert!(!was_pushed(&stage.hosted, "on", TARGET).await.unwrap());
+    // Or the end of it: the disk has what was written first.
+    let dir = stage.bead("two").await;
+    for log in ["logs/HEAD", "logs/refs/heads/bead-two"].map(|log| dir.join(".git").join(log)) {
+        let text = std::fs::read_to_string(&log).unwrap();
+        let (first, _) = text.split_once('\n').unwrap();
+        std::fs::write(&log, format!("{first}\n")).unwrap();
+    }
+    assert_eq!(stage.after(&dir).await, (None, Work { whole: false, ..Work::new(1, true) }));
+    assert!(was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+}
+
+/// The disk may have less of a clone than was in it; commits that can be read whole are gone on with.
+#[tokio::test]
+async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_in_it() {
+    let stage = Stage::new().await;
+    let again = async |dir: &Path| worktree(&stage.hosted, dir, TARGET, Some("one"), true).await.unwrap();
+    let before = |dir: &Path| {
+        let noted = stage.root.join("state/bases").join(dir.file_name().unwrap());
+        let noted = std::fs::File::options().append(true).open(noted).unwrap();
+        let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        noted.set_modified(long_ago).unwrap();
+    };
+    let dir = stage.bead("one").await;
+    stage.commit(&dir, "more");
+    let head = git_in(&dir, &["rev-parse", "HEAD"]);
+    std::fs::write(dir.join("README.md"), "").unwrap();
+    again(&dir).await;
+    assert_eq!(std::fs::read(dir.join("README.md")).unwrap(), b"", "the machine has not been down");
+    before(&dir);
+    again(&dir).await;
+    assert!(!crate::spec_run::clones::outlived_the_machine(&stage.hosted, &dir));
+    assert_eq!(again(&dir).await, None, "nothing is wrong with it");
+    // Killed when it was taken away and not made yet.
+    std::fs::remove_dir_all(&dir).unwrap();
+    again(&dir).await;
+    assert_eq!((git_in(&dir, &["rev-parse", "HEAD"]), git_in(&dir, &["status", "--porcelain"])), (head, String::new()));
+    assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:README.md"]), "");
+    git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
+    let done = work(&stage.hosted, &dir, TARGET).await.unwrap();
+    assert_eq!((done.commits, done.on_target), (2, true));
+
+    // What cannot be read is out of the way, and there.
+    stage.commit(&dir, "lost");
+    std::fs::remove_dir_all(dir.join(".git/objects")).unwrap();
+    before(&dir);
+    let fault = again(&dir).await.unwrap();
+    assert!(fault.contains(dir.with_extension("broken").to_str().unwrap()), "{fault}");
+    assert!(dir.with_extension("broken").join("lost").exists() && !dir.join("lost").exists());
+    assert_eq!(std::fs::read(dir.join("more")).unwrap(), b"more");
+}
+
+#[tokio::test]
+async fn a_branch_that_nobody_pushed_is_told_and_kept() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    git_in(&dir, &["checkout", "--quiet", "-b", "aside/more"]);
+    stage.commit(&dir, "aside");
+    let aside = git_in(&dir, &["rev-parse", "HEAD"]);
+    git_in(&dir, &["checkout", "--quiet", "bead-one"]);
+    git_in(&dir, &["pack-refs", "--all"]);
+    assert_eq!(stage.after(&dir).await, (None, Work { whole: false, ..Work::new(1, true) }));
+    assert_eq!(git_in(&stage.keep(), &["rev-parse", &format!("refs/muleteer/left/bead-one-1/{aside}")]), aside);
+    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
+}
+
+/// However an agent came to push what it made, it has made and pushed it.
+#[tokio::test]
+async fn what_is_pushed_from_elsewhere_in_a_clone_is_its_agent_s_own() {
+    let stage = Stage::new().await;
+    let push = |dir: &Path| {
+        git_in(dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
+    };
+    let begin = async |name: &str| {
+        let dir = stage.hosted.places.worktrees.join(format!("bead-{name}-1"));
+        worktree(&stage.hosted, &dir, TARGET, Some(name), false).await.unwrap();
+        dir
+    };
+    let dir = begin("branch").await;
+    git_in(&dir, &["checkout", "--quiet", "-b", "feature"]);
+    stage.commit(&dir, "one");
+    push(&dir);
+    git_in(&dir, &["checkout", "--quiet", "bead-branch"]);
+    assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
+    let dir = begin("back").await;
+    stage.commit(&dir, "two");
+    push(&dir);
+    git_in(&dir, &["reset", "--quiet", "--hard", "HEAD~1"]);
+    assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
+    let dir = begin("beside").await;
+    let beside = stage.root.join("beside");
+    git_in(&dir, &["worktree", "add", "--quiet", "--detach", beside.to_str().unwrap()]);
+    stage.commit(&beside, "three");
+    push(&beside);
+    assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
+    assert!(was_pushed(&stage.hosted, "beside", TARGET).await.unwrap());
+    // What others have pushed meanwhile is not.
+    let dir = begin("idle").await;
+    stage.bead("other").await;
+    git_in(&dir, &["checkout", "--quiet", "-b", "feature"]);
+    assert_eq!(stage.after(&dir).await, (None, Work { whole: false, ..Work::new(0, true) }));
+}
+
+#[tokio::test]
+async fn what_stands_in_a_clone_without_its_git_directory_is_kept() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    std::fs::write(dir.join("more"), "more\n").unwrap();
+    std::fs::remove_dir_all(dir.join(".git")).unwrap();
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
+    assert_eq!(work(&stage.hosted, &dir, TARGET).await.unwrap(), Work::new(0, true));
+    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap(), "nobody can tell that it was not");
+    let said = worktree(&stage.hosted, &dir, TARGET, Some("one"), true).await.unwrap().unwrap();
+    assert!(said.contains("refs/muleteer/rescue/bead-one-1"), "{said}");
+    assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:more"]), "more");
+    assert!(!dir.join("more").exists(), "it is made anew");
+    assert_eq!(worktree(&stage.hosted, &dir, TARGET, Some("one"), true).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_is_pushed_while_the_target_is_judged_is_undone_and_kept() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
+    assert_eq!(hold(&stage.hosted, TARGET, None).await.unwrap(), None);
+    let judged = commit(&stage.hosted, TARGET).await.unwrap();
+    stage.commit(&dir, "late");
+    let late = git_in(&dir, &["rev-parse", "HEAD"]);
+    git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
+    let (judge, other) = ("abcd2345", "bcde2345");
+    let said = hold(&stage.hosted, TARGET, Some(judge)).await.unwrap().unwrap();
+    assert!(said.contains(&format!("refs/muleteer/undone/{late}")), "{said}");
+    assert_eq!(git_in(&stage.hub(), &["rev-parse", &format!("refs/heads/{TARGET}")]), judged);
+    assert_eq!(commit(&stage.hosted, TARGET).await, Some(judged));
+    assert_eq!(git_in(&stage.keep(), &["show", &format!("refs/muleteer/undone/{late}:late")]), "late");
+    // Whoever heard it may have died before it was on record.
+    assert_eq!(hold(&stage.hosted, TARGET, Some(judge)).await.unwrap(), Some(said));
+    assert_eq!(hold(&stage.hosted, TARGET, Some(other)).await.unwrap(), None);
+    assert_eq!(hold(&stage.hosted, TARGET, None).await.unwrap(), None);
+}
+
+/// What is not looked at is not kept, so it must not go.
+#[tokio::test]
+async fn a_clone_with_more_branches_than_are_looked_at_stays() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    let tree = git_in(&dir, &["rev-parse", "HEAD^{tree}"]);
+    for at in 0..=50 {
+        let commit = git_in(&dir, &["commit-tree", "-m", &at.to_string(), &tree]);
+        git_in(&dir, &["branch", &format!("aside-{at}"), &commit]);
+    }
+    let work = work(&stage.hosted, &dir, TARGET).await.unwrap();
+    assert!(work.unreadable.is_some_and(|why| why.contains("branches")));
+    assert!(discard(&stage.hosted, &dir, TARGET).await.is_err() && dir.exists());
+}
+
+#[tokio::test]
+async fn a_hub_that_leads_to_an_agent_s_repository_runs_nothing() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    let (evil, trap) = (stage.root.join("evil.git"), stage.trap());
+    git_in(&stage.root, &["clone", "--quiet", "--bare", stage.hub().to_str().unwrap(), evil.to_str().unwrap()]);
+    let keys = ["filter.p.clean", "core.fsmonitor", "core.sshCommand", "core.alternateRefsCommand", "gpg.program"];
+    for key in keys.into_iter().chain(["uploadpack.packObjectsHook", "core.pager", "core.editor"]) {
+        git_in(&evil, &["config", key, &trap]);
+    }
+    for hook in ["reference-transaction", "post-checkout", "pre-push", "post-index-change"] {
+        std::fs::copy(&trap, evil.join("hooks").join(hook)).unwrap();
+    }
+    std::fs::write(stage.hub().join("commondir"), format!("{}\n", evil.display())).unwrap();
+    std::fs::write(dir.join(".gitattributes"), "* filter=p\n").unwrap();
+    std::fs::write(dir.join("left"), "left\n").unwrap();
+    let (said, work) = stage.after(&dir).await;
+    assert!(said.unwrap().contains("commondir"));
+    assert_eq!(work, Work::new(1, true));
+    assert!(!stage.hub().join("commondir").exists());
+}
+
+/// `git add` and `git status` ask a submodule by a git in it, with its configuration.
+#[tokio::test]
+async fn a_repository_within_a_clone_is_not_asked() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    let (inner, trap) = (dir.join("inner"), stage.trap());
+    std::fs::create_dir_all(&inner).unwrap();
+    git_in(&inner, &["init", "--quiet"]);
+    stage.commit(&inner, "file");
+    git_in(&dir, &["add", "inner"]);
+    git_in(&dir, &["commit", "--quiet", "--message=a submodule"]);
+    git_in(&inner, &["config", "filter.p.clean", &trap]);
+    git_in(&inner, &["config", "core.fsmonitor", &trap]);
+    std::fs::write(inner.join(".gitattributes"), "* filter=p\n").unwrap();
+    std::fs::write(inner.join("file"), "changed").unwrap();
+    std::fs::write(dir.join("left"), "left\n").unwrap();
+    stage.after(&dir).await;
+    assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:left"]), "left");
+}
+
+#[tokio::test]
+async fn links_in_the_hub_lead_nowhere() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    let victim = stage.root.join("victim");
+    std::fs::create_dir_all(&victim).unwrap();
+    std::fs::write(victim.join("Cargo.lock"), "").unwrap();
+    git_in(&stage.root, &["init", "--quiet", "--bare", "victim/git"]);
+    let old = filetime(&victim.join("Cargo.lock"));
+    assert!(old > private_repo::STALE);
+    symlink(&victim, stage.hub().join("refs/esc")).unwrap();
+    for name in ["a", "b"] {
+        symlink(".", stage.hub().join("refs").join(name)).unwrap();
+    }
+    // A lock of git that stays is taken away all the same.
+    let lock = stage.hub().join(format!("refs/heads/{TARGET}.lock"));
+    std::fs::write(&lock, "").unwrap();
+    filetime(&lock);
+    stage.after(&dir).await;
+    assert!(victim.join("Cargo.lock").exists());
+    assert!(!lock.exists());
+    // Nor is what is put back written where a link leads.
+    for name in ["a", "b", "esc"] {
+        assert!(std::fs::symlink_metadata(stage.hub().join("refs").join(name)).is_err(), "they are put aside");
+    }
+    let seen = commit(&stage.hosted, TARGET).await.unwrap();
+    std::fs::remove_dir_all(stage.hub().join("refs/heads")).unwrap();
+    std::fs::create_dir_all(victim.join("heads/muleteer")).unwrap();
+    symlink(victim.join("heads"), stage.hub().join("refs/heads")).unwrap();
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
+    assert_eq!(std::fs::read_dir(victim.join("heads/muleteer")).unwrap().count(), 0);
+    assert_eq!(git_in(&stage.hub(), &["rev-parse", &format!("refs/heads/{TARGET}")]), seen);
+    assert_eq!(commit(&stage.hosted, TARGET).await, Some(seen));
+}
+
+/// Makes it an hour old.
+fn filetime(path: &Path) -> std::time::Duration {
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(3600))
+        .unwrap();
+    std::time::Duration::from_secs(3600)
+}
+
+#[tokio::test]
+async fn a_target_that_is_rewritten_or_taken_away_is_put_back() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
+    let seen = commit(&stage.hosted, TARGET).await.unwrap();
+    let name = format!("refs/heads/{TARGET}");
+    let evil = git_in(&stage.hub(), &["commit-tree", "-m", "evil", &format!("{seen}^{{tree}}")]);
+    git_in(&stage.hub(), &["update-ref", &name, &evil]);
+    let job = "abcd2345";
+    let said = guard(&stage.hosted, TARGET, Some(job)).await.unwrap().unwrap();
+    assert!(said.contains(&format!("refs/muleteer/undone/{evil}")), "{said}");
+    assert_eq!(guard(&stage.hosted, TARGET, Some(job)).await.unwrap(), Some(said), "it may have been lost");
+    assert_eq!(git_in(&stage.hub(), &["rev-parse", &name]), seen);
+    assert_eq!(git_in(&stage.keep(), &["log", "-1", "--format=%s", &evil]), "evil");
+    git_in(&stage.hub(), &["update-ref", "-d", &name]);
+    assert!(guard(&stage.hosted, TARGET, None).await.unwrap().unwrap().contains("nothing"));
+    assert_eq!(git_in(&stage.hub(), &["rev-parse", &name]), seen);
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
+    // Replaced objects are not what they are said to be, in a hub or a clone.
+    git_in(&stage.hub(), &["replace", "--graft", &evil, &seen]);
+    git_in(&stage.hub(), &["update-ref", &name, &evil]);
+    assert!(guard(&stage.hosted, TARGET, None).await.unwrap().is_some());
+    git_in(&dir, &["checkout", "--quiet", "--detach", &git_in(&dir, &["commit-tree", "-m", "x", "HEAD^{tree}"])]);
+    git_in(&dir, &["replace", "HEAD", &seen]);
+    assert!(!work(&stage.hosted, &dir, TARGET).await.unwrap().on_target);
+}
+
+/// `refs/muleteer/rebased` of the hub once was what is pushed to the remote.
+#[tokio::test]
+async fn what_agents_push_to_the_hub_under_our_names_is_not_believed() {
+    let stage = Stage::new().await;
+    let dir = stage.bead("one").await;
+    let head = git_in(&dir, &["rev-parse", "HEAD"]);
+    let hub = stage.hub();
+    let ours = ["rebased", "undone"].map(|folder| format!("refs/muleteer/{folder}/{head}"));
+    let names = ["refs/muleteer/work/bead-two-1", "refs/muleteer/pushed/main", "refs/heads/aside", "refs/tags/one"];
+    for name in ours.iter().map(String::as_str).chain(names) {
+        let mut push = Command::new("git");
+        let refused = push
+            .arg("-C")
+            .arg(&dir)
+            .args(["push", "--quiet"])
+            .arg(&hub)
+            .arg(format!("HEAD:{name}"))
+            .output();
+        let said = refused.unwrap();
+        assert!(!said.status.success() && said.stderr.windows(6).any(|part| part == b"hidden"), "{name}: {said:?}");
+        // Whoever can write there needs no push.
+        git_in(&hub, &["fetch", "--quiet", dir.to_str().unwrap(), &format!("HEAD:{name}")]);
+    }
+    stage.after(&dir).await;
+    assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+    let listed = git_in(&stage.keep(), &["for-each-ref", "--format=%(refname)"]);
+    assert!(!listed.contains("rebased") && !listed.contains("pushed"), "{listed}");
+}
+
+/// As version 0.1 left it: no repository of the harness's own, all of it in the hub.
+#[tokio::test]
+async fn a_run_that_was_begun_before_goes_on() {
+    let stage = Stage::empty();
+    let repo = stage.hosted.repo.clone();
+    let (base, hub) = (git_in(&repo, &["rev-parse", "HEAD"]), stage.hub());
+    git_in(&stage.root, &["clone", "--quiet", "--bare", repo.to_str().unwrap(), hub.to_str().unwrap()]);
+    let clone = stage.root.join("clone");
+    git_in(&stage.root, &["clone", "--quiet", hub.to_str().unwrap(), clone.to_str().unwrap()]);
+    stage.commit(&clone, "one");
+    for name in [&format!("refs/heads/{TARGET}"), "refs/muleteer/work/bead-one-1", "refs/muleteer/rebased/x"] {
+        git_in(&clone, &["push", "--quiet", "origin", &format!("HEAD:{name}")]);
+    }
+    let bases = stage.hosted.places.private.join("bases");
+    std::fs::create_dir_all(&bases).unwrap();
+    std::fs::write(bases.join("bead-one-1"), &base).unwrap();
+    std::fs::write(stage.hosted.places.private.join("seen"), &base).unwrap();
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
+    assert_eq!(commit(&stage.hosted, TARGET).await, Some(git_in(&clone, &["rev-parse", "HEAD"])));
+    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
+    assert!(!git_in(&stage.keep(), &["for-each-ref", "--format=%(refname)"]).contains("rebased"));
+    let dir = stage.bead("two").await;
+    assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
+}
+
+/// A daemon that was killed in the middle leaves a lock, and half of what it made.
+#[tokio::test]
+async fn what_a_killed_daemon_left_is_in_nobody_s_way() {
+    let stage = Stage::new().await;
+    for name in [".keep.partial", ".clone.partial", ".hub.partial"] {
+        std::fs::create_dir_all(stage.hosted.places.private.join(name).join("objects")).unwrap();
+    }
+    let dir = stage.bead("one").await;
+    let lock = stage.keep().join(format!("refs/heads/{TARGET}.lock"));
+    std::fs::write(&lock, "").unwrap();
+    filetime(&lock);
+    assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
+    let partial = stage.hosted.places.worktrees.join(".bead-two-1.partial/.git");
+    std::fs::create_dir_all(&partial).unwrap();
+    let next = stage.bead("two").await;
+    assert!(!partial.exists());
+    // A second time nothing else comes of it.
+    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
+    assert_eq!(work(&stage.hosted, &next, TARGET).await.unwrap(), Work::new(1, true));
+    assert_eq!(work(&stage.hosted, &next, TARGET).await.unwrap(), Work::new(1, true));
+    discard(&stage.hosted, &next, TARGET).await.unwrap();
+    assert_eq!(discard(&stage.hosted, &next, TARGET).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_target_that_exists_is_begun_from_and_a_base_that_does_not_is_an_error() {
+    use crate::spec_run::steps::base;
+    let stage = Stage::empty();
+    let repo = stage.hosted.repo.clone();
+    let main = git_in(&repo, &["rev-parse", "HEAD"]);
+    git_in(&repo, &["checkout", "--quiet", "-b", "feature"]);
+    stage.commit(&repo, "more");
+    let feature = git_in(&repo, &["rev-parse", "HEAD"]);
+    let found = async |target: &str, configured: Option<&str>| {
+        base(&stage.hosted, target, configured.map(str::to_string))
+            .await
+            .map_err(|trouble| trouble.code)
+    };
+    assert_eq!(found("main", None).await.unwrap(), ("main".into(), main.clone()));
+    assert_eq!(found("auto", None).await.unwrap(), ("feature".into(), feature.clone()));
+    assert_eq!(found("auto", Some("main")).await.unwrap(), ("main".into(), main));
+    assert_eq!(found("new", None).await.unwrap(), ("feature".into(), feature.clone()));
+    for none in ["none", "main~0", "origin/main"] {
+        assert_eq!(found("auto", Some(none)).await.unwrap_err(), "E_CONFIG_INVALID", "{none}");
+    }
+    // A tag of the same name is none, and git would say `heads/feature`.
+    git_in(&repo, &["tag", "feature", "main"]);
+    assert_eq!(found("auto", None).await.unwrap(), ("feature".into(), feature.clone()));
+    git_in(&repo, &["checkout", "--quiet", "--detach"]);
+    assert_eq!(found("auto", None).await.unwrap(), ("HEAD".into(), feature));
+}
+
+/// The frozen spec is in a folder that agents may be able to write.
+#[tokio::test]
+async fn what_has_no_end_is_not_read_in_place_of_a_small_file() {
+    let stage = Stage::empty();
+    let public = &stage.hosted.places.public;
+    std::fs::create_dir_all(public).unwrap();
+    for name in ["lock.json", "checkpoint.yml"] {
+        symlink("/dev/zero", public.join(name)).unwrap();
+    }
+    drop(crate::spec_run::host::take_lock(&stage.hosted.places, RUN).unwrap());
+    std::fs::remove_file(public.join("lock.json")).unwrap();
+}
+
+/// A container is made anew under another name, on the machine whose lock it finds.
+#[tokio::test]
+async fn a_lock_is_another_machine_s_by_its_name_and_its_boot() {
+    let stage = Stage::empty();
+    let public = &stage.hosted.places.public;
+    std::fs::create_dir_all(public).unwrap();
+    let found = |more: &str| {
+        let note = format!(
+            r#"{{"run_id":"r","pid":1,"hostname":"gone","started_at":"2026-01-01T00:00:00Z","heartbeat_at":"2026-01-01T00:00:00Z"{more}}}"#
+        );
+        std::fs::write(public.join("lock.json"), note).unwrap();
+        crate::spec_run::host::take_lock(&stage.hosted.places, RUN)
+    };
+    for elsewhere in ["", r#","boot_id":"another""#] {
+        let refused = found(elsewhere).unwrap_err();
+        assert_eq!(refused.code, "E_RUN_LOCKED");
+        assert!(refused.hint.unwrap().contains("lock.json"));
+    }
+    let boot = muleteer_process::identity::boot_id();
+    drop(found(&format!(r#","boot_id":"{boot}""#)).unwrap());
+}
+
+/// What an agent makes of its own clone costs it its attempt, and nobody else anything.
+#[tokio::test]
+async fn a_clone_that_is_no_repository_any_more_is_its_agent_s_failure() {
+    let stage = Stage::new().await;
+    for (name, broken) in [("one", "HEAD"), ("two", "objects")] {
+        let dir = stage.bead(name).await;
+        stage.commit(&dir, "more");
+        std::fs::rename(dir.join(".git").join(broken), stage.root.join(format!("{name}-gone"))).unwrap();
+        assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
+        let work = work(&stage.hosted, &dir, TARGET).await.unwrap();
+        assert!(work.unreadable.is_some() && !work.on_target, "{broken}");
+        // What it had pushed nobody can tell, and whoever finds it there need not do it again.
+        assert!(was_pushed(&stage.hosted, name, TARGET).await.unwrap(), "{broken}");
+        assert!(discard(&stage.hosted, &dir, TARGET).await.is_err());
+        assert!(dir.join("more").exists(), "what is nowhere else stays");
+    }
+    // It cannot have pushed anything: nobody has.
+    let dir = stage.hosted.places.worktrees.join("bead-four-1");
+    worktree(&stage.hosted, &dir, TARGET, Some("four"), false).await.unwrap();
+    std::fs::remove_file(dir.join(".git/HEAD")).unwrap();
+    assert!(work(&stage.hosted, &dir, TARGET).await.unwrap().unreadable.is_some());
+    assert!(!was_pushed(&stage.hosted, "four", TARGET).await.unwrap());
+    // Somebody else's repository in its place is not asked.
+    let dir = stage.bead("three").await;
+    std::fs::rename(dir.join(".git"), stage.root.join("moved")).unwrap();
+    symlink(stage.root.join("moved"), dir.join(".git")).unwrap();
+    assert_eq!(work(&stage.hosted, &dir, TARGET).await.unwrap(), Work::new(0, true));
+    let kept = discard(&stage.hosted, &dir, TARGET).await.unwrap().unwrap();
+    assert_eq!(git_in(&stage.keep(), &["show", &format!("{kept}:three")]), "three");
+}

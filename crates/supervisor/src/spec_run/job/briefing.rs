@@ -1,0 +1,301 @@
+//! What an agent of a run is told: its prompt, its rules, its variables.
+
+use crate::daemon::context::Daemon;
+use crate::daemon::settings;
+use crate::spec_run::actor::Trouble;
+use crate::spec_run::beads;
+use crate::spec_run::host::Hosted;
+use crate::spec_run::job::{make_dir, workdir};
+use muleteer_backends::Briefed;
+use muleteer_model::agent::event::cut;
+use muleteer_model::beads::{Op, run_label};
+use muleteer_model::spec_run::event::Purpose;
+use muleteer_model::spec_run::prompts::{self, Commands, Scene};
+use muleteer_model::spec_run::{Job, JudgeStage, Run};
+use muleteer_model::text::foreign_json;
+use muleteer_protocol::v1;
+use std::path::{Path, PathBuf};
+
+/// Guidelines longer than this are cut: they go into every prompt.
+const GUIDELINES_LIMIT: usize = 64 * 1024;
+
+pub(super) fn variables(hosted: &Hosted, run: &Run, job: &Job, request: &v1::Run) -> Vec<(String, String)> {
+    let purpose = job.start.purpose;
+    let mut variables = request.extra_env.clone();
+    let mut set = |name: &str, value: String| variables.push((name.into(), value));
+    set("MULETEER_PURPOSE", purpose.as_str().into());
+    set("MULETEER_RUN_ID", hosted.run_id.clone());
+    set("MULETEER_ITERATION", run.iteration.to_string());
+    set("MULETEER_ATTEMPT", job.start.attempt.to_string());
+    set("MULETEER_TARGET_BRANCH", run.target());
+    set("MULETEER_REMOTE", hosted.places.hub().display().to_string());
+    set("MULETEER_SPEC_FILE", hosted.places.frozen_spec().display().to_string());
+    if let (Purpose::Implement | Purpose::Maintain, Some(bead)) = (purpose, &job.start.bead_id) {
+        set("MULETEER_BEAD_ID", bead.clone());
+    }
+    if purpose == Purpose::Acceptance {
+        set("MULETEER_ACCEPTANCE_DIR", hosted.places.acceptance.display().to_string());
+    }
+    if purpose == Purpose::Judge {
+        if let Some(sealed) = run.sealed.as_ref().filter(|sealed| !sealed.path.is_empty()) {
+            set("MULETEER_ACCEPTANCE_DIR", sealed.path.clone());
+        }
+        set("MULETEER_OBSERVATIONS", run.observations.iter().cloned().collect::<Vec<_>>().join(","));
+    }
+    variables
+}
+
+pub(super) async fn prompt(
+    daemon: &Daemon,
+    hosted: &Hosted,
+    run: &Run,
+    job: &Job,
+    spec: &str,
+) -> Result<String, Trouble> {
+    let purpose = job.start.purpose;
+    let muleteer = daemon.paths.state_dir.join("bin/muleteer").display().to_string();
+    let task = job.start.bead_id.as_ref().and_then(|id| run.beads.get(id));
+    let complaint = run.complaint.get(&purpose).cloned().unwrap_or_default();
+    let target = run.target();
+    let scene = Scene {
+        run_id: &hosted.run_id,
+        title: &run.started.title,
+        spec,
+        target: &target,
+        muleteer: &muleteer,
+        note: task.map_or(complaint.as_str(), |task| task.note.as_str()),
+    };
+    let store = |op: Op, id: String| beads::with_store(hosted, op, id);
+    Ok(match (purpose, &job.start.bead_id) {
+        (Purpose::Acceptance, _) => {
+            let folder = &hosted.places.acceptance;
+            // Of an earlier attempt; its agent is gone.
+            let _ = crate::spec_run::clones::remove(folder).await;
+            make_dir(folder, 0o700)?;
+            prompts::acceptance(&scene, &folder.display().to_string())
+        }
+        (Purpose::Decompose, _) => {
+            let keep = Some(beads::mark(&hosted.run_id, &job.start.dispatch));
+            store(Op::Discard { run: hosted.run_id.clone(), keep }, String::new()).await?;
+            prompts::decompose(&scene)
+        }
+        (Purpose::Implement, Some(id)) => {
+            let take = Op::Update {
+                id: id.clone(),
+                title: None,
+                description: None,
+                status: Some("in_progress".into()),
+                priority: None,
+                issue_type: None,
+                add_labels: vec![],
+                remove_labels: vec![],
+            };
+            let answer = store(take, String::new()).await?;
+            let bead = answer
+                .beads
+                .into_iter()
+                .next()
+                .ok_or_else(|| Trouble::new("E_NOT_FOUND", format!("no bead {id}")))?;
+            let mut blockers = vec![];
+            for on in bead.blockers() {
+                if let Ok(answer) = store(Op::Show { id: on.into() }, String::new()).await {
+                    blockers
+                        .extend(answer.beads.iter().map(|bead| (bead.id.clone(), bead.status.as_str().to_string())));
+                }
+            }
+            let chosen = hosted.chosen();
+            let guidelines = match apart(run) {
+                true => String::new(),
+                false => guidelines(&hosted.repo, &chosen.guidelines, &bead.labels),
+            };
+            let commands = commands(&workdir(hosted, job));
+            let work = prompts::Work {
+                bead: &bead,
+                blockers: &blockers,
+                guidelines: &guidelines,
+                commands: &commands,
+                checks: &chosen.completion_checks,
+                reuse: job.start.reuse,
+            };
+            prompts::implement(&scene, &work)
+        }
+        (Purpose::Maintain, Some(id)) => {
+            let make = Op::Create {
+                title: format!("Maintenance of {}", hosted.run_id),
+                description: "Mend what merges have broken.".into(),
+                issue_type: "chore".into(),
+                priority: 1,
+                labels: vec![run_label(&hosted.run_id), "maintenance".into()],
+                depends_on: vec![],
+                // What the run calls it, whatever the store does.
+                key: Some(id.clone()),
+                staged: None,
+            };
+            store(make, id.clone()).await?;
+            prompts::maintain(&scene, id, &commands(&workdir(hosted, job)))
+        }
+        (Purpose::Judge, _) => {
+            crate::spec_run::criteria::check(run).await?;
+            let mut observations = vec![];
+            for id in &run.observations {
+                if let Ok(answer) = store(Op::Show { id: id.clone() }, String::new()).await {
+                    observations.extend(answer.beads);
+                }
+            }
+            let folder = run.sealed.as_ref().map(|sealed| sealed.path.as_str()).filter(|path| !path.is_empty());
+            prompts::judge(&scene, run.settings.spec_drift, folder, &observations)
+        }
+        (Purpose::Structure, _) => {
+            let JudgeStage::Structure { round, .. } = run.judge else {
+                return Err(Trouble::new("E_INTERNAL", "there is no reasoning to give structure to"));
+            };
+            let path = reasoning(hosted, run, round);
+            let text = std::fs::read_to_string(&path)
+                .map_err(|error| Trouble::new("E_IO", format!("{}: {error}", path.display())))?;
+            prompts::structure(&scene, &run.observations, &text)
+        }
+        _ => return Err(Trouble::new("E_INTERNAL", "an agent for no known purpose")),
+    })
+}
+
+/// One iteration can be judged more than once (`--from-phase judge`): none of it is overwritten.
+pub(super) fn reasoning(hosted: &Hosted, run: &Run, round: u32) -> PathBuf {
+    let (iteration, judging) = (run.iteration, run.judgings);
+    hosted
+        .places
+        .verdicts()
+        .join(format!("iteration-{iteration}-judging-{judging}-round-{round}.md"))
+}
+
+/// Guidelines go into the system prompt, beside the CLI's own, where the backend has a place for them there: they
+/// are rules, not a task, and outlive a compaction. Elsewhere they are part of the prompt.
+fn apart(run: &Run) -> bool {
+    muleteer_backends::by_name(crate::dispatch::acp_program::split(&run.settings.backend).0)
+        .is_ok_and(|backend| backend.capabilities().briefed == Briefed::InSystemPrompt)
+}
+
+/// What an agent of a bead is told as a rule.
+pub(super) async fn rules(hosted: &Hosted, run: &Run, job: &Job) -> Result<String, Trouble> {
+    let Some(id) = job
+        .start
+        .bead_id
+        .as_ref()
+        .filter(|_| job.start.purpose == Purpose::Implement && apart(run))
+    else {
+        return Ok(String::new());
+    };
+    let answer = beads::with_store(hosted, Op::Show { id: id.clone() }, String::new()).await?;
+    let labels = answer.beads.into_iter().next().map(|bead| bead.labels).unwrap_or_default();
+    Ok(guidelines(&hosted.repo, &hosted.chosen().guidelines, &labels))
+}
+
+/// Guidelines that come with Muleteer; a repository's own of the same name go before them.
+const SHIPPED: [(&str, &str); 2] = [
+    ("typescript-rules", include_str!("../../../../../config/guidelines/typescript-rules.md")),
+    ("general-tdd-guidelines", include_str!("../../../../../config/guidelines/general-tdd-guidelines.md")),
+];
+
+/// Guidelines by their name.
+pub fn guideline(repo: &Path, name: &str) -> Option<String> {
+    let fine = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+    let path = repo.join(".muleteer/guidelines").join(format!("{name}.md"));
+    let shipped = || SHIPPED.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_string());
+    settings::read_if_there(&path).ok().flatten().filter(|_| fine).or_else(shipped)
+}
+
+/// Those that are always wanted, and those named like a label of the bead: the repository's.
+fn guidelines(repo: &Path, always: &[String], labels: &[String]) -> String {
+    let mut text = String::new();
+    for name in always.iter().chain(labels) {
+        if let Some(found) = guideline(repo, name) {
+            text.push_str(found.trim());
+            text.push_str("\n\n");
+        }
+    }
+    match text.len() > GUIDELINES_LIMIT {
+        true => format!("{}\n\n(cut: they are longer than {GUIDELINES_LIMIT} bytes)", cut(&text, GUIDELINES_LIMIT)),
+        false => text,
+    }
+}
+
+/// How the repository says that it is tested, built and linted: found, not assumed.
+fn commands(dir: &Path) -> Commands {
+    let mut commands = Commands::default();
+    let has = |name: &str| dir.join(name).is_file();
+    if has("Cargo.toml") {
+        commands.test.push("cargo test".into());
+        commands.build.push("cargo build".into());
+        commands.lint.push("cargo clippy".into());
+    }
+    if let Some(scripts) = settings::read_if_there(&dir.join("package.json"))
+        .ok()
+        .flatten()
+        .and_then(|text| foreign_json::whole(text.as_bytes()).ok())
+        .and_then(|package| package.get("scripts").cloned())
+    {
+        let runner = ["pnpm", "yarn", "npm"]
+            .into_iter()
+            .zip(["pnpm-lock.yaml", "yarn.lock", "package.json"])
+            .find(|(_, lock)| has(lock))
+            .map_or("npm", |(runner, _)| runner);
+        for (name, list) in [("test", &mut commands.test), ("build", &mut commands.build), ("lint", &mut commands.lint)]
+        {
+            if scripts.get(name).is_some() {
+                list.push(format!("{runner} run {name}"));
+            }
+        }
+        if scripts.get("typecheck").is_some() {
+            commands.build.push(format!("{runner} run typecheck"));
+        }
+    }
+    if has("go.mod") {
+        commands.test.push("go test ./...".into());
+        commands.build.push("go build ./...".into());
+        commands.lint.push("go vet ./...".into());
+    }
+    if has("pyproject.toml") || has("pytest.ini") || has("setup.cfg") {
+        commands.test.push("python -m pytest".into());
+    }
+    // Agents can put a link here that leads to a file without end.
+    if let Ok(Some(text)) = settings::read_if_there(&dir.join("Makefile")) {
+        let target = |name: &str| text.lines().any(|line| line.starts_with(&format!("{name}:")));
+        for (name, list) in [("test", &mut commands.test), ("build", &mut commands.build), ("lint", &mut commands.lint)]
+        {
+            if target(name) {
+                list.push(format!("make {name}"));
+            }
+        }
+    }
+    commands
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_repository_s_guidelines_go_before_the_shipped_ones_and_a_cut_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join(".muleteer/guidelines");
+        std::fs::create_dir_all(&folder).unwrap();
+        assert!(guideline(dir.path(), "typescript-rules").is_some_and(|text| text.contains("unknown")));
+        assert_eq!((guideline(dir.path(), "../../etc/passwd"), guideline(dir.path(), "nope")), (None, None));
+        std::fs::write(folder.join("typescript-rules.md"), "ours\n").unwrap();
+        std::fs::write(folder.join("long.md"), "x".repeat(GUIDELINES_LIMIT + 1)).unwrap();
+        assert_eq!(guidelines(dir.path(), &["typescript-rules".into()], &[]).trim(), "ours");
+        assert!(guidelines(dir.path(), &[], &["long".into()]).contains("(cut:"));
+    }
+
+    /// What an agent commits is read by the daemon: a link to a file without end must not fill it.
+    #[test]
+    fn commands_are_found_and_a_file_without_end_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("Makefile"), "test:\n\ttrue\n").unwrap();
+        assert_eq!(commands(dir.path()).test.len(), 1);
+        std::fs::remove_file(dir.path().join("Makefile")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", dir.path().join("Makefile")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", dir.path().join("package.json")).unwrap();
+        assert!(commands(dir.path()).test.is_empty());
+    }
+}

@@ -1,0 +1,314 @@
+//! The harness's own repository of a run: what the target branch has rightly come to, and everything that must
+//! be remembered or not get lost. It is a private folder; the hub, which agents write, is only ever fetched from.
+//!
+//! ```text
+//! keep.git/refs/heads/<target>            the integration branch as far as it was verified
+//!          refs/muleteer/hub              what the hub said last; taken: what a damaged one had
+//!          refs/muleteer/work/<clone>     an agent's commits; rescue/<clone> what it had not committed
+//!          refs/muleteer/left/<clone>/    what it had on other branches, or was rebasing
+//!          refs/muleteer/undone/<commit>  a push that was undone
+//!          refs/muleteer/rebased/<tip>    the branch on top of the remote's base; pushed/<name> what was pushed
+//! heads/<clone> bases/<clone> own/<clone> where a clone stands, where it began, its agent's newest commit
+//! lost/<clone>                            where one began that could not be looked at
+//! ```
+
+use crate::spec_run::host::Hosted;
+use crate::vcs::untrusted_path;
+use crate::vcs::worktree::{UPLOAD_PACK, fetching, git, run, run_within};
+use muleteer_store::atomic::put_dir;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::time::Duration;
+
+/// What the hub said last.
+pub const HUB: &str = "refs/muleteer/hub";
+/// What each clone's commits are, by the clone's name.
+pub const WORK: &str = "refs/muleteer/work";
+pub const LEFT: &str = "refs/muleteer/left";
+pub const RESCUE: &str = "refs/muleteer/rescue";
+pub const UNDONE: &str = "refs/muleteer/undone";
+/// A ref's file is a hash, or says where else to look.
+const REF_LIMIT: u64 = 1024;
+/// Asked where it stands, a repository answers at once, unless its agent has seen to it that it never does.
+const AT_ONCE: Duration = Duration::from_secs(20);
+/// Bringing what an agent's repository has takes no longer. The run's other agents wait meanwhile.
+const BRINGING: Duration = Duration::from_secs(5 * 60);
+/// And no longer than this once the run was stopped.
+const STOPPED: Duration = Duration::from_secs(5);
+/// Entries of a repository that are looked at before a git reads it.
+const ENTRIES_LIMIT: usize = 100_000;
+/// Locks of git older than this are left over.
+pub const STALE: Duration = Duration::from_secs(4);
+/// Where git notes the commits whose parents it does not have.
+pub const SHALLOW: &str = "shallow";
+/// The alternates of a repository are few.
+pub const ALTERNATES_LIMIT: u64 = 64 * 1024;
+
+/// Makes it unless it is there, with `target` at `base`. One of a run that was begun before there was such a
+/// repository is made of what the hub has.
+///
+/// The caller holds [`Hosted::git`].
+pub async fn ensure(hosted: &Hosted, target: &str, base: Option<&str>) -> Result<(), String> {
+    let keep = hosted.places.keep();
+    if keep.join("HEAD").exists() {
+        return Ok(());
+    }
+    let partial = hosted.places.private.join(".keep.partial");
+    crate::spec_run::clones::remove(&partial).await?;
+    bare(hosted, &partial).await?;
+    let name = format!("refs/heads/{target}");
+    let hub = hosted.places.hub();
+    if hub.join("HEAD").exists() {
+        adopt(hosted, &partial, &hub, &name).await?;
+    } else {
+        let base = base.ok_or("the run's repository is gone")?;
+        run(git(&partial).args(["update-ref", &name, base]), "cannot make the integration branch").await?;
+    }
+    put_dir(&partial, &keep).map_err(|error| crate::dispatch::launch::chain(&error))
+}
+
+/// An empty bare repository that borrows the objects of the person's.
+pub async fn bare(hosted: &Hosted, dir: &Path) -> Result<(), String> {
+    let asked = run(
+        git(&hosted.repo).args([
+            "rev-parse",
+            "--show-object-format",
+            "--path-format=absolute",
+            "--git-path",
+            "objects",
+            "--git-path",
+            "shallow",
+        ]),
+        "cannot find the repository's objects",
+    )
+    .await?;
+    let mut answers = asked.lines();
+    let mut next = || answers.next().ok_or("git does not say where the objects are");
+    let (format, objects, shallow) = (next()?, next()?, next()?);
+    let format = format!("--object-format={format}");
+    run(
+        git(&hosted.places.private)
+            .args(["init", "--quiet", "--bare", "--template=", &format])
+            .arg(dir),
+        "cannot make a repository",
+    )
+    .await?;
+    let write = |name: &str, text: String| {
+        let path = dir.join(name);
+        let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+        made.and_then(|()| std::fs::write(&path, text))
+            .map_err(|error| format!("{}: {error}", path.display()))
+    };
+    write("objects/info/alternates", format!("{objects}\n"))?;
+    // Of a clone that was made without its whole past: what is before it is missed by nobody.
+    if let Ok(roots) = std::fs::read_to_string(shallow) {
+        write(SHALLOW, roots)?;
+    }
+    write("info/exclude", String::new())
+}
+
+/// Takes over what the hub of an earlier version's run remembers. Agents could write it: what they could gain by
+/// that, a pull request of what nobody judged, is left behind.
+async fn adopt(hosted: &Hosted, keep: &Path, hub: &Path, name: &str) -> Result<(), String> {
+    let mut fetch = fetching(keep, hub);
+    fetch.arg(format!("+{name}:{HUB}"));
+    for folder in [WORK, RESCUE, UNDONE] {
+        fetch.arg(format!("+{folder}/*:{folder}/*"));
+    }
+    run(&mut fetch, "cannot take the hub over").await?;
+    let seen = hosted.places.private.join("seen");
+    let seen = untrusted_path::read_file(&seen, REF_LIMIT).ok().and_then(|bytes| hash(&bytes));
+    let tip = seen.as_deref().unwrap_or(HUB);
+    run(git(keep).args(["update-ref", name, tip]), "cannot take the integration branch over").await?;
+    let list = ["for-each-ref", "--format=%(objectname) %(refname:lstrip=3)", WORK];
+    let listed = run(git(keep).args(list), "cannot list what the hub had").await?;
+    for (head, clone) in listed.lines().filter_map(|line| line.split_once(' ')) {
+        crate::spec_run::clones::remember(hosted, clone, head)?;
+        crate::spec_run::clones::remember_own(hosted, clone, head)?;
+    }
+    Ok(())
+}
+
+/// A hash as git writes it.
+pub fn hash(bytes: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(bytes).ok()?.trim_end();
+    let fine = matches!(text.len(), 40 | 64) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    fine.then(|| text.to_string())
+}
+
+/// What a ref says that lies in a file of its own, as one does that was written last. Git is not asked.
+pub fn loose(git_dir: &Path, name: &str) -> Option<String> {
+    let bytes = untrusted_path::read(git_dir, Path::new(name), REF_LIMIT).ok()??;
+    hash(&bytes)
+}
+
+/// The commit that is checked out in a clone, where two files say so; else git is to be asked.
+pub fn head(git_dir: &Path) -> Option<String> {
+    let bytes = untrusted_path::read(git_dir, Path::new("HEAD"), REF_LIMIT).ok()??;
+    if let Some(hash) = hash(&bytes) {
+        return Some(hash);
+    }
+    let name = std::str::from_utf8(&bytes).ok()?.strip_prefix("ref: ")?.trim_end();
+    name.starts_with("refs/heads/").then(|| loose(git_dir, name))?
+}
+
+/// Where a ref of the harness's own repository is.
+pub async fn at(hosted: &Hosted, name: &str) -> Option<String> {
+    let keep = hosted.places.keep();
+    match loose(&keep, name) {
+        Some(commit) => Some(commit),
+        None => run(git(&keep).args(["rev-parse", "--verify", "--quiet", name]), "").await.ok(),
+    }
+}
+
+pub async fn set(hosted: &Hosted, name: &str, commit: &str, what: &str) -> Result<(), String> {
+    let update = || {
+        let mut command = git(&hosted.places.keep());
+        command.args(["update-ref", name, commit]);
+        command
+    };
+    write(hosted, &[name], what, &update, None).await
+}
+
+/// Where a ref of an agent's repository is, asked of git; none if it isn't there.
+pub async fn asked(hosted: &Hosted, from: &Path, name: &str) -> Result<Option<String>, String> {
+    let mut ask = git(&hosted.places.keep());
+    ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(from).arg(name);
+    let said = read(hosted, from, &mut ask, AT_ONCE, "it cannot be asked").await?;
+    Ok(said.split_whitespace().next().and_then(|word| hash(word.as_bytes())))
+}
+
+/// The commits that the branches of an agent's repository are at.
+pub async fn branches(hosted: &Hosted, from: &Path) -> Result<Vec<String>, String> {
+    let mut ask = git(&hosted.places.keep());
+    ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(from).arg("refs/heads/*");
+    let said = read(hosted, from, &mut ask, AT_ONCE, "its branches cannot be listed").await?;
+    Ok(said.lines().filter_map(|line| hash(line.split_whitespace().next()?.as_bytes())).collect())
+}
+
+/// Brings a commit from an agent's repository, to `names`; with `+` whatever they were. Fetched by its hash: git
+/// would look through all refs for a name, and links among them can have no end.
+pub async fn fetch(hosted: &Hosted, from: &Path, commit: &str, names: &[&str], what: &str) -> Result<(), String> {
+    let fetch = || {
+        let mut command = fetching(&hosted.places.keep(), from);
+        for name in names {
+            let force = if name.starts_with('+') { "+" } else { "" };
+            command.arg(format!("{force}{commit}:{}", name.trim_start_matches('+')));
+        }
+        command
+    };
+    let written: Vec<&str> = names.iter().map(|name| name.trim_start_matches('+')).collect();
+    write(hosted, &written, what, &fetch, Some(from)).await
+}
+
+/// Runs a git that reads an agent's repository, with seconds of patience where that is made to hang, and
+/// fewer once the run is stopped.
+async fn read(
+    hosted: &Hosted,
+    from: &Path,
+    command: &mut tokio::process::Command,
+    patience: Duration,
+    what: &str,
+) -> Result<String, String> {
+    let git_dir = from.to_owned();
+    let looking = tokio::task::spawn_blocking(move || check_files(&git_dir));
+    looking
+        .await
+        .map_err(|error| error.to_string())?
+        .map_err(|why| format!("{what}: {why}"))?;
+    let stopped = async {
+        hosted.halt.cancelled().await;
+        tokio::time::sleep(STOPPED).await;
+    };
+    tokio::select! {
+        said = run_within(command, patience, what) => said,
+        // Dropped, it is killed with all it started.
+        () = stopped => Err(format!("{what}: git had not ended when the run was stopped, and was killed")),
+    }
+}
+
+/// A git would wait for ever at a pipe that nobody writes to, and read a device without an end.
+pub(crate) fn check_files(git_dir: &Path) -> Result<(), String> {
+    let (mut folders, mut seen) = (vec![git_dir.to_owned()], 0);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            seen += 1;
+            // Of so many the rest is left to the limits of time.
+            if seen > ENTRIES_LIMIT {
+                return Ok(());
+            }
+            let Ok(mut kind) = entry.file_type() else { continue };
+            if kind.is_symlink() {
+                let Ok(there) = std::fs::metadata(entry.path()) else { continue };
+                // Tools put out of action what they lead there, as hooks. It is read to its end at once.
+                if is_null(&there) {
+                    continue;
+                }
+                kind = there.file_type();
+            } else if kind.is_dir() {
+                folders.push(entry.path());
+            }
+            // A socket cannot be opened as a file, so it keeps no git waiting.
+            if !kind.is_file() && !kind.is_dir() && !kind.is_socket() {
+                let name = entry.path();
+                let name = name.strip_prefix(git_dir).unwrap_or(&name).display().to_string();
+                return Err(format!("{name} in its git directory is no file: git could read it for ever"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether it is the device `/dev/null`, by its number and not by its name.
+fn is_null(there: &std::fs::Metadata) -> bool {
+    let null = std::fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == there.rdev());
+    there.file_type().is_char_device() && null
+}
+
+pub async fn is_ancestor(hosted: &Hosted, one: &str, other: &str) -> bool {
+    run(git(&hosted.places.keep()).args(["merge-base", "--is-ancestor", one, other]), "")
+        .await
+        .is_ok()
+}
+
+/// Runs a git that writes refs here, and reads an agent's repository where `from` names one. A daemon that was killed leaves
+/// its git's locks. Nobody but us writes here: one that stays is nobody's.
+async fn write(
+    hosted: &Hosted,
+    written: &[&str],
+    what: &str,
+    command: &(impl Fn() -> tokio::process::Command + Sync),
+    from: Option<&Path>,
+) -> Result<(), String> {
+    let once = async || match from {
+        Some(from) => read(hosted, from, &mut command(), BRINGING, what).await,
+        None => run(&mut command(), what).await,
+    };
+    let done = once().await;
+    let mut locks: Vec<String> = written.iter().map(|name| format!("{name}.lock")).collect();
+    locks.extend(["HEAD.lock", "packed-refs.lock", "shallow.lock"].map(String::from));
+    let own = hosted.places.keep();
+    if done.is_ok() || locks.iter().all(|lock| untrusted_path::age(&own, Path::new(lock)).is_none()) {
+        return done.map(drop);
+    }
+    unlock(&own, &locks).await;
+    once().await.map(drop)
+}
+
+/// Waits for these locks, and takes away those that stay: git holds them for milliseconds.
+pub async fn unlock(git_dir: &Path, locks: &[String]) {
+    for _ in 0..60 {
+        let mut held = false;
+        for lock in locks {
+            let Some(age) = untrusted_path::age(git_dir, Path::new(lock)) else { continue };
+            held = true;
+            if age > STALE && untrusted_path::remove(git_dir, Path::new(lock)) {
+                tracing::warn!(%lock, "a lock that a killed git left is taken away");
+            }
+        }
+        if !held {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

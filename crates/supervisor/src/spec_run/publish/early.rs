@@ -1,0 +1,113 @@
+//! The work of a run that ends before it passed, or is stopped: its branch is brought into the repository all the same.
+
+use crate::daemon::context::Daemon;
+use crate::daemon::owned_task::survive;
+use crate::spec_run::host::Hosted;
+use crate::spec_run::hub;
+use crate::spec_run::publish::{MOST_BESIDE, run_fetch};
+use crate::vcs::worktree::{self, git, run as git_run};
+use muleteer_model::event::Event;
+use muleteer_model::spec_run::Run;
+use muleteer_model::spec_run::event::{KeptWork, Phase};
+use muleteer_process::fault;
+use std::time::Duration;
+
+/// What is brought lies on the same machine. A run that is being stopped does not wait longer.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An agent has pushed past the judge.
+const TRESPASSED: &str = "E_REMOTE_CHANGED";
+
+/// Brings the branch, and says where it is. `None` where the run has no branch yet, or its result was published. It never
+/// fails: a run ends whatever becomes of this.
+pub async fn keep_early(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
+    survive(keep(daemon, hosted, run)).await.unwrap_or_else(|why| {
+        let trouble = Some(format!("{why}; it is in {}", hosted.places.keep().display()));
+        Some(Event::RunWorkKept(KeptWork { trouble, ..KeptWork::default() }))
+    })
+}
+
+async fn keep(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
+    let frozen = run.frozen.as_ref()?;
+    let is_published = run.phase == Phase::Finish && run.published.is_some();
+    if is_published || run.spawns == 0 {
+        return None;
+    }
+    let mut kept = KeptWork { clones: clones(hosted), ..KeptWork::default() };
+    fault::point("run.before_kept");
+    let bringing = bring(daemon, hosted, run, &frozen.base_commit, &mut kept);
+    let brought = tokio::time::timeout(PATIENCE, bringing).await;
+    let outcome = brought.unwrap_or_else(|_| Err(format!("it took more than {} s", PATIENCE.as_secs())));
+    fault::point("run.after_kept");
+    if let Err(why) = outcome {
+        kept.branch = None;
+        kept.trouble = Some(format!("{why}; it is in {}", hosted.places.keep().display()));
+    }
+    Some(Event::RunWorkKept(kept))
+}
+
+/// The folder of the run's clones, if there are any.
+fn clones(hosted: &Hosted) -> Option<String> {
+    let folder = &hosted.places.worktrees;
+    let is_clone = |name: &std::ffi::OsStr| !name.as_encoded_bytes().starts_with(b".");
+    let mut entries = std::fs::read_dir(folder).ok()?.flatten();
+    entries.any(|entry| is_clone(&entry.file_name())).then(|| folder.display().to_string())
+}
+
+async fn bring(daemon: &Daemon, hosted: &Hosted, run: &Run, base: &str, kept: &mut KeptWork) -> Result<(), String> {
+    let target = run.target();
+    hub::unlock(hosted, &target).await;
+    // Agents that were ended may have pushed just before. Once it is judged nobody pushes any more.
+    let gathered = match run.settings.judge && matches!(run.phase, Phase::Judge | Phase::Finish) {
+        true => hub::hold(hosted, &target, None).await,
+        false => hub::guard(hosted, &target, None).await,
+    };
+    hub::report(daemon, hosted);
+    match gathered {
+        Ok(Some(message)) => daemon.note(Event::Fault { what: format!("the hub of {}", hosted.run_id), message }),
+        Ok(None) => {}
+        // What was gathered before is in the harness's own repository.
+        Err(error) => tracing::warn!(run = %hosted.run_id, %error, "failed to look at what was pushed last"),
+    }
+    let tip = hub::commit(hosted, &target).await.ok_or_else(|| format!("the branch {target} is gone"))?;
+    let mut count = git(&hosted.places.keep());
+    count.args(["rev-list", "--count", &format!("{base}..{tip}")]);
+    let counted = git_run(&mut count, "cannot count the commits").await?;
+    kept.commits = counted.parse().map_err(|_| format!("git counts `{counted}` commits"))?;
+    if kept.commits == 0 {
+        return Ok(());
+    }
+    kept.branch = Some(bring_beside(hosted, run, &target, &tip).await?);
+    kept.commit = Some(tip);
+    Ok(())
+}
+
+/// Brings the branch under a name that is the run's own. A branch that a person chose by name is not moved by what has
+/// not passed.
+async fn bring_beside(hosted: &Hosted, run: &Run, target: &str, tip: &str) -> Result<String, String> {
+    let (repo, own) = (&hosted.repo, &hosted.places.keep());
+    if run.stopping.as_ref().is_some_and(|stop| stop.code == TRESPASSED) {
+        // It is there to be looked at, and to be merged by nobody unawares.
+        let name = format!("refs/muleteer/run/{}", hosted.run_id);
+        return run_fetch(repo, own, &format!("+{tip}:{name}")).await.map(|()| name);
+    }
+    let is_ours = run.started.target == "auto" || worktree::tip(repo, target).await.is_none();
+    let flat = format!("muleteer-{}", hosted.run_id);
+    let names = is_ours
+        .then(|| target.to_string())
+        .into_iter()
+        .chain([format!("muleteer/{}", hosted.run_id), flat.clone()])
+        .chain((2..MOST_BESIDE).map(|number| format!("{flat}-{number}")));
+    let mut refused = String::new();
+    for name in names {
+        let has_it = ["merge-base", "--is-ancestor", tip, &format!("refs/heads/{name}")];
+        if git_run(git(repo).args(has_it), "").await.is_ok() {
+            return Ok(name);
+        }
+        match run_fetch(repo, own, &format!("{tip}:refs/heads/{name}")).await {
+            Ok(()) => return Ok(name),
+            Err(why) => refused = why,
+        }
+    }
+    Err(refused)
+}

@@ -1,0 +1,316 @@
+//! The effects of a run that are no agents: freezing, reading and accepting beads, carrying a verdict out.
+
+use crate::daemon::context::Daemon;
+use crate::spec_run::actor::Trouble;
+use crate::spec_run::beads::with_store;
+use crate::spec_run::host::{Hosted, Places};
+use crate::spec_run::hub;
+use crate::vcs::untrusted_path::read_file;
+use crate::vcs::worktree::{self, exclude, git, run as git_run};
+use muleteer_model::beads::graph::Graph;
+use muleteer_model::beads::{Bead, OBSERVATION, Op, Status, run_label};
+use muleteer_model::event::Event;
+use muleteer_model::spec_run::Input;
+use muleteer_model::spec_run::Run;
+use muleteer_model::spec_run::Stage;
+use muleteer_model::spec_run::event::{Purpose, Triage};
+use muleteer_model::spec_run::judge::promotion;
+use muleteer_model::spec_run::judge::{self, JudgeResult};
+use muleteer_process::fault;
+use muleteer_store::hash::sha256;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// What agents may be able to put something else in the place of is read this far.
+const SPEC_LIMIT: u64 = 16 * 1024 * 1024;
+
+pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> Trouble {
+    let path = path.display().to_string();
+    move |error| Trouble::new("E_IO", format!("{path}: {error}"))
+}
+
+pub(super) fn stored(error: &muleteer_store::StoreError) -> Trouble {
+    Trouble::new("E_STORE_IO", crate::dispatch::launch::chain(error))
+}
+
+/// The integration branch, the hub, the frozen copy and its hash.
+pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
+    let failed = |message: String| Trouble::new("E_GIT", message);
+    fault::point("run.before_freeze");
+    let repo = &hosted.repo;
+    if let Some(dir) = worktree::git_dir(repo).await {
+        exclude(&dir).map_err(io(&dir))?;
+    }
+    let spec = std::fs::read(hosted.places.spec()).map_err(io(&hosted.places.spec()))?;
+    let (base_branch, base_commit) = base(hosted, &run.started.target, configured(daemon, hosted)).await?;
+    let target = run.target();
+    // The run's own repositories borrow from this one: a person may rewrite the branch, and git forget what was on it.
+    keep_base(hosted, Some(&base_commit)).await;
+    hub::ensure(hosted, &base_commit, &target).await.map_err(failed)?;
+    hub::guard(hosted, &target, None).await.map_err(failed)?;
+    hub::report(daemon, hosted);
+    crate::spec_run::publish::remember_remote(hosted, &base_branch).await;
+    // Of an earlier try at this: the branch stays where it was.
+    let base_commit = hub::commit(hosted, &target).await.unwrap_or(base_commit);
+    muleteer_store::atomic::write_atomic(&hosted.places.frozen_spec(), &spec, 0o444).map_err(|error| stored(&error))?;
+    fault::point("run.after_freeze");
+    Ok(Input::Frozen { sha256: sha256(&spec), base_branch, base_commit, target_branch: target })
+}
+
+/// Keeps where the run began in the person's repository, or lets it go, once the run's branch is there. No run fails for
+/// that it cannot be kept: that matters only where the person rewrites history.
+pub async fn keep_base(hosted: &Hosted, commit: Option<&str>) {
+    let name = format!("refs/muleteer/base/{}", hosted.run_id);
+    if let Some(dir) = worktree::git_dir(&hosted.repo).await {
+        // Of a git of ours that was killed: nobody else writes this name, and one run has one daemon.
+        let _ = std::fs::remove_file(dir.join(format!("{name}.lock")));
+    }
+    let args: &[&str] = match commit {
+        Some(commit) => &["update-ref", &name, commit],
+        None => &["update-ref", "-d", &name],
+    };
+    if let Err(error) = git_run(git(&hosted.repo).args(args), &name).await {
+        tracing::warn!(%error, "where the run began is not kept, or not let go");
+    }
+}
+
+/// `run.worktree.base_branch`, as all layers of the configuration have it.
+fn configured(daemon: &Daemon, hosted: &Hosted) -> Option<String> {
+    let request = hosted.request();
+    let given = request.config.as_deref().map(Path::new);
+    let top = crate::daemon::settings::repository(&hosted.repo);
+    let sources = crate::daemon::settings::sources(&daemon.paths, Some(&top), given).ok()?;
+    crate::daemon::settings::config(&sources, &request.env)
+        .ok()?
+        .run
+        .worktree
+        .base_branch
+        .clone()
+}
+
+/// The branch the run begins from and its commit: the target itself where the repository has it, else what is
+/// configured, else what is checked out.
+pub async fn base(hosted: &Hosted, target: &str, configured: Option<String>) -> Result<(String, String), Trouble> {
+    if target != "auto"
+        && let Some(found) = worktree::tip(&hosted.repo, target).await
+    {
+        return Ok((target.to_string(), found));
+    }
+    let checked_out = worktree::branch(&hosted.repo).await;
+    let Some(name) = configured.or(checked_out) else {
+        let none = || Trouble::new("E_CONFIG_INVALID", "no commit is checked out".to_string());
+        return worktree::head(&hosted.repo).await.map(|head| ("HEAD".into(), head)).ok_or_else(none);
+    };
+    match worktree::tip(&hosted.repo, &name).await {
+        Some(found) => Ok((name, found)),
+        None => Err(Trouble::new("E_CONFIG_INVALID", format!("the repository has no branch {name} to begin from"))),
+    }
+}
+
+/// The frozen spec, if it is what was frozen; empty where nothing is frozen yet.
+pub fn verified_spec(places: &Places, run: &Run) -> Result<String, Trouble> {
+    let Some(frozen) = &run.frozen else { return Ok(String::new()) };
+    let path = places.frozen_spec();
+    let changed = |what: String| {
+        let message = format!("{what}: the copy that was frozen is {}", places.spec().display());
+        Trouble::new("E_SPEC_HASH_MISMATCH", message)
+    };
+    let bytes = read_file(&path, SPEC_LIMIT).map_err(|error| changed(format!("{}: {error}", path.display())))?;
+    if sha256(&bytes) != frozen.sha256 {
+        return Err(changed(format!("{} is not what was frozen", path.display())));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn list(labels: Vec<String>, staged: Option<String>) -> Op {
+    Op::List { labels, status: None, staged }
+}
+
+/// The beads of the run, those they wait for looked up. A dependency on nothing is refused.
+pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input, Trouble> {
+    let beads: Vec<Bead> = if made {
+        staged(hosted).await?
+    } else if run.anew {
+        // Those that are blocked a person has put off at the gate, and they stay so.
+        let found = with_store(hosted, list(vec![run_label(&hosted.run_id)], None), String::new()).await?;
+        found.beads.into_iter().filter(|bead| bead.status != Status::Blocked).collect()
+    } else {
+        let label = run.started.bead_label.clone().unwrap_or_default();
+        let found = with_store(hosted, list(vec![label.clone()], None), String::new()).await?;
+        let own = run_label(&hosted.run_id);
+        let free: Vec<Bead> = found.beads.into_iter().filter(|bead| bead.is_free(&own)).collect();
+        let others = |bead: &&Bead| bead.labels.iter().any(|label| *label != own && is_under_way(hosted, label));
+        if let Some(taken) = free.iter().find(others) {
+            let message = format!("bead {} has the label `{label}`, and another run is at work on it", taken.id);
+            return Err(Trouble::new("E_BEAD_SCOPE_AMBIGUOUS", message));
+        }
+        free
+    };
+    let graph = Graph::of_beads(&beads);
+    let mut closed_outside = Vec::new();
+    for (id, on) in graph.outside() {
+        match with_store(hosted, Op::Show { id: on.into() }, String::new()).await {
+            Ok(answer) if answer.beads.iter().any(|bead| bead.id == on) => {
+                if answer.beads[0].status == Status::Closed {
+                    closed_outside.push(on.to_string());
+                }
+            }
+            _ => {
+                let message = format!("bead {id} waits for {on}, which does not exist");
+                return Err(Trouble::new("E_GRAPH_DANGLING", message));
+            }
+        }
+    }
+    drop(graph);
+    Ok(Input::Gathered { beads, closed_outside })
+}
+
+/// The label of a run that has not come to a rest, here or under another daemon.
+fn is_under_way(hosted: &Hosted, label: &str) -> bool {
+    let Some(run) = label.strip_prefix(&run_label("")) else { return false };
+    crate::spec_run::host::key_of(run).is_some()
+        && hosted.repo.join(".muleteer/runs").join(run).join("lock.json").exists()
+}
+
+async fn staged(hosted: &Arc<Hosted>) -> Result<Vec<Bead>, Trouble> {
+    let prefix = format!("{}:", hosted.run_id);
+    let beads = crate::spec_run::beads::all(hosted).await?;
+    let mut found: Vec<Bead> = beads
+        .into_values()
+        .filter(|bead| bead.staged.as_ref().is_some_and(|mark| mark.starts_with(&prefix)))
+        .collect();
+    found.sort_by_cached_key(Bead::age);
+    Ok(found)
+}
+
+/// Staged beads become the run's; those that were there get its label, and are opened.
+pub async fn accept(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
+    let mut marks: Vec<String> = staged(hosted).await?.into_iter().filter_map(|bead| bead.staged).collect();
+    marks.dedup();
+    fault::point("run.before_accept");
+    for staged in marks {
+        with_store(hosted, Op::Accept { staged }, String::new()).await?;
+    }
+    if run.started.bead_label.is_some() {
+        for id in run.beads.keys() {
+            let update = relabel(id, vec![run_label(&hosted.run_id)], vec![]);
+            with_store(hosted, update, String::new()).await?;
+        }
+    }
+    fault::point("run.after_accept");
+    Ok(Input::BeadsAccepted)
+}
+
+fn relabel(id: &str, add_labels: Vec<String>, remove_labels: Vec<String>) -> Op {
+    Op::Update {
+        id: id.into(),
+        title: None,
+        description: None,
+        status: None,
+        priority: None,
+        issue_type: None,
+        add_labels,
+        remove_labels,
+    }
+}
+
+pub async fn look_outside(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
+    let mut closed = Vec::new();
+    for on in run.beads.values().flat_map(|task| &task.outside) {
+        if let Ok(answer) = with_store(hosted, Op::Show { id: on.clone() }, String::new()).await
+            && answer.beads.iter().any(|bead| bead.status == Status::Closed)
+        {
+            closed.push(on.clone());
+        }
+    }
+    Ok(Input::Outside { closed })
+}
+
+/// New beads under keys of their own, so that a second time makes no second ones; observations triaged.
+pub async fn apply_verdict(
+    daemon: &Daemon,
+    hosted: &Arc<Hosted>,
+    run: &Run,
+    iteration: u32,
+    verdict: u32,
+    result: &JudgeResult,
+) -> Result<Input, Trouble> {
+    let mut triage = Triage::default();
+    let mut beads: Vec<Bead> = vec![];
+    fault::point("run.before_verdict");
+    for (at, remedy) in result.remedies().iter().enumerate() {
+        let kind =
+            if ["bug", "task", "feature", "chore"].contains(&remedy.kind.as_str()) { &remedy.kind } else { "task" };
+        let make = Op::Create {
+            title: remedy.title.clone(),
+            description: remedy.description.clone(),
+            issue_type: kind.to_string(),
+            priority: 1,
+            labels: vec![run_label(&hosted.run_id)],
+            depends_on: vec![],
+            key: Some(judge::remedy_key(&hosted.run_id, verdict, at)),
+            staged: None,
+        };
+        let id = judge::remedy_id(run.hash(), verdict, at);
+        beads.extend(with_store(hosted, make, id).await?.beads);
+    }
+    for one in run.triaged(result) {
+        let Ok(found) = with_store(hosted, Op::Show { id: one.bead_id.clone() }, String::new()).await else { continue };
+        let Some(bead) = found.beads.into_iter().find(|bead| bead.has_label(&run_label(&hosted.run_id))) else {
+            continue;
+        };
+        if one.action == "promote" {
+            let answer = with_store(hosted, relabel(&bead.id, vec![], vec![OBSERVATION.into()]), String::new()).await?;
+            beads.extend(answer.beads);
+            triage.promoted.push(bead.id);
+        } else {
+            let reason = one.closing();
+            with_store(hosted, Op::Close { id: bead.id.clone(), reason, no_change: true }, String::new()).await?;
+            triage.dismissed.push(bead.id);
+        }
+    }
+    let mut strangers = BTreeMap::new();
+    for on in promotion::strangers(run, &beads) {
+        if let Ok(answer) = with_store(hosted, Op::Show { id: on.clone() }, String::new()).await {
+            strangers.extend(answer.beads.first().map(|bead| (on, bead.status == Status::Closed)));
+        }
+    }
+    let (planned, left_out) = promotion::plan(run, &beads, &strangers);
+    triage.beads = planned;
+    for message in left_out {
+        daemon.note(Event::Fault { what: format!("the verdict of run {}", hosted.run_id), message });
+    }
+    fault::point("run.after_verdict");
+    Ok(Input::Applied { iteration, triage })
+}
+
+/// What a recorded event leaves to be tidied; nothing depends on its being done.
+pub fn tidy(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Run, event: &Event, tasks: &mut JoinSet<()>) {
+    let target = run.target();
+    let worktree = |name: String| hosted.places.worktrees.join(name);
+    let gone = match event {
+        Event::BeadCompleted { bead_id, .. } | Event::BeadRetried { bead_id, reuse: false, .. } => {
+            run.beads.get(bead_id).map(|task| worktree(format!("bead-{bead_id}-{}", task.worktrees)))
+        }
+        Event::MaintenanceFinished { maintenance, .. } => Some(worktree(maintenance.clone())),
+        Event::AgentFinished(end) if !matches!(end.purpose, Purpose::Implement | Purpose::Maintain) => {
+            Some(worktree(format!("{}-{}", end.purpose.as_str(), run.spawns)))
+        }
+        _ => None,
+    };
+    debug_assert!(run.count(Stage::Taken) <= run.beads.len());
+    if let Some(dir) = gone.filter(|_| run.settings.cleanup) {
+        let (daemon, hosted) = (daemon.clone(), hosted.clone());
+        tasks.spawn(async move {
+            match hub::discard(&hosted, &dir, &target).await {
+                Ok(Some(kept)) => {
+                    tracing::info!(dir = %dir.display(), %kept, "what was not committed is kept in the hub")
+                }
+                Ok(None) => {}
+                Err(message) => daemon.note(Event::Fault { what: format!("worktree {}", dir.display()), message }),
+            }
+        });
+    }
+}

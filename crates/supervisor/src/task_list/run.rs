@@ -1,0 +1,595 @@
+//! One run of a list: the session's start, its workers, its end. Everything it must remember is an event or
+//! in the list itself, so a new daemon goes on with it.
+
+use crate::daemon::context::{Daemon, random_key};
+use crate::daemon::owned_task::survive;
+use crate::ledger::append;
+use crate::task_list::steps::{Hold, Place, Recovered, StepError, Unhealthy, validation_env};
+use crate::task_list::worker::{self, End};
+use crate::vcs::user_repo::Git;
+use jiff::Timestamp;
+use muleteer_model::event::{Entry as Happened, Event};
+use muleteer_model::task_list::Category;
+use muleteer_model::task_list::Mode;
+use muleteer_model::task_list::Stand;
+use muleteer_model::task_list::Task;
+use muleteer_model::task_list::log::Entry;
+use muleteer_model::task_list::session::claim;
+use muleteer_model::task_list::session::{Finished, Run};
+use muleteer_model::task_list::stats::{self, Stop};
+use muleteer_protocol::v1::TasksRun;
+use muleteer_store::task_list::{Root, SessionLock, Written};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+/// Of one run, at most.
+const MOST_WORKERS: u32 = 64;
+
+/// Whoever looks after what foreign workers have left: none of a run's own, which are counted from 1.
+const LOOKS_AFTER: u32 = 0;
+
+/// What runs keep in memory across restarts of the actor.
+#[derive(Debug, Default)]
+pub struct Registry(Mutex<HashMap<String, Arc<Shared>>>);
+
+impl Registry {
+    pub fn get(&self, list: &str) -> Arc<Shared> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(list.into())
+            .or_default()
+            .clone()
+    }
+
+    pub fn forget(&self, list: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(list);
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Shared {
+    lock: Mutex<Option<Arc<SessionLock>>>,
+    /// Of a concurrent list, which nobody holds for longer than a change.
+    written: Mutex<Option<Written>>,
+    /// Blocking steps go on when their task is dropped: a worker's next incarnation waits for them.
+    steps: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
+    /// From choosing a task to having begun it: then nobody else chooses it.
+    pub taking: tokio::sync::Mutex<()>,
+    /// Onto the start branch, one at a time.
+    pub landing: tokio::sync::Mutex<()>,
+    /// A task has ended: another one may have become eligible.
+    pub changed: Notify,
+}
+
+impl Shared {
+    pub fn keep_lock(&self, lock: SessionLock) {
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(lock));
+    }
+
+    fn hold(&self) -> Hold {
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let written = || self.written.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        lock.map(Hold::Session).or_else(|| written().map(Hold::Beside)).unwrap_or(Hold::Own)
+    }
+
+    fn remember(&self, written: Written) {
+        *self.written.lock().unwrap_or_else(PoisonError::into_inner) = Some(written);
+    }
+
+    fn release(&self) {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    fn step(&self, worker: u32) -> Arc<Mutex<()>> {
+        self.steps
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(worker)
+            .or_default()
+            .clone()
+    }
+}
+
+/// A run as its driver and workers see it.
+#[derive(Debug, Clone)]
+pub struct Driven {
+    pub daemon: Arc<Daemon>,
+    pub list: String,
+    pub asked: Arc<TasksRun>,
+    pub shared: Arc<Shared>,
+    pub root: Root,
+    pub mode: Mode,
+    pub project: Git,
+}
+
+/// What the commands of a run's worker carry as their nonce. It is of no dispatch, so that they may
+/// only read what the daemon has: a validation runs what the agent wrote that it judges.
+fn mark(list: &str, worker: u32) -> String {
+    format!("tasklist-{list}-{worker}")
+}
+
+/// The run whose command carries this nonce.
+pub fn marked(nonce: &str) -> Option<String> {
+    let (list, worker) = nonce.strip_prefix("tasklist-")?.rsplit_once('-')?;
+    worker.bytes().all(|byte| byte.is_ascii_digit()).then(|| list.into())
+}
+
+pub fn request_file(daemon: &Daemon, list: &str) -> PathBuf {
+    daemon.paths.task_lists().join(format!("{list}.json"))
+}
+
+/// Drives a run to its end. Returns early only when the daemon stops.
+pub async fn drive(daemon: &Arc<Daemon>, list: &str) {
+    let finished = match prepare(daemon, list).await {
+        Ok(driven) => match Box::pin(driven.work_through()).await {
+            Some(finished) => finished,
+            None => return,
+        },
+        Err(finished) => finished,
+    };
+    finish(daemon, list, finished).await;
+}
+
+/// Ends a run that cannot be driven.
+pub async fn give_up(daemon: &Arc<Daemon>, list: &str, message: &str) {
+    let reason = format!("its driver failed again and again: {message}");
+    finish(daemon, list, Finished { status: "error".into(), reason, code: Some("E_INTERNAL".into()) }).await;
+}
+
+async fn finish(daemon: &Arc<Daemon>, list: &str, finished: Finished) {
+    let Some(run) = daemon.snapshot().task_lists.get(list).cloned() else { return };
+    let root = Root::at(Path::new(&run.started.root));
+    let shared = daemon.task_list_runs.get(list);
+    let hold = shared.hold();
+    let session = run.session;
+    let in_hand: Vec<_> = run.workers.values().map(|work| work.task.clone()).collect();
+    let closing = move || -> String {
+        let Ok(git) = Git::open(root.path()) else { return String::new() };
+        // One that ended before it was counted has said all else under the number it would have had.
+        let number = session.or_else(|| Some(root.read().ok()?.list.session_count + 1));
+        let place = place(&root, &git, &git, hold, vec![], "muleteer".into(), number, String::new());
+        let Ok(mut tx) = place.begin() else { return String::new() };
+        let now = tx.now();
+        // What a worker left in progress is for the next session to recover; nobody holds it any more.
+        for task in tx.list.tasks.iter_mut().filter(|task| in_hand.contains(&task.id) && task.is_held(now)) {
+            task.lease_expires_at = Some(now);
+        }
+        let counted = stats::stats(&tx.list);
+        if session.is_some() {
+            tx.list.last_session = Some(muleteer_model::task_list::document::iso(now));
+        }
+        tx.log(Entry::stats(&counted));
+        if matches!(place.hold, Hold::Session(_)) {
+            tx.log(Entry::lock_released());
+        }
+        drop(tx.settle_marker());
+        drop(tx.commit());
+        counted.to_string()
+    };
+    Root::at(Path::new(&run.started.root)).take_word_back(list);
+    let stats = tokio::task::spawn_blocking(closing).await.unwrap_or_default();
+    shared.release();
+    let event = Event::TaskListFinished { list: list.into(), finished, stats };
+    drop(record(daemon, event, &format!("{list}/tasks/finished")).await);
+    drop(std::fs::remove_file(request_file(daemon, list)));
+    daemon.task_list_runs.forget(list);
+}
+
+pub async fn record(daemon: &Daemon, event: Event, id: &str) -> Result<(), String> {
+    let entry = Happened { id: id.into(), dispatch_id: None, at: None, more: false, event };
+    append(daemon, vec![entry]).await.map(drop).map_err(|error| error.to_string())
+}
+
+fn broken(error: &StepError) -> Finished {
+    let (status, code) = match error {
+        StepError::List(error) => {
+            let status = if error.code() == "E_TASKS_LOCKED" { "locked" } else { "invalid" };
+            (status, error.code().to_string())
+        }
+        StepError::Git(_) => ("error", "E_TASKS_GIT".into()),
+        _ => ("error", "E_IO".into()),
+    };
+    Finished { status: status.into(), reason: error.to_string(), code: Some(code) }
+}
+
+/// Of what a power cut may have left, so much that git can work again; what was done to that end.
+fn mend(project: &Git, branch: Option<&str>) -> Result<Vec<String>, StepError> {
+    let mut done = vec![];
+    if project.mend_index()? {
+        done.push(format!("the index of {} was empty, and is made anew from HEAD", project.top().display()));
+    }
+    match project.mend_forward()? {
+        0 => {}
+        files => done
+            .push(format!("{files} files of {} were put right: they were being brought home", project.top().display())),
+    }
+    let Some(branch) = branch else { return Ok(done) };
+    for worker in 1..=MOST_WORKERS {
+        let dir = clone_dir(project, worker);
+        if let Some((aside, error)) = project.mend_clone(&dir, branch)? {
+            let (dir, aside) = (dir.display(), aside.display());
+            done.push(format!("git cannot work in {dir} any more ({error}); it is put aside as {aside}"));
+        }
+    }
+    Ok(done)
+}
+
+/// Whether each worker has a clone of its own: then they come back to a branch.
+pub fn in_clones(concurrency: u32, mode: Mode) -> bool {
+    concurrency > 1 || mode == Mode::Concurrent
+}
+
+/// What the names of workers in clones begin with, before their number.
+fn workers(daemon: &Daemon) -> String {
+    let state = daemon.paths.runtime_dir.file_name().unwrap_or_default().to_string_lossy();
+    format!("muleteer-{state}-")
+}
+
+fn clone_dir(project: &Git, worker: u32) -> PathBuf {
+    project.top().join(".muleteer/worktrees/tasks").join(format!("{worker}"))
+}
+
+async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
+    let error = |reason: String| Finished { status: "error".into(), reason, code: Some("E_INTERNAL".into()) };
+    let bytes = std::fs::read(request_file(daemon, list)).map_err(|e| error(format!("its request is gone: {e}")))?;
+    let asked: TasksRun = serde_json::from_slice(&bytes).map_err(|e| error(format!("its request: {e}")))?;
+    let root = Root::at(Path::new(&asked.root));
+    let shared = daemon.task_list_runs.get(list);
+    let (at, name, keep, workers) = (root.clone(), list.to_string(), shared.clone(), workers(daemon));
+    let branch = daemon.snapshot().task_lists.get(list).and_then(|run| run.started.branch.clone());
+    let opened = tokio::task::spawn_blocking(move || -> Result<_, StepError> {
+        // One that somebody has made unreadable is put back with the first change.
+        let mode = at.read().map(|read| read.list.mode);
+        let mode = mode.or_else(|error| at.mode_of(&name).ok_or(error))?;
+        if mode == Mode::Exclusive && matches!(keep.hold(), Hold::Own) {
+            // The daemon that held it is dead; its lock is stale, or we hold it already.
+            keep.keep_lock(at.lock_session(&name)?.0);
+        }
+        if mode == Mode::Concurrent {
+            at.leave_word(&name)?;
+            if matches!(keep.hold(), Hold::Own) {
+                keep.remember(at.remember(&name, &workers)?);
+            }
+        }
+        let project = Git::open(at.path())?;
+        let mended = mend(&project, branch.as_deref())?;
+        Ok((mode, project, mended))
+    });
+    let opened = opened.await.map_err(|e| error(e.to_string()))?;
+    let (mode, project, mended) = opened.map_err(|error| broken(&error))?;
+    if in_clones(asked.concurrency, mode)
+        && let Err(why) = crate::vcs::worktree::lends(project.top())
+    {
+        let (status, reason) = ("error".into(), format!("{why}: {}", crate::vcs::worktree::RENAME));
+        return Err(Finished { status, reason, code: Some("E_NOT_A_REPOSITORY".into()) });
+    }
+    for message in mended {
+        daemon.note(Event::Fault { what: format!("task list {list}"), message });
+    }
+    Ok(Driven { daemon: daemon.clone(), list: list.into(), asked: Arc::new(asked), shared, root, mode, project })
+}
+
+#[allow(clippy::too_many_arguments)]
+fn place(
+    root: &Root,
+    project: &Git,
+    git: &Git,
+    hold: Hold,
+    env: Vec<(String, String)>,
+    worker: String,
+    session: Option<u64>,
+    nonce: String,
+) -> Place {
+    let below = root.path().strip_prefix(project.top()).unwrap_or(Path::new(""));
+    Place {
+        root: root.clone(),
+        hold,
+        project: project.clone(),
+        git: git.clone(),
+        dir: git.top().join(below),
+        branch: project.branch(),
+        stand: Stand::Anywhere,
+        is_everybody_s: false,
+        env,
+        worker,
+        session,
+        nonce,
+    }
+}
+
+impl Driven {
+    pub fn run(&self) -> Option<Arc<Run>> {
+        self.daemon.snapshot().task_lists.get(&self.list).cloned()
+    }
+
+    /// `Some(true)`: at once.
+    pub fn stopping(&self) -> Option<bool> {
+        self.run().and_then(|run| run.stopping)
+    }
+
+    /// Whether workers have clones of their own: never two in one working directory.
+    pub fn has_clones(&self) -> bool {
+        in_clones(self.asked.concurrency, self.mode)
+    }
+
+    /// Stable across runs and daemons of this state directory, and nobody else's.
+    pub fn worker_name(&self, worker: u32) -> String {
+        let workers = workers(&self.daemon);
+        if self.has_clones() {
+            format!("{workers}{worker}")
+        } else {
+            workers.strip_suffix('-').unwrap_or(&workers).into()
+        }
+    }
+
+    pub fn clone_dir(&self, worker: u32) -> PathBuf {
+        clone_dir(&self.project, worker)
+    }
+
+    pub fn env(&self) -> Vec<(String, String)> {
+        let all: Vec<_> = self.asked.dispatch.env.iter().chain(&self.asked.dispatch.extra_env).cloned().collect();
+        validation_env(&all)
+    }
+
+    /// Where a worker works.
+    pub fn place(&self, worker: u32, git: &Git) -> Place {
+        let mut place = place(
+            &self.root,
+            &self.project,
+            git,
+            self.shared.hold(),
+            self.env(),
+            self.worker_name(worker),
+            self.run().and_then(|run| run.session),
+            mark(&self.list, worker),
+        );
+        place.branch = self.run().and_then(|run| run.started.branch.clone());
+        place.stand = Stand::of(place.branch.clone());
+        place
+    }
+
+    /// Runs a blocking step of a worker, one at a time even across restarts.
+    pub async fn step<T: Send + 'static>(
+        &self,
+        worker: u32,
+        step: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, StepError> {
+        let turn = self.shared.step(worker);
+        let stepping = tokio::task::spawn_blocking(move || {
+            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+            step()
+        });
+        stepping.await.map_err(|error| StepError::Other(error.to_string()))
+    }
+
+    /// Tells whoever follows the run of something that is not as it should be.
+    pub fn tell(&self, message: &str) {
+        self.daemon
+            .note(Event::Fault { what: format!("task list {}", self.list), message: message.into() });
+    }
+
+    /// For blocking steps: whether to give up.
+    pub fn called_off(&self) -> impl Fn() -> bool + Send + 'static {
+        let (daemon, list) = (self.daemon.clone(), self.list.clone());
+        move || {
+            daemon.stop.is_cancelled()
+                || daemon.snapshot().task_lists.get(&list).is_none_or(|run| run.stopping == Some(true))
+        }
+    }
+
+    /// `None` if the daemon stops: the run goes on with the next one.
+    async fn work_through(&self) -> Option<Finished> {
+        let driven = self.clone();
+        let begun = match self.run()?.session {
+            Some(_) => Ok(()),
+            None => match self.step(0, move || driven.begin_session()).await {
+                Ok(Ok(session)) => {
+                    let event = Event::TaskListSession { list: self.list.clone(), session };
+                    record(&self.daemon, event, &format!("{}/tasks/session", self.list))
+                        .await
+                        .map_err(|reason| Finished { status: "error".into(), reason, code: Some("E_INTERNAL".into()) })
+                }
+                Ok(Err(finished)) => Err(finished),
+                Err(error) => Err(broken(&error)),
+            },
+        };
+        if self.daemon.stop.is_cancelled() {
+            return None;
+        }
+        if let Err(finished) = begun {
+            return Some(finished);
+        }
+        let mut workers = JoinSet::new();
+        for worker in 1..=self.asked.concurrency {
+            let driven = self.clone();
+            workers.spawn(async move { survive(worker::work(driven, worker)).await });
+        }
+        let mut ends = vec![];
+        while let Some(ended) = workers.join_next().await {
+            match ended {
+                Ok(Ok(end)) => {
+                    if matches!(end, End::Finished(_)) {
+                        // Whatever ended one ends all: the others stop after what they have in hand.
+                        let event =
+                            Event::TaskListStopping { list: self.list.clone(), now: false, by: "harness".into() };
+                        drop(record(&self.daemon, event, &random_key()).await);
+                        self.shared.changed.notify_waiters();
+                    }
+                    ends.push(end);
+                }
+                Ok(Err(panic)) => panic!("a worker {panic}"),
+                Err(error) => panic!("a worker was lost: {error}"),
+            }
+        }
+        if self.daemon.stop.is_cancelled() || ends.iter().any(|end| matches!(end, End::DaemonStops)) {
+            return None;
+        }
+        ends.into_iter()
+            .find_map(|end| match end {
+                End::Finished(finished) => Some(finished),
+                _ => None,
+            })
+            .or_else(|| Some(self.verdict()))
+    }
+
+    /// How the run ended, where nothing special ended it.
+    fn verdict(&self) -> Finished {
+        let list = match self.place(0, &self.project).read() {
+            Ok(list) => list,
+            Err(error) => return broken(&error.into()),
+        };
+        let done = self.run().map_or(0, |run| run.done);
+        let stop = stats::stop(&list, done, self.asked.max_tasks).unwrap_or(Stop::Interrupted);
+        ended(stop)
+    }
+
+    /// The protocol's session start, up to its counting. `Err` ends the run.
+    fn begin_session(&self) -> Result<u64, Finished> {
+        self.try_begin_session().map_err(|error| broken(&error)).and_then(|begun| begun)
+    }
+
+    fn try_begin_session(&self) -> Result<Result<u64, Finished>, StepError> {
+        let mut place = self.place(0, &self.project);
+        let list = place.read()?;
+        let session = list.session_count + 1;
+        place.session = Some(session);
+        if matches!(place.hold, Hold::Session(_)) {
+            place.note(vec![Entry::lock_acquired(std::process::id())]);
+        }
+        let off = self.called_off();
+        // Recover what was interrupted: in the project, or in the clone of the worker that had it.
+        let now = Timestamp::now();
+        let is_ours = |task: &Task| {
+            self.mode == Mode::Exclusive
+                || (1..=MOST_WORKERS).any(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(worker)))
+        };
+        let mut mine = claim::interrupted(&list, &self.worker_name(0), now, &[]);
+        mine.extend(
+            (1..=MOST_WORKERS).flat_map(|worker| claim::interrupted(&list, &self.clone_worker(worker), now, &[])),
+        );
+        mine.sort_unstable();
+        mine.dedup();
+        mine.retain(|at| is_ours(&list.tasks[*at]));
+        for at in mine {
+            let task = &list.tasks[at];
+            let clone =
+                (1..=MOST_WORKERS).find(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(*worker)));
+            if clone.is_some_and(|worker| !self.clone_dir(worker).exists()) {
+                let mut tx = place.begin()?;
+                let (message, now) = ("its worker's directory is gone", tx.now());
+                if let Some(task) = tx.list.get_mut(&task.id) {
+                    muleteer_model::task_list::outcome::fail(task, Category::SessionTimeout, message, now);
+                }
+                tx.log(Entry::error(Some(&task.id), Category::SessionTimeout, message));
+                tx.commit()?;
+                continue;
+            }
+            let git = match clone {
+                Some(worker) => Git::open_clone(&self.clone_dir(worker), &self.project)?,
+                None => self.project.clone(),
+            };
+            let mut place = self.place(clone.unwrap_or(0), &git);
+            place.session = Some(session);
+            if let Some(claimed) = &task.claimed_by {
+                place.worker.clone_from(claimed);
+            }
+            match place.recover(task, &off)? {
+                Recovered::Failed(_) => {}
+                Recovered::Passed if clone.is_some() => {
+                    worker::land_blocking(self, &place, task, &off)?;
+                }
+                Recovered::Passed => {
+                    let base = task.started_at_commit.as_deref().unwrap_or_default();
+                    let recorded = match place.astray(base)? {
+                        Some(message) => place.fail(task, Category::TaskExec, &message, &off)?,
+                        None => place.succeed(&task.id, &task.title, base)?,
+                    };
+                    for text in &recorded.warnings {
+                        self.tell(&format!("{}: {text}", task.id));
+                    }
+                }
+                Recovered::Resume => {
+                    let taker = match clone {
+                        Some(worker) if self.has_clones() && worker <= self.asked.concurrency => Some(worker),
+                        None if !self.has_clones() => Some(1),
+                        _ => None,
+                    };
+                    place.hand_over(&task.id, taker.map(|worker| self.worker_name(worker)))?;
+                }
+            }
+        }
+        if self.mode == Mode::Concurrent {
+            self.look_after(session, &off)?;
+        }
+        match self.project.untrack() {
+            Ok(None) => {}
+            Ok(Some(text)) => place.note(vec![Entry::warn(None, &text)]),
+            Err(error) => tracing::warn!(%error, "failed to stop tracking the harness's files"),
+        }
+        if let Err(why) = place.health_check(&off) {
+            let Unhealthy::Broken(message) = why else { return Ok(Err(ended(Stop::Interrupted))) };
+            place.note(vec![Entry::error(None, Category::EnvSetup, &message)]);
+            return Ok(Err(Finished {
+                status: "environment".into(),
+                reason: message,
+                code: Some("E_TASKS_ENV".into()),
+            }));
+        }
+        let mut tx = place.begin()?;
+        if !stats::may_begin(&tx.list) {
+            return Ok(Err(ended(Stop::MaxSessions)));
+        }
+        tx.list.session_count += 1;
+        tx.mark_active(true)?;
+        tx.commit()?;
+        Ok(Ok(session))
+    }
+
+    /// What foreign workers of a concurrent list have left, whose leases are over, is recovered by what is on the start branch, in a
+    /// clone that is nobody's: where they worked is theirs, and a person's own directory no place to roll anything back in.
+    fn look_after(&self, session: u64, off: &dyn Fn() -> bool) -> Result<(), StepError> {
+        let Some(branch) = self.run().and_then(|run| run.started.branch.clone()) else { return Ok(()) };
+        // Of a daemon that was killed at this, the claim is ours already.
+        let ours = self.clone_worker(LOOKS_AFTER);
+        let list = self.root.read()?.list;
+        let is_worker_s = |task: &Task| {
+            (1..=MOST_WORKERS).any(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(worker)))
+        };
+        let stale = claim::interrupted(&list, &ours, Timestamp::now(), &[]).into_iter();
+        for task in stale.map(|at| &list.tasks[at]).filter(|task| !is_worker_s(task)) {
+            let git = self.project.prepare_clone(&self.clone_dir(LOOKS_AFTER), &branch)?;
+            git.reset_clone(&self.project, &branch)?;
+            let mut place = self.place(LOOKS_AFTER, &git);
+            (place.session, place.worker, place.is_everybody_s) = (Some(session), ours.clone(), true);
+            match place.recover(task, off) {
+                Ok(Recovered::Failed(_)) => {}
+                Ok(Recovered::Passed) => drop(place.record_success(&task.id, vec![])?),
+                // What the branch does not have nobody can go on with.
+                Ok(Recovered::Resume) => place.hand_over(&task.id, None)?,
+                Err(StepError::Refused(refused)) => tracing::info!(task = %task.id, %refused, "not looked after"),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn clone_worker(&self, worker: u32) -> String {
+        format!("{}{worker}", workers(&self.daemon))
+    }
+}
+
+/// How a run ends by one of the stopping conditions.
+pub fn ended(stop: Stop) -> Finished {
+    let (status, code) = match stop {
+        Stop::AllCompleted => ("completed", None),
+        Stop::NothingLeft => ("failed", None),
+        Stop::MaxTasks | Stop::MaxSessions => ("limit", None),
+        Stop::Interrupted => ("interrupted", None),
+    };
+    Finished { status: status.into(), reason: stop.words().into(), code }
+}

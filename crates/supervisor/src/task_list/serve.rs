@@ -1,0 +1,191 @@
+//! What the gate is asked about runs of task lists.
+
+use crate::daemon::context::{Daemon, random_key};
+use crate::dispatch::request::{fault, internal, unwritten};
+use crate::gate::handlers;
+use crate::ledger::try_append;
+use crate::task_list::actor::TaskListsMsg;
+use crate::task_list::run;
+use crate::vcs::user_repo::{Git, GitError};
+use jiff::Timestamp;
+use muleteer_model::dispatch::life::Input;
+use muleteer_model::event::trace_ids;
+use muleteer_model::event::{Entry, Event};
+use muleteer_model::task_list::session::{Run, Started};
+use muleteer_model::task_list::{Mode, stats};
+use muleteer_protocol::v1::{Reply, TasksEnded, TasksRun, WireError};
+use muleteer_store::task_list::{Right, Root, TaskListError};
+use std::path::Path;
+use std::sync::Arc;
+
+/// More workers than this are somebody's mistake: each has a clone and an agent.
+const CONCURRENCY: u32 = 64;
+
+pub fn listed(error: &TaskListError) -> WireError {
+    let hint = error.hint();
+    let mut wire = fault(error.code(), &crate::dispatch::launch::chain(error), &hint);
+    match error {
+        TaskListError::Invalid { file, faults } => {
+            wire.file = Some(file.display().to_string());
+            wire.line = faults.first().and_then(|fault| fault.line);
+            wire.column = faults.first().and_then(|fault| fault.column);
+        }
+        TaskListError::Corrupt { file, line, column, .. } => {
+            wire.file = Some(file.display().to_string());
+            (wire.line, wire.column) = (Some(*line).filter(|n| *n > 0), Some(*column).filter(|n| *n > 0));
+        }
+        _ => {}
+    }
+    wire
+}
+
+pub fn unrepositoried(error: &GitError) -> WireError {
+    let code = match error {
+        GitError::NoRepository(_) | GitError::NoCommit(_) => "E_NOT_A_REPOSITORY",
+        GitError::Distrusted { .. } | GitError::Filter { .. } => "E_TASKS_GIT",
+        GitError::InTheWay { .. } | GitError::Failed { .. } | GitError::Unheard { .. } => "E_IO",
+    };
+    fault(code, &error.to_string(), &error.hint().unwrap_or_default())
+}
+
+/// Begins a run. Sent again, it is answered, not repeated.
+pub async fn run(daemon: &Arc<Daemon>, asked: &TasksRun, by: &str, trace: Option<String>) -> Result<Reply, WireError> {
+    let root = Root::at(Path::new(&asked.root));
+    // One at a time for a directory: two would each find nobody there. (Not two of these locks: they are few, and
+    // shared by hash.)
+    let _alone = daemon.creating(&format!("task-list {}", root.path().display())).await;
+    if let Some(known) = daemon.snapshot().task_lists.get(&asked.id) {
+        daemon.task_lists.cast(TaskListsMsg::Drive(asked.id.clone()));
+        return Ok(Reply::TasksStarted { id: asked.id.clone(), from_seq: known.created_seq });
+    }
+    muleteer_model::event::id::DispatchId::try_from(asked.id.clone())
+        .map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
+    if !(1..=CONCURRENCY).contains(&asked.concurrency) {
+        return Err(fault("E_BAD_INPUT", &format!("concurrency is 1 to {CONCURRENCY}"), ""));
+    }
+    let name = root.path().display().to_string();
+    if let Some(other) = daemon.snapshot().task_lists.on(&name) {
+        let message = format!("run {} works on this list already", other.started.list);
+        return Err(fault(
+            "E_TASKS_LOCKED",
+            &message,
+            "`muleteer tasks stop` ends it; `muleteer tasks status` shows it",
+        ));
+    }
+    let (at, id) = (root.clone(), asked.id.clone());
+    let checked = tokio::task::spawn_blocking(move || check(&at, &id)).await;
+    let Checked { branch, mode, lock, work } = checked.map_err(|error| internal(&error.to_string()))??;
+    if branch.is_none() && run::in_clones(asked.concurrency, mode) {
+        let message = "workers in clones of their own need a branch to come back to, and HEAD is detached";
+        return Err(fault("E_TASKS_GIT", message, "`git switch BRANCH`, or `git switch -c NAME`, and begin again"));
+    }
+    if work {
+        // No task could be begun, in one session after the other.
+        crate::dispatch::request::check(daemon, &asked.dispatch)?;
+    }
+    let private = daemon.paths.task_lists();
+    muleteer_store::atomic::create_dir_durable(&private, 0o700).map_err(|error| unwritten(&error))?;
+    let bytes = serde_json::to_vec(asked).map_err(|error| internal(&error.to_string()))?;
+    muleteer_store::atomic::write_atomic(&run::request_file(daemon, &asked.id), &bytes, 0o600)
+        .map_err(|error| unwritten(&error))?;
+    let started = Started {
+        list: asked.id.clone(),
+        root: name,
+        concurrency: asked.concurrency,
+        max_tasks: asked.max_tasks,
+        branch,
+        role: asked.dispatch.role.clone(),
+        backend: asked.dispatch.backend.clone(),
+        by: by.into(),
+        trace: Some(daemon.place_in_trace(trace, trace_ids::task_list(&asked.id))),
+    };
+    let event = Event::TaskListStarted(Box::new(started));
+    let entry = Entry { id: format!("{}/tasks", asked.id), dispatch_id: None, at: None, more: false, event };
+    // Kept before anybody can know of the run: its driver would find the lock held, by us.
+    if let Some(lock) = lock {
+        daemon.task_list_runs.get(&asked.id).keep_lock(lock);
+    }
+    if mode == Mode::Concurrent {
+        root.leave_word(&asked.id).map_err(|error| listed(&error))?;
+    }
+    let records = match try_append(daemon, vec![entry]).await {
+        Ok(records) => records,
+        Err(error) => {
+            root.take_word_back(&asked.id);
+            daemon.task_list_runs.forget(&asked.id);
+            return Err(internal(&error.to_string()));
+        }
+    };
+    daemon.task_lists.cast(TaskListsMsg::Drive(asked.id.clone()));
+    let from_seq = records.first().map_or(0, |record| record.seq);
+    Ok(Reply::TasksStarted { id: asked.id.clone(), from_seq })
+}
+
+struct Checked {
+    branch: Option<String>,
+    mode: Mode,
+    lock: Option<muleteer_store::task_list::SessionLock>,
+    /// Something is left to be done.
+    work: bool,
+}
+
+/// Whether a run can begin at all. An exclusive list is locked from here on: a second session fails fast.
+fn check(root: &Root, id: &str) -> Result<Checked, WireError> {
+    // A damaged list is restored here, under the lock.
+    let list = root.begin(Right::Own, Timestamp::now()).map_err(|error| listed(&error))?.list;
+    let git = Git::open(root.path()).map_err(|error| unrepositoried(&error))?;
+    crate::vcs::worktree::exclude(git.common_dir()).map_err(|error| internal(&error.to_string()))?;
+    let lock = match list.mode {
+        Mode::Exclusive => Some(root.lock_session(id).map_err(|error| listed(&error))?.0),
+        Mode::Concurrent => None,
+    };
+    let work = stats::stop(&list, 0, None).is_none();
+    Ok(Checked { branch: git.branch(), mode: list.mode, lock, work })
+}
+
+fn find(daemon: &Daemon, id: &str) -> Result<Arc<Run>, WireError> {
+    let fleet = daemon.snapshot();
+    let runs = &fleet.task_lists;
+    runs.get(id).or_else(|| runs.on(id)).cloned().ok_or_else(|| {
+        fault("E_NOT_FOUND", &format!("no run of a task list is at {id}"), "`muleteer tasks status` shows the list")
+    })
+}
+
+fn ended(run: &Run) -> TasksEnded {
+    let finished = run.finished.clone();
+    TasksEnded {
+        id: run.started.list.clone(),
+        root: run.started.root.clone(),
+        status: finished.as_ref().map_or("running".into(), |end| end.status.clone()),
+        reason: finished.as_ref().map(|end| end.reason.clone()).unwrap_or_default(),
+        code: finished.and_then(|end| end.code),
+        session: run.session,
+    }
+}
+
+pub async fn wait(daemon: &Arc<Daemon>, id: &str) -> Result<Reply, WireError> {
+    let list = find(daemon, id)?.started.list.clone();
+    let mut changes = daemon.fleet.subscribe();
+    let over = |fleet: &Arc<muleteer_model::dispatch::fleet::Fleet>| {
+        fleet.task_lists.get(&list).is_none_or(|run| run.finished.is_some())
+    };
+    let _ = changes.wait_for(over).await;
+    Ok(Reply::TasksEnded(ended(&*find(daemon, &list)?)))
+}
+
+pub async fn stop(daemon: &Arc<Daemon>, id: &str, now: bool, by: &str) -> Result<Reply, WireError> {
+    let run = find(daemon, id)?;
+    if run.finished.is_none() {
+        let list = run.started.list.clone();
+        let event = Event::TaskListStopping { list, now, by: by.into() };
+        let entry = Entry { id: random_key(), dispatch_id: None, at: None, more: false, event };
+        try_append(daemon, vec![entry]).await.map_err(|error| internal(&error.to_string()))?;
+        if now {
+            for work in run.workers.values().filter(|work| daemon.snapshot().get(&work.dispatch).is_some()) {
+                let reason = "its run of the task list was stopped".to_string();
+                handlers::command(daemon, &work.dispatch, Input::Kill { reason, by: by.into() }).await?;
+            }
+        }
+    }
+    Ok(Reply::TasksEnded(ended(&*find(daemon, &run.started.list)?)))
+}

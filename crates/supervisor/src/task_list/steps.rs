@@ -1,0 +1,675 @@
+//! The steps of working through a list, each of which may be repeated: what was done is found done.
+//! The daemon's runs take them, and the verbs an agent in its own session calls. All of them block.
+
+use crate::vcs::user_repo::{Git, GitError, Lost};
+use jiff::Timestamp;
+use muleteer_model::task_list::Category;
+use muleteer_model::task_list::Mode;
+use muleteer_model::task_list::Task;
+use muleteer_model::task_list::TaskList;
+use muleteer_model::task_list::log::Entry;
+use muleteer_model::task_list::outcome;
+use muleteer_model::task_list::outcome::failure_diff;
+use muleteer_model::task_list::session::claim;
+use muleteer_model::task_list::session::head_check::{Stand, astray};
+use muleteer_model::task_list::session::recover::{self, Evidence, Plan};
+use muleteer_process::bounded::{self, Bounds, Ran};
+use muleteer_process::fault;
+use muleteer_process::group::{self, Before};
+use muleteer_store::task_list::{Right, Root, SessionLock, TaskListError, Tx, Written};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Output of a validation that is kept.
+const TAIL: usize = 16 * 1024;
+/// `harness-init.sh` and clean-ups have no limit of their own in the list.
+const SCRIPT_LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// By what right the list is changed.
+#[derive(Debug, Clone)]
+pub enum Hold {
+    /// The lock is taken for each change.
+    Own,
+    Session(Arc<SessionLock>),
+    /// As `Own`, for a run, which knows what it has written last.
+    Beside(Written),
+    /// For a run that may hold it.
+    Run(String),
+}
+
+impl Hold {
+    fn right(&self) -> Right<'_> {
+        match self {
+            Self::Own => Right::Own,
+            Self::Session(lock) => Right::Session(lock),
+            Self::Beside(written) => Right::Beside(written),
+            Self::Run(run) => Right::Run(run),
+        }
+    }
+}
+
+/// Where work on a list happens, and how.
+#[derive(Debug, Clone)]
+pub struct Place {
+    pub root: Root,
+    pub hold: Hold,
+    /// The project's repository.
+    pub project: Git,
+    /// Where the work is: the project, or a worker's clone.
+    pub git: Git,
+    /// Where commands run: the harness's root, or what corresponds to it in the clone.
+    pub dir: PathBuf,
+    /// The start branch; none with a detached HEAD.
+    pub branch: Option<String>,
+    /// Where HEAD of the project is to stand when a task ends.
+    pub stand: Stand,
+    /// The work is looked at where everybody's comes together: commits are a task's that name it, and nothing is rolled back.
+    pub is_everybody_s: bool,
+    /// For validations: already without what only agents need.
+    pub env: Vec<(String, String)>,
+    pub worker: String,
+    /// The session that log lines are written under.
+    pub session: Option<u64>,
+    /// Marks processes of ours, so that a successor finds what a killed daemon left.
+    pub nonce: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    #[error(transparent)]
+    List(#[from] TaskListError),
+    #[error(transparent)]
+    Git(#[from] GitError),
+    #[error(transparent)]
+    Refused(#[from] claim::Refused),
+    /// No agent can be dispatched: an `E_…` code, and why.
+    #[error("{1}")]
+    Dispatch(String, String),
+    #[error("{0}")]
+    Other(String),
+}
+
+/// What came of a validation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Passed {
+        output: String,
+    },
+    Failed {
+        code: Option<i32>,
+        signal: Option<i32>,
+        output: String,
+    },
+    TimedOut {
+        seconds: u64,
+        output: String,
+    },
+    /// There is none: a person has to give one (`CONFIG`).
+    NoCommand,
+    /// Its program is nowhere (`ENV_SETUP`).
+    NoProgram(String),
+    /// It was called off.
+    Stopped,
+}
+
+/// What became of an interrupted task.
+#[derive(Debug)]
+pub enum Recovered {
+    /// It is to be gone on with.
+    Resume,
+    /// It passed: what is left is to record it.
+    Passed,
+    Failed(Box<Recorded>),
+}
+
+/// Why nothing can be worked on.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unhealthy {
+    Broken(String),
+    CalledOff,
+}
+
+/// How a task ended, and what the list says now.
+#[derive(Debug)]
+pub struct Recorded {
+    pub list: TaskList,
+    pub completed: bool,
+    pub commit: Option<String>,
+    pub message: String,
+    /// What whoever follows has to hear.
+    pub warnings: Vec<String>,
+}
+
+impl Place {
+    /// Begins a change of the list.
+    pub fn begin(&self) -> Result<Tx, TaskListError> {
+        let mut tx = self.root.begin(self.hold.right(), Timestamp::now())?;
+        if let Some(session) = self.session {
+            tx.under_session(session);
+        }
+        Ok(tx)
+    }
+
+    /// The list as it is. Where a run works on it that cannot be read, it is put back.
+    pub fn read(&self) -> Result<TaskList, TaskListError> {
+        let is_run_s = matches!(self.hold, Hold::Session(_) | Hold::Beside(_));
+        match self.root.read() {
+            Ok(read) if !read.from_backup || !is_run_s => Ok(read.list),
+            Err(error) if !is_run_s => Err(error),
+            _ => Ok(self.begin()?.list.clone()),
+        }
+    }
+
+    /// Lines for the log that belong to no change.
+    pub fn note(&self, entries: Vec<Entry>) {
+        let session = self.session.unwrap_or_else(|| self.root.read().map_or(1, |read| read.list.session()));
+        if let Err(error) = self.root.note(session, Timestamp::now(), entries) {
+            tracing::warn!(%error, "the log of the task list cannot be written");
+        }
+    }
+
+    fn command(&self, program: &Path, args: &[&str]) -> std::process::Command {
+        let mut command = muleteer_process::command::helper(program);
+        command
+            .args(args)
+            .current_dir(&self.dir)
+            .env_clear()
+            .envs(self.env.iter().map(|(k, v)| (k, v)));
+        command
+    }
+
+    fn shell(&self, text: &str, limit: Duration, stop: &dyn Fn() -> bool) -> std::io::Result<Ran> {
+        let bounds = Bounds { limit, tail: TAIL, nonce: &self.nonce };
+        bounded::run(self.command(Path::new("/bin/sh"), &["-c", text]), bounds, stop)
+    }
+
+    /// Ends what a killed predecessor's validation may have left running.
+    pub fn sweep(&self) {
+        group::sweep(&[&self.nonce], None, Before::Nobody, Duration::from_secs(10));
+    }
+
+    /// Runs a task's validation. It is the harness that does it, never the agent's word.
+    pub fn validate(&self, task: &Task, stop: &dyn Fn() -> bool) -> Result<Verdict, StepError> {
+        let Some(command) = &task.command else { return Ok(Verdict::NoCommand) };
+        if let Some(program) = self.missing_program(command)? {
+            return Ok(Verdict::NoProgram(program));
+        }
+        let seconds = task.timeout();
+        let ran = self
+            .shell(command, Duration::from_secs(seconds), stop)
+            .map_err(|error| StepError::Other(format!("the validation of {} cannot be started: {error}", task.id)))?;
+        Ok(match ran {
+            Ran { stopped: true, .. } => Verdict::Stopped,
+            Ran { timed_out: true, output, .. } => Verdict::TimedOut { seconds, output },
+            ran if ran.passed() => Verdict::Passed { output: ran.output },
+            Ran { code, signal, output, .. } => Verdict::Failed { code, signal, output },
+        })
+    }
+
+    /// The program a command begins with, if `command -v` finds it nowhere. A path is a script, which the
+    /// task may be there to write.
+    pub fn missing_program(&self, command: &str) -> Result<Option<String>, StepError> {
+        let Some(program) = program(command) else { return Ok(None) };
+        let mut ask = self.command(Path::new("/bin/sh"), &["-c", "command -v -- \"$1\"", "sh", &program]);
+        ask.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        let found = ask.status().map_err(|error| StepError::Other(format!("cannot run sh: {error}")))?;
+        Ok((!found.success()).then_some(program))
+    }
+
+    /// Keeps the end of an output for the next attempt's prompt, and for people.
+    pub fn keep_output(&self, task: &str, which: &str, output: &str) {
+        let path = self.root.output(task, which);
+        let kept = std::fs::create_dir_all(self.root.private()).and_then(|()| std::fs::write(&path, output));
+        if let Err(error) = kept {
+            tracing::warn!(path = %path.display(), %error, "the output of a validation cannot be kept");
+        }
+    }
+
+    pub fn kept_output(&self, task: &str, which: &str) -> Option<String> {
+        std::fs::read_to_string(self.root.output(task, which)).ok()
+    }
+
+    /// Runs `harness-init.sh` if there is one; run a second time if it fails.
+    ///
+    /// # Errors
+    /// The end of what it said, if it failed twice: the environment is broken. Or that it was called off, which says nothing of
+    /// the environment.
+    pub fn health_check(&self, stop: &dyn Fn() -> bool) -> Result<(), Unhealthy> {
+        let script = self.root.init_script();
+        if !script.is_file() {
+            return Ok(());
+        }
+        let mut last = String::new();
+        for _ in 0..2 {
+            let executable = rustix::fs::access(&script, rustix::fs::Access::EXEC_OK).is_ok();
+            let path = script.to_string_lossy();
+            let command =
+                if executable { self.command(&script, &[]) } else { self.command(Path::new("/bin/sh"), &[&path]) };
+            let bounds = Bounds { limit: SCRIPT_LIMIT, tail: TAIL, nonce: &self.nonce };
+            match bounded::run(command, bounds, stop) {
+                Ok(ran) if ran.passed() => {
+                    self.note(vec![Entry::init("Environment health check: PASS")]);
+                    return Ok(());
+                }
+                Ok(ran) if ran.stopped => return Err(Unhealthy::CalledOff),
+                Ok(ran) => last = format!("{} {}", how(ran.code, ran.signal, ran.timed_out), last_line(&ran.output)),
+                Err(error) => last = error.to_string(),
+            }
+            self.note(vec![Entry::init(&format!("Environment health check: FAIL {last}"))]);
+        }
+        Err(Unhealthy::Broken(format!("harness-init.sh failed twice: {last}")))
+    }
+
+    /// The work is in a worker's clone, not in the project itself.
+    pub fn is_in_clone(&self) -> bool {
+        self.git.top() != self.project.top()
+    }
+
+    /// What is wrong with where an agent left HEAD; in a clone nothing is, since what it did there is brought home.
+    pub fn astray(&self, base: &str) -> Result<Option<String>, StepError> {
+        if self.is_in_clone() {
+            return Ok(None);
+        }
+        let branch = self.git.stands_on()?;
+        Ok(astray(&self.stand, branch.as_deref(), base, self.git.contains("HEAD", base)?))
+    }
+
+    /// Takes the harness's files out of what a task has committed, before that is judged, kept or
+    /// rolled back. Where it cannot be done, the work goes on: no step depends on it.
+    pub fn disown(&self, id: &str, base: &str) {
+        if self.is_everybody_s {
+            return;
+        }
+        match self.git.disown(id, base) {
+            Ok(None) => {}
+            Ok(Some(text)) => self.note(vec![Entry::warn(Some(id), &text)]),
+            Err(error) => tracing::warn!(task = id, %error, "failed to take the harness's files out of commits"),
+        }
+    }
+
+    /// Commits what is left, and records the success.
+    pub fn succeed(&self, id: &str, title: &str, base: &str) -> Result<Recorded, StepError> {
+        self.disown(id, base);
+        let start = self.git.start(id, base)?;
+        let message = format!("{id}: {}", muleteer_model::task_list::category::one_line(title));
+        self.git.commit(&start, &message)?;
+        fault::point("tasks.committed");
+        // Before it is forgotten what was there: ours may be the only copy.
+        let lost = self.git.keep_lost(id, base, &start)?;
+        self.record_success(id, lost.iter().map(taken).collect())
+    }
+
+    /// The task, to record its outcome. Who holds the lock of an exclusive list for a session is the only one to say how its
+    /// task stands, whatever an agent has written into the file meanwhile.
+    fn in_hand<'a>(&self, tx: &'a mut Tx, id: &str) -> Result<&'a mut Task, StepError> {
+        let is_alone = matches!(self.hold, Hold::Session(_)) && tx.list.mode == Mode::Exclusive;
+        if is_alone && let Some(begun) = tx.list.get(id).cloned() {
+            let now = tx.now();
+            for text in claim::put_back(&mut tx.list, &begun, &self.worker, now)? {
+                tx.log(Entry::warn(Some(id), &text));
+            }
+        }
+        Ok(claim::owned(&mut tx.list, id, &self.worker)?)
+    }
+
+    /// Records the success of what is committed, and in the project's branch.
+    pub fn record_success(&self, id: &str, warnings: Vec<String>) -> Result<Recorded, StepError> {
+        let commit = self.git.head()?;
+        let mut tx = self.begin()?;
+        let now = tx.now();
+        let task = self.in_hand(&mut tx, id)?;
+        outcome::complete(task, now);
+        for text in &warnings {
+            tx.log(Entry::warn(Some(id), text));
+        }
+        tx.log(Entry::completed(id, &commit));
+        tx.settle_marker()?;
+        let list = tx.commit()?;
+        self.git.forget_start(id);
+        fault::point("tasks.outcome_written");
+        Ok(Recorded { list, completed: true, commit: Some(commit), message: String::new(), warnings })
+    }
+
+    /// Rolls the attempt back, cleans up, and records the failure. A clean-up that is called off is cut short.
+    pub fn fail(
+        &self,
+        task: &Task,
+        category: Category,
+        message: &str,
+        off: &dyn Fn() -> bool,
+    ) -> Result<Recorded, StepError> {
+        self.take_back(task)?;
+        self.clean_up(task, off);
+        self.record_failure(task, category, message)
+    }
+
+    fn has_base(&self, task: &Task) -> bool {
+        self.git.exists(task.started_at_commit.as_deref().unwrap_or_default())
+    }
+
+    /// Rolls the attempt back, if there is something to roll back to.
+    pub fn take_back(&self, task: &Task) -> Result<(), StepError> {
+        match &task.started_at_commit {
+            Some(base) if self.has_base(task) => {
+                self.disown(&task.id, base);
+                self.roll_back(task, base)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Records the failure of what is rolled back.
+    pub fn record_failure(&self, task: &Task, category: Category, message: &str) -> Result<Recorded, StepError> {
+        let exists = self.has_base(task);
+        let mut tx = self.begin()?;
+        let now = tx.now();
+        let found = self.in_hand(&mut tx, &task.id)?;
+        let message = if exists {
+            outcome::fail(found, category, message, now);
+            message.to_string()
+        } else {
+            let base = task.started_at_commit.as_deref().unwrap_or_default();
+            let message = format!("{message} (started_at_commit {base:?} does not exist: nothing to roll back to)");
+            outcome::fail_for_good(found, category, &message, now);
+            message
+        };
+        tx.log(Entry::error(Some(&task.id), category, &message));
+        let list = self.settle(tx)?;
+        if exists {
+            self.git.forget_start(&task.id);
+        }
+        fault::point("tasks.outcome_written");
+        let message = format!("[{category}] {message}");
+        Ok(Recorded { list, completed: false, commit: None, message, warnings: vec![] })
+    }
+
+    /// Marks what can never be done any more, and writes the change.
+    fn settle(&self, mut tx: Tx) -> Result<TaskList, StepError> {
+        let now = tx.now();
+        for marked in muleteer_model::task_list::select::validate_dependencies(&mut tx.list, now) {
+            tx.log(Entry::error(Some(&marked.task), Category::Dependency, &marked.message));
+        }
+        tx.settle_marker()?;
+        Ok(tx.commit()?)
+    }
+
+    fn roll_back(&self, task: &Task, base: &str) -> Result<(), StepError> {
+        let ignored = self.read().map(|list| list.save_ignored).unwrap_or_default();
+        let in_clone = self.is_in_clone();
+        let stand = if in_clone { &Stand::Anywhere } else { &self.stand };
+        // Others may work in the project itself; a clone is its worker's, and what was rewritten is nobody's.
+        let alone = in_clone || self.astray(base)?.is_some() || !self.git.contains("HEAD", base)?;
+        let commits = if alone { vec![] } else { self.git.commits_since(base)? };
+        let kept = match commits.is_empty() {
+            true => None,
+            false => recover::kept(&commits, &self.read()?, &task.id, &self.root.completions()),
+        };
+        let end = kept.unwrap_or(base);
+        let mut adopted = Ok(());
+        let mut on_saved = |saved: &crate::vcs::user_repo::Saved| {
+            let name = if in_clone { self.project.adopt(&self.git, saved) } else { Ok(saved.name.clone()) };
+            match name {
+                Ok(name) => self.note(vec![Entry::rollback(&task.id, end, Some(&name))]),
+                Err(error) => adopted = Err(error),
+            }
+        };
+        let saved = self.git.roll_back(&task.id, base, kept, stand, &ignored, &mut on_saved)?;
+        adopted?;
+        if saved.is_none() {
+            self.note(vec![Entry::rollback(&task.id, end, None)]);
+        }
+        Ok(())
+    }
+
+    /// Runs what is to be run after a failure. False: it was called off, and ended with all it had started.
+    pub fn clean_up(&self, task: &Task, off: &dyn Fn() -> bool) -> bool {
+        let Some(cleanup) = &task.cleanup else { return true };
+        let ran = self.shell(cleanup, SCRIPT_LIMIT, off);
+        let was_stopped = ran.as_ref().is_ok_and(|ran| ran.stopped);
+        let said = match ran {
+            Ok(ran) if ran.passed() => return true,
+            Ok(ran) if ran.stopped => "on_failure.cleanup was called off, and ended before its time".into(),
+            Ok(ran) => {
+                let how = how(ran.code, ran.signal, ran.timed_out);
+                format!("on_failure.cleanup failed: {how} {}", last_line(&ran.output))
+            }
+            Err(error) => format!("on_failure.cleanup failed: {error}"),
+        };
+        self.note(vec![Entry::warn(Some(&task.id), &said)]);
+        !was_stopped
+    }
+
+    /// What is there of a task that was interrupted.
+    pub fn evidence(&self, task: &Task) -> Result<Evidence, StepError> {
+        let base = task.started_at_commit.as_deref().unwrap_or_default();
+        let checkpoints = !task.checkpoints.is_empty();
+        if !self.git.exists(base) {
+            let nothing = Evidence {
+                uncommitted: false,
+                commits: false,
+                checkpoints,
+                checkpoint_holds: false,
+                base_exists: false,
+            };
+            return Ok(nothing);
+        }
+        let start = self.git.start(&task.id, base)?;
+        let uncommitted = self.git.uncommitted_since(&start)?.is_some();
+        let commits = self.git.commits_since(base)?;
+        let last = task.checkpoints.last().and_then(|last| last.tree.as_deref());
+        let checkpoint_holds = match last {
+            Some(tree) => self.git.snapshot()? == tree,
+            None => false,
+        };
+        // In a worker's clone nobody else commits.
+        let is_its = |message: &str| (self.is_in_clone() && !self.is_everybody_s) || recover::names(message, task);
+        let commits = commits.iter().any(|(_, message)| is_its(message));
+        Ok(Evidence { uncommitted, commits, checkpoints, checkpoint_holds, base_exists: true })
+    }
+
+    /// Does what the recovery matrix says about an interrupted task.
+    pub fn recover(&self, task: &Task, stop: &dyn Fn() -> bool) -> Result<Recovered, StepError> {
+        self.sweep();
+        self.disown(&task.id, task.started_at_commit.as_deref().unwrap_or_default());
+        let found = self.evidence(task)?;
+        let plan = recover::decide(found);
+        let (action, reason) = plan.words(found);
+        self.take_over(task)?;
+        self.note(vec![Entry::recovery(&task.id, action, &reason)]);
+        // There is nothing of the task's to be rolled back: what was committed since is somebody else's.
+        let left_alone = |message: &str| {
+            self.clean_up(task, stop);
+            self.record_failure(task, Category::SessionTimeout, message)
+                .map(|done| Recovered::Failed(Box::new(done)))
+        };
+        let lost = |message: &str| {
+            if self.is_everybody_s {
+                return left_alone(message);
+            }
+            self.fail(task, Category::SessionTimeout, message, stop)
+                .map(|done| Recovered::Failed(Box::new(done)))
+        };
+        match plan {
+            Plan::NoBase | Plan::NoProgress => left_alone("No progress detected"),
+            Plan::WorkLost => left_alone("The files do not bear the checkpoints out: work was lost"),
+            Plan::Resume => Ok(Recovered::Resume),
+            Plan::Validate { commit_first } => {
+                let base = task.started_at_commit.as_deref().unwrap_or_default();
+                if commit_first {
+                    let start = self.git.start(&task.id, base)?;
+                    self.git.commit(&start, &format!("{}: {} (interrupted)", task.id, task.title))?;
+                }
+                match self.validate(task, stop)? {
+                    Verdict::Passed { .. } => Ok(Recovered::Passed),
+                    Verdict::Stopped => Err(StepError::Other("it was called off".into())),
+                    verdict => {
+                        self.remember(task, &verdict);
+                        let (_, message) = describe(&verdict, None);
+                        lost(&format!("interrupted, and what was there did not pass: {message}"))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Leaves an interrupted task to a worker, who finds it in progress and goes on; to nobody: it begins anew.
+    pub fn hand_over(&self, id: &str, to: Option<String>) -> Result<(), StepError> {
+        let mut tx = self.begin()?;
+        if let Some(task) = tx.list.get_mut(id) {
+            match to {
+                Some(to) => task.claimed_by = Some(to),
+                None => claim::release(task),
+            }
+        }
+        tx.commit()?;
+        Ok(())
+    }
+
+    /// The claim becomes ours, so that what follows may change the task.
+    fn take_over(&self, task: &Task) -> Result<(), StepError> {
+        let mut tx = self.begin()?;
+        let now = tx.now();
+        if let Some(found) = tx.list.get_mut(&task.id) {
+            if self.is_everybody_s {
+                // Somebody may have renewed it, or recovered it, since it was looked at.
+                claim::is_stale(found, task, &self.worker, now)?;
+            }
+            found.claimed_by = Some(self.worker.clone());
+        }
+        claim::renew(&mut tx.list, &task.id, &self.worker, now, claim::LEASE)?;
+        tx.commit()?;
+        Ok(())
+    }
+
+    /// Keeps the output of a verdict that was no pass.
+    pub fn remember(&self, task: &Task, verdict: &Verdict) {
+        if let Verdict::Failed { output, .. } | Verdict::TimedOut { output, .. } = verdict {
+            self.keep_output(&task.id, "last", output);
+        }
+    }
+}
+
+/// What is said of a person's files that a task has taken away.
+fn taken(lost: &Lost) -> String {
+    let Lost { saved, paths, committed } = lost;
+    let name = &saved.name;
+    let whole = match committed.as_str() {
+        "" => String::new(),
+        paths => format!(" (all of {paths} is in the task's commit: what both changed there cannot be told apart)"),
+    };
+    format!(
+        "what lay uncommitted in {paths} when the task began is gone or was written over{whole}; it is kept as {name}: \
+         `muleteer tasks undo {name}` brings it back"
+    )
+}
+
+/// What kind of failure a verdict is, and in which words; `before` is the output before the task began.
+pub fn describe(verdict: &Verdict, before: Option<&str>) -> (Category, String) {
+    match verdict {
+        Verdict::NoCommand => (Category::Config, "Missing validation.command".into()),
+        Verdict::NoProgram(program) => {
+            (Category::EnvSetup, format!("`{program}` of validation.command is not installed"))
+        }
+        Verdict::TimedOut { seconds, .. } => (Category::Timeout, format!("validation exceeded {seconds}s")),
+        Verdict::Failed { code, signal, output } => {
+            let mut message = format!("validation failed: {} {}", how(*code, *signal, false), last_line(output));
+            if let Some(before) = before {
+                let apart = failure_diff::tell(before, output);
+                if failure_diff::is_same(before, output) {
+                    message.push_str(" (just as before the task began)");
+                } else if !apart.old.is_empty() {
+                    message.push_str(&format!(" ({} of its failures were there before)", apart.old.len()));
+                }
+            }
+            (Category::TestFail, message)
+        }
+        Verdict::Passed { .. } => (Category::TestFail, "passed".into()),
+        Verdict::Stopped => (Category::SessionTimeout, "it was called off".into()),
+    }
+}
+
+fn how(code: Option<i32>, signal: Option<i32>, timed_out: bool) -> String {
+    match (code, signal) {
+        _ if timed_out => "timed out".into(),
+        (Some(code), _) => format!("exit {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "ended".into(),
+    }
+}
+
+fn last_line(output: &str) -> &str {
+    output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default()
+}
+
+/// The program that a shell command begins with, where that can be told and means anything.
+fn program(command: &str) -> Option<String> {
+    let word = command.split_whitespace().find(|word| {
+        let name = word.split('=').next().unwrap_or_default();
+        let assigns =
+            word.contains('=') && !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        !assigns
+    })?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+' | '[');
+    // Quotes, groups, expansions: sh alone knows. Paths: the task may write them.
+    word.chars().all(plain).then(|| word.to_string())
+}
+
+/// What a validation gets of an asking client's environment: a clean one, without what only agents need.
+pub fn validation_env(env: &[(String, String)]) -> Vec<(String, String)> {
+    const AGENTS: &[&str] = &[
+        "ANTHROPIC_",
+        "CLAUDE",
+        "OPENAI_",
+        "CODEX_",
+        "GEMINI_",
+        "GOOGLE_",
+        "AWS_",
+        "CLOUD_ML_",
+        "MULETEER_",
+        "HARNESS_",
+        "API_TIMEOUT",
+        "MCP_",
+        "DISABLE_",
+        "BASH_",
+        "MAX_",
+        "IS_SANDBOX",
+        "TRACEPARENT",
+        "TRACESTATE",
+        "GIT_AUTHOR_",
+        "GIT_COMMITTER_",
+    ];
+    env.iter()
+        .filter(|(name, _)| !AGENTS.iter().any(|prefix| name.starts_with(prefix)))
+        .cloned()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_of_a_command_is_its_first_word_unless_only_sh_can_tell() {
+        for (command, found) in [
+            ("npm test -- x", Some("npm")),
+            ("CI=1 FOO= cargo test", Some("cargo")),
+            ("[ -f x ]", Some("[")),
+            ("./check.sh", None),
+            ("(cd a && make)", None),
+            ("\"my tool\" x", None),
+            ("$TOOL x", None),
+            ("", None),
+        ] {
+            assert_eq!(program(command).as_deref(), found, "{command}");
+        }
+    }
+
+    #[test]
+    fn a_validation_does_not_see_what_only_agents_need() {
+        let env = [("PATH", "/bin"), ("ANTHROPIC_API_KEY", "k"), ("MULETEER_SOCKET", "s"), ("MY_FLAG", "1")];
+        let env = env.map(|(name, value)| (name.to_string(), value.to_string()));
+        let names: Vec<_> = validation_env(&env).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["PATH", "MY_FLAG"]);
+    }
+}

@@ -1,0 +1,265 @@
+//! What becomes of a task once it is judged: its work lands on the branch or is rolled back, and the outcome is written.
+
+use crate::task_list::run::{Driven, record};
+use crate::task_list::steps::{Place, Recorded, StepError, Verdict, describe};
+use crate::task_list::worker::{End, note_verdict, read};
+use crate::vcs::user_repo::{Git, GitError};
+use muleteer_model::event::Event;
+use muleteer_model::task_list::log::Entry;
+use muleteer_model::task_list::session::claim;
+use muleteer_model::task_list::session::{Finished, Verdict as Judged, Work};
+use muleteer_model::task_list::{Category, Task};
+use muleteer_process::fault;
+
+/// What was validated on a tip that has moved on is validated again, so often before others have to wait.
+const LANDINGS: u32 = 3;
+
+/// Carries a verdict out.
+pub(super) async fn conclude(
+    driven: &Driven,
+    worker: u32,
+    place: &Place,
+    work: &Work,
+    mut verdict: Judged,
+) -> Result<Option<End>, StepError> {
+    let list = read(driven, worker, place).await?;
+    let Some(task) = list.get(&work.task).cloned() else {
+        return close(driven, worker, work, "released", "it is no longer in the list", false).await;
+    };
+    if verdict.passed && driven.has_clones() {
+        match land(driven, worker, place, &task).await? {
+            Landing::Landed => {}
+            Landing::CalledOff => return interrupted(driven, worker, place, work).await,
+            Landing::Barred(reason) => {
+                leave(driven, worker, place, work, &reason).await?;
+                let code = Some("E_TASKS_GIT".into());
+                return Ok(Some(End::Finished(Finished { status: "error".into(), reason, code })));
+            }
+            Landing::Failed(category, message) => {
+                verdict = Judged { passed: false, category: Some(category.as_str().into()), message };
+                note_verdict(driven, worker, work, &verdict).await?;
+            }
+        }
+    }
+    if verdict.passed && !driven.has_clones() {
+        let (at, base) = (place.clone(), task.started_at_commit.clone().unwrap_or_default());
+        if let Some(message) = driven.step(worker, move || at.astray(&base)).await?? {
+            verdict = Judged { passed: false, category: Some(Category::TaskExec.as_str().into()), message };
+            note_verdict(driven, worker, work, &verdict).await?;
+        }
+    }
+    let (at, judged, of) = (place.clone(), verdict.clone(), task.clone());
+    let has_clones = driven.has_clones();
+    let done = driven.step(worker, move || -> Result<Option<Recorded>, StepError> {
+        let base = of.started_at_commit.clone().unwrap_or_default();
+        match judged.passed {
+            true if has_clones => at.record_success(&of.id, vec![]).map(Some),
+            true => at.succeed(&of.id, &of.title, &base).map(Some),
+            false => Ok(None),
+        }
+    });
+    let recorded = match done.await? {
+        Ok(Some(recorded)) => recorded,
+        Ok(None) => match failed(driven, worker, place, task, verdict.category(), verdict.message.clone()).await? {
+            Some(recorded) => recorded,
+            None => return Ok(Some(End::DaemonStops)),
+        },
+        // Something else would be committed than what passed.
+        Err(StepError::Git(error @ GitError::Filter { .. })) => {
+            match failed(driven, worker, place, task, Category::TaskExec, error.to_string()).await? {
+                Some(recorded) => recorded,
+                None => return Ok(Some(End::DaemonStops)),
+            }
+        }
+        Err(error) => return Err(error),
+    };
+    for text in &recorded.warnings {
+        driven.tell(&format!("{}: {text}", work.task));
+    }
+    let status = if recorded.completed { "completed" } else { "failed" };
+    close(driven, worker, work, status, &recorded.message, true).await
+}
+
+/// Rolls an attempt back, cleans up and records that it failed. `None`: the daemon stops, and the next one begins with the
+/// clean-up again. A run that is stopped at once cuts it short.
+async fn failed(
+    driven: &Driven,
+    worker: u32,
+    place: &Place,
+    task: Task,
+    category: Category,
+    message: String,
+) -> Result<Option<Recorded>, StepError> {
+    let (at, off, stop) = (place.clone(), driven.called_off(), driven.daemon.stop.clone());
+    let recorded = driven.step(worker, move || -> Result<Option<Recorded>, StepError> {
+        at.take_back(&task)?;
+        if !at.clean_up(&task, &off) && stop.is_cancelled() {
+            return Ok(None);
+        }
+        at.record_failure(&task, category, &message).map(Some)
+    });
+    recorded.await?
+}
+
+enum Landing {
+    Landed,
+    CalledOff,
+    /// A person's own changes are in its way: no failure of the task. Why, and what to do.
+    Barred(String),
+    Failed(Category, String),
+}
+
+fn barred(place: &Place, task: &str, said: &str) -> String {
+    let clone = place.git.top().strip_prefix(place.project.top()).unwrap_or(place.git.top()).display();
+    format!(
+        "{task} has passed and cannot be brought home: {said}; commit that, stash it or move it away, and `muleteer tasks run` \
+         brings it home (its commits are kept in {clone})"
+    )
+}
+
+/// Brings a clone's work onto the start branch: rebased, validated again there, fast-forwarded.
+async fn land(driven: &Driven, worker: u32, place: &Place, task: &Task) -> Result<Landing, StepError> {
+    for attempt in 0.. {
+        // Others that keep being quicker are made to wait.
+        let _alone = if attempt >= LANDINGS { Some(driven.shared.landing.lock().await) } else { None };
+        let (at, of, off, project) = (place.clone(), task.clone(), driven.called_off(), driven.project.clone());
+        let prepared = driven.step(worker, move || rebased(&at, &project, &of, &off)).await??;
+        let tip = match prepared {
+            Ok(tip) => tip,
+            Err(landing) => return Ok(landing),
+        };
+        let _turn = if attempt < LANDINGS { Some(driven.shared.landing.lock().await) } else { None };
+        let (at, project) = (place.clone(), driven.project.clone());
+        let landed = driven.step(worker, move || {
+            let branch = at.branch.clone().unwrap_or_default();
+            project.land(&at.git, &branch, &tip)
+        });
+        match landed.await? {
+            Ok(true) => {
+                fault::point("tasks.landed");
+                return Ok(Landing::Landed);
+            }
+            Ok(false) => {}
+            Err(GitError::InTheWay { said }) => return Ok(Landing::Barred(barred(place, &task.id, &said))),
+            Err(error) => return Ok(Landing::Failed(Category::TaskExec, format!("cannot be brought home: {error}"))),
+        }
+    }
+    unreachable!("the loop has no end")
+}
+
+/// Commits what is left, rebases, and validates again if that changed anything. The tip it stands on.
+fn rebased(
+    place: &Place,
+    project: &Git,
+    task: &Task,
+    off: &dyn Fn() -> bool,
+) -> Result<Result<String, Landing>, StepError> {
+    let branch = place.branch.clone().unwrap_or_default();
+    let base = task.started_at_commit.clone().unwrap_or_default();
+    place.disown(&task.id, &base);
+    let start = place.git.start(&task.id, &base)?;
+    if place.git.commits_since(&base)?.is_empty() || place.git.uncommitted_since(&start)?.is_some() {
+        match place.git.commit(&start, &format!("{}: {}", task.id, task.title)) {
+            Err(error @ GitError::Filter { .. }) => {
+                return Ok(Err(Landing::Failed(Category::TaskExec, error.to_string())));
+            }
+            committed => drop(committed?),
+        }
+    }
+    fault::point("tasks.committed");
+    let before = place.git.head()?;
+    let tip = match place.git.rebase(project, &branch) {
+        Ok(tip) => tip,
+        Err(error) => {
+            let message = format!("conflict with what others completed meanwhile: {error}");
+            return Ok(Err(Landing::Failed(Category::TaskExec, message)));
+        }
+    };
+    if place.git.head()? == before {
+        return Ok(Ok(tip));
+    }
+    let verdict = place.validate(task, off)?;
+    match &verdict {
+        Verdict::Passed { .. } => Ok(Ok(tip)),
+        Verdict::Stopped => Ok(Err(Landing::CalledOff)),
+        other => {
+            place.remember(task, other);
+            let (category, message) = describe(other, None);
+            Ok(Err(Landing::Failed(category, format!("after the rebase onto {branch}: {message}"))))
+        }
+    }
+}
+
+/// Lands what an earlier run left in a clone, at a session's start: nobody else is there yet.
+pub fn land_blocking(driven: &Driven, place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<(), StepError> {
+    for _ in 0..=LANDINGS {
+        match rebased(place, &driven.project, task, off)? {
+            Err(Landing::Failed(category, message)) => return place.fail(task, category, &message, off).map(drop),
+            Err(_) => return Err(StepError::Other("it was called off".into())),
+            Ok(tip) => {
+                let branch = place.branch.clone().unwrap_or_default();
+                let landed = driven.project.land(&place.git, &branch, &tip).map_err(|error| match error {
+                    GitError::InTheWay { said } => GitError::InTheWay { said: barred(place, &task.id, &said) },
+                    error => error,
+                });
+                if landed? {
+                    return place.record_success(&task.id, vec![]).map(drop);
+                }
+            }
+        }
+    }
+    place
+        .fail(task, Category::TaskExec, "cannot be brought home: the branch keeps moving", off)
+        .map(drop)
+}
+
+/// The run was stopped at once: the task stays as it is, for the next session to recover, but nobody holds it.
+pub(super) async fn interrupted(
+    driven: &Driven,
+    worker: u32,
+    place: &Place,
+    work: &Work,
+) -> Result<Option<End>, StepError> {
+    leave(driven, worker, place, work, "interrupted; the next session recovers it").await?;
+    Ok(Some(End::Nothing))
+}
+
+/// Lets go of a task that stays in progress.
+async fn leave(driven: &Driven, worker: u32, place: &Place, work: &Work, why: &str) -> Result<(), StepError> {
+    let (at, id, text) = (place.clone(), work.task.clone(), why.to_string());
+    let let_go = driven.step(worker, move || -> Result<(), StepError> {
+        let mut tx = at.begin()?;
+        let now = tx.now();
+        if let Ok(task) = claim::owned(&mut tx.list, &id, &at.worker) {
+            task.lease_expires_at = Some(now);
+        }
+        tx.log(Entry::warn(Some(&id), &text));
+        tx.commit()?;
+        Ok(())
+    });
+    let_go.await??;
+    let message = why.split_once(';').map_or(why, |(what, _)| what);
+    close(driven, worker, work, "released", message, false).await.map(drop)
+}
+
+pub(super) async fn close(
+    driven: &Driven,
+    worker: u32,
+    work: &Work,
+    status: &str,
+    message: &str,
+    counted: bool,
+) -> Result<Option<End>, StepError> {
+    let event = Event::TaskEnded {
+        list: driven.list.clone(),
+        worker,
+        task: work.task.clone(),
+        status: status.into(),
+        message: message.into(),
+        counted,
+    };
+    record(&driven.daemon, event, &format!("{}/{}/ended", driven.list, work.dispatch))
+        .await
+        .map_err(StepError::Other)?;
+    Ok(None)
+}

@@ -1,0 +1,164 @@
+//! The dispatch that does a task: made, briefed and waited for.
+
+use crate::dispatch::request::Asker;
+use crate::gate::handlers;
+use crate::task_list::run::Driven;
+use crate::task_list::steps::{Place, StepError, Verdict};
+use crate::task_list::worker::conclude::close;
+use crate::task_list::worker::open;
+use muleteer_model::dispatch::{Dispatch, Stop as Stopped};
+use muleteer_model::task_list::log::Entry;
+use muleteer_model::task_list::prompt::{Brief, prompt};
+use muleteer_model::task_list::session::Work;
+use muleteer_model::task_list::session::claim;
+use muleteer_model::task_list::{Category, Task};
+use muleteer_protocol::v1::{Spawn, WireError};
+use muleteer_store::task_list::RUN_VARIABLE;
+use std::time::Duration;
+
+/// A lease of fifteen minutes, renewed in time for two of these to fail.
+const RENEWAL: Duration = Duration::from_secs(4 * 60);
+/// Of the log, and of the commits, in a prompt.
+const LOG_LINES: usize = 200;
+const LOG_BYTES: usize = 16 * 1024;
+const COMMITS: usize = 20;
+
+/// Has the task done: makes its dispatch unless it is there, and waits until that has ended. `None` when the
+/// daemon stops.
+pub(super) async fn dispatched(
+    driven: &Driven,
+    worker: u32,
+    place: &Place,
+    work: &Work,
+    task: &Task,
+) -> Result<Option<Dispatch>, StepError> {
+    let daemon = &driven.daemon;
+    if daemon.snapshot().get(&work.dispatch).is_none() {
+        if driven.stopping() == Some(true) {
+            return Err(StepError::Other("it was called off".into()));
+        }
+        let (at, of, resumed) = (place.clone(), task.clone(), work.resumed);
+        let off = driven.called_off();
+        let prompt = driven.step(worker, move || brief(&at, &of, resumed, &off)).await??;
+        let Some(prompt) = prompt else { return Ok(None) };
+        let spawn = spawn(driven, place, work, prompt);
+        let trace = daemon
+            .snapshot()
+            .task_lists
+            .get(&driven.list)
+            .and_then(|run| run.place_of(&work.dispatch));
+        let asker = Asker::Tasks(driven.project.top().to_path_buf());
+        if let Err(error) = handlers::create(daemon, &spawn, &asker, trace).await {
+            return Err(refused(driven, worker, place, work, &error).await?);
+        }
+    } else {
+        handlers::bring_up(daemon, &work.dispatch).await;
+    }
+    let ids = [work.dispatch.clone()];
+    let ended = handlers::finished(daemon, &ids);
+    tokio::pin!(ended);
+    loop {
+        tokio::select! {
+            () = &mut ended => break,
+            () = daemon.stop.cancelled() => return Ok(None),
+            () = tokio::time::sleep(RENEWAL) => {
+                let (place, id, telling) = (place.clone(), work.task.clone(), driven.clone());
+                let renewed = driven.step(worker, move || -> Result<(), StepError> {
+                    let mut tx = open(&telling, &place)?;
+                    let now = tx.now();
+                    claim::renew(&mut tx.list, &id, &place.worker, now, claim::LEASE)?;
+                    tx.commit()?;
+                    Ok(())
+                });
+                if let Err(error) = renewed.await? {
+                    tracing::warn!(task = %work.task, %error, "a lease was not renewed");
+                }
+            }
+        }
+    }
+    let ended = daemon.snapshot().get(&work.dispatch).cloned();
+    ended
+        .map(|dispatch| Some((*dispatch).clone()))
+        .ok_or_else(|| StepError::Other("its dispatch has vanished".into()))
+}
+
+/// A dispatch that cannot be made is a fault of what was asked for, not of the task.
+async fn refused(
+    driven: &Driven,
+    worker: u32,
+    place: &Place,
+    work: &Work,
+    error: &WireError,
+) -> Result<StepError, StepError> {
+    let (at, id) = (place.clone(), work.task.clone());
+    let text = format!("{} ({})", error.message, error.code);
+    let line = Entry::error(Some(&work.task), Category::EnvSetup, &format!("no agent can be dispatched: {text}"));
+    let released = driven.step(worker, move || -> Result<(), StepError> {
+        let mut tx = at.begin()?;
+        if let Ok(task) = claim::owned(&mut tx.list, &id, &at.worker) {
+            claim::release(task);
+        }
+        tx.log(line);
+        tx.commit()?;
+        Ok(())
+    });
+    released.await??;
+    drop(close(driven, worker, work, "released", &text, false).await?);
+    Ok(StepError::Dispatch(error.code.clone(), error.message.clone()))
+}
+
+/// What the agent is told. Before the first attempt the validation is run once: to tell what failed before,
+/// and to warn of one that proves nothing. `None` if that was called off.
+fn brief(place: &Place, task: &Task, resumed: bool, off: &dyn Fn() -> bool) -> Result<Option<String>, StepError> {
+    if !resumed && (task.attempts == 0 || place.kept_output(&task.id, "before").is_none()) {
+        let before = match place.validate(task, off)? {
+            Verdict::Stopped => return Ok(None),
+            Verdict::Passed { output } => {
+                let warning = "validation passes already, before any work on the task: it proves little";
+                place.note(vec![Entry::warn(Some(&task.id), warning)]);
+                format!("{PASSED}{output}")
+            }
+            Verdict::Failed { output, .. } | Verdict::TimedOut { output, .. } => output,
+            Verdict::NoCommand | Verdict::NoProgram(_) => String::new(),
+        };
+        place.keep_output(&task.id, "before", &before);
+    }
+    let before = place.kept_output(&task.id, "before");
+    let before = before.as_deref().map(|text| match text.strip_prefix(PASSED) {
+        Some(rest) => (rest, true),
+        None => (text, false),
+    });
+    let last = if task.attempts > 0 { place.kept_output(&task.id, "last") } else { None };
+    let log = place.root.log_tail_within(LOG_LINES, LOG_BYTES).join("\n");
+    let commits = place.git.recent(COMMITS);
+    Ok(Some(prompt(&Brief { task, resumed, before, last: last.as_deref(), log: &log, commits: &commits })))
+}
+
+/// The first line of a kept output that came with exit 0.
+pub(super) const PASSED: &str = "(exit 0)\n";
+
+fn spawn(driven: &Driven, place: &Place, work: &Work, prompt: String) -> Spawn {
+    let mut spawn = driven.asked.dispatch.clone();
+    spawn.id = work.dispatch.to_string();
+    spawn.project = place.dir.display().to_string();
+    spawn.prompt = prompt;
+    spawn.worktree = false;
+    let feature: String = work
+        .task
+        .chars()
+        .map(|c| if c.is_alphanumeric() || matches!(c, '-' | '_') { c } else { '-' })
+        .collect();
+    spawn.feature = Some(spawn.feature.unwrap_or(feature));
+    let own = [
+        ("HARNESS_STATE_ROOT", place.root.path().display().to_string()),
+        ("HARNESS_WORKER_ID", place.worker.clone()),
+        (RUN_VARIABLE, driven.list.clone()),
+        ("MULETEER_TASK_ID", work.task.clone()),
+    ];
+    spawn.extra_env.extend(own.map(|(name, value)| (name.to_string(), value)));
+    spawn
+}
+
+pub(super) fn was_stopped_with_daemon(dispatch: &Dispatch) -> bool {
+    matches!(&dispatch.stop, Some(Stopped::Kill { reason }) if reason.starts_with("the daemon was stopped"))
+}

@@ -1,0 +1,183 @@
+//! The supervision tree, as data: every child's name, strategy, restart class, intensity and
+//! backoff, and nothing else. `muleteer tree` prints it live; `crate::tree::supervisor_actor` carries it out.
+//!
+//! ```text
+//! root                      one-for-one
+//! ├─ ledger                 the only writer of events
+//! ├─ projection             SQLite, always behind the ledger, never ahead
+//! ├─ telemetry              traces and metrics to a collector, from the events
+//! ├─ heartbeat              renews the shims' leases; outside the fleet on purpose
+//! ├─ watcher                one file watcher for every journal
+//! ├─ fleet                  one-for-all: the pool and the agents it counts share a fate
+//! │  ├─ pool
+//! │  └─ agents              dynamic
+//! │     └─ agent/<id>       rest-for-one: journal, monitor, life, link
+//! ├─ runs                   dynamic
+//! │  └─ run/<id>            drives the pipeline of one spec run
+//! ├─ task-lists             runs of task lists
+//! └─ gate                   the socket
+//! ```
+
+pub(crate) mod supervisor_actor;
+
+use crate::agent::{journal::Journal, life::Life, link::Link, monitor::Monitor};
+use crate::daemon::context::Daemon;
+use crate::daemon::file_watch::Watch;
+use crate::daemon::heartbeat::Heartbeat;
+use crate::daemon::projection::Projection;
+use crate::dispatch::pool::Pool;
+use crate::gate::Gate;
+use crate::ledger::Ledger;
+use crate::spec_run::actor::RunActor;
+use crate::task_list::actor::TaskLists;
+use crate::telemetry::Telemetry;
+use muleteer_model::dispatch::Phase;
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::restart::{Backoff, Intensity, RestartClass, Strategy};
+use muleteer_protocol::v1::ProcessStatus;
+use ractor::{Actor, ActorCell, SpawnErr};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub type Starting = Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>>;
+pub type StartFn = fn(Arc<Daemon>, Option<DispatchId>, ActorCell) -> Starting;
+
+/// Starts an actor under its supervisor, without a global name: names would clash across restarts.
+fn linked<A: Actor>(actor: A, args: A::Arguments, supervisor: ActorCell) -> Starting {
+    Box::pin(async move { Ok(A::spawn_linked(None, actor, args, supervisor).await?.0.get_cell()) })
+}
+
+/// Starts one of the actors every dispatch has.
+fn of_dispatch<A>(actor: A, daemon: Arc<Daemon>, id: Option<DispatchId>, supervisor: ActorCell) -> Starting
+where
+    A: Actor<Arguments = (Arc<Daemon>, DispatchId)>,
+{
+    match id {
+        Some(id) => linked(actor, (daemon, id), supervisor),
+        None => Box::pin(async { Err(SpawnErr::StartupFailed("it needs a dispatch".into())) }),
+    }
+}
+
+/// One child of the tree.
+pub struct Node {
+    pub name: &'static str,
+    /// What its own children share.
+    pub strategy: Strategy,
+    /// When its parent starts it again.
+    pub restart: RestartClass,
+    /// How many restarts of its children it bears before it fails itself.
+    pub intensity: Intensity,
+    pub backoff: Backoff,
+    pub start: Start,
+}
+
+pub enum Start {
+    Leaf(StartFn),
+    Branch(&'static [Node]),
+    /// One child per unfinished dispatch, after this template.
+    PerDispatch(&'static Node),
+    /// One child per run that is under way.
+    PerRun(&'static Node),
+}
+
+impl Node {
+    pub fn name_for(&self, id: Option<&DispatchId>) -> String {
+        match (self.name, id) {
+            ("agent" | "run", Some(id)) => format!("{}/{id}", self.name),
+            (name, _) => name.into(),
+        }
+    }
+}
+
+const fn intensity(max: u32, seconds: u64) -> Intensity {
+    Intensity { max, window: Duration::from_secs(seconds) }
+}
+
+const fn backoff(base_ms: u64, max_ms: u64) -> Backoff {
+    Backoff { base: Duration::from_millis(base_ms), max: Duration::from_millis(max_ms), jitter: 0.2 }
+}
+
+const fn leaf(name: &'static str, start: StartFn) -> Node {
+    Node {
+        name,
+        strategy: Strategy::OneForOne,
+        restart: RestartClass::Permanent,
+        intensity: intensity(0, 1),
+        backoff: backoff(0, 0),
+        start: Start::Leaf(start),
+    }
+}
+
+const fn branch(name: &'static str, strategy: Strategy, intensity: Intensity, backoff: Backoff, start: Start) -> Node {
+    Node { name, strategy, restart: RestartClass::Permanent, intensity, backoff, start }
+}
+
+/// The whole tree.
+pub static ROOT: Node = branch(
+    "root",
+    Strategy::OneForOne,
+    intensity(5, 60),
+    backoff(10, 1_000),
+    Start::Branch(&[
+        leaf("ledger", |daemon, _, supervisor| linked(Ledger, daemon, supervisor)),
+        leaf("projection", |daemon, _, supervisor| linked(Projection, daemon, supervisor)),
+        leaf("telemetry", |daemon, _, supervisor| linked(Telemetry, daemon, supervisor)),
+        leaf("heartbeat", |daemon, _, supervisor| linked(Heartbeat, daemon, supervisor)),
+        leaf("watcher", |daemon, _, supervisor| linked(Watch, daemon, supervisor)),
+        branch(
+            "fleet",
+            Strategy::OneForAll,
+            intensity(5, 60),
+            backoff(10, 1_000),
+            Start::Branch(&[
+                leaf("pool", |daemon, _, supervisor| linked(Pool, daemon, supervisor)),
+                branch(
+                    "agents",
+                    Strategy::OneForOne,
+                    intensity(50, 60),
+                    backoff(10, 5_000),
+                    Start::PerDispatch(&AGENT),
+                ),
+            ]),
+        ),
+        branch("runs", Strategy::OneForOne, intensity(20, 60), backoff(10, 5_000), Start::PerRun(&RUN)),
+        leaf("task-lists", |daemon, _, supervisor| linked(TaskLists, daemon, supervisor)),
+        leaf("gate", |daemon, _, supervisor| linked(Gate, daemon, supervisor)),
+    ]),
+);
+
+/// One run; its agents are dispatches, and live under `agents`.
+pub static RUN: Node = leaf("run", |daemon, id, supervisor| of_dispatch(RunActor, daemon, id, supervisor));
+
+/// The subtree of one dispatch. Rest-for-one, in this order: what comes later depends on what
+/// comes before, and `link`, which talks to the outside, may fail alone.
+pub static AGENT: Node = branch(
+    "agent",
+    Strategy::RestForOne,
+    intensity(10, 60),
+    backoff(20, 5_000),
+    Start::Branch(&[
+        leaf("journal", |daemon, id, supervisor| of_dispatch(Journal, daemon, id, supervisor)),
+        leaf("monitor", |daemon, id, supervisor| of_dispatch(Monitor, daemon, id, supervisor)),
+        leaf("life", |daemon, id, supervisor| of_dispatch(Life, daemon, id, supervisor)),
+        leaf("link", |daemon, id, supervisor| of_dispatch(Link, daemon, id, supervisor)),
+    ]),
+);
+
+/// The OS process a node stands for: the daemon for the root, the agent's own for `agent/<id>`, and its
+/// shim for the `link` that talks to it.
+pub fn process_status(daemon: &Daemon, node: &Node, id: Option<&DispatchId>) -> Option<ProcessStatus> {
+    let working = |id: &DispatchId| match daemon.snapshot().get(id)?.phase {
+        Phase::Working { pid, shim_pid, .. } => Some((pid, shim_pid)),
+        _ => None,
+    };
+    let pid = match (node.name, id) {
+        ("root", _) => std::process::id(),
+        ("agent", Some(id)) => working(id)?.0,
+        ("link", Some(id)) => working(id)?.1,
+        _ => return None,
+    };
+    crate::dispatch::view::process(pid)
+}

@@ -1,0 +1,350 @@
+//! The one supervisor actor: it carries out what [`crate::tree`] lists, with the strategies of
+//! `model::restart`. ractor's default handler stops a supervisor when any child ends, so this one
+//! handles every supervision event itself.
+
+use crate::agent::adopt;
+use crate::agent::life::LifeMsg;
+use crate::daemon::context::Daemon;
+use crate::gate::GateMsg;
+use crate::tree::{Node, Start, process_status};
+use muleteer_model::event::Event;
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::restart::{Decision, Window, affected, seed};
+use muleteer_protocol::v1::TreeNode;
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// How long a child may take over its current message when asked to stop; then it is killed.
+const STOP_GRACE: Duration = Duration::from_secs(3);
+const DESCRIBE_DEADLINE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub enum BranchMsg {
+    /// Start the listed children (sent to itself first, so that a failure has a supervisor).
+    Boot,
+    /// Restart the children at these places, in order, if they are down.
+    Start(Vec<usize>),
+    /// A dynamic child: the subtree of one dispatch. Answered once it runs; there already is fine.
+    Add(DispatchId, RpcReplyPort<()>),
+    /// Stops a dynamic child; it is not restarted.
+    Remove(DispatchId),
+    Describe(RpcReplyPort<TreeNode>),
+    /// Answered at once: whoever asks wants to know whether we still do.
+    Ping(RpcReplyPort<()>),
+}
+
+/// One actor per inner node of the tree.
+pub struct Branch;
+
+pub struct Args {
+    pub daemon: Arc<Daemon>,
+    pub node: &'static Node,
+    pub id: Option<DispatchId>,
+}
+
+pub struct State {
+    daemon: Arc<Daemon>,
+    node: &'static Node,
+    id: Option<DispatchId>,
+    children: Vec<Child>,
+    window: Window,
+    describing: JoinSet<()>,
+}
+
+struct Child {
+    node: &'static Node,
+    id: Option<DispatchId>,
+    actor: Option<ActorCell>,
+    restarts: Window,
+    state: &'static str,
+}
+
+impl Child {
+    fn name(&self) -> String {
+        self.node.name_for(self.id.as_ref())
+    }
+}
+
+impl Actor for Branch {
+    type Msg = BranchMsg;
+    type State = State;
+    type Arguments = Args;
+
+    async fn pre_start(&self, myself: ActorRef<BranchMsg>, args: Args) -> Result<State, ActorProcessingErr> {
+        let Args { daemon, node, id } = args;
+        let children = match &node.start {
+            Start::Branch(nodes) => nodes.iter().map(|node| Child::new(node, id.clone())).collect(),
+            Start::PerDispatch(template) => daemon
+                .snapshot()
+                .unfinished()
+                .map(|dispatch| Child::new(template, Some(dispatch.id.clone())))
+                .collect(),
+            Start::PerRun(template) => {
+                daemon.runs.all().iter().map(|run| Child::new(template, Some(run.key.clone()))).collect()
+            }
+            Start::Leaf(_) => vec![],
+        };
+        if let Start::PerDispatch(_) = node.start {
+            daemon.agents.set(myself.clone());
+        }
+        if let Start::PerRun(_) = node.start {
+            daemon.runs_branch.set(myself.clone());
+        }
+        myself.cast(BranchMsg::Boot)?;
+        let window = Window::new(node.intensity, node.backoff, seed(node.name));
+        Ok(State { daemon, node, id, children, window, describing: JoinSet::new() })
+    }
+
+    async fn post_stop(&self, _: ActorRef<BranchMsg>, state: &mut State) -> Result<(), ActorProcessingErr> {
+        // Stopping a parent would kill its children without their `post_stop`.
+        for child in state.children.iter_mut().rev() {
+            child.stop().await;
+        }
+        Ok(())
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<BranchMsg>,
+        message: BranchMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            BranchMsg::Boot => {
+                if let Start::PerDispatch(_) = state.node.start {
+                    Box::pin(adopt::all(&state.daemon)).await;
+                    state.daemon.adopted.store(true, Ordering::SeqCst);
+                    state.daemon.gate.cast(GateMsg::OpenAgents);
+                }
+                for at in 0..state.children.len() {
+                    Box::pin(state.start(&myself, at)).await?;
+                }
+            }
+            BranchMsg::Start(places) => {
+                for at in places {
+                    if at < state.children.len() && state.children[at].actor.is_none() {
+                        Box::pin(state.start(&myself, at)).await?;
+                    }
+                }
+            }
+            BranchMsg::Add(id, reply) => {
+                if let Start::PerDispatch(template) | Start::PerRun(template) = state.node.start
+                    && !state.children.iter().any(|child| child.id.as_ref() == Some(&id))
+                {
+                    state.children.push(Child::new(template, Some(id)));
+                    let last = state.children.len() - 1;
+                    Box::pin(state.start(&myself, last)).await?;
+                }
+                let _ = reply.send(());
+            }
+            // It may have been spoken to since it asked to be taken away.
+            BranchMsg::Remove(id)
+                if state.daemon.snapshot().get(&id).is_some_and(|dispatch| !dispatch.is_finished()) =>
+            {
+                state.daemon.agent(&id).life.cast(LifeMsg::Wake);
+            }
+            BranchMsg::Remove(id) => {
+                if let Some(at) = state.children.iter().position(|child| child.id.as_ref() == Some(&id)) {
+                    state.children[at].stop().await;
+                    state.children.remove(at);
+                    state.daemon.forget_agent(&id);
+                    state.daemon.gate.cast(GateMsg::CloseAgent(id));
+                }
+            }
+            BranchMsg::Ping(reply) => {
+                let _ = reply.send(());
+            }
+            BranchMsg::Describe(reply) => {
+                // Asked from a task of its own: a child busy starting must not stop us answering.
+                let node = state.describe();
+                let children: Vec<_> = state.children.iter().map(|child| child.probe(&state.daemon)).collect();
+                while state.describing.try_join_next().is_some() {}
+                state.describing.spawn(async move {
+                    let mut node = node;
+                    for child in children {
+                        node.children.push(child.describe().await);
+                    }
+                    let _ = reply.send(node);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<BranchMsg>,
+        event: SupervisionEvent,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        let (cell, reason, failed) = match &event {
+            SupervisionEvent::ActorFailed(cell, error) => (cell, error.to_string(), true),
+            SupervisionEvent::ActorTerminated(cell, _, reason) => {
+                let killed = reason.as_deref() == Some("killed");
+                (cell, reason.clone().unwrap_or_default(), killed)
+            }
+            _ => return Ok(()),
+        };
+        let Some(at) = state.children.iter().position(|child| child.is(cell)) else { return Ok(()) };
+        state.children[at].actor = None;
+        if !state.children[at].node.restart.restarts(failed) {
+            state.children[at].state = "stopped";
+            return Ok(());
+        }
+        Box::pin(state.restart(&myself, at, &reason)).await
+    }
+}
+
+impl State {
+    async fn start(&mut self, myself: &ActorRef<BranchMsg>, at: usize) -> Result<(), ActorProcessingErr> {
+        let (node, id) = (self.children[at].node, self.children[at].id.clone());
+        match start_node(&self.daemon, node, id, myself.get_cell()).await {
+            Ok(cell) => {
+                self.children[at].actor = Some(cell);
+                self.children[at].state = "running";
+                Ok(())
+            }
+            Err(error) => Box::pin(self.restart(myself, at, &error.to_string())).await,
+        }
+    }
+
+    /// Restarts the child at `at` and whom the strategy takes with it, or escalates.
+    async fn restart(
+        &mut self,
+        myself: &ActorRef<BranchMsg>,
+        at: usize,
+        reason: &str,
+    ) -> Result<(), ActorProcessingErr> {
+        let actor = self.children[at].name();
+        let now = awake_ms();
+        self.children[at].restarts.record(now);
+        let Decision::RestartAfter(delay) = self.window.record(now) else {
+            let reason = format!("{actor} failed too often: {reason}");
+            self.daemon
+                .note(Event::ActorEscalated { actor: self.node.name_for(self.id.as_ref()), reason: reason.clone() });
+            return Err(reason.into());
+        };
+        let restarts_in_window = self.window.restarts(now);
+        let delay_ms = delay.as_millis() as u64;
+        self.daemon
+            .note(Event::ActorRestarted { actor, reason: reason.into(), restarts_in_window, delay_ms });
+        let places = affected(self.node.strategy, self.children.len(), at);
+        for &place in places.iter().rev() {
+            self.children[place].stop().await;
+            self.children[place].state = "restarting";
+        }
+        myself.send_after(delay, move || BranchMsg::Start(places.clone()));
+        Ok(())
+    }
+
+    fn describe(&self) -> TreeNode {
+        TreeNode {
+            name: self.node.name_for(self.id.as_ref()),
+            strategy: self.node.strategy.as_str().into(),
+            restart: self.node.restart.as_str().into(),
+            restarts_in_window: self.window.restarts(awake_ms()),
+            state: "running".into(),
+            children: vec![],
+            process: process_status(&self.daemon, self.node, self.id.as_ref()),
+        }
+    }
+}
+
+/// What is needed to describe a child without holding up its supervisor.
+struct Probe {
+    plain: TreeNode,
+    branch: Option<ActorRef<BranchMsg>>,
+}
+
+impl Probe {
+    async fn describe(self) -> TreeNode {
+        let Some(branch) = self.branch else { return self.plain };
+        match branch.call(BranchMsg::Describe, Some(DESCRIBE_DEADLINE)).await {
+            Ok(ractor::rpc::CallResult::Success(mut node)) => {
+                node.restarts_in_window = self.plain.restarts_in_window;
+                node
+            }
+            _ => TreeNode { state: "busy".into(), ..self.plain },
+        }
+    }
+}
+
+impl Child {
+    fn new(node: &'static Node, id: Option<DispatchId>) -> Self {
+        Self {
+            node,
+            id,
+            actor: None,
+            restarts: Window::new(node.intensity, node.backoff, seed(node.name)),
+            state: "starting",
+        }
+    }
+
+    fn shown_state(&self, daemon: &Daemon) -> String {
+        let held_back = (self.node.name == "pool" && self.state == "running")
+            .then(|| crate::dispatch::view::pool_state(&daemon.snapshot(), daemon.pool_limits.max_agents));
+        held_back.flatten().unwrap_or_else(|| self.state.into())
+    }
+
+    fn is(&self, cell: &ActorCell) -> bool {
+        self.actor.as_ref().is_some_and(|actor| actor.get_id() == cell.get_id())
+    }
+
+    async fn stop(&mut self) {
+        if let Some(actor) = self.actor.take()
+            && actor
+                .stop_and_wait(Some("stopped by its supervisor".into()), Some(STOP_GRACE))
+                .await
+                .is_err()
+        {
+            actor.kill();
+        }
+        self.state = "stopped";
+    }
+
+    fn probe(&self, daemon: &Daemon) -> Probe {
+        let plain = TreeNode {
+            name: self.name(),
+            strategy: match self.node.start {
+                Start::Leaf(_) => "-".into(),
+                _ => self.node.strategy.as_str().into(),
+            },
+            restart: self.node.restart.as_str().into(),
+            restarts_in_window: self.restarts.restarts(awake_ms()),
+            state: self.shown_state(daemon),
+            children: vec![],
+            process: process_status(daemon, self.node, self.id.as_ref()),
+        };
+        let branch = match self.node.start {
+            Start::Leaf(_) => None,
+            _ => self.actor.clone().map(ActorRef::from),
+        };
+        Probe { plain, branch }
+    }
+}
+
+async fn start_node(
+    daemon: &Arc<Daemon>,
+    node: &'static Node,
+    id: Option<DispatchId>,
+    supervisor: ActorCell,
+) -> Result<ActorCell, SpawnErr> {
+    match &node.start {
+        Start::Leaf(start) => start(daemon.clone(), id, supervisor).await,
+        _ => {
+            let args = Args { daemon: daemon.clone(), node, id };
+            let (actor, _) = Branch::spawn_linked(None, Branch, args, supervisor).await?;
+            Ok(actor.get_cell())
+        }
+    }
+}
+
+pub fn awake_ms() -> u64 {
+    muleteer_process::clock::awake_ms()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+//! The strategies with real actors: who is started again, in which order, and when a branch gives up.
+
+use crate::daemon::context::test_daemon;
+use crate::tree::Starting;
+use crate::tree::supervisor_actor::*;
+use muleteer_model::config::Pool;
+use muleteer_model::event::FinalState;
+use muleteer_model::restart::{Backoff, Intensity, RestartClass, Strategy};
+use std::sync::{Mutex, PoisonError};
+
+/// Starts of every leaf, by name, and the leaves that run now. Each test has names of its own.
+static STARTS: Mutex<Vec<&str>> = Mutex::new(vec![]);
+static LEAVES: Mutex<Vec<(&str, ActorRef<Die>)>> = Mutex::new(vec![]);
+
+#[derive(Debug)]
+enum Die {
+    Panic,
+    Normally,
+}
+
+struct Leaf(&'static str);
+
+impl Actor for Leaf {
+    type Msg = Die;
+    type State = ();
+    type Arguments = ();
+
+    async fn pre_start(&self, myself: ActorRef<Die>, (): ()) -> Result<(), ActorProcessingErr> {
+        STARTS.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
+        let mut leaves = LEAVES.lock().unwrap_or_else(PoisonError::into_inner);
+        leaves.retain(|(name, _)| *name != self.0);
+        leaves.push((self.0, myself));
+        Ok(())
+    }
+
+    async fn handle(&self, myself: ActorRef<Die>, message: Die, (): &mut ()) -> Result<(), ActorProcessingErr> {
+        match message {
+            Die::Panic => panic!("as asked"),
+            Die::Normally => myself.stop(None),
+        }
+        Ok(())
+    }
+}
+
+fn begin(name: &'static str, supervisor: ActorCell) -> Starting {
+    Box::pin(async move { Ok(Leaf::spawn_linked(None, Leaf(name), (), supervisor).await?.0.get_cell()) })
+}
+
+const QUICK: Backoff = Backoff { base: Duration::from_millis(1), max: Duration::from_millis(2), jitter: 0.0 };
+
+const fn leaf(name: &'static str, restart: RestartClass, start: crate::tree::StartFn) -> Node {
+    let intensity = Intensity { max: 0, window: Duration::from_secs(60) };
+    Node { name, strategy: Strategy::OneForOne, restart, intensity, backoff: QUICK, start: Start::Leaf(start) }
+}
+
+const fn branch(strategy: Strategy, max: u32, children: &'static [Node]) -> Node {
+    let intensity = Intensity { max, window: Duration::from_secs(60) };
+    let restart = RestartClass::Permanent;
+    Node { name: "branch", strategy, restart, intensity, backoff: QUICK, start: Start::Branch(children) }
+}
+
+macro_rules! leaves {
+    ($($name:literal $class:ident),*) => {
+        &[$(leaf($name, RestartClass::$class, |_, _, supervisor| begin($name, supervisor))),*]
+    };
+}
+
+async fn run(node: &'static Node) -> (ActorRef<BranchMsg>, tokio::task::JoinHandle<()>, Arc<Daemon>) {
+    let daemon = test_daemon::daemon(std::path::Path::new("/nowhere"), Pool::default());
+    let (actor, ended) = run_for(&daemon, node).await;
+    (actor, ended, daemon)
+}
+
+async fn run_for(daemon: &Arc<Daemon>, node: &'static Node) -> (ActorRef<BranchMsg>, tokio::task::JoinHandle<()>) {
+    let args = Args { daemon: daemon.clone(), node, id: None };
+    #[allow(clippy::disallowed_methods)]
+    Branch::spawn(None, Branch, args).await.expect("a branch")
+}
+
+fn starts(names: &[&str]) -> Vec<&'static str> {
+    let starts = STARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    starts.iter().copied().filter(|name| names.contains(name)).collect()
+}
+
+fn tell(name: &str, message: Die) {
+    let leaves = LEAVES.lock().unwrap_or_else(PoisonError::into_inner);
+    let (_, leaf) = leaves.iter().find(|(known, _)| *known == name).expect("a running leaf");
+    leaf.cast(message).expect("a living leaf");
+}
+
+/// Waits until the leaves have been started as often as in `wanted`, in that order.
+async fn until(names: &[&str], wanted: &[&str]) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while starts(names) != wanted {
+        assert!(tokio::time::Instant::now() < deadline, "{:?} instead of {wanted:?}", starts(names));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn one_for_one_restarts_the_failed_child_alone() {
+    static NODE: Node = branch(Strategy::OneForOne, 3, leaves!["a1" Permanent, "a2" Permanent, "a3" Permanent]);
+    let names = ["a1", "a2", "a3"];
+    let (actor, _, _) = run(&NODE).await;
+    until(&names, &["a1", "a2", "a3"]).await;
+    tell("a2", Die::Panic);
+    until(&names, &["a1", "a2", "a3", "a2"]).await;
+    actor.stop_and_wait(None, None).await.expect("stopped");
+}
+
+#[tokio::test]
+async fn rest_for_one_takes_the_later_ones_along_and_keeps_the_earlier() {
+    static NODE: Node = branch(Strategy::RestForOne, 3, leaves!["b1" Permanent, "b2" Permanent, "b3" Permanent]);
+    let names = ["b1", "b2", "b3"];
+    let (actor, _, _) = run(&NODE).await;
+    until(&names, &["b1", "b2", "b3"]).await;
+    tell("b2", Die::Panic);
+    until(&names, &["b1", "b2", "b3", "b2", "b3"]).await;
+    actor.stop_and_wait(None, None).await.expect("stopped");
+}
+
+#[tokio::test]
+async fn one_for_all_restarts_everybody_in_order() {
+    static NODE: Node = branch(Strategy::OneForAll, 3, leaves!["c1" Permanent, "c2" Permanent]);
+    let names = ["c1", "c2"];
+    let (actor, _, _) = run(&NODE).await;
+    until(&names, &["c1", "c2"]).await;
+    tell("c2", Die::Panic);
+    until(&names, &["c1", "c2", "c1", "c2"]).await;
+    actor.stop_and_wait(None, None).await.expect("stopped");
+}
+
+#[tokio::test]
+async fn a_transient_child_that_ends_normally_stays_ended_and_a_permanent_one_does_not() {
+    static NODE: Node = branch(Strategy::OneForOne, 3, leaves!["d1" Transient, "d2" Permanent]);
+    let names = ["d1", "d2"];
+    let (actor, _, _) = run(&NODE).await;
+    until(&names, &["d1", "d2"]).await;
+    tell("d1", Die::Normally);
+    tell("d2", Die::Normally);
+    until(&names, &["d1", "d2", "d2"]).await;
+    actor.stop_and_wait(None, None).await.expect("stopped");
+}
+
+#[tokio::test]
+async fn beyond_its_intensity_a_branch_fails_itself_and_every_restart_is_an_event() {
+    static NODE: Node = branch(Strategy::OneForOne, 2, leaves!["e1" Permanent]);
+    let (_, ended, daemon) = run(&NODE).await;
+    until(&["e1"], &["e1"]).await;
+    for round in 2..=3 {
+        tell("e1", Die::Panic);
+        until(&["e1"], &vec!["e1"; round]).await;
+    }
+    tell("e1", Die::Panic);
+    let _ = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("the branch gives up");
+    let noted: Vec<_> = daemon.restarts.waiting().into_iter().map(|entry| entry.event.name()).collect();
+    assert_eq!(noted, ["actor_restarted", "actor_restarted", "actor_escalated"]);
+}
+
+/// Who speaks to a dispatch just after it has ended may be heard before the word that it is to be taken away.
+#[tokio::test]
+async fn a_dispatch_that_goes_on_is_not_taken_away() {
+    static NODE: Node = Node { start: Start::PerDispatch(&LEAF), ..branch(Strategy::OneForOne, 3, &[]) };
+    static LEAF: Node = leaf("f1", RestartClass::Permanent, |_, _, supervisor| begin("f1", supervisor));
+    let daemon = test_daemon::daemon(std::path::Path::new("/nowhere"), Pool::default());
+    let id = test_daemon::id("abcd2345");
+    let finished = Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
+    daemon.fold(&id, test_daemon::sample("dispatch_created"));
+    let (actor, _) = run_for(&daemon, &NODE).await;
+    until(&["f1"], &["f1"]).await;
+    let slots = daemon.agent(&id);
+    for (done, kept) in [(None, true), (Some(finished), false)] {
+        done.into_iter().for_each(|event| daemon.fold(&id, event));
+        actor.cast(BranchMsg::Remove(id.clone())).expect("a living branch");
+        // Answered behind it.
+        actor.call(BranchMsg::Ping, None).await.expect("an answer");
+        assert_eq!(Arc::ptr_eq(&slots, &daemon.agent(&id)), kept, "its actors are where they were");
+    }
+    actor.stop_and_wait(None, None).await.expect("stopped");
+}

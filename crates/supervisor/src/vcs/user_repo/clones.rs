@@ -1,0 +1,188 @@
+//! Concurrent workers: a clone each, mended after a crash, brought up to date and landed.
+
+use crate::vcs::git_repair;
+use crate::vcs::user_repo::command::{bare, failed, run};
+use crate::vcs::user_repo::{ANEW, Git, GitError};
+use muleteer_store::removal;
+use std::path::{Path, PathBuf};
+
+/// What a worker's clone has checked out.
+const WORK: &str = "muleteer/work";
+
+impl Git {
+    /// Whether this is a clone or worktree of the same repository.
+    pub fn shares(&self, other: &Self) -> bool {
+        self.common_dir == other.common_dir
+            || std::fs::read_to_string(self.common_dir.join("objects/info/alternates"))
+                .is_ok_and(|text| text.lines().any(|line| Path::new(line).starts_with(&other.common_dir)))
+    }
+
+    /// Mends what a power cut may have left of a worker's clone; one in which git cannot work any more is put aside. Then it
+    /// says where, and why. The clone's agent may live and be at work in it.
+    pub fn mend_clone(&self, dir: &Path, branch: &str) -> Result<Option<(PathBuf, GitError)>, GitError> {
+        if !dir.exists() {
+            return Ok(None);
+        }
+        git_repair::forget_stale_locks(&dir.join(".git"));
+        git_repair::forget_empty_objects(&dir.join(".git/objects"));
+        let tip = self.tip(branch)?;
+        let usable = Self::open_clone(dir, self).and_then(|clone| {
+            clone.mend_index()?;
+            clone.check_objects(&tip)?;
+            clone.end_stale_rebase()?;
+            clone.fill_emptied();
+            Ok(())
+        });
+        let error = match usable {
+            Ok(()) => return Ok(None),
+            // Nothing is wrong with the clone, as far as we know.
+            Err(error @ GitError::Unheard { .. }) => return Err(error),
+            Err(error) => error,
+        };
+        let fail = |error: std::io::Error| failed("clone", &format!("{}: {error}", dir.display()));
+        let aside = crate::vcs::worktree::free_name(dir, "broken");
+        std::fs::rename(dir, &aside).map_err(fail)?;
+        Ok(Some((aside, error)))
+    }
+
+    /// Makes a worker's clone anew, with `base` checked out, where its agent has left none that git can work in. Then it says
+    /// why; what is left of the old one is put aside.
+    pub fn renew_clone(&self, dir: &Path, branch: &str, base: &str) -> Result<Option<String>, GitError> {
+        let why = if dir.exists() {
+            let Some((aside, error)) = self.mend_clone(dir, branch)? else { return Ok(None) };
+            let aside = aside.strip_prefix(&self.top).unwrap_or(&aside).display();
+            format!("git cannot work in its clone any more ({error}); what is left of it is put aside as {aside}")
+        } else {
+            "its clone is gone".into()
+        };
+        let clone = self.prepare_clone(dir, branch)?;
+        clone.git(&["checkout", "--quiet", "--force", "-B", WORK, base])?;
+        Ok(Some(why))
+    }
+
+    /// Ends a rebase in the middle of which the machine went down.
+    pub(super) fn end_stale_rebase(&self) -> Result<(), GitError> {
+        let is_left = || {
+            ["rebase-merge", "rebase-apply"]
+                .iter()
+                .any(|name| git_repair::is_stale_folder(&self.git_dir.join(name)))
+        };
+        if is_left() {
+            drop(self.git(&["rebase", "--abort"]));
+        }
+        if is_left() { Err(failed("rebase", "what was left of one cannot be undone")) } else { Ok(()) }
+    }
+
+    /// Puts back what the machine's end has emptied: git does not sync the files that it checks out, and they would look
+    /// like files that a task has emptied. Only in a clone, where no person works. What cannot be put back is left to the
+    /// validation.
+    pub(super) fn fill_emptied(&self) {
+        let modified = self.git(&["ls-files", "-z", "--modified", "--deduplicate"]).unwrap_or_default();
+        let emptied = modified.split('\0').filter(|path| !path.is_empty());
+        let emptied = emptied.filter(|path| git_repair::is_stale_and_empty(&self.top.join(path)));
+        let emptied: Vec<String> = emptied.map(|path| format!(":(top,literal){path}")).collect();
+        for some in emptied.chunks(200) {
+            let paths = some.iter().map(String::as_str);
+            drop(self.git(&["checkout", "--quiet", "--"].into_iter().chain(paths).collect::<Vec<_>>()));
+        }
+    }
+
+    /// That what was committed here since `tip` can be read.
+    pub(super) fn check_objects(&self, tip: &str) -> Result<(), GitError> {
+        let list = self.git(&["rev-list", "--objects", "HEAD", "--not", tip])?;
+        let names: String = list
+            .lines()
+            .filter_map(|line| line.split(' ').next())
+            .map(|name| format!("{name}\n"))
+            .collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let types = self.git_with(&["cat-file", "--batch-check=%(objecttype)"], names.as_bytes(), None)?;
+        match types.lines().find(|line| line.ends_with(" missing")) {
+            Some(missing) => Err(failed("cat-file", missing)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a worker's clone, or brings it up to date: on a branch of its own at the tip of `branch`.
+    /// Whatever is in it is saved in the project first.
+    pub fn prepare_clone(&self, dir: &Path, branch: &str) -> Result<Self, GitError> {
+        self.check_filters(true)?;
+        if !dir.join(".git").exists() {
+            let fail = |error: std::io::Error| failed("clone", &format!("{}: {error}", dir.display()));
+            if let Some(parent) = dir.parent() {
+                std::fs::create_dir_all(parent).map_err(fail)?;
+            }
+            let partial = dir.with_extension("partial");
+            if partial.exists() {
+                removal::remove_tree(&partial, removal::PATIENCE).map_err(fail)?;
+            }
+            let mut command = bare(&self.top);
+            self.person.tell(&mut command, &[]);
+            command.args(["clone", "--quiet", "--shared", "--no-hardlinks", "."]).arg(&partial);
+            run(command, b"", "clone")?;
+            crate::vcs::worktree::exclude(&partial.join(".git")).map_err(fail)?;
+            std::fs::write(partial.join(".git").join(ANEW), "").map_err(fail)?;
+            std::fs::rename(&partial, dir).map_err(fail)?;
+        }
+        let clone = Self::open_clone(dir, self)?;
+        let (name, email) = &self.identity;
+        clone.git(&["config", "user.name", name])?;
+        clone.git(&["config", "user.email", email])?;
+        clone.fetch(&self.top, branch)?;
+        Ok(clone)
+    }
+
+    pub(super) fn fetch(&self, from: &Path, branch: &str) -> Result<String, GitError> {
+        let from = from.to_string_lossy();
+        self.git(&["fetch", "--quiet", "--no-tags", &from, &format!("refs/heads/{branch}")])?;
+        self.git(&["rev-parse", "FETCH_HEAD"])
+    }
+
+    /// Whether a clone was made and no task has begun in it since: what one had passed with before lay in another.
+    pub fn is_made_anew(&self) -> bool {
+        self.git_dir.join(ANEW).exists()
+    }
+
+    /// Throws away what is in a clone and stands at the tip of the project's branch, for a task to begin.
+    pub fn reset_clone(&self, project: &Self, branch: &str) -> Result<String, GitError> {
+        let tip = self.fetch(&project.top, branch)?;
+        drop(self.git(&["rebase", "--abort"]));
+        self.git(&["checkout", "--quiet", "--force", "-B", WORK, &tip])?;
+        self.git(&["reset", "--quiet", "--hard", &tip])?;
+        self.git(&["clean", "-fdq"])?;
+        match std::fs::remove_file(self.git_dir.join(ANEW)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed("clone", &error.to_string())),
+            _ => Ok(tip),
+        }
+    }
+
+    /// Rebases onto the project's branch; the new base. A conflict leaves everything as it was.
+    pub fn rebase(&self, project: &Self, branch: &str) -> Result<String, GitError> {
+        let tip = self.fetch(&project.top, branch)?;
+        if let Err(error) = self.git(&["rebase", "--quiet", &tip]) {
+            drop(self.git(&["rebase", "--abort"]));
+            return Err(error);
+        }
+        Ok(tip)
+    }
+
+    /// Brings a clone's commits onto the project's branch, if that still stands at `tip`. False if not.
+    pub fn land(&self, clone: &Self, branch: &str, tip: &str) -> Result<bool, GitError> {
+        if self.tip(branch)? != tip {
+            return Ok(false);
+        }
+        let commit = clone.head()?;
+        let from = clone.top.to_string_lossy();
+        self.git(&["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", &from, "HEAD"])?;
+        if self.branch().as_deref() == Some(branch) {
+            self.forward(tip, &commit)?;
+        } else {
+            self.git(&["update-ref", &format!("refs/heads/{branch}"), &commit, tip])?;
+        }
+        self.settle()?;
+        self.forwarded()?;
+        Ok(true)
+    }
+}

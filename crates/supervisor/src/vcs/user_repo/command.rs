@@ -1,0 +1,158 @@
+//! One run of git: deaf to configuration, bounded in what it may say.
+
+use crate::vcs::user_repo::GitError;
+use crate::vcs::worktree::{DURABLE, HARMLESS, LEADING_AWAY, STUCK, complaint};
+use muleteer_process::clock::awake;
+use muleteer_process::command::helper;
+use muleteer_process::group;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Output of git that we read: no list of changed files is larger.
+const OUTPUT_LIMIT: usize = 64 * 1024 * 1024;
+/// Of its complaints.
+const WORD_LIMIT: usize = 64 * 1024;
+/// A git that takes longer is killed.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+/// How often a git that takes long is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+
+pub(super) fn failed(what: &str, said: &str) -> GitError {
+    GitError::Failed { what: format!("git {what}"), said: said.into() }
+}
+
+/// git, deaf to configuration that could run somebody's code or ask somebody something.
+pub(super) fn bare(dir: &Path) -> Command {
+    let mut command = helper("git");
+    command
+        .arg("-C")
+        .arg(dir)
+        .args(HARMLESS.iter().flat_map(|setting| ["-c", setting]))
+        .args(["-c", "core.quotePath=false", "-c", "protocol.ext.allow=never", "-c", "commit.gpgSign=false"])
+        // A snapshot may be of thousands of files: for those git waits once, at the end.
+        .args(["-c", DURABLE, "-c", "core.fsyncMethod=batch"])
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .env("GIT_EDITOR", "true")
+        .env("LC_ALL", "C");
+    for name in LEADING_AWAY {
+        command.env_remove(name);
+    }
+    command
+}
+
+pub(super) fn run(command: Command, stdin: &[u8], what: &str) -> Result<String, GitError> {
+    run_bytes(command, stdin, what).map(words)
+}
+
+/// Only git's own words are trimmed: what is NUL-separated keeps its separators. A path that is no text names nothing then.
+pub(super) fn words(said: Vec<u8>) -> String {
+    String::from_utf8_lossy(&said).trim_matches('\n').trim_end_matches('\0').to_string()
+}
+
+/// Runs it to its end.
+pub(super) fn run_bytes(mut command: Command, stdin: &[u8], what: &str) -> Result<Vec<u8>, GitError> {
+    let unheard = |said: String| GitError::Unheard { what: format!("git {what}"), said };
+    let fail = |error: std::io::Error| unheard(error.to_string());
+    if !stdin.is_empty() {
+        command.stdin(Stdio::piped());
+    }
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().map_err(fail)?;
+    let watch = Watch::begin(child.id());
+    let writer = child.stdin.take().map(|mut pipe| {
+        let bytes = stdin.to_vec();
+        // git may answer before it has read everything.
+        std::thread::spawn(move || drop(pipe.write_all(&bytes)))
+    });
+    // Its complaints are read beside its answer, or it could wait for us for ever.
+    let stderr = child.stderr.take();
+    let complaints = std::thread::spawn(move || at_most(stderr, WORD_LIMIT));
+    // One byte more than is allowed tells that there was more; then its pipe is closed, and it ends.
+    let stdout = at_most(child.stdout.take(), OUTPUT_LIMIT + 1);
+    await_end(child.id()).map_err(fail)?;
+    // Before its end is taken note of: its number is not somebody else's until then.
+    let killed = watch.end();
+    let status = child.wait().map_err(fail)?;
+    if let Some(why) = killed.filter(|_| !status.success()) {
+        return Err(unheard(why));
+    }
+    if let Some(writer) = writer {
+        drop(writer.join());
+    }
+    let stdout = stdout.map_err(fail)?;
+    if stdout.len() > OUTPUT_LIMIT {
+        return Err(unheard("its answer is too long".into()));
+    }
+    if !status.success() {
+        let stderr = complaints.join().ok().and_then(Result::ok).unwrap_or_default();
+        return Err(failed(what, &complaint(&stderr)));
+    }
+    Ok(stdout)
+}
+
+/// Waits until a child has ended, and leaves its number taken.
+fn await_end(pid: u32) -> std::io::Result<()> {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return Ok(()) };
+    loop {
+        match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+            Err(rustix::io::Errno::INTR) => {}
+            ended => return Ok(ended.map(drop)?),
+        }
+    }
+}
+
+/// Kills a git that hangs, as one does that an agent had read a pipe, or that takes too long.
+struct Watch {
+    over: SyncSender<()>,
+    watching: JoinHandle<Option<String>>,
+}
+
+impl Watch {
+    fn begin(leader: u32) -> Self {
+        let (over, heard) = mpsc::sync_channel(1);
+        let watching = std::thread::spawn(move || {
+            let began = awake();
+            let (mut used, mut since) = (None, began);
+            while heard.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                let now = Some(group::cpu_of_group(leader));
+                if now != used {
+                    (used, since) = (now, awake());
+                }
+                let why = if awake().saturating_sub(since) >= STUCK {
+                    format!("it has done nothing for {} s and was killed", STUCK.as_secs())
+                } else if awake().saturating_sub(began) >= PATIENCE {
+                    format!("it has not ended in {} s and was killed", PATIENCE.as_secs())
+                } else {
+                    continue;
+                };
+                // Gone already is as good.
+                drop(group::signal_group(leader, rustix::process::Signal::KILL.as_raw()));
+                return Some(why);
+            }
+            None
+        });
+        Self { over, watching }
+    }
+
+    /// Why it was killed, if it was.
+    fn end(self) -> Option<String> {
+        drop(self.over);
+        self.watching.join().ok().flatten()
+    }
+}
+
+pub(super) fn at_most(stream: Option<impl Read>, limit: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    if let Some(stream) = stream {
+        stream.take(limit as u64).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,380 @@
+//! What task lists and spec runs do with git in a person's working directory. It never runs `reset --hard`
+//! and `clean -fd` as such: it writes down everything that is there as a tree, and then moves the files from
+//! that tree to the wanted one. What is ignored, Muleteer's own files, and what a person had lying about before
+//! the task stay as they are. The effect on what the task did is the same, and nothing is lost.
+//!
+//! Trees are made with an index of their own, so what a person has staged stays staged.
+
+mod clones;
+mod command;
+mod forward;
+mod harness_files;
+pub(crate) mod large_files;
+mod merge;
+pub(crate) mod raw;
+mod rollback_refs;
+mod snapshot_trees;
+#[cfg(test)]
+mod tests;
+mod user_changes;
+mod user_config;
+
+pub use rollback_refs::Saved;
+use snapshot_trees::Index;
+pub use user_changes::Lost;
+
+use crate::vcs::git_repair;
+use command::{bare, failed, run, run_bytes, words};
+use muleteer_model::task_list::{DAMAGED, OWN_FILES};
+use muleteer_process::group::may_be_at_work;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use user_config::Person;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GitError {
+    #[error("{} is in no git repository", .0.display())]
+    NoRepository(PathBuf),
+    #[error("{} has no commit yet", .0.display())]
+    NoCommit(PathBuf),
+    /// It is somebody else's, and the person has not said that it is to be trusted.
+    #[error("git does not trust {}: {said}", dir.display())]
+    Distrusted { dir: PathBuf, said: String },
+    /// A file goes through a filter that is not run.
+    #[error("{path} goes through the filter `{name}`, {}", not_run(*in_clone))]
+    Filter { name: String, path: String, in_clone: bool },
+    /// What a person has in the working directory would be written over.
+    #[error("{said}")]
+    InTheWay { said: String },
+    #[error("{what}: {said}")]
+    Failed { what: String, said: String },
+    /// git had no say: the system is out of something, or its answer was too long.
+    #[error("{what}: {said}")]
+    Unheard { what: String, said: String },
+}
+
+impl GitError {
+    /// What a person with a task list can do about it, where the error does not say so itself.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoRepository(_) | Self::NoCommit(_) => {
+                Some("a task list needs git: run `git init` there, and commit once".into())
+            }
+            Self::Distrusted { dir, .. } => {
+                Some(format!("if you trust it: git config --global --add safe.directory {}", dir.display()))
+            }
+            Self::Filter { .. } | Self::InTheWay { .. } | Self::Failed { .. } | Self::Unheard { .. } => None,
+        }
+    }
+
+    /// The lock that was in its way.
+    fn lock(&self) -> Option<PathBuf> {
+        let Self::Failed { said, .. } = self else { return None };
+        let (_, rest) = said.split_once("Unable to create '")?;
+        let (path, _) = rest.split_once("': File exists")?;
+        Some(PathBuf::from(path)).filter(|path| path.extension().is_some_and(|kind| kind == "lock"))
+    }
+
+    /// There is something in the working directory that git cannot take in: a repository without a commit, or a file that nobody
+    /// may read.
+    fn is_of_a_file(&self) -> bool {
+        let tells =
+            |said: &str| said.contains("does not have a commit checked out") || said.contains("unable to index file");
+        matches!(self, Self::Failed { said, .. } if tells(said))
+    }
+
+    /// What git said means this, where it said something.
+    fn meaning(self, meant: Self) -> Self {
+        if let (Self::Failed { said, .. }, Self::NoRepository(dir)) = (&self, &meant)
+            && crate::vcs::worktree::is_distrust(said.as_bytes())
+        {
+            return Self::Distrusted { dir: dir.clone(), said: said.clone() };
+        }
+        if matches!(self, Self::Unheard { .. }) { self } else { meant }
+    }
+}
+
+/// Why, and what to do.
+fn not_run(in_clone: bool) -> &'static str {
+    if in_clone {
+        "which is not run in the clones that workers have: let one worker do the list, in the project's own directory"
+    } else {
+        "which only the repository's own configuration defines, where an agent can write: it is not run. Define it in yours \
+         (`git config --global`), or take it out"
+    }
+}
+
+/// Where git stops looking for a repository.
+const CEILING: &str = "GIT_CEILING_DIRECTORIES";
+/// As [`DURABLE`](crate::vcs::worktree::DURABLE), for what may write the person's own index: git cannot work with one
+/// that a power cut emptied.
+const DURABLE_INDEX: &str = "core.fsync=committed,index";
+
+/// So often, and so long in between, is looked whether a lock is gone: other gits have one for a moment.
+const LOCK_LOOKS: u32 = if cfg!(test) { 2 } else { 60 };
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// In a clone's git directory until a task begins there.
+const ANEW: &str = "muleteer-anew";
+
+/// A working directory of git, and what in it belongs to the harness.
+#[derive(Debug, Clone)]
+pub struct Git {
+    top: PathBuf,
+    git_dir: PathBuf,
+    common_dir: PathBuf,
+    /// Paths from the top that no tree of ours holds.
+    own: Vec<String>,
+    identity: (String, String),
+    person: Person,
+    /// It is a worker's: an agent works there alone.
+    is_clone: bool,
+    /// Where git has attributes from instead of the working directory: a tree.
+    attributes_from: Option<&'static str>,
+}
+
+impl Git {
+    /// The repository `dir` is in. `root` is the harness's, as seen from the top of the repository it is in.
+    ///
+    /// # Errors
+    /// When there is none, or it has no commit.
+    pub fn open(dir: &Path) -> Result<Self, GitError> {
+        // With the person's own configuration: what of it can do no harm is heeded.
+        Self::open_below(dir, None, Person::read(dir, &[])?)
+    }
+
+    /// Looks for it no higher than below `ceiling`.
+    fn open_below(dir: &Path, ceiling: Option<&Path>, person: Person) -> Result<Self, GitError> {
+        let ask = |what: &str| {
+            let mut command = bare(dir);
+            person.tell(&mut command, &[]);
+            command.envs(ceiling.map(|ceiling| (CEILING, ceiling)));
+            command.args(["rev-parse", "--path-format=absolute", what]);
+            run(command, b"", "rev-parse").map_err(|error| error.meaning(GitError::NoRepository(dir.into())))
+        };
+        let (top, git_dir) = (ask("--show-toplevel")?, ask("--git-dir")?);
+        let prefix = ask("--show-prefix")?;
+        let named = |said: &Option<String>, otherwise: &str| {
+            said.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| otherwise.into())
+        };
+        let git = Self {
+            top: top.into(),
+            git_dir: git_dir.into(),
+            common_dir: ask("--git-common-dir")?.into(),
+            own: own(&prefix),
+            identity: (named(&person.name, "Muleteer"), named(&person.email, "muleteer@localhost")),
+            person,
+            is_clone: ceiling.is_some(),
+            attributes_from: None,
+        };
+        git.head().map_err(|error| error.meaning(GitError::NoCommit(dir.into())))?;
+        Ok(git)
+    }
+
+    /// As [`Self::open`], for a clone of the repository whose harness lives at `prefix` below its top. One that is broken is
+    /// none: git would find the person's own repository, which the clone lies in, and throw away what is there.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_clone(dir: &Path, of: &Self) -> Result<Self, GitError> {
+        let mut git = Self::open_below(dir, dir.parent(), of.person.clone())?;
+        git.own.extend(of.own.clone());
+        // A worktree that the person has made has the configuration that the person's repository has.
+        git.is_clone = git.common_dir != of.common_dir;
+        git.identity = of.identity.clone();
+        Ok(git)
+    }
+
+    /// Takes away what a git has locked that died with the machine, and makes the index anew where it is empty, as a power cut may leave it: nothing can be lost by that. True if it was.
+    pub fn mend_index(&self) -> Result<bool, GitError> {
+        git_repair::forget_stale_locks(&self.git_dir);
+        let real = self.git_dir.join("index");
+        if !std::fs::metadata(&real).is_ok_and(|meta| meta.len() == 0) {
+            return Ok(false);
+        }
+        std::fs::remove_file(&real).map_err(|error| failed("index", &error.to_string()))?;
+        self.git(&["read-tree", "HEAD"])?;
+        drop(self.git(&["update-index", "-q", "--refresh"]));
+        Ok(true)
+    }
+
+    /// Waits until everything that lies here is on the disk, whoever wrote it. A file that a power cut emptied would look like
+    /// one that the task has emptied, and be committed.
+    pub fn settle(&self) -> Result<(), GitError> {
+        let fail = |error: std::io::Error| failed("sync", &format!("{}: {error}", self.top.display()));
+        let top = std::fs::File::open(&self.top).map_err(fail)?;
+        #[cfg(target_os = "linux")]
+        rustix::fs::syncfs(&top).map_err(|errno| fail(errno.into()))?;
+        #[cfg(not(target_os = "linux"))]
+        {
+            drop(top);
+            rustix::fs::sync();
+        }
+        Ok(())
+    }
+
+    /// The directory of what all worktrees of the repository share.
+    pub fn common_dir(&self) -> &Path {
+        &self.common_dir
+    }
+
+    pub fn top(&self) -> &Path {
+        &self.top
+    }
+
+    fn git(&self, args: &[&str]) -> Result<String, GitError> {
+        self.git_with(args, b"", None)
+    }
+
+    fn git_with(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<String, GitError> {
+        self.bytes(args, stdin, index).map(words)
+    }
+
+    /// Where a lock is in the way, waits for whoever has it; one of a git that was killed is taken away.
+    fn bytes(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<Vec<u8>, GitError> {
+        let mut patience = LOCK_LOOKS;
+        loop {
+            let error = match self.once(args, stdin, index) {
+                Ok(said) => return Ok(said),
+                Err(error) => error,
+            };
+            let Some(lock) = error.lock() else { return Err(error) };
+            if patience > 0 {
+                patience -= 1;
+                std::thread::sleep(LOCK_PAUSE);
+            } else if !self.forget_dead_lock(&lock) {
+                return Err(error);
+            }
+        }
+    }
+
+    /// True if it is gone. While it is there no other git can make it, so nobody who lives is robbed of it.
+    fn forget_dead_lock(&self, lock: &Path) -> bool {
+        let is_ours = [&self.git_dir, &self.common_dir].iter().any(|dir| lock.starts_with(dir));
+        if !is_ours || may_be_at_work("git", &[&self.top, &self.git_dir, &self.common_dir]) {
+            return false;
+        }
+        tracing::warn!(lock = %lock.display(), "left by a git that was killed, and taken away");
+        std::fs::remove_file(lock).is_ok()
+    }
+
+    fn once(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<Vec<u8>, GitError> {
+        let mut command = bare(&self.top);
+        self.person.tell(&mut command, &self.filters(args)?);
+        command.envs(self.attributes_from.map(|tree| (raw::ATTRIBUTES_FROM, tree)));
+        if self.is_clone {
+            // What is missing there would be fetched as its own configuration says, by whatever program that names.
+            command.env("GIT_NO_LAZY_FETCH", "1");
+        }
+        // It may break while we work in it.
+        command.envs(self.top.parent().map(|above| (CEILING, above)));
+        if index.is_none() {
+            command.args(["-c", DURABLE_INDEX]);
+        }
+        command.args(args);
+        let (name, email) = &self.identity;
+        command.env("GIT_AUTHOR_NAME", name).env("GIT_AUTHOR_EMAIL", email);
+        command.env("GIT_COMMITTER_NAME", name).env("GIT_COMMITTER_EMAIL", email);
+        if let Some(index) = index {
+            command.env("GIT_INDEX_FILE", index);
+        }
+        run_bytes(command, stdin, args.first().unwrap_or(&"git"))
+    }
+
+    pub fn head(&self) -> Result<String, GitError> {
+        self.git(&["rev-parse", "--verify", "HEAD^{commit}"])
+    }
+
+    /// HEAD, or what is to be taken for it where its branch has no commit.
+    fn head_or(&self, otherwise: &str) -> Result<String, GitError> {
+        match self.head() {
+            Err(error @ GitError::Unheard { .. }) => Err(error),
+            head => Ok(head.unwrap_or_else(|_| otherwise.into())),
+        }
+    }
+
+    /// The branch that is checked out; none if HEAD is detached.
+    pub fn branch(&self) -> Option<String> {
+        self.stands_on().ok().flatten()
+    }
+
+    /// The same, where it matters that git could tell.
+    pub fn stands_on(&self) -> Result<Option<String>, GitError> {
+        // Not in short: that is another name where a tag has the same.
+        if let Ok(name) = self.git(&["symbolic-ref", "--quiet", "HEAD"]) {
+            return Ok(Some(name.strip_prefix("refs/heads/").unwrap_or(&name).into()));
+        }
+        // It is detached, unless there is no repository any more.
+        self.git(&["rev-parse", "--git-dir"]).map(|_| None)
+    }
+
+    /// Whether a commit is another one, or in its history.
+    pub fn contains(&self, whole: &str, part: &str) -> Result<bool, GitError> {
+        match self.git(&["merge-base", "--is-ancestor", part, whole]) {
+            Err(error @ GitError::Unheard { .. }) => Err(error),
+            said => Ok(said.is_ok()),
+        }
+    }
+
+    pub fn tip(&self, branch: &str) -> Result<String, GitError> {
+        self.git(&["rev-parse", "--verify", &format!("refs/heads/{branch}^{{commit}}")])
+    }
+
+    /// As `git cat-file -t` has it: whether the commit is there.
+    pub fn exists(&self, commit: &str) -> bool {
+        !commit.starts_with('-') && self.git(&["cat-file", "-t", commit]).is_ok_and(|kind| kind == "commit")
+    }
+
+    /// `git log --oneline`, newest first.
+    pub fn recent(&self, count: usize) -> String {
+        self.git(&["log", "--oneline", &format!("-{count}")]).unwrap_or_default()
+    }
+
+    /// `git diff --stat`, with what is untracked.
+    pub fn uncommitted(&self) -> String {
+        let stat = self.git(&["diff", "--stat", "HEAD"]).unwrap_or_default();
+        let untracked = self.git(&["ls-files", "--others", "--exclude-standard"]).unwrap_or_default();
+        let untracked: Vec<_> = untracked
+            .lines()
+            .filter(|path| !self.own.iter().any(|own| is_below(own, path)))
+            .take(20)
+            .map(|path| format!(" {path} (untracked)"))
+            .collect();
+        [stat, untracked.join("\n")]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    pub fn stashes(&self) -> String {
+        self.git(&["stash", "list"]).unwrap_or_default()
+    }
+
+    /// The commits since `base` and their messages, the newest first.
+    pub fn commits_since(&self, base: &str) -> Result<Vec<(String, String)>, GitError> {
+        let text = self.git(&["log", "--format=%H %B%x00", &format!("{base}..HEAD")])?;
+        let commits = text.split('\0').filter_map(|commit| commit.trim().split_once(' '));
+        Ok(commits.map(|(hash, message)| (hash.into(), message.into())).collect())
+    }
+}
+
+/// Whether a path is one of the harness's, or in it; of damaged lists there may be several.
+fn is_below(own: &str, path: &str) -> bool {
+    let more = if own.ends_with(DAMAGED) { ['/', '.'].as_slice() } else { &['/'] };
+    path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with(more))
+}
+
+/// What belongs to the harness, in a repository where it lives below `prefix`.
+fn own(prefix: &str) -> Vec<String> {
+    let files =
+        OWN_FILES
+            .iter()
+            .chain(&[".muleteer/tasks", ".muleteer/tasks.lock", ".muleteer/worktrees", ".muleteer/runs"]);
+    let mut own: Vec<_> = files.map(|name| format!("{prefix}{name}")).collect();
+    own.push(".agents/journals".into());
+    if !prefix.is_empty() {
+        own.extend([".muleteer/worktrees".into(), ".muleteer/runs".into()]);
+    }
+    own
+}

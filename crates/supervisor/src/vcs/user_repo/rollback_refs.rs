@@ -1,0 +1,170 @@
+//! What rollbacks take away: kept under names of its own, and brought back.
+
+use crate::vcs::user_repo::command::failed;
+use crate::vcs::user_repo::snapshot_trees::ref_part;
+use crate::vcs::user_repo::{Git, GitError};
+
+/// What a rollback took away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Saved {
+    pub name: String,
+    pub commit: String,
+    /// Where it was rolled back to.
+    pub base: String,
+    /// Where HEAD was before.
+    pub head: String,
+    pub start: String,
+    /// What a person had lying about, and a task took away: files alone are brought back, wherever HEAD is.
+    pub files_only: bool,
+}
+
+impl Saved {
+    /// The task it was saved for, as the ref's name tells it.
+    pub fn task(&self) -> Option<String> {
+        self.name.rsplit('/').nth(1).map(String::from)
+    }
+}
+
+impl Git {
+    /// Keeps everything that is there, commits and files, under a name of its own; and `others`, commits that HEAD's
+    /// history does not have.
+    pub(super) fn save(
+        &self,
+        kind: &str,
+        task: &str,
+        base: &str,
+        start: &str,
+        ignored: &[String],
+        others: &[String],
+    ) -> Result<Saved, GitError> {
+        let index = self.index();
+        let (mut tree, index) = self.snapshot_into(&index)?;
+        // Ignored but listed: git would leave them, and an agent may have overwritten them.
+        let there: Vec<_> = ignored.iter().filter(|path| self.top.join(path).exists()).collect();
+        if !there.is_empty() {
+            let mut args: Vec<String> = ["add", "-A", "-f", "--"].map(String::from).into();
+            args.extend(there.iter().map(|path| format!(":(top,literal){path}")));
+            self.with(index, &args, b"")?;
+            self.forget_own(index)?;
+            tree = self.with(index, &["write-tree".into()], b"")?;
+        }
+        let head = self.head_or(base)?;
+        let message = format!(
+            "muleteer: saved before a {kind} of {task}\n\nTask: {task}\nBase: {base}\nHead: {head}\nStart: {start}\n"
+        );
+        let parents: Vec<&str> = [head.as_str()].into_iter().chain(others.iter().map(String::as_str)).collect();
+        let commit = self.commit_tree(&tree, &parents, &message)?;
+        let name = self.name_anew(&format!("refs/muleteer/{kind}/{}", ref_part(task)), &commit)?;
+        Ok(Saved { name, commit, base: base.into(), head, start: start.into(), files_only: false })
+    }
+
+    /// Gives a commit the next free name in a folder.
+    pub(super) fn name_anew(&self, folder: &str, commit: &str) -> Result<String, GitError> {
+        for number in 1..10_000 {
+            let name = format!("{folder}/{number}");
+            // Creates it, or fails if it is there.
+            if self
+                .git(&["update-ref", &name, commit, "0000000000000000000000000000000000000000"])
+                .is_ok()
+            {
+                return Ok(name);
+            }
+        }
+        Err(failed("update-ref", &format!("{folder} is full")))
+    }
+
+    /// What was saved before rollbacks of a task, or under a full name; the newest first.
+    pub fn saved(&self, of: Option<&str>) -> Result<Vec<Saved>, GitError> {
+        let pattern = match of {
+            Some(name) if name.starts_with("refs/muleteer/") => name.to_string(),
+            Some(task) => format!("refs/muleteer/rollback/{}/", ref_part(task)),
+            None => "refs/muleteer/rollback/".into(),
+        };
+        let format = "--format=%(refname)%00%(objectname)%00%(contents:body)%01";
+        let text = self.git(&["for-each-ref", "--sort=-committerdate", "--sort=-refname", format, &pattern])?;
+        let read = |record: &str| {
+            let mut fields = record.trim_start().split('\0');
+            let (name, commit, body) = (fields.next()?, fields.next()?, fields.next()?);
+            let field = |key: &str| body.lines().find_map(|line| line.strip_prefix(key)).map(|text| text.trim().into());
+            Some(Saved {
+                name: name.into(),
+                commit: commit.into(),
+                base: field("Base:")?,
+                head: field("Head:")?,
+                start: field("Start:")?,
+                files_only: field("Files:").is_some_and(|which: String| which == "only"),
+            })
+        };
+        let mut all: Vec<Saved> = text.split('\u{1}').filter_map(read).collect();
+        // Within a second, the higher number is the newer one.
+        all.sort_by(|a, b| muleteer_model::task_list::select::by_id(&b.name, &a.name));
+        Ok(all)
+    }
+
+    /// The one that was saved last.
+    pub fn newest(&self, saved: &[Saved]) -> Option<Saved> {
+        let when = |one: &Saved| {
+            self.git(&["show", "-s", "--format=%ct", &one.commit])
+                .ok()
+                .and_then(|text| text.parse::<u64>().ok())
+        };
+        // Sorted newest first within a task; the first of the latest is meant.
+        let mut best: Option<(Option<u64>, &Saved)> = None;
+        for one in saved {
+            let at = when(one);
+            if best.as_ref().is_none_or(|(known, _)| at > *known) {
+                best = Some((at, one));
+            }
+        }
+        best.map(|(_, one)| one.clone())
+    }
+
+    /// Brings back what a rollback took away. What is there now is saved first, and its name returned.
+    ///
+    /// # Errors
+    /// When HEAD is no longer where the rollback put it: then commits would be dropped.
+    pub fn undo(&self, saved: &Saved, ignored: &[String]) -> Result<Option<String>, GitError> {
+        if saved.files_only {
+            return self.undo_files(saved, ignored);
+        }
+        let head = self.head()?;
+        if head != saved.base {
+            let said = format!(
+                "HEAD is no longer at {}; `git branch NAME {}` keeps the saved work beside it",
+                &saved.base[..saved.base.len().min(12)],
+                saved.name
+            );
+            return Err(failed("undo", &said));
+        }
+        let index = self.index();
+        let (now, index) = self.snapshot_into(&index)?;
+        let kept =
+            if now == saved.start { None } else { Some(self.save("undo", "undo", &head, &now, ignored, &[])?.name) };
+        self.git(&["reset", "-q", "--mixed", &saved.head])?;
+        let wanted = self.git(&["rev-parse", &format!("{}^{{tree}}", saved.commit)])?;
+        self.move_files(index, &now, &wanted)?;
+        Ok(kept)
+    }
+
+    /// Brings what was saved in a clone into the project, under the same name or the next free one.
+    pub fn adopt(&self, clone: &Self, saved: &Saved) -> Result<String, GitError> {
+        let from = clone.top.to_string_lossy();
+        self.git(&["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", &from, &saved.name])?;
+        let folder = saved.name.rsplit_once('/').map_or(saved.name.as_str(), |(folder, _)| folder);
+        for number in 1..10_000 {
+            let name = format!("{folder}/{number}");
+            let there = self.git(&["rev-parse", "--verify", "--quiet", &name]);
+            if there.as_ref() == Ok(&saved.commit) {
+                return Ok(name);
+            }
+            if there.is_err()
+                && self
+                    .git(&["update-ref", &name, &saved.commit, "0000000000000000000000000000000000000000"])
+                    .is_ok()
+            {
+                return Ok(name);
+            }
+        }
+        Err(failed("update-ref", &format!("{folder} is full")))
+    }
+}

@@ -1,0 +1,308 @@
+//! Trees of what lies in the working directory, made with an index of their own, and moving files from one to another.
+
+use crate::vcs::user_repo::command::failed;
+use crate::vcs::user_repo::large_files::{self, Listed};
+use crate::vcs::user_repo::{Git, GitError, Saved};
+use muleteer_model::task_list::Stand;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+impl Git {
+    /// Everything that lies in the working directory and is not ignored, as a tree.
+    pub fn snapshot(&self) -> Result<String, GitError> {
+        self.snapshot_into(&self.index()).map(|(tree, _)| tree)
+    }
+
+    pub(super) fn snapshot_into<'a>(&self, index: &'a Index) -> Result<(String, &'a Index), GitError> {
+        self.take_in(index, false).map(|tree| (tree, index))
+    }
+
+    /// The tree of what lies there, and in the index. `is_committed` says what it is for.
+    fn take_in(&self, index: &Index, is_committed: bool) -> Result<String, GitError> {
+        // A copy knows the files' times, so only what changed is read.
+        let real = self.git_dir.join("index");
+        if std::fs::metadata(&real).is_ok_and(|meta| meta.len() > 0) {
+            std::fs::copy(&real, &index.0).map_err(|error| failed("copy of the index", &error.to_string()))?;
+        }
+        let left_out = self.leave_out_large(index)?;
+        // Not with excluding pathspecs: git fails where one of them is ignored too.
+        let args = ["add", "-A", "--", ":(top)"].map(String::from);
+        let mut raw = vec![];
+        let mut added = self.with(index, &args, b"");
+        if let Err(why @ GitError::Failed { .. }) = added {
+            raw = self.take_raw(index, is_committed, why)?;
+            added = self.with(index, &args, b"");
+        }
+        match added {
+            // It stays where it is, as `git clean` would leave it: what is in no tree is not moved.
+            Err(error) if error.is_of_a_file() => {
+                tracing::warn!(%error, "not taken in");
+                let args = ["add", "-A", "--ignore-errors", "--", ":(top)"].map(String::from);
+                drop(self.with(index, &args, b""));
+            }
+            done => drop(done?),
+        }
+        if !raw.is_empty() {
+            self.know_raw(index, &raw)?;
+        }
+        if !left_out.is_empty() {
+            self.with(index, &["update-index", "-z", "--force-remove", "--stdin"].map(String::from), &left_out)?;
+        }
+        self.forget_own(index)?;
+        self.with(index, &["write-tree".into()], b"")
+    }
+
+    /// Sees to it that `git add` reads no file that is too large: where it is tracked, it stays what it was, else it is
+    /// to be taken out of the index afterwards. Those are returned, each ended by NUL.
+    fn leave_out_large(&self, index: &Index) -> Result<Vec<u8>, GitError> {
+        // Attributes may be such that git would fail over them. At worst a file passes for changed.
+        let plain = self.without_attributes()?;
+        let list = |args: &[&str]| plain.bytes(args, b"", Some(&index.0));
+        let new = list(&["ls-files", "-z", "--others", "--exclude-standard", "--full-name", "--", ":(top)"])?;
+        let changed = list(&["ls-files", "-z", "--modified", "--full-name", "--", ":(top)"])?;
+        let listed = Listed { new: &new, tracked: &changed, checked_out: None };
+        let (new, changed) = large_files::too_large(&self.top, listed);
+        if new.is_empty() && changed.is_empty() {
+            return Ok(vec![]);
+        }
+        let all: Vec<_> = new.iter().chain(&changed).cloned().collect();
+        tracing::warn!(dir = %self.top.display(), files = %large_files::names(&all), "too large, and left out of a snapshot");
+        let blob = large_files::empty_blob(&self.head_or("")?);
+        let entries: Vec<u8> = new.iter().flat_map(|one| large_files::as_empty(one, blob)).collect();
+        self.with(index, &["update-index", "-z", "--index-info"].map(String::from), &entries)?;
+        let unread = ["update-index", "-z", "--assume-unchanged", "--stdin"].map(String::from);
+        self.with(index, &unread, &large_files::paths(&all))?;
+        Ok(large_files::paths(&new))
+    }
+
+    /// A commit's tree without what is the harness's.
+    pub fn tree_of(&self, commit: &str) -> Result<String, GitError> {
+        let index = self.index();
+        self.with(&index, &["read-tree".into(), commit.into()], b"")?;
+        self.forget_own(&index)?;
+        self.with(&index, &["write-tree".into()], b"")
+    }
+
+    pub(super) fn with(&self, index: &Index, args: &[String], stdin: &[u8]) -> Result<String, GitError> {
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        self.git_with(&args, stdin, Some(&index.0))
+    }
+
+    pub(super) fn index(&self) -> Index {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        Index(self.git_dir.join(format!("muleteer-index-{}-{count}", std::process::id())))
+    }
+
+    /// Remembers what lay about when a task began, which may be just its base: it is a person's, and stays
+    /// out of the task's commits and rollbacks.
+    pub fn remember_start(&self, task: &str, base: &str) -> Result<(), GitError> {
+        let name = start_ref(task);
+        self.check_filters(false)?;
+        self.remember_refs(task)?;
+        let tree = self.snapshot()?;
+        let commit = if tree == self.tree_of(base)? {
+            // Whatever becomes of the branches, what the task began at stays until it has ended.
+            base.into()
+        } else {
+            self.commit_tree(&tree, &[base], &format!("muleteer: the working directory before {task}"))?
+        };
+        self.git(&["update-ref", &name, &commit]).map(drop)
+    }
+
+    /// What lay about when the task began at `base`: as remembered, else just the base.
+    pub fn start(&self, task: &str, base: &str) -> Result<String, GitError> {
+        let name = start_ref(task);
+        let parent = self.git(&["rev-parse", "--verify", "--quiet", &format!("{name}^")]);
+        let full = self.git(&["rev-parse", "--verify", &format!("{base}^{{commit}}")])?;
+        match parent {
+            Ok(parent) if parent == full => self.git(&["rev-parse", &format!("{name}^{{tree}}")]),
+            _ => self.tree_of(base),
+        }
+    }
+
+    pub fn forget_start(&self, task: &str) {
+        drop(self.git(&["update-ref", "-d", &start_ref(task)]));
+        self.forget_refs(task);
+    }
+
+    pub(super) fn commit_tree(&self, tree: &str, parents: &[&str], message: &str) -> Result<String, GitError> {
+        let parents = parents.iter().flat_map(|parent| ["-p", parent]);
+        let args: Vec<&str> = ["commit-tree", tree].into_iter().chain(parents).collect();
+        self.git_with(&args, message.as_bytes(), None)
+    }
+
+    /// What changed since `start` and is in no commit, as a tree upon HEAD's; none if that is nothing.
+    pub fn uncommitted_since(&self, start: &str) -> Result<Option<String>, GitError> {
+        self.pending(start).map(|pending| pending.map(|(tree, _)| tree))
+    }
+
+    /// The tree that is to be committed, and the way to it from HEAD's. What a person had changed in a file that the task has
+    /// changed too is not in it; where both changed the same lines, the file is taken whole.
+    pub(super) fn pending(&self, start: &str) -> Result<Option<(String, Vec<u8>)>, GitError> {
+        let now = self.take_in(&self.index(), true)?;
+        let info = self.carry("HEAD", start, &now)?;
+        if info.is_empty() {
+            return Ok(None);
+        }
+        let tree = self.tree_with("HEAD", &info)?;
+        let head = self.git(&["rev-parse", "HEAD^{tree}"])?;
+        Ok((tree != head).then_some((tree, info)))
+    }
+
+    /// The way from one tree to another, as `update-index --index-info` reads it.
+    pub(super) fn changes(&self, from: &str, to: &str) -> Result<Vec<u8>, GitError> {
+        let differences = self.differences(from, to)?;
+        Ok(differences.iter().flat_map(|change| change.to.line(&change.path)).collect())
+    }
+
+    /// Commits what the task changed and did not commit itself. Without hooks: the validation is the check.
+    pub fn commit(&self, start: &str, message: &str) -> Result<Option<String>, GitError> {
+        let Some((tree, changes)) = self.pending(start)? else { return Ok(None) };
+        self.check_filters_of(&paths(&changes))?;
+        let head = self.head()?;
+        let commit = self.commit_tree(&tree, &[&head], message)?;
+        // First: an index ahead of HEAD is what is about to be committed, one behind it takes the commit back.
+        self.git_with(&["update-index", "-z", "--index-info"], &changes, None)?;
+        self.git(&["update-ref", "-m", "muleteer: task completed", "HEAD", &commit, &head])?;
+        drop(self.git(&["update-index", "-q", "--refresh"]));
+        Ok(Some(commit))
+    }
+
+    /// Puts HEAD back to `base` and the files to what they were when the task began, after everything that
+    /// is there was saved as a ref, of which `on_saved` hears before anything moves. What came with the commit `kept`,
+    /// which is since the base, stays. HEAD comes to where it is to stand: a branch that the agent checked out is not
+    /// moved. None if there was nothing to save.
+    pub fn roll_back(
+        &self,
+        task: &str,
+        base: &str,
+        kept: Option<&str>,
+        stand: &Stand,
+        ignored: &[String],
+        on_saved: &mut dyn FnMut(&Saved),
+    ) -> Result<Option<Saved>, GitError> {
+        let start = self.start(task, base)?;
+        let base = self.git(&["rev-parse", "--verify", &format!("{base}^{{commit}}")])?;
+        let head = self.head_or(&base)?;
+        let index = self.index();
+        let (now, index) = self.snapshot_into(&index)?;
+        let elsewhere = !stand.is_at(self.stands_on()?.as_deref());
+        let (end, files) = match kept {
+            Some(kept) => (kept, self.with_changes(&start, &base, kept)?),
+            None => (base.as_str(), start.clone()),
+        };
+        if now == files && head == end && !elsewhere {
+            return Ok(None);
+        }
+        let others = self.left_behind(&head, &base, stand)?;
+        let saved = self.save("rollback", task, &base, &start, ignored, &others)?;
+        on_saved(&saved);
+        muleteer_process::fault::point("tasks.saved");
+        self.move_to(end, stand)?;
+        self.move_files(index, &now, &files)?;
+        Ok(Some(saved))
+    }
+
+    /// A tree with what changed from one commit to another. What a person had changed in a file that changed there too stays.
+    pub(super) fn with_changes(&self, tree: &str, from: &str, to: &str) -> Result<String, GitError> {
+        let changes = self.carry(tree, from, to)?;
+        let index = self.index();
+        self.with(&index, &["read-tree".into(), tree.into()], b"")?;
+        self.with(&index, &["update-index".into(), "-z".into(), "--index-info".into()], &changes)?;
+        self.forget_own(&index)?;
+        self.with(&index, &["write-tree".into()], b"")
+    }
+
+    /// What a rollback leaves in no branch and HEAD's history does not have: the base of an agent that rewrote it, which an
+    /// undo brings back, and what came on the task's branch while HEAD was on another one.
+    fn left_behind(&self, head: &str, base: &str, stand: &Stand) -> Result<Vec<String>, GitError> {
+        let mut left = vec![base.to_string()];
+        if let Stand::On(branch) = stand {
+            left.extend(self.tip(branch));
+        }
+        left.dedup();
+        let mut lost = vec![];
+        for commit in left {
+            if !self.contains(head, &commit)? {
+                lost.push(commit);
+            }
+        }
+        Ok(lost)
+    }
+
+    pub(super) fn move_to(&self, commit: &str, stand: &Stand) -> Result<(), GitError> {
+        // The agent may have checked out another branch, which is not ours to move.
+        match stand {
+            Stand::Anywhere => {}
+            Stand::On(_) if stand.is_at(self.stands_on()?.as_deref()) => {}
+            Stand::On(branch) => {
+                self.git(&["symbolic-ref", "HEAD", &format!("refs/heads/{branch}")])?;
+                // One that it did not end would go on here.
+                drop(self.git(&["rebase", "--quit"]));
+            }
+            Stand::Detached => drop(self.git(&["update-ref", "--no-deref", "HEAD", commit])?),
+        }
+        self.git(&["reset", "-q", "--mixed", commit]).map(drop)
+    }
+
+    /// Moves the files in the working directory from one tree to another. The index must be the first one's.
+    pub(super) fn move_files(&self, index: &Index, from: &str, to: &str) -> Result<(), GitError> {
+        if from == to {
+            return Ok(());
+        }
+        let two_way = ["read-tree", "-m", "-u", from, to].map(String::from);
+        if self.with(index, &two_way, b"").is_err() {
+            // Something ignored is in the way of a file: it was tracked once.
+            let reset = ["read-tree", "--reset", "-u", to].map(String::from);
+            match self.with(index, &reset, b"") {
+                // Over some attributes git fails: then the files come as they are.
+                Err(GitError::Failed { .. }) => drop(self.without_attributes()?.with(index, &reset, b"")?),
+                done => drop(done?),
+            }
+        }
+        drop(self.git(&["update-index", "-q", "--refresh"]));
+        Ok(())
+    }
+}
+
+/// The paths in what `update-index -z --index-info` reads, as `check-attr -z --stdin` does.
+fn paths(info: &[u8]) -> Vec<u8> {
+    let path = |line: &[u8]| line.splitn(2, |byte| *byte == b'\t').nth(1).map(<[u8]>::to_vec);
+    info.split_inclusive(|byte| *byte == 0).filter_map(path).flatten().collect()
+}
+
+/// An index file of our own; gone when dropped.
+#[derive(Debug)]
+pub(super) struct Index(pub(super) PathBuf);
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+        drop(std::fs::remove_file(self.0.with_extension("lock")));
+    }
+}
+
+/// A path as a pattern that only it fits.
+pub(super) fn escaped(path: &str) -> String {
+    path.chars()
+        .flat_map(|c| matches!(c, '*' | '?' | '[' | '\\').then_some('\\').into_iter().chain([c]))
+        .collect()
+}
+
+pub(super) fn start_ref(task: &str) -> String {
+    format!("refs/muleteer/start/{}", ref_part(task))
+}
+
+/// An id as part of a ref's name.
+pub(super) fn ref_part(id: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let plain: String = id.chars().map(|c| if fits(c) { c } else { '_' }).collect();
+    if plain == id { plain } else { format!("{plain}-{:08x}", hash(id)) }
+}
+
+/// FNV-1a: tells two ids apart whose plain forms are alike.
+pub(super) fn hash(text: &str) -> u32 {
+    text.bytes()
+        .fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}

@@ -1,0 +1,119 @@
+//! Files that git cannot convert as their attributes say.
+
+use crate::vcs::user_repo::tests::*;
+
+/// No text in any encoding that is asked for.
+const ODD: &[u8] = b"\x00odd\r\nline\nend\xff";
+
+/// A task whose agent leaves a file that git cannot take in among ten others.
+fn left(attributes: &str) -> (Repo, Git, String) {
+    let repo = Repo::new();
+    let git = repo.open();
+    let base = git.head().expect("head");
+    git.remember_start("a", &base).expect("remembers");
+    repo.write(".gitattributes", attributes);
+    for n in 0..10 {
+        repo.write(&format!("new{n}"), "new\n");
+    }
+    repo.write("kept.txt", "more\n");
+    let odd = repo.dir.path().join("an odd \"one\".txt");
+    std::fs::write(&odd, ODD).expect("writes");
+    // Older than any index, or git would read it again.
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let file = std::fs::File::options().append(true).open(&odd).expect("a file");
+    file.set_modified(long_ago).expect("a time");
+    (repo, git, base)
+}
+
+fn odd_in(repo: &Repo, commit: &str) -> Vec<u8> {
+    let mut command = helper("git");
+    command.arg("-C").arg(repo.dir.path());
+    command.args(["cat-file", "blob", &format!("{commit}:an odd \"one\".txt")]);
+    run_bytes(command, b"", "cat-file").expect("it is there")
+}
+
+const ATTRIBUTES: [&str; 3] = [
+    "an*.txt working-tree-encoding=UTF-16\n",
+    "*.txt working-tree-encoding=UTF-16\n* ident text eol=crlf\n",
+    "*.txt working-tree-encoding=no-such-encoding\n",
+];
+
+#[test]
+fn rollback_with_a_file_that_git_cannot_convert_saves_its_bytes_and_is_undone() {
+    for attributes in ATTRIBUTES {
+        let (repo, git, base) = left(attributes);
+        let saved = git
+            .roll_back("a", &base, None, &on_main(), &[], &mut quiet())
+            .unwrap_or_else(|error| panic!("{attributes}: {error}"))
+            .expect("saved");
+        assert_eq!(odd_in(&repo, &saved.commit), ODD, "{attributes}");
+        let names = repo.git(&["ls-tree", "--name-only", &saved.commit]);
+        assert_eq!(names.lines().filter(|name| name.starts_with("new")).count(), 10, "{attributes}");
+        assert_eq!(repo.git(&["status", "--porcelain", "--", ":!harness-*"]), "", "{attributes}");
+        assert_eq!(repo.read("kept.txt").as_deref(), Some("kept\n"), "{attributes}");
+        git.undo(&saved, &[]).unwrap_or_else(|error| panic!("{attributes}: {error}"));
+        let there = std::fs::read(repo.dir.path().join("an odd \"one\".txt")).expect("it is there");
+        // Of line ends that git makes as it checks out, the saved ref has what was there.
+        assert!(there == ODD || attributes.contains("eol"), "{attributes}");
+        assert!((0..10).all(|n| repo.read(&format!("new{n}")).is_some()), "{attributes}");
+    }
+}
+
+#[test]
+fn commit_with_a_file_that_git_cannot_convert_has_its_bytes() {
+    for attributes in ATTRIBUTES {
+        let (repo, git, base) = left(attributes);
+        let start = git.start("a", &base).expect("start");
+        let commit = git.commit(&start, "a: work").unwrap_or_else(|error| panic!("{attributes}: {error}"));
+        let commit = commit.expect("something");
+        assert_eq!(odd_in(&repo, &commit), ODD, "{attributes}");
+        let names = repo.git(&["ls-tree", "--name-only", &commit]);
+        assert_eq!(names.lines().filter(|name| name.starts_with("new")).count(), 10, "{attributes}");
+    }
+}
+
+/// As a person's configuration has it that wants to be told of line ends which would not come back.
+#[test]
+fn file_with_line_ends_that_would_not_come_back_is_taken_in_as_it_is() {
+    let (repo, _, base) = left("*.txt text eol=crlf\n");
+    repo.git(&["config", "core.safecrlf", "true"]);
+    repo.write("mixed.txt", "one\r\ntwo\n");
+    let git = repo.open();
+    let saved = git
+        .roll_back("a", &base, None, &on_main(), &[], &mut quiet())
+        .expect("rolls back")
+        .expect("saved");
+    assert_eq!(
+        git.bytes(&["cat-file", "blob", &format!("{}:mixed.txt", saved.commit)], b"", None),
+        Ok(b"one\r\ntwo\n".to_vec())
+    );
+    assert_eq!(repo.read("mixed.txt"), None);
+}
+
+/// Its bytes are kept; but a commit would have other ones than the person's own git.
+#[test]
+fn file_whose_filter_of_the_person_fails_is_saved_and_not_committed() {
+    let (repo, mut git, base) = left("an* filter=broken\n");
+    let filter = [("clean", "false"), ("required", "true")].map(|(key, value)| (key.to_string(), value.into()));
+    git.person.filters.insert("broken".into(), filter.into_iter().collect());
+    let start = git.start("a", &base).expect("start");
+    let error = git.commit(&start, "a: work").expect_err("a filter fails");
+    assert!(error.to_string().contains("broken"), "{error}");
+    let saved = git
+        .roll_back("a", &base, None, &on_main(), &[], &mut quiet())
+        .expect("rolls back")
+        .expect("saved");
+    assert_eq!(odd_in(&repo, &saved.commit), ODD);
+}
+
+/// Files that git can convert stay converted, beside one that it cannot.
+#[test]
+fn files_that_git_can_convert_are_converted_beside_one_that_it_cannot() {
+    let (repo, git, base) = left("an*.txt working-tree-encoding=UTF-16\nfine.txt working-tree-encoding=UTF-16\n");
+    let text: Vec<u8> = "\u{feff}fine\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    std::fs::write(repo.dir.path().join("fine.txt"), &text).expect("writes");
+    let start = git.start("a", &base).expect("start");
+    let commit = git.commit(&start, "a: work").expect("commits").expect("something");
+    assert_eq!(git.git(&["cat-file", "blob", &format!("{commit}:fine.txt")]), Ok("fine".into()));
+    assert_eq!(odd_in(&repo, &commit), ODD);
+}

@@ -1,0 +1,627 @@
+//! A worktree is a private clone (docs/design/git-and-clones.md): its `.git` is the agent's alone.
+//! We run nothing in it; fetching *from* it by path is safe.
+
+// git is a short-lived child that we wait for and that dies with its handle; `process` starts what
+// must outlive or be supervised.
+#![allow(clippy::disallowed_methods)]
+
+mod home;
+mod identity;
+mod leftover;
+mod repository;
+
+pub use home::{BringError, Homecoming};
+pub use identity::Identities;
+pub use repository::{Repositories, Repository};
+
+use muleteer_model::agent::event::cut;
+use muleteer_store::removal;
+use rustix::fs::OFlags;
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Command;
+
+/// What a repository's own configuration could make git run or ask, switched off. A list of what an alternate
+/// has is of no use to us, and would be asked of git in a directory that may not be ours.
+pub(crate) const HARMLESS: [&str; 10] = [
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "core.attributesFile=/dev/null",
+    "core.alternateRefsCommand=true",
+    "submodule.recurse=false",
+    "fetch.recurseSubmodules=false",
+    "push.recurseSubmodules=no",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "advice.graftFileDeprecated=false",
+];
+/// By itself git waits for the disk neither with the objects of a commit nor with the branch that leads to it. What we say
+/// is done has to be there after a power cut too.
+pub(crate) const DURABLE: &str = "core.fsync=committed";
+/// Of a daemon's own environment: it could lead git elsewhere.
+pub(crate) const LEADING_AWAY: [&str; 16] = [
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_SHALLOW_FILE",
+    "GIT_REPLACE_REF_BASE",
+    "GIT_TEMPLATE_DIR",
+    "GIT_ATTR_SOURCE",
+    "GIT_CONFIG",
+    "GIT_CONFIG_PARAMETERS",
+    "GIT_CONFIG_COUNT",
+    "GIT_ALLOW_PROTOCOL",
+    "GIT_EXTERNAL_DIFF",
+];
+/// What serves us from a repository that is an agent's: nothing but the very directory that is named, and
+/// no fetching of what is missing, which its configuration would describe.
+pub(crate) const UPLOAD_PACK: &str = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false upload-pack --strict";
+/// The author and committer of an agent whose person has told git no name.
+pub(crate) const AGENT_NAME: &str = "Muleteer agent";
+pub(crate) const AGENT_EMAIL: &str = "agent@muleteer.invalid";
+/// A git that takes longer is killed. A clone of a large repository over a slow disk takes minutes.
+const PATIENCE: Duration = Duration::from_secs(30 * 60);
+/// A git that works on this machine alone and has used no processor for so long hangs: an agent can put a pipe where
+/// a file should be.
+pub(crate) const STUCK: Duration = Duration::from_secs(20);
+/// How often a git that takes long is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// Most that is read of what it prints. Tests make so many files.
+const OUTPUT_LIMIT: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };
+const TOO_MUCH: &str = "it prints more than";
+/// Most that is said of what it complained of.
+const COMPLAINT_LIMIT: usize = 2048;
+
+/// Beside `dir` with this extension, by a name that nothing has: what was put aside before stays.
+pub(crate) fn free_name(dir: &Path, extension: &str) -> PathBuf {
+    let mut name = dir.with_extension(extension);
+    for number in 2_u32.. {
+        if !name.exists() {
+            break;
+        }
+        name = dir.with_extension(format!("{extension}-{number}"));
+    }
+    name
+}
+
+/// git, deaf to configuration that could run somebody's code or ask somebody something.
+pub(crate) fn git(dir: &Path) -> Command {
+    let mut command = Command::new("git");
+    command.arg("-C").arg(dir);
+    for setting in HARMLESS.iter().chain(&[
+        DURABLE,
+        "core.excludesFile=/dev/null",
+        "protocol.allow=never",
+        "protocol.file.allow=always",
+    ]) {
+        command.args(["-c", setting]);
+    }
+    for name in LEADING_AWAY {
+        command.env_remove(name);
+    }
+    if dir.join(".git").exists() {
+        // One that is broken is none, and git would go on with the repository around it: a clone of ours lies in a person's.
+        command.envs(dir.parent().map(|above| ("GIT_CEILING_DIRECTORIES", above)));
+    }
+    command
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_ATTR_NOSYSTEM", "1")
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .env("GIT_NO_REPLACE_OBJECTS", "1")
+        .env("GIT_NO_LAZY_FETCH", "1")
+        .env("GIT_GRAFT_FILE", "/dev/null")
+        .env("GIT_DEFAULT_REF_FORMAT", "files")
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    command
+}
+
+/// A fetch into `into` from a repository that may be an agent's: `from` is its git directory itself.
+pub(crate) fn fetching(into: &Path, from: &Path) -> Command {
+    let mut command = git(into);
+    command
+        .args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--upload-pack", UPLOAD_PACK])
+        .arg(from);
+    command
+}
+
+pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, String> {
+    run_within(command, PATIENCE, what).await
+}
+
+/// Runs a git that works on this machine alone: it may take `patience`, and less where it hangs.
+pub(crate) async fn run_within(command: &mut Command, patience: Duration, what: &str) -> Result<String, String> {
+    let said = bytes_within(command, patience, what).await?;
+    Ok(String::from_utf8_lossy(&said).trim().to_string())
+}
+
+/// Runs a git that lists names with `-z`: they can be any bytes, and begin or end with a space.
+pub(crate) async fn run_bytes(command: &mut Command, what: &str) -> Result<Vec<u8>, String> {
+    bytes_within(command, PATIENCE, what).await
+}
+
+async fn bytes_within(command: &mut Command, patience: Duration, what: &str) -> Result<Vec<u8>, String> {
+    let mut said = output_unless(command, patience, Some(STUCK)).await?;
+    if !said.status.success() && is_distrust(&said.stderr) && trusting(command, &[]).await {
+        // It has refused before it did anything.
+        said = output_unless(command, patience, Some(STUCK)).await?;
+    }
+    let output = said;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    Err(format!("{what}: {}", complaint(&output.stderr)))
+}
+
+/// git refuses to work in what is somebody else's.
+pub(crate) fn is_distrust(complaint: &[u8]) -> bool {
+    String::from_utf8_lossy(complaint).contains("detected dubious ownership")
+}
+
+/// Has a git trust what the person's own configuration says is to be trusted, which ours is deaf to; it is asked with the
+/// person's environment and these variables. False if that is nothing.
+async fn trusting(command: &mut Command, vars: &[(&str, &Path)]) -> bool {
+    let mut ask = Command::new("git");
+    ask.args(["config", "-z", "--show-scope", "--get-all", "safe.directory"]).current_dir("/");
+    for name in LEADING_AWAY {
+        ask.env_remove(name);
+    }
+    ask.envs(vars.iter().copied());
+    let Ok(said) = output(&mut ask, PATIENCE).await else { return false };
+    let fields: Vec<_> = said.stdout.split(|byte| *byte == 0).collect();
+    let (pairs, _) = fields.as_chunks::<2>();
+    let trusted = pairs
+        .iter()
+        .filter(|[scope, _]| matches!(*scope, b"system" | b"global"))
+        .map(|[_, value]| *value);
+    let mut count = 0;
+    for value in trusted {
+        command.env(format!("GIT_CONFIG_KEY_{count}"), "safe.directory");
+        command.env(format!("GIT_CONFIG_VALUE_{count}"), OsStr::from_bytes(value));
+        count += 1;
+    }
+    command.env("GIT_CONFIG_COUNT", count.to_string());
+    count > 0
+}
+
+/// What a program complained of, on one line and without what drives a terminal. Git's advice is left out: it is for who
+/// works there by hand. Of too much the beginning and the end are kept.
+pub(crate) fn complaint(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines = text.split(['\n', '\r']).map(str::trim_end);
+    let said: Vec<_> = lines.filter(|line| !line.trim().is_empty() && !line.starts_with("hint:")).collect();
+    let said = said.join("; ").replace(char::is_control, " ");
+    match said.len() {
+        0 => "it failed and did not say why".into(),
+        long if long > COMPLAINT_LIMIT => {
+            let tail = said.ceil_char_boundary(long - COMPLAINT_LIMIT / 2);
+            format!("{} {}", cut(&said, COMPLAINT_LIMIT / 2), &said[tail..])
+        }
+        _ => said,
+    }
+}
+
+/// Whether what was complained of is that the disk, or somebody's share of it, is full. Only where a line ends so: names that
+/// an agent chose may stand before it.
+pub(crate) fn no_room(why: &str) -> bool {
+    let is_full = |line: &str| {
+        let line = line.trim_end_matches(')');
+        let line = line.rsplit_once(" (os error ").map_or(line, |(line, _)| line);
+        ["No space left on device", "Disk quota exceeded"]
+            .iter()
+            .any(|full| line.strip_suffix(full).is_some_and(|before| before.is_empty() || before.ends_with(": ")))
+    };
+    why.split("; ").any(is_full)
+}
+
+/// Whether a git that lists files had more of them than is read.
+pub(crate) fn lists_too_much(why: &str) -> bool {
+    why.contains(&format!("{TOO_MUCH} {OUTPUT_LIMIT} bytes"))
+}
+
+/// Runs it to its end, with limits of time and output; what it started is ended with it, also when nobody waits
+/// any more.
+pub(crate) async fn output(command: &mut Command, patience: Duration) -> Result<Output, String> {
+    output_unless(command, patience, None).await
+}
+
+/// As [`output`], unless it uses no processor for as long as `stuck`.
+async fn output_unless(command: &mut Command, patience: Duration, stuck: Option<Duration>) -> Result<Output, String> {
+    let program = command.as_std().get_program().to_string_lossy().into_owned();
+    let failed = |error: std::io::Error| format!("cannot run {program}: {error}");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().map_err(failed)?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let mut group = Group(child.id());
+    let ending = async {
+        let (stdout, stderr) = tokio::try_join!(read(out), read(err))?;
+        let status = child.wait().await?;
+        Ok::<_, std::io::Error>(Output { status, stdout, stderr })
+    };
+    let slow = format!("{program} has not ended in {} s and was killed", patience.as_secs());
+    let output = tokio::select! {
+        ended = tokio::time::timeout(patience, ending) => ended.map_err(|_| slow)?.map_err(failed)?,
+        after = hang(group.0, stuck) => {
+            return Err(format!("{program} has done nothing for {} s and was killed", after.as_secs()));
+        }
+    };
+    group.0 = None;
+    Ok(output)
+}
+
+/// Ends when a process group has used no processor for as long as `limit`.
+async fn hang(leader: Option<u32>, limit: Option<Duration>) -> Duration {
+    let (Some(leader), Some(limit)) = (leader, limit) else { return std::future::pending().await };
+    let (mut used, mut since) = (None, tokio::time::Instant::now());
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let now = tokio::task::spawn_blocking(move || muleteer_process::group::cpu_of_group(leader))
+            .await
+            .ok();
+        if now != used {
+            (used, since) = (now, tokio::time::Instant::now());
+        } else if since.elapsed() >= limit {
+            return limit;
+        }
+    }
+}
+
+async fn read(from: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    if let Some(from) = from {
+        from.take(OUTPUT_LIMIT + 1).read_to_end(&mut bytes).await?;
+    }
+    if bytes.len() as u64 > OUTPUT_LIMIT {
+        return Err(std::io::Error::other(format!("{TOO_MUCH} {OUTPUT_LIMIT} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// A process group whose leader is not reaped yet; killed with the value.
+struct Group(Option<u32>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            // Gone already is as good.
+            drop(muleteer_process::group::signal_group(leader, rustix::process::Signal::KILL.as_raw()));
+        }
+    }
+}
+
+/// A clone that is to be made for a dispatch.
+#[derive(Debug, Clone, Copy)]
+pub struct NewClone<'a> {
+    pub id: &'a str,
+    pub branch: &'a str,
+    /// The agent's environment names an address (`EMAIL`), which git takes where none is configured.
+    pub has_email: bool,
+}
+
+/// Makes the clone unless it is there. It appears under its name only when it is complete. Its agent commits as the
+/// person, and under a name of ours where the person has not told git theirs: without any git commits nothing.
+pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Result<(), String> {
+    if worktree.join(".git").exists() {
+        return Ok(());
+    }
+    let top = run(git(project).args(["rev-parse", "--show-toplevel"]), "--worktree needs a git repository").await?;
+    run(git(project).args(["rev-parse", "--verify", "HEAD"]), "--worktree needs a repository with a commit").await?;
+    let parent = worktree.parent().ok_or("the worktree has no parent directory")?;
+    std::fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
+    let partial = parent.join(format!(".{}.partial", new.id));
+    discard(&partial)?;
+    let top = Path::new(&top);
+    run(git(top).args(["clone", "--quiet", "--shared", "--no-hardlinks", "."]).arg(&partial), "cannot clone").await?;
+    make_branch(&partial, new.branch).await?;
+    let email = own_config(top, "user.email").await;
+    let email = email.or_else(|| (!new.has_email).then(|| AGENT_EMAIL.to_string()));
+    let name = own_config(top, "user.name").await.unwrap_or_else(|| AGENT_NAME.into());
+    for (key, value) in [("user.name", Some(name)), ("user.email", email)] {
+        if let Some(value) = value {
+            run(git(&partial).args(["config", key]).arg(value), "cannot configure the clone").await?;
+        }
+    }
+    exclude(&partial.join(".git")).map_err(|error| format!("{}: {error}", partial.display()))?;
+    std::fs::rename(&partial, worktree).map_err(|error| format!("{}: {error}", worktree.display()))
+}
+
+/// Checks out a new branch in a clone that nobody works in yet. The one that was cloned may leave git no room for it.
+async fn make_branch(clone: &Path, name: &str) -> Result<(), String> {
+    let what = "cannot make the branch";
+    let make = || {
+        let mut command = git(clone);
+        command.args(["checkout", "--quiet", "-b", name]);
+        command
+    };
+    let Err(why) = run(&mut make(), what).await else { return Ok(()) };
+    let Some(other) = branch_in_the_way(clone, name).await else { return Err(why) };
+    run(git(clone).args(["checkout", "--quiet", "--detach"]), what).await?;
+    run(git(clone).args(["branch", "--quiet", "-D", &other]), what).await?;
+    run(&mut make(), what).await.map(drop)
+}
+
+/// Removes a clone that is there in part, or may be; whether there was one. Killed in between, it is to be called again.
+///
+/// # Errors
+/// What is there cannot be removed.
+pub fn discard(worktree: &Path) -> Result<bool, String> {
+    match removal::remove_tree(worktree, removal::PATIENCE) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(format!("cannot remove {}, which may be a clone in part: {error}", worktree.display())),
+    }
+}
+
+/// The branch that leaves git no room for a branch called `name`: one of a name that `name` is below, or one below it.
+pub async fn branch_in_the_way(dir: &Path, name: &str) -> Option<String> {
+    let first = async |prefix: &str| {
+        let mut list = git(dir);
+        list.args(["for-each-ref", "--count=1", "--format=%(refname)", &format!("refs/heads/{prefix}")]);
+        let said = run(&mut list, "").await.ok()?;
+        said.strip_prefix("refs/heads/").map(String::from)
+    };
+    for (at, _) in name.match_indices('/') {
+        let above = &name[..at];
+        if first(above).await.as_deref() == Some(above) {
+            return Some(above.to_string());
+        }
+    }
+    first(&format!("{name}/")).await
+}
+
+/// Whether a clone of ours is there: its `.git` is a directory and no link to another.
+pub(crate) fn is_clone(dir: &Path) -> bool {
+    [dir.to_owned(), dir.join(".git")]
+        .iter()
+        .all(|path| std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir()))
+}
+
+/// What in a working directory is ours, as patterns of what git ignores.
+const OURS: [&str; 6] = [
+    "/.muleteer/worktrees/",
+    "/.muleteer/runs/",
+    "/.muleteer/beads/",
+    // A task list may be in any folder.
+    "**/.muleteer/tasks/",
+    "**/.muleteer/tasks.lock",
+    "/.agents/journals/",
+];
+
+/// Keeps what is ours out of `git status` and `git clean -fd`.
+///
+/// What is a link, or no file, stays as it is: in a clone that an agent has worked in it leads where the agent may not
+/// write.
+pub fn exclude(git_dir: &Path) -> std::io::Result<()> {
+    const LONGEST: u64 = 1024 * 1024;
+    let path = git_dir.join("info/exclude");
+    let text = match crate::vcs::untrusted_path::read(git_dir, Path::new("info/exclude"), LONGEST) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned(),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "left as it is");
+            return Ok(());
+        }
+    };
+    let missing: Vec<_> = OURS.into_iter().filter(|line| !text.lines().any(|known| known == *line)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(git_dir.join("info"))?;
+    let no_link = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let mut file = std::fs::OpenOptions::new();
+    let mut file = file.append(true).create(true).custom_flags(no_link).open(&path)?;
+    let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    file.write_all(format!("{gap}{}\n", missing.join("\n")).as_bytes())
+}
+
+/// The `.git` directory of the repository `dir` is in, if it is in one.
+pub async fn git_dir(dir: &Path) -> Option<std::path::PathBuf> {
+    let text = run(git(dir).args(["rev-parse", "--path-format=absolute", "--git-common-dir"]), "")
+        .await
+        .ok()?;
+    Some(text.into())
+}
+
+/// The top of the repository `dir` is in, if it is in one.
+pub async fn top(dir: &Path) -> Option<std::path::PathBuf> {
+    run(git(dir).args(["rev-parse", "--show-toplevel"]), "").await.ok().map(Into::into)
+}
+
+/// What git says where it refuses to work in the repository that `dir` is in; none where it is in none.
+pub async fn refusal(dir: &Path) -> Option<String> {
+    let asked = run(git(dir).args(["rev-parse", "--show-toplevel"]), "git does not work there").await;
+    asked.err().filter(|why| !why.contains("not a git repository"))
+}
+
+/// Whether a clone can borrow the objects of a repository.
+///
+/// # Errors
+/// git writes down where they are on one line, so that a path with a line break leads nowhere.
+pub fn lends(top: &Path) -> Result<(), String> {
+    match top.as_os_str().as_bytes().contains(&b'\n') {
+        true => Err(format!("git can make no clone that shares the objects of {top:?}: its path has a line break")),
+        false => Ok(()),
+    }
+}
+
+/// What to do where a repository does not lend.
+pub const RENAME: &str = "give the directory a name without one";
+
+/// The commit that is checked out, if there is one.
+pub async fn head(dir: &Path) -> Option<String> {
+    run(git(dir).args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]), "").await.ok()
+}
+
+/// The commit that a branch of the repository is at. A tag of the same name, or what only leads to a commit, is none.
+pub async fn tip(dir: &Path, branch: &str) -> Option<String> {
+    let name = format!("refs/heads/{branch}");
+    run(git(dir).args(["show-ref", "--verify", "--hash", &name]), "").await.ok()
+}
+
+/// Whether the commit that is checked out has something at a path.
+pub async fn has(dir: &Path, path: &str) -> bool {
+    run(git(dir).args(["ls-tree", "HEAD", "--", path.trim_end_matches('/')]), "")
+        .await
+        .is_ok_and(|listed| !listed.is_empty())
+}
+
+pub async fn is_branch_name(dir: &Path, name: &str) -> bool {
+    run(git(dir).args(["check-ref-format", "--branch", name]), "").await.is_ok()
+}
+
+/// A value of the person's own configuration: it only names them.
+pub(crate) async fn own_config(dir: &Path, key: &str) -> Option<String> {
+    own_config_of(dir, &[key]).await
+}
+
+async fn own_config_of(dir: &Path, args: &[&str]) -> Option<String> {
+    let output = Command::new("git").arg("-C").arg(dir).arg("config").args(args).output().await.ok()?;
+    let value = String::from_utf8_lossy(&output.stdout).trim().to_string();
+    (output.status.success() && !value.is_empty()).then_some(value)
+}
+
+/// The branch that is checked out. Not as git would shorten its name: where a tag has the same, it says `heads/` before it.
+pub async fn branch(dir: &Path) -> Option<String> {
+    let name = run(git(dir).args(["symbolic-ref", "HEAD"]), "").await.ok()?;
+    name.strip_prefix("refs/heads/").map(String::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_the_person_trusts_is_trusted_and_else_git_says_what_to_do() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let repo = dir.path().join("repo");
+        std::fs::create_dir(&repo).expect("a directory");
+        run(git(&repo).args(["init", "-q"]), "init").await.expect("a repository");
+        for path in [repo.join(".git"), repo.clone()] {
+            if std::os::unix::fs::chown(path, Some(54321), None).is_err() {
+                return eprintln!("not root: nothing can be given away");
+            }
+        }
+        let ask = || {
+            let mut command = git(&repo);
+            command.args(["rev-parse", "--git-dir"]);
+            command
+        };
+        let refused = run(&mut ask(), "cannot look").await.expect_err("it is somebody else's");
+        assert!(refused.contains("git config --global --add safe.directory"), "{refused}");
+        let config = dir.path().join("gitconfig");
+        let vars = [("GIT_CONFIG_GLOBAL", config.as_path()), ("GIT_CONFIG_SYSTEM", Path::new("/dev/null"))];
+        std::fs::write(&config, "").expect("a configuration");
+        assert!(!trusting(&mut ask(), &vars).await, "nothing is");
+        let trusted = format!("[safe]\n directory = {}\n", repo.canonicalize().expect("a place").display());
+        std::fs::write(&config, trusted).expect("a configuration");
+        let mut command = ask();
+        assert!(trusting(&mut command, &vars).await);
+        assert_eq!(run(&mut command, "cannot look").await.as_deref(), Ok(".git"));
+    }
+
+    #[test]
+    fn a_complaint_is_told_whole_and_in_bounds() {
+        let refused = b"remote: no\x1b[2J such branch\nTo /x\n ! [rejected] a -> b (fetch first)\r\nhint: merge it\n\nerror: failed\n";
+        assert_eq!(
+            complaint(refused),
+            "remote: no [2J such branch; To /x;  ! [rejected] a -> b (fetch first); error: failed"
+        );
+        assert_eq!(complaint(b" \n"), "it failed and did not say why");
+        let long = format!("error: first\n{}\nfatal: last\n", "\u{e4}\u{20ac}".repeat(4000));
+        let said = complaint(long.as_bytes());
+        assert!(said.starts_with("error: first; ") && said.ends_with("; fatal: last"), "{said}");
+        assert!(said.len() <= COMPLAINT_LIMIT + 8, "{}", said.len());
+    }
+
+    #[test]
+    fn a_full_disk_is_told_from_what_only_speaks_of_one() {
+        for (why, full) in [
+            ("cannot take its work: fatal: write error: No space left on device", true),
+            ("error: file write error: No space left on device; fatal: index-pack failed", true),
+            ("/run/keep: Disk quota exceeded (os error 122)", true),
+            ("No space left on device (os error 28)", true),
+            ("fatal: no such ref: 'No space left on device'", false),
+            ("fatal: bad config 'x: No space left on device' in file config", false),
+            ("fatal: not a git repository", false),
+            ("", false),
+        ] {
+            assert_eq!(no_room(why), full, "{why}");
+        }
+        let full = std::io::Error::from(rustix::io::Errno::NOSPC);
+        assert!(no_room(&full.to_string()), "{full}");
+    }
+
+    /// Git clones into no folder in which there is something.
+    #[tokio::test]
+    async fn a_clone_that_a_killed_daemon_left_in_part_is_made_anew() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (project, id) = (dir.path().join("project"), crate::daemon::context::test_daemon::id("abcd2345"));
+        std::fs::create_dir(&project).expect("a directory");
+        for args in [
+            &["init", "--quiet"][..],
+            &[
+                "-c",
+                "user.name=T",
+                "-c",
+                "user.email=t@example.invalid",
+                "commit",
+                "--quiet",
+                "--allow-empty",
+                "-mstart",
+            ],
+        ] {
+            run(git(&project).args(args), "a repository").await.expect("a repository");
+        }
+        let worktree = dir.path().join("worktrees/it");
+        let partial = dir.path().join(format!("worktrees/.{id}.partial/.git/objects"));
+        std::fs::create_dir_all(&partial).expect("a part");
+        let branch_name = format!("muleteer/{id}");
+        let new = NewClone { id: id.as_str(), branch: &branch_name, has_email: false };
+        ensure(&project, &worktree, new).await.expect("a clone");
+        assert_eq!(branch(&worktree).await, Some(branch_name));
+        assert!(!partial.exists());
+    }
+
+    /// What it started holds the pipes and the locks.
+    #[tokio::test]
+    async fn whom_nobody_waits_for_any_more_is_ended_with_all_it_started() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let pids = dir.path().join("pids");
+        let script = "sleep 1000 & echo $! > \"$1.new\"; mv \"$1.new\" \"$1\"; wait";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(&pids);
+        let running = output(&mut command, Duration::from_secs(60));
+        let child = {
+            tokio::pin!(running);
+            loop {
+                tokio::select! {
+                    ended = &mut running => panic!("it waits: {ended:?}"),
+                    () = tokio::time::sleep(Duration::from_millis(2)) => {}
+                }
+                if let Ok(pid) = std::fs::read_to_string(&pids) {
+                    break pid.trim().to_string();
+                }
+            }
+        };
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        let lives = || {
+            let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+        };
+        while lives() {
+            assert!(tokio::time::Instant::now() < deadline, "{child} lives");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Figures over all dispatches, folded from the events: sums since the log began, so that a daemon's
+//! restart takes nothing away.
+
+use jiff::Timestamp;
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{Event, Record};
+use std::collections::BTreeMap;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sum {
+    /// By `state`.
+    Dispatches,
+    /// Attempts that were scheduled again.
+    Restarts,
+    /// Parts of the supervisor that were started again.
+    ActorRestarts,
+    Stalls,
+    /// By `monitor` and `action`.
+    Findings,
+    Turns,
+    /// By `tool`.
+    ToolCalls,
+    /// By `model` and `type`.
+    Tokens,
+    /// By `model`.
+    Cost,
+}
+
+impl Sum {
+    pub const ALL: [Self; 9] = [
+        Self::Dispatches,
+        Self::Restarts,
+        Self::ActorRestarts,
+        Self::Stalls,
+        Self::Findings,
+        Self::Turns,
+        Self::ToolCalls,
+        Self::Tokens,
+        Self::Cost,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dispatches => "muleteer.dispatches",
+            Self::Restarts => "muleteer.agent.restarts",
+            Self::ActorRestarts => "muleteer.actor.restarts",
+            Self::Stalls => "muleteer.stalls",
+            Self::Findings => "muleteer.findings",
+            Self::Turns => "muleteer.turns",
+            Self::ToolCalls => "muleteer.tool.calls",
+            Self::Tokens => "muleteer.tokens",
+            Self::Cost => "muleteer.cost",
+        }
+    }
+
+    pub fn has_labels(self) -> bool {
+        matches!(self, Self::Dispatches | Self::Findings | Self::ToolCalls | Self::Tokens | Self::Cost)
+    }
+
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::Dispatches => "{dispatch}",
+            Self::Restarts | Self::ActorRestarts => "{restart}",
+            Self::Stalls => "{stall}",
+            Self::Findings => "{finding}",
+            Self::Turns => "{turn}",
+            Self::ToolCalls => "{call}",
+            Self::Tokens => "{token}",
+            Self::Cost => "USD",
+        }
+    }
+
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Dispatches => "dispatches that have ended",
+            Self::Restarts => "agents started again after a failure",
+            Self::ActorRestarts => "parts of the supervisor started again",
+            Self::Stalls => "agents ended for silence",
+            Self::Findings => "what monitors found in agents that work",
+            Self::Turns => "turns begun",
+            Self::ToolCalls => "tools called",
+            Self::Tokens => "tokens used",
+            Self::Cost => "money spent, as the agent CLIs tell it",
+        }
+    }
+}
+
+pub type Labels = Vec<(&'static str, String)>;
+
+/// Names of tools and models come from agents: beyond so many, the rest share one.
+const LABELS: usize = 200;
+
+#[derive(Debug, Default)]
+pub struct Meter {
+    /// Of the first record.
+    pub since: Option<Timestamp>,
+    sums: BTreeMap<(Sum, Labels), f64>,
+    /// Where each dispatch that has not ended stands.
+    waiting: BTreeMap<DispatchId, bool>,
+}
+
+impl Meter {
+    pub fn apply(&mut self, record: &Record) {
+        self.since.get_or_insert(record.ts);
+        let id = record.entry.dispatch_id.as_ref();
+        match (&record.entry.event, id) {
+            (Event::DispatchCreated(_), Some(id)) => {
+                self.waiting.insert(id.clone(), true);
+            }
+            (Event::PromptQueued { .. }, Some(id)) => {
+                // A further turn of one that had ended.
+                self.waiting.entry(id.clone()).or_insert(true);
+            }
+            (Event::AttemptStarted { .. }, Some(id)) => {
+                self.waiting.insert(id.clone(), false);
+            }
+            (Event::DispatchFinished { state, .. }, Some(id)) => {
+                self.waiting.remove(id);
+                self.add(Sum::Dispatches, vec![("state", state.as_str().into())], 1.0);
+            }
+            (Event::RestartScheduled { .. }, _) => self.add(Sum::Restarts, vec![], 1.0),
+            (Event::ActorRestarted { .. }, _) => self.add(Sum::ActorRestarts, vec![], 1.0),
+            (Event::StallDetected { .. }, _) => self.add(Sum::Stalls, vec![], 1.0),
+            (Event::MonitorSpoke { monitor, action, .. }, _) => {
+                let labels = vec![("monitor", monitor.to_string()), ("action", action.to_string())];
+                self.add(Sum::Findings, labels, 1.0);
+            }
+            (Event::TurnStarted { .. }, _) => self.add(Sum::Turns, vec![], 1.0),
+            (Event::ToolCalled { tool, .. }, _) => self.add(Sum::ToolCalls, vec![("tool", tool.clone())], 1.0),
+            (Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, .. }, _) => {
+                let kinds =
+                    [("input", input), ("output", output), ("cache_read", cache_read), ("cache_write", cache_write)];
+                for (kind, count) in kinds {
+                    let labels = vec![("model", model.clone()), ("type", kind.to_string())];
+                    #[allow(clippy::cast_precision_loss)] // Tokens of a lifetime are below 2^53.
+                    self.add(Sum::Tokens, labels, *count as f64);
+                }
+                self.add(Sum::Cost, vec![("model", model.clone())], *cost_usd);
+            }
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, sum: Sum, mut labels: Labels, value: f64) {
+        if !self.sums.contains_key(&(sum, labels.clone())) && self.sums.len() >= LABELS {
+            for (key, label) in &mut labels {
+                if matches!(*key, "tool" | "model") {
+                    *label = "other".into();
+                }
+            }
+        }
+        *self.sums.entry((sum, labels)).or_default() += value;
+    }
+
+    pub fn of(&self, sum: Sum) -> impl Iterator<Item = (&Labels, f64)> {
+        self.sums
+            .iter()
+            .filter(move |((of, _), _)| *of == sum)
+            .map(|((_, labels), value)| (labels, *value))
+    }
+
+    /// Dispatches that wait for their first agent.
+    pub fn queue(&self) -> usize {
+        self.waiting.values().filter(|waiting| **waiting).count()
+    }
+
+    /// Dispatches under way.
+    pub fn active(&self) -> usize {
+        self.waiting.len() - self.queue()
+    }
+}
